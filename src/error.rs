@@ -1,0 +1,158 @@
+//! What we were doing, to what, why it failed, and what to try.
+
+use std::{borrow::Cow, fmt, io};
+
+/// The one error type.
+#[derive(Debug)]
+pub struct Error {
+    /// What a caller may act on.
+    pub kind: Kind,
+    /// One line, lower case, no full stop: `could not read "base/5/16384"`.
+    pub what: String,
+    /// Lines that add facts, printed indented below `what`.
+    pub detail: Vec<String>,
+    /// One sentence the operator can act on.
+    pub hint: Option<Cow<'static, str>>,
+    /// Why; printed once, after `what` and a colon, never repeated inside it.
+    pub source: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+/// What a caller may act on: the exit code and the retry policy follow from it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Kind {
+    /// The arguments cannot mean anything.
+    Usage,
+    /// Not there.
+    NotFound,
+    /// Already there.
+    Exists,
+    /// Not allowed.
+    Permission,
+    /// No room.
+    Full,
+    /// Bytes differ from what was recorded.
+    Corrupt,
+    /// Written by a newer version, or a feature this build lacks; never said of damage.
+    Unsupported,
+    /// Worth trying again.
+    Unreachable,
+    /// The reader of our output went away.
+    BrokenPipe,
+    /// Any other failure of the system.
+    System,
+    /// A defect in this program.
+    Bug,
+}
+
+/// Shorthand.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Kind {
+    /// The kind of a system error.
+    pub fn of(error: &io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::NotFound => Self::NotFound,
+            io::ErrorKind::AlreadyExists => Self::Exists,
+            io::ErrorKind::PermissionDenied => Self::Permission,
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::Full,
+            io::ErrorKind::BrokenPipe => Self::BrokenPipe,
+            io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidData => Self::Corrupt,
+            _ => Self::System,
+        }
+    }
+}
+
+impl Error {
+    /// A bare error.
+    pub fn new(kind: Kind, what: impl Into<String>) -> Self {
+        Self { kind, what: what.into(), detail: Vec::new(), hint: None, source: None }
+    }
+
+    /// A system error, with what was being done: `Error::io("could not read \"a\"", err)`.
+    pub fn io(what: impl Into<String>, error: impl Into<io::Error>) -> Self {
+        let error = error.into();
+        Self { source: Some(Box::new(Reason(reason(&error)))), ..Self::new(Kind::of(&error), what) }
+    }
+
+    /// Damage: bytes differ from what was recorded.
+    pub fn corrupt(what: impl Into<String>) -> Self {
+        Self::new(Kind::Corrupt, what)
+    }
+
+    /// The same error with a sentence the operator can act on.
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<Cow<'static, str>>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// The same error with one more line of facts.
+    #[must_use]
+    pub fn detail(mut self, line: impl Into<String>) -> Self {
+        self.detail.push(line.into());
+        self
+    }
+
+    /// The same error with its cause.
+    #[must_use]
+    pub fn because(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        self.source = Some(source.into());
+        self
+    }
+
+    /// `what`, and why, on one line.
+    pub fn line(&self) -> String {
+        match &self.source {
+            Some(source) => format!("{}: {source}", self.what),
+            None => self.what.clone(),
+        }
+    }
+
+    /// The exit code of a run that ended with this error.
+    pub fn exit_code(&self) -> u8 {
+        match self.kind {
+            Kind::Usage => 2,
+            Kind::Corrupt => 4,
+            _ => 1,
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.what)
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.source.as_ref().map(|s| &**s as _)
+    }
+}
+
+/// The system's words for an error, without Rust's "(os error N)".
+fn reason(error: &io::Error) -> String {
+    let text = error.to_string();
+    let text = text.split(" (os error").next().unwrap_or(&text);
+    let mut chars = text.chars();
+    match chars.next() {
+        Some(first) => first.to_lowercase().chain(chars).collect(),
+        None => text.to_owned(),
+    }
+}
+
+/// A reason that is only text.
+#[derive(Debug)]
+struct Reason(String);
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+impl std::error::Error for Reason {}
+
+/// A name in quotes, as messages show it; bytes that are not text are escaped.
+pub fn quoted(name: &[u8]) -> String {
+    format!("{:?}", String::from_utf8_lossy(name))
+}

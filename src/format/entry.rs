@@ -1,0 +1,171 @@
+//! What is known of one file, directory or other object of a source.
+
+use std::sync::Arc;
+
+/// A path relative to the root of the backup: components of any bytes but `/` and NUL, joined by single `/`,
+/// none of them empty, `.` or `..`. The empty path is the root itself.
+pub type Path = Vec<u8>;
+
+/// One object of a source, as the scan saw it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Entry {
+    /// Where it is.
+    pub path: Path,
+    /// What it is, with what only that kind has.
+    pub kind: Kind,
+    /// Permission bits, setuid, setgid and sticky: at most `0o7777`.
+    pub mode: u32,
+    /// Owner and group.
+    pub owner: Owner,
+    /// Last change of the content.
+    pub mtime: Time,
+    /// Last change of the inode; zero if unknown.
+    pub ctime: Time,
+    /// Inode number; zero if unknown.
+    pub inode: u64,
+    /// Extended attributes as the system names them (`user.x`, `security.capability`, `system.posix_acl_access` raw).
+    pub xattrs: Vec<Xattr>,
+}
+
+/// Kinds of entries.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Kind {
+    /// A regular file.
+    #[default]
+    Empty,
+    /// A regular file with content.
+    File {
+        /// Logical bytes, holes included; at least 1.
+        size: u64,
+        /// Where the data is, if there are holes; `None` means everywhere.
+        map: Option<Arc<[Run]>>,
+    },
+    /// A directory.
+    Directory,
+    /// A symbolic link and its target, any bytes but NUL.
+    Symlink(Vec<u8>),
+    /// Another name of a regular file (or other object) that stands earlier in the same stream, by its path.
+    HardLink(Path),
+    /// A named pipe.
+    Fifo,
+    /// A character device.
+    CharDevice(Device),
+    /// A block device.
+    BlockDevice(Device),
+    /// A socket: noted, not stored.
+    Socket,
+}
+
+/// An extended attribute: name and value.
+pub type Xattr = (Vec<u8>, Vec<u8>);
+
+/// A run of data in a sparse file, in bytes. Runs are ascending, not empty, and do not touch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Run {
+    /// Where it starts in the file.
+    pub offset: u64,
+    /// How long it is.
+    pub len: u64,
+}
+
+/// A device number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Device {
+    /// Major number.
+    pub major: u32,
+    /// Minor number.
+    pub minor: u32,
+}
+
+/// Owner and group, by number and by name; a name may be empty if the system knows none.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Owner {
+    /// User number.
+    pub uid: u32,
+    /// Group number.
+    pub gid: u32,
+    /// User name.
+    pub user: Arc<str>,
+    /// Group name.
+    pub group: Arc<str>,
+}
+
+/// A time since 1970: whole seconds (negative before) and nanoseconds added to them, 0 to 999,999,999.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Time {
+    /// Whole seconds, rounded towards the past.
+    pub seconds: i64,
+    /// The rest.
+    pub nanos: u32,
+}
+
+impl Entry {
+    /// Logical bytes of content; 0 for what is not a regular file.
+    pub fn size(&self) -> u64 {
+        match &self.kind {
+            Kind::File { size, .. } => *size,
+            _ => 0,
+        }
+    }
+
+    /// Bytes of content that are stored: `size` without the holes.
+    pub fn data_len(&self) -> u64 {
+        match &self.kind {
+            Kind::File { map: Some(map), .. } => map.iter().map(|run| run.len).sum(),
+            Kind::File { size, .. } => *size,
+            _ => 0,
+        }
+    }
+}
+
+/// The order of an archive: a directory, then its contents, names by their bytes.
+///
+/// It is the order of bytes if `/` counted as less than every other byte, so that `a`, `a/b`, `a.txt` is ascending.
+pub fn order(a: &[u8], b: &[u8]) -> std::cmp::Ordering {
+    let key = |c: &u8| if *c == b'/' { 0 } else { *c };
+    a.iter().map(key).cmp(b.iter().map(key))
+}
+
+/// Is `path` the same as `top`, or below it? Everything is below the empty path.
+pub fn is_within(path: &[u8], top: &[u8]) -> bool {
+    top.is_empty() || path.strip_prefix(top).is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
+}
+
+/// Is this a path an archive may hold? See [`Path`]. Checked for everything that was read from outside.
+pub fn is_safe(path: &[u8]) -> bool {
+    path.is_empty()
+        || (!path.contains(&0)
+            && path.split(|c| *c == b'/').all(|part| !part.is_empty() && part != b"." && part != b".."))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_directory_comes_right_before_its_contents() {
+        let mut paths = [&b"a.txt"[..], b"a/b", b"a", b"", b"a/b/c", b"a-b", b"b"];
+        paths.sort_by(|a, b| order(a, b));
+        assert_eq!(paths, [&b""[..], b"a", b"a/b", b"a/b/c", b"a-b", b"a.txt", b"b"]);
+    }
+
+    #[test]
+    fn paths_that_leave_the_root_are_not_safe() {
+        for bad in [&b"/etc"[..], b"../x", b"a/../b", b"a//b", b"./a", b"a/", b"a\0b", b".."] {
+            assert!(!is_safe(bad), "{bad:?}");
+        }
+        for good in [&b""[..], b"a", b"a/b", b"..a", b"a/...", b"\xff\xfe"] {
+            assert!(is_safe(good), "{good:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn order_is_the_order_of_components(a in "[a-c./]{0,8}", b in "[a-c./]{0,8}") {
+            prop_assume!(is_safe(a.as_bytes()) && is_safe(b.as_bytes()));
+            let parts = |s: &str| s.split('/').map(str::to_owned).filter(|p| !p.is_empty()).collect::<Vec<_>>();
+            prop_assert_eq!(order(a.as_bytes(), b.as_bytes()), parts(&a).cmp(&parts(&b)));
+        }
+    }
+}

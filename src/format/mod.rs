@@ -1,0 +1,3 @@
+//! What is written, byte by byte: pure, no I/O. Everything that reads is fuzzed.
+
+pub mod entry;

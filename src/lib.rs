@@ -1,0 +1,9 @@
+//! Backup and restore in standard streams, at the limit of the machine.
+//!
+//! ```text
+//! scan ─▸ compare ─▸ pack ─▸ read ─▸ [digest · compress] ─▸ lay ─▸ sink ─▸ commit
+//!  source   base      cut     source    stages, fused       place   put    manifest
+//! ```
+
+pub mod error;
+pub mod format;
