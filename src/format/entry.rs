@@ -28,14 +28,11 @@ pub struct Entry {
 }
 
 /// Kinds of entries.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Kind {
     /// A regular file.
-    #[default]
-    Empty,
-    /// A regular file with content.
     File {
-        /// Logical bytes, holes included; at least 1.
+        /// Logical bytes, holes included.
         size: u64,
         /// Where the data is, if there are holes; `None` means everywhere.
         map: Option<Arc<[Run]>>,
@@ -54,6 +51,12 @@ pub enum Kind {
     BlockDevice(Device),
     /// A socket: noted, not stored.
     Socket,
+}
+
+impl Default for Kind {
+    fn default() -> Self {
+        Self::File { size: 0, map: None }
+    }
 }
 
 /// An extended attribute: name and value.
