@@ -81,7 +81,7 @@ pub struct Device {
 }
 
 /// Owner and group, by number and by name; a name may be empty if the system knows none.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Hash)]
 pub struct Owner {
     /// User number.
     pub uid: u32,

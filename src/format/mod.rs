@@ -1,3 +1,7 @@
 //! What is written, byte by byte: pure, no I/O. Everything that reads is fuzzed.
 
+pub mod digest;
 pub mod entry;
+pub mod page;
+pub mod root;
+pub mod segment;

@@ -1,0 +1,204 @@
+//! Digests of files, assembled from pieces that were hashed on any thread, in any order.
+//!
+//! A file's BLAKE3 is a tree over 1 KiB chunks: the chaining value of an aligned piece of 2ⁿ chunks depends only on its
+//! bytes and its place, so pieces are hashed where they are read and joined later. The value is the one `b3sum` prints.
+//! CRC-32C joins likewise. The digest of a sparse file covers its data runs, one after the other, without the holes:
+//! hashing a terabyte of zeros would cost minutes for nothing, and the runs' places stand in the manifest.
+
+use blake3::hazmat::{HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_root};
+use crc_fast::{CrcAlgorithm, checksum, checksum_combine};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// How files are digested.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(rename_all = "lowercase")]
+pub enum Algorithm {
+    /// 32 bytes, cryptographic.
+    #[default]
+    Blake3,
+    /// 4 bytes, finds accidents only.
+    Crc32c,
+    /// Nothing; damage is still found by the frames' own checksums.
+    None,
+}
+
+/// The digest of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Digest {
+    /// BLAKE3 of the content.
+    Blake3([u8; 32]),
+    /// CRC-32C of the content.
+    Crc32c(u32),
+}
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Blake3(bytes) => f.write_str(&hex(bytes)),
+            Self::Crc32c(value) => write!(f, "{value:08x}"),
+        }
+    }
+}
+
+/// Chaining value of one block of a file; its first 16 bytes are the block digest of the manifest.
+pub type BlockDigest = [u8; 32];
+
+/// What was learned of one piece of a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Piece {
+    /// Nothing was asked for.
+    None,
+    /// The whole file at once.
+    Whole(Digest),
+    /// Chaining values of its blocks, in order.
+    Blocks(Vec<BlockDigest>),
+    /// CRC-32C of the piece and its length in bytes.
+    Crc(u32, u64),
+}
+
+/// Hash the piece of a file that starts at `offset`; `total` is the length of the whole file's data.
+///
+/// `block` is a power of two of at least 1,024 bytes, and `offset` is a multiple of it.
+pub fn piece(algorithm: Algorithm, data: &[u8], offset: u64, total: u64, block: u64) -> Piece {
+    match algorithm {
+        Algorithm::None => Piece::None,
+        Algorithm::Crc32c => Piece::Crc(crc32c(data), data.len() as u64),
+        Algorithm::Blake3 if total <= block => Piece::Whole(Digest::Blake3(blake3::hash(data).into())),
+        Algorithm::Blake3 => {
+            let blocks = data.chunks(block as usize).enumerate();
+            Piece::Blocks(blocks.map(|(i, bytes)| block_digest(bytes, offset + i as u64 * block)).collect())
+        }
+    }
+}
+
+fn block_digest(bytes: &[u8], offset: u64) -> BlockDigest {
+    let mut hasher = blake3::Hasher::new();
+    hasher.set_input_offset(offset);
+    hasher.update(bytes);
+    hasher.finalize_non_root()
+}
+
+/// CRC-32C (Castagnoli), as PostgreSQL's manifest has it.
+pub fn crc32c(data: &[u8]) -> u32 {
+    checksum(CrcAlgorithm::Crc32Iscsi, data) as u32
+}
+
+/// CRC-64/NVME, what S3 computes of objects and parts; of stored bytes, for scrubbing.
+pub fn crc64(data: &[u8]) -> u64 {
+    checksum(CrcAlgorithm::Crc64Nvme, data)
+}
+
+/// The CRC-64 of `a` followed by `b`, from both and the length of `b` in bytes.
+pub fn crc64_join(a: u64, b: u64, len_b: u64) -> u64 {
+    checksum_combine(CrcAlgorithm::Crc64Nvme, a, b, len_b)
+}
+
+/// CRC-32 as gzip has it.
+pub fn crc32(data: &[u8]) -> u32 {
+    checksum(CrcAlgorithm::Crc32IsoHdlc, data) as u32
+}
+
+/// The CRC-32 of `a` followed by `b`, from both and the length of `b` in bytes.
+pub fn crc32_join(a: u32, b: u32, len_b: u64) -> u32 {
+    checksum_combine(CrcAlgorithm::Crc32IsoHdlc, a.into(), b.into(), len_b) as u32
+}
+
+/// Joins the pieces of one file, given in order, into its digest. Holds one value for each level of the tree.
+#[derive(Debug, Default)]
+pub struct Joiner {
+    whole: Option<Digest>,
+    stack: Vec<BlockDigest>,
+    blocks: u64,
+    crc: Option<u32>,
+}
+
+impl Joiner {
+    /// The next piece.
+    pub fn push(&mut self, piece: &Piece) {
+        match piece {
+            Piece::None => {}
+            Piece::Whole(digest) => self.whole = Some(*digest),
+            Piece::Crc(crc, len) => self.crc = Some(self.crc.map_or(*crc, |have| crc32c_join(have, *crc, *len))),
+            Piece::Blocks(blocks) => blocks.iter().for_each(|block| self.push_block(*block)),
+        }
+    }
+
+    /// Complete subtrees are joined only when another block follows: the last join of all is the root's.
+    fn push_block(&mut self, block: BlockDigest) {
+        while self.stack.len() > self.blocks.count_ones() as usize {
+            self.join_top();
+        }
+        self.stack.push(block);
+        self.blocks += 1;
+    }
+
+    fn join_top(&mut self) {
+        if let (Some(right), Some(left)) = (self.stack.pop(), self.stack.pop()) {
+            self.stack.push(merge_subtrees_non_root(&left, &right, Mode::Hash));
+        }
+    }
+
+    /// The digest of all pieces, if any was asked for.
+    pub fn finish(mut self) -> Option<Digest> {
+        if self.whole.is_some() {
+            return self.whole;
+        }
+        if let Some(crc) = self.crc {
+            return Some(Digest::Crc32c(crc));
+        }
+        while self.stack.len() > 2 {
+            self.join_top();
+        }
+        let (right, left) = (self.stack.pop()?, self.stack.pop()?);
+        Some(Digest::Blake3(merge_subtrees_root(&left, &right, Mode::Hash).into()))
+    }
+}
+
+fn crc32c_join(a: u32, b: u32, len_b: u64) -> u32 {
+    checksum_combine(CrcAlgorithm::Crc32Iscsi, a.into(), b.into(), len_b) as u32
+}
+
+/// Lower-case hexadecimal.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        for nibble in [byte >> 4, byte & 15] {
+            text.push(char::from_digit(nibble.into(), 16).unwrap_or('?'));
+        }
+        text
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn joined(algorithm: Algorithm, data: &[u8], frame: usize, block: u64) -> Option<Digest> {
+        let mut joiner = Joiner::default();
+        if data.is_empty() {
+            joiner.push(&piece(algorithm, data, 0, 0, block));
+        }
+        for (i, bytes) in data.chunks(frame).enumerate() {
+            joiner.push(&piece(algorithm, bytes, (i * frame) as u64, data.len() as u64, block));
+        }
+        joiner.finish()
+    }
+
+    proptest! {
+        #[test]
+        fn pieces_join_to_the_digest_of_the_whole(len in 0usize..70_000, frame_log in 10u32..16, block_log in 10u32..16) {
+            let data: Vec<u8> = (0..len).map(|i| (i / 7 % 251) as u8).collect();
+            let (frame, block) = (1usize << frame_log, 1u64 << block_log.min(frame_log));
+            prop_assert_eq!(joined(Algorithm::Blake3, &data, frame, block), Some(Digest::Blake3(blake3::hash(&data).into())));
+            prop_assert_eq!(joined(Algorithm::Crc32c, &data, frame, block), Some(Digest::Crc32c(crc32c(&data))));
+            prop_assert_eq!(joined(Algorithm::None, &data, frame, block), None);
+        }
+    }
+
+    #[test]
+    fn crc32c_of_the_check_string_is_the_published_one() {
+        assert_eq!(crc32c(b"123456789"), 0xe306_9283);
+        assert_eq!(crc32(b"123456789"), 0xcbf4_3926);
+    }
+}

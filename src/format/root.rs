@@ -1,0 +1,344 @@
+//! The root of a backup: everything about it but its entries, as JSON a person can read.
+//!
+//! It is stored last; a backup without a root does not exist. Its last line is the BLAKE3 of all bytes before that line, so
+//! that damage to it is found like any other.
+
+use super::{
+    digest::{Algorithm, hex},
+    page::SegmentId,
+};
+use crate::error::{Error, Kind, Result};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::DeserializeOwned};
+use std::collections::BTreeMap;
+
+/// The format this program writes; it reads this and all earlier ones.
+pub const FORMAT: u32 = 1;
+
+/// See the module.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Default)]
+pub struct Root {
+    /// Version of the format.
+    pub format: u32,
+    /// Name of the backup: sorts by time, never reused.
+    pub id: String,
+    /// Program that wrote it.
+    pub tool: String,
+    /// Start, as RFC 3339 in UTC.
+    pub time: String,
+    /// End.
+    pub finished: String,
+    /// What was backed up.
+    pub source: Source,
+    /// How it was stored.
+    pub options: Options,
+    /// What the operator called it.
+    #[serde(default)]
+    pub tags: BTreeMap<String, String>,
+    /// Counts and sizes.
+    pub totals: Totals,
+    /// Segments, in order of stream and number.
+    pub segments: Vec<Segment>,
+    /// Pages, in order of stream and path.
+    pub pages: Vec<PageAt>,
+    /// For each segment that is referred to, how much of it is live.
+    #[serde(default)]
+    pub liveness: Vec<Live>,
+    /// The first [`MAX_NOT_CAPTURED`] entries that were not captured as they were; the pages have them all.
+    #[serde(default)]
+    pub not_captured: Vec<NotCaptured>,
+    /// What limited the run.
+    #[serde(default)]
+    pub run: Run,
+}
+
+/// Entries the root itself lists as not captured; their count is in [`Totals`].
+pub const MAX_NOT_CAPTURED: usize = 1000;
+
+/// What was backed up.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+pub struct Source {
+    /// Name of the host.
+    pub host: String,
+    /// Absolute paths, or `stdin:NAME`.
+    pub paths: Vec<Name>,
+    /// Is the root of the backup the contents of the one path?
+    #[serde(default)]
+    pub contents: bool,
+}
+
+/// How it was stored.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+pub struct Options {
+    /// `zstd`, `lz4`, `gzip` or `none`.
+    pub codec: String,
+    /// Level of the codec.
+    pub level: i32,
+    /// Plain bytes of a frame.
+    pub frame_bytes: u64,
+    /// Bytes of a segment.
+    pub segment_bytes: u64,
+    /// Bytes of a block, the unit of comparison.
+    pub block_bytes: u64,
+    /// How files are digested.
+    pub digest: Algorithm,
+}
+
+/// Counts and sizes of a backup.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+pub struct Totals {
+    /// All entries.
+    pub entries: u64,
+    /// Regular files, each counted once.
+    pub files: u64,
+    /// Directories.
+    pub directories: u64,
+    /// Logical bytes of the files, holes included.
+    pub bytes: u64,
+    /// Bytes of the tar stream.
+    pub plain_bytes: u64,
+    /// Bytes stored: segments and pages.
+    pub stored_bytes: u64,
+    /// Entries that could not be read.
+    pub unreadable: u64,
+    /// Entries that changed while they were read.
+    pub changed: u64,
+    /// Entries that vanished before they were read.
+    pub vanished: u64,
+    /// Sockets.
+    pub sockets: u64,
+}
+
+/// One segment.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+pub struct Segment {
+    /// Stream, from 1.
+    pub stream: u32,
+    /// Number in the stream, from 1.
+    pub number: u32,
+    /// Stored bytes.
+    pub bytes: u64,
+    /// Frames of data.
+    pub frames: u64,
+    /// Bytes of the tar stream.
+    pub plain_bytes: u64,
+    /// CRC-64/NVME of each 8 MiB of the stored bytes, 16 hexadecimal digits each, one after the other.
+    pub parts: String,
+}
+
+/// Stored bytes that one CRC of [`Segment::parts`] covers.
+pub const PART_BYTES: u64 = 8 << 20;
+
+/// Where a page is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+pub struct PageAt {
+    /// Stream it describes.
+    pub stream: u32,
+    /// Path of its first record.
+    pub first: Name,
+    /// Records in it.
+    pub entries: u64,
+    /// Bytes before it in the manifest of the backup; absent in a one-file archive.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub manifest_offset: Option<u64>,
+    /// Number of the segment its copy is in.
+    pub segment: u32,
+    /// Bytes before the copy in that segment.
+    pub offset: u64,
+    /// Its stored bytes.
+    pub bytes: u64,
+    /// BLAKE3 of its stored bytes.
+    pub digest: String,
+}
+
+/// How much of a segment a backup refers to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+pub struct Live {
+    /// Backup the segment belongs to; empty for this one.
+    pub backup: String,
+    /// Stream.
+    pub stream: u32,
+    /// Number in the stream.
+    pub number: u32,
+    /// Frames referred to.
+    pub frames: u64,
+    /// Stored bytes of those frames.
+    pub bytes: u64,
+}
+
+impl Live {
+    /// The segment spoken of.
+    pub fn id(&self) -> SegmentId {
+        SegmentId { backup: self.backup.clone(), stream: self.stream, number: self.number }
+    }
+}
+
+/// An entry that is not in the backup as it was on disk.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+pub struct NotCaptured {
+    /// Its path.
+    pub path: Name,
+    /// Why.
+    pub reason: String,
+}
+
+/// What limited the run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Default)]
+pub struct Run {
+    /// Wall-clock seconds.
+    pub seconds: f64,
+    /// `source`, `workers` or `sink`.
+    pub limit: String,
+    /// Busy, starved and blocked shares of the three.
+    pub shares: BTreeMap<String, [f64; 3]>,
+}
+
+/// A path in JSON: text where it is UTF-8, else `{"hex": "…"}`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, PartialOrd, Ord)]
+pub struct Name(pub Vec<u8>);
+
+#[derive(Serialize, Deserialize)]
+struct Hex {
+    hex: String,
+}
+
+impl Serialize for Name {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match std::str::from_utf8(&self.0) {
+            Ok(text) => serializer.serialize_str(text),
+            Err(_) => Hex { hex: hex(&self.0) }.serialize(serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Name {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Either {
+            Text(String),
+            Hex(Hex),
+        }
+        match Either::deserialize(deserializer)? {
+            Either::Text(text) => Ok(Self(text.into_bytes())),
+            Either::Hex(Hex { hex }) => {
+                unhex(&hex).map(Self).ok_or_else(|| serde::de::Error::custom("not hexadecimal"))
+            }
+        }
+    }
+}
+
+/// The bytes that [`hex`] wrote.
+pub fn unhex(text: &str) -> Option<Vec<u8>> {
+    let digits: Option<Vec<u8>> = text.chars().map(|c| c.to_digit(16).map(|d| d as u8)).collect();
+    let digits = digits.filter(|d| d.len().is_multiple_of(2))?;
+    Some(digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect())
+}
+
+impl Root {
+    /// Read a root; `name` is what messages call it.
+    ///
+    /// # Errors
+    /// [`Kind::Corrupt`] if it is damaged, [`Kind::Unsupported`] if a newer program wrote it.
+    pub fn open(bytes: &[u8], name: &str) -> Result<Self> {
+        let root: Self = open_sealed(bytes, name)?;
+        if root.format > FORMAT {
+            let what = format!("cannot read {name}: it has format {}, this program knows up to {FORMAT}", root.format);
+            return Err(Error::new(Kind::Unsupported, what).hint("use a newer fullbore"));
+        }
+        Ok(root)
+    }
+}
+
+const SEAL: &str = "\n\"blake3\": \"";
+
+/// JSON, one member a line, closed by a line with the BLAKE3 of everything before that line.
+pub fn seal(value: &impl Serialize) -> Result<Vec<u8>> {
+    let bug = |e: serde_json::Error| Error::new(Kind::Bug, "cannot write JSON").because(e);
+    let map = match serde_json::to_value(value).map_err(bug)? {
+        serde_json::Value::Object(map) => map,
+        _ => return Err(Error::new(Kind::Bug, "only objects are sealed")),
+    };
+    let mut text = String::from("{");
+    for (key, value) in &map {
+        text.push_str(&format!("\n{}: ", serde_json::to_string(key).map_err(bug)?));
+        lines(value, &mut text).map_err(bug)?;
+        text.push(',');
+    }
+    let digest = blake3::hash(text.as_bytes());
+    text.push_str(&format!("{SEAL}{}\"\n}}\n", digest.to_hex()));
+    Ok(text.into_bytes())
+}
+
+/// A list of objects, one a line; anything else on one line.
+fn lines(value: &serde_json::Value, text: &mut String) -> serde_json::Result<()> {
+    match value.as_array() {
+        Some(items) if items.iter().any(serde_json::Value::is_object) => {
+            let items: Vec<_> = items.iter().map(serde_json::to_string).collect::<Result<_, _>>()?;
+            text.push_str(&format!("[\n  {}]", items.join(",\n  ")));
+        }
+        _ => text.push_str(&serde_json::to_string(value)?),
+    }
+    Ok(())
+}
+
+/// Check and read what [`seal`] wrote; `name` is what messages call it.
+///
+/// # Errors
+/// [`Kind::Corrupt`] if any byte differs.
+pub fn open_sealed<T: DeserializeOwned>(bytes: &[u8], name: &str) -> Result<T> {
+    let damaged = |why: &str| Error::corrupt(format!("{name} is damaged")).because(why.to_owned());
+    let text = std::str::from_utf8(bytes).map_err(|_| damaged("it is no text"))?;
+    let (body, tail) = text.rsplit_once(SEAL).ok_or_else(|| damaged("its last line is missing"))?;
+    let digest = blake3::hash(body.as_bytes()).to_hex();
+    if tail != format!("{digest}\"\n}}\n") {
+        return Err(damaged("its digest does not match its contents"));
+    }
+    serde_json::from_slice(bytes).map_err(|e| damaged(&e.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn root() -> Root {
+        Root {
+            format: 1,
+            id: "20261121T054501Z-k3f9qz".into(),
+            source: Source { host: "h".into(), paths: vec![Name(b"/a\xff".to_vec())], contents: true },
+            segments: vec![Segment { stream: 1, number: 1, parts: "ab".into(), ..Default::default() }],
+            tags: [("a".into(), "b \"c\"".into())].into(),
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn a_sealed_root_reads_back_as_it_was_written() {
+        let bytes = seal(&root()).unwrap();
+        assert_eq!(Root::open(&bytes, "the root").unwrap(), root());
+        assert!(serde_json::from_slice::<serde_json::Value>(&bytes).is_ok());
+    }
+
+    #[test]
+    fn every_flipped_bit_of_a_root_is_found() {
+        let bytes = seal(&root()).unwrap();
+        for bit in 0..bytes.len() * 8 {
+            let mut bytes = bytes.clone();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(Root::open(&bytes, "the root").unwrap_err().kind, Kind::Corrupt, "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn every_cut_of_a_root_is_found() {
+        let bytes = seal(&root()).unwrap();
+        for len in 0..bytes.len() {
+            assert!(Root::open(&bytes[..len], "the root").is_err(), "{len} bytes");
+        }
+    }
+
+    #[test]
+    fn a_newer_format_is_unsupported_not_corrupt() {
+        let bytes = seal(&Root { format: FORMAT + 1, ..root() }).unwrap();
+        assert_eq!(Root::open(&bytes, "the root").unwrap_err().kind, Kind::Unsupported);
+    }
+}

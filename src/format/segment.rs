@@ -1,0 +1,235 @@
+//! The service frames of a segment: what stands in it besides the tar stream, as skippable frames that zstd and lz4 pass over.
+//!
+//! ```text
+//! [empty frame] [label] [frame]… [page]… [root, in a one-file archive] [locator, likewise] [seek table]
+//! ```
+//! The empty frame comes first so that tools which look at the first bytes see the codec. A page follows the frames it
+//! describes. The seek table is zstd's official seekable format, in which skippable frames count as size 0.
+//! gzip and plain tar have no skippable frames: there the service frames make up a file of their own beside the segment.
+
+use crate::error::{Error, Result};
+use minicbor::{Decode, Encode};
+
+/// Magic of our skippable frames; zstd leaves 16 of them to everybody.
+const SKIPPABLE: u32 = 0x184D_2A5B;
+/// Magic of the skippable frame that holds the seek table.
+const SEEK_TABLE: u32 = 0x184D_2A5E;
+const SEEKABLE: u32 = 0x8F92_EAB1;
+/// An empty zstd frame with content size 0 and the checksum of nothing.
+pub const EMPTY_ZSTD: [u8; 13] = [0x28, 0xb5, 0x2f, 0xfd, 0x24, 0, 1, 0, 0, 0x99, 0xe9, 0xd8, 0x51];
+/// Bytes in front of the payload of a service frame: magic, length, tag.
+pub const SERVICE_HEADER_BYTES: usize = 16;
+/// Bytes of a locator.
+pub const LOCATOR_BYTES: u64 = SERVICE_HEADER_BYTES as u64 + 24;
+/// Bytes of the end of a seek table, from which its length follows.
+pub const SEEK_FOOTER_BYTES: usize = 9;
+const SEEK_ENTRY_BYTES: u64 = 8;
+
+/// What a service frame holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Service {
+    /// Which segment this is.
+    Label,
+    /// A page of the manifest.
+    Page,
+    /// The root of a one-file archive.
+    Root,
+    /// Where that root is.
+    Locator,
+}
+
+impl Service {
+    const ALL: [(Self, &'static [u8; 8]); 4] = [
+        (Self::Label, b"FBLABEL1"),
+        (Self::Page, b"FBPAGE_1"),
+        (Self::Root, b"FBROOT_1"),
+        (Self::Locator, b"FBLOCAT1"),
+    ];
+
+    fn tag(self) -> &'static [u8; 8] {
+        Self::ALL.iter().find(|(service, _)| *service == self).map_or(b"FBUNKNWN", |(_, tag)| tag)
+    }
+
+    /// The frame that holds `payload`.
+    pub fn frame(self, payload: &[u8]) -> Vec<u8> {
+        let mut out = Vec::with_capacity(payload.len() + SERVICE_HEADER_BYTES);
+        out.extend(SKIPPABLE.to_le_bytes());
+        out.extend((payload.len() as u32 + 8).to_le_bytes());
+        out.extend(self.tag());
+        out.extend(payload);
+        out
+    }
+
+    /// What a service frame holds and the length of its payload, from its first [`SERVICE_HEADER_BYTES`].
+    pub fn parse(header: &[u8]) -> Option<(Self, u64)> {
+        let (len, tag) = (le32(header, 4)?, header.get(8..16)?);
+        let service = Self::ALL.iter().find(|(_, known)| &known[..] == tag)?.0;
+        (le32(header, 0)? == SKIPPABLE).then_some((service, u64::from(len).checked_sub(8)?))
+    }
+}
+
+/// Is this the start of a skippable frame? Then its whole length.
+pub fn skippable_len(header: &[u8]) -> Option<u64> {
+    let magic = le32(header, 0)?;
+    (magic & 0xffff_fff0 == 0x184D_2A50).then_some(u64::from(le32(header, 4)?) + 8)
+}
+
+/// Which segment this is; enough to put a repository together again.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Encode, Decode)]
+pub struct Label {
+    /// Version of the format.
+    #[n(0)]
+    pub format: u32,
+    /// Repository; empty for a one-file archive.
+    #[n(1)]
+    pub repository: String,
+    /// Backup.
+    #[n(2)]
+    pub backup: String,
+    /// Stream, from 1.
+    #[n(3)]
+    pub stream: u32,
+    /// Number in the stream, from 1.
+    #[n(4)]
+    pub number: u32,
+    /// `zstd`, `lz4`, `gzip` or `none`.
+    #[n(5)]
+    pub codec: String,
+}
+
+impl Label {
+    /// The service frame that holds it.
+    pub fn frame(&self) -> Vec<u8> {
+        Service::Label.frame(&minicbor::to_vec(self).unwrap_or_default())
+    }
+
+    /// Read the payload of a label.
+    pub fn parse(payload: &[u8]) -> Result<Self> {
+        minicbor::decode(payload).map_err(|e| Error::corrupt("a segment label is damaged").because(e.to_string()))
+    }
+}
+
+/// Where the root of a one-file archive is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Locator {
+    /// Bytes before the root itself (not its frame).
+    pub offset: u64,
+    /// Bytes of the root.
+    pub len: u64,
+}
+
+impl Locator {
+    /// The service frame that holds it, [`LOCATOR_BYTES`] long. The last 8 bytes are a check of the first 16.
+    pub fn frame(self) -> Vec<u8> {
+        let mut payload = [self.offset.to_le_bytes(), self.len.to_le_bytes()].concat();
+        payload.extend(super::digest::crc64(&payload).to_le_bytes());
+        Service::Locator.frame(&payload)
+    }
+
+    /// Read a whole service frame.
+    pub fn parse(frame: &[u8]) -> Option<Self> {
+        let (service, len) = Service::parse(frame)?;
+        let payload = frame.get(SERVICE_HEADER_BYTES..)?;
+        let check = le64(payload, 16)?;
+        let whole = service == Service::Locator && len == 24 && check == super::digest::crc64(&payload[..16]);
+        whole.then_some(Self { offset: le64(payload, 0)?, len: le64(payload, 8)? })
+    }
+}
+
+/// The sizes of all frames of a segment, in order: stored and plain bytes. 8 bytes of memory a frame.
+#[derive(Debug, Default)]
+pub struct SeekTable(Vec<(u32, u32)>);
+
+impl SeekTable {
+    /// Note one frame; a skippable frame has 0 plain bytes.
+    pub fn push(&mut self, stored_len: usize, plain_len: usize) {
+        self.0.push((stored_len as u32, plain_len as u32));
+    }
+
+    /// The skippable frame that holds the table; the last thing in a segment.
+    pub fn frame(&self) -> Vec<u8> {
+        let len = self.0.len() * SEEK_ENTRY_BYTES as usize + SEEK_FOOTER_BYTES;
+        let mut out = Vec::with_capacity(len + 8);
+        out.extend(SEEK_TABLE.to_le_bytes());
+        out.extend((len as u32).to_le_bytes());
+        for (stored, plain) in &self.0 {
+            out.extend(stored.to_le_bytes());
+            out.extend(plain.to_le_bytes());
+        }
+        out.extend((self.0.len() as u32).to_le_bytes());
+        out.push(0); // no checksums of its own: the frames carry theirs
+        out.extend(SEEKABLE.to_le_bytes());
+        out
+    }
+}
+
+/// Length of the whole seek table frame, from the last [`SEEK_FOOTER_BYTES`] of a file of `file_len` bytes.
+pub fn seek_table_len(footer: &[u8], file_len: u64) -> Option<u64> {
+    let entry = match footer.get(4)? {
+        flags if flags & 0x80 != 0 => SEEK_ENTRY_BYTES + 4,
+        _ => SEEK_ENTRY_BYTES,
+    };
+    let len = u64::from(le32(footer, 0)?) * entry + SEEK_FOOTER_BYTES as u64 + 8;
+    (le32(footer, 5)? == SEEKABLE && len <= file_len).then_some(len)
+}
+
+/// Stored and plain bytes of every frame, from a whole seek table frame.
+pub fn parse_seek_table(frame: &[u8]) -> Option<Vec<(u32, u32)>> {
+    let footer = frame.get(frame.len().checked_sub(SEEK_FOOTER_BYTES)?..)?;
+    let len = seek_table_len(footer, frame.len() as u64)?;
+    let entries = frame.get(8..frame.len() - SEEK_FOOTER_BYTES)?;
+    let count = le32(footer, 0)? as usize;
+    let entry = entries.len().checked_div(count).unwrap_or(8);
+    let whole = len == frame.len() as u64 && le32(frame, 0)? == SEEK_TABLE && entry >= 8;
+    whole.then(|| entries.chunks_exact(entry).filter_map(|e| Some((le32(e, 0)?, le32(e, 4)?))).collect())
+}
+
+fn le32(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+}
+
+fn le64(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::{collection::vec, prelude::*};
+
+    proptest! {
+        #[test]
+        fn service_frames_read_back(payload in vec(any::<u8>(), 0..99), offset: u64, len: u64) {
+            let frame = Service::Page.frame(&payload);
+            prop_assert_eq!(Service::parse(&frame), Some((Service::Page, payload.len() as u64)));
+            prop_assert_eq!(skippable_len(&frame), Some(frame.len() as u64));
+            let locator = Locator { offset, len };
+            prop_assert_eq!(locator.frame().len() as u64, LOCATOR_BYTES);
+            prop_assert_eq!(Locator::parse(&locator.frame()), Some(locator));
+        }
+
+        #[test]
+        fn seek_tables_read_back(sizes in vec((any::<u32>(), any::<u32>()), 0..40)) {
+            let frame = SeekTable(sizes.clone()).frame();
+            let footer = &frame[frame.len() - SEEK_FOOTER_BYTES..];
+            prop_assert_eq!(seek_table_len(footer, frame.len() as u64), Some(frame.len() as u64));
+            prop_assert_eq!(parse_seek_table(&frame), Some(sizes));
+        }
+
+        #[test]
+        fn any_bytes_are_refused_and_never_a_panic(bytes in vec(any::<u8>(), 0..80)) {
+            let _ = (Service::parse(&bytes), Locator::parse(&bytes), parse_seek_table(&bytes));
+            let _ = (Label::parse(&bytes), seek_table_len(&bytes, 80), skippable_len(&bytes));
+        }
+    }
+
+    #[test]
+    fn a_flipped_bit_in_a_locator_is_found() {
+        let frame = Locator { offset: 77, len: 99 }.frame();
+        for bit in 0..frame.len() * 8 {
+            let mut frame = frame.clone();
+            frame[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(Locator::parse(&frame), None, "bit {bit}");
+        }
+    }
+}
