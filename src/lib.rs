@@ -7,3 +7,6 @@
 
 pub mod error;
 pub mod format;
+pub mod frame;
+pub mod source;
+pub mod stage;

@@ -103,6 +103,11 @@ pub struct Time {
 }
 
 impl Entry {
+    /// Is it a regular file (and not another name of one)?
+    pub fn is_file(&self) -> bool {
+        matches!(self.kind, Kind::File { .. })
+    }
+
     /// Logical bytes of content; 0 for what is not a regular file.
     pub fn size(&self) -> u64 {
         match &self.kind {

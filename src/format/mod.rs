@@ -2,6 +2,7 @@
 
 pub mod digest;
 pub mod entry;
+pub mod layout;
 pub mod page;
 pub mod root;
 pub mod segment;

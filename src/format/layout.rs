@@ -1,0 +1,82 @@
+//! Names in a repository.
+//!
+//! ```text
+//! fullbore-repo.json                 format, repository id, creation
+//! backups/<id>/s01-000001.tar.zst    segments
+//! backups/<id>/manifest              pages
+//! backups/<id>/root.json             the commit
+//! intents/<id>.json                  a backup under way
+//! ```
+
+use serde::{Deserialize, Serialize};
+
+/// The file that makes a directory a repository.
+pub const REPOSITORY: &str = "fullbore-repo.json";
+/// Where backups are.
+pub const BACKUPS: &str = "backups";
+/// Where backups under way announce themselves.
+pub const INTENTS: &str = "intents";
+/// The pages of a backup.
+pub const MANIFEST: &str = "manifest";
+/// The root of a backup.
+pub const ROOT: &str = "root.json";
+/// What the service frames of a gzip or plain tar archive are called: its name and this.
+pub const SIDE_SUFFIX: &str = ".manifest";
+
+/// What [`REPOSITORY`] holds, sealed like a root.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+pub struct Repository {
+    /// Version of the format.
+    pub format: u32,
+    /// Names the repository for ever.
+    pub id: String,
+    /// When it was made, RFC 3339.
+    pub created: String,
+}
+
+/// Name of a segment: `s01-000001.tar.zst`.
+pub fn segment(stream: u32, number: u32, suffix: &str) -> String {
+    format!("s{stream:02}-{number:06}.{suffix}")
+}
+
+/// Is this the name of a backup? `20261121T054501Z-k3f9qz`: a time in UTC and six random letters or digits.
+pub fn is_backup_id(name: &str) -> bool {
+    let bytes = name.as_bytes();
+    bytes.len() == 23
+        && bytes.iter().enumerate().all(|(i, c)| match i {
+            8 => *c == b'T',
+            15 => *c == b'Z',
+            16 => *c == b'-',
+            17.. => c.is_ascii_lowercase() || c.is_ascii_digit(),
+            _ => c.is_ascii_digit(),
+        })
+}
+
+/// The name of a backup begun at `time` (`20261121T054501Z`), told apart by 6 letters made from `seed`.
+pub fn backup_id(time: &str, seed: u64) -> String {
+    format!("{time}-{}", letters(seed, 6))
+}
+
+/// `count` lower-case letters and digits made from `seed`.
+pub fn letters(mut seed: u64, count: usize) -> String {
+    let letter = |_| {
+        let digit = (seed % 36) as u32;
+        seed /= 36;
+        char::from_digit(digit, 36).unwrap_or('0')
+    };
+    (0..count).map(letter).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_recognized_and_nothing_else_is() {
+        let id = backup_id("20261121T054501Z", u64::MAX);
+        assert!(is_backup_id(&id), "{id}");
+        for bad in ["", "..", "20261121T054501Z-k3f9q", "20261121T054501Z-K3F9QZ", "x0261121T054501Z-k3f9qz"] {
+            assert!(!is_backup_id(bad), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! The unit of work, and the buffers it lives in.
+
+use crate::format::{digest::Piece, entry::Entry, page::State};
+use std::{
+    ops::{Deref, DerefMut},
+    os::fd::OwnedFd,
+    sync::{
+        Arc, Mutex, OnceLock,
+        atomic::{AtomicBool, AtomicU64},
+    },
+};
+
+/// One unit of work: a piece of a tar stream that is compressed by itself.
+///
+/// How many exist at once is bounded by construction: each adaptor of [`crate::pipeline`] holds at most its depth.
+#[derive(Debug)]
+pub struct Frame {
+    /// The bytes as the last stage left them.
+    pub data: Buf,
+    /// Bytes of the tar stream this frame stands for, before any stage.
+    pub plain_len: u32,
+    /// What the plain bytes hold, in order.
+    pub parts: Vec<Part>,
+    /// Does a member of the tar end with this frame? Segments end only there.
+    pub ends_member: bool,
+    /// CRC-32 of the plain bytes, where the codec needs it.
+    pub crc32: Option<u32>,
+}
+
+/// What a frame holds of one entry.
+#[derive(Debug)]
+pub struct Part {
+    /// Which entry, and how much of it.
+    pub what: What,
+    /// Bytes of the frame before the content.
+    pub inner: u32,
+    /// Bytes of content.
+    pub len: u32,
+    /// What the digest stage learned of the content.
+    pub piece: Piece,
+}
+
+/// Which entry a part is of.
+#[derive(Debug)]
+pub enum What {
+    /// All of it, content included.
+    Whole(Entry, State),
+    /// The header of a large file, whose content follows in frames of its own.
+    Head(Entry, Arc<Large>),
+    /// Content of a large file, from this offset of its data.
+    Piece {
+        /// The file.
+        file: Arc<Large>,
+        /// Bytes of data before this piece.
+        offset: u64,
+        /// Is it the last?
+        last: bool,
+    },
+}
+
+/// A file too large for one frame: what its readers share.
+#[derive(Debug)]
+pub struct Large {
+    /// The entry as the scan saw it.
+    pub entry: Entry,
+    /// Bytes of data; [`u64::MAX`] for a stream whose end is not known yet.
+    pub data_len: u64,
+    /// Opened once, by whoever needs it first; all pieces are read from the same open file.
+    pub opened: OnceLock<Result<OwnedFd, State>>,
+    /// Did it shrink or change under the readers?
+    pub changed: AtomicBool,
+    /// Pieces not read yet; who takes it to 0 may look whether the file changed.
+    pub unread: AtomicU64,
+    /// Bytes a stream turned out to have; [`u64::MAX`] until its end was seen.
+    pub end: AtomicU64,
+}
+
+/// What to read for one frame.
+#[derive(Debug)]
+pub enum Slice {
+    /// These members, each whole; then perhaps the header of a large file.
+    Members(Vec<Entry>, Option<Arc<Large>>),
+    /// A piece of a large file.
+    Piece {
+        /// The file.
+        file: Arc<Large>,
+        /// Bytes of its data before the piece.
+        offset: u64,
+        /// Bytes of the piece.
+        len: u32,
+        /// Is it the last?
+        last: bool,
+    },
+}
+
+/// A buffer that goes home to its pool.
+#[derive(Debug, Default)]
+pub struct Buf {
+    bytes: Vec<u8>,
+    home: Option<Arc<Pool>>,
+}
+
+/// Buffers of one size, kept for reuse: fresh memory costs a page fault for every 4 KiB.
+#[derive(Debug)]
+pub struct Pool {
+    free: Mutex<Vec<Vec<u8>>>,
+    capacity: usize,
+    keep: usize,
+}
+
+impl Pool {
+    /// Buffers of `capacity` bytes; at most `keep` idle ones are kept.
+    pub fn new(capacity: usize, keep: usize) -> Arc<Self> {
+        Arc::new(Self { free: Mutex::default(), capacity, keep })
+    }
+
+    /// An empty buffer.
+    pub fn take(self: &Arc<Self>) -> Buf {
+        let free = self.free.lock().map(|mut free| free.pop()).ok().flatten();
+        let bytes = free.unwrap_or_else(|| Vec::with_capacity(self.capacity));
+        Buf { bytes, home: Some(self.clone()) }
+    }
+}
+
+impl From<Vec<u8>> for Buf {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self { bytes, home: None }
+    }
+}
+
+impl Deref for Buf {
+    type Target = Vec<u8>;
+    fn deref(&self) -> &Vec<u8> {
+        &self.bytes
+    }
+}
+
+impl DerefMut for Buf {
+    fn deref_mut(&mut self) -> &mut Vec<u8> {
+        &mut self.bytes
+    }
+}
+
+impl Drop for Buf {
+    /// A buffer that had to grow is not kept: one file with a megabyte of attributes would make all of them large.
+    fn drop(&mut self) {
+        let Some(home) = self.home.take() else { return };
+        let mut bytes = std::mem::take(&mut self.bytes);
+        if bytes.capacity() <= home.capacity * 2
+            && let Ok(mut free) = home.free.lock()
+            && free.len() < home.keep
+        {
+            bytes.clear();
+            free.push(bytes);
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! Hashes the content of every part that passes.
+
+use super::Stage;
+use crate::{
+    error::Result,
+    format::digest::{Algorithm, crc32, piece},
+    frame::{Frame, Part, What},
+};
+use std::sync::atomic::Ordering::Acquire;
+
+/// See the module.
+#[derive(Debug, Clone, Copy)]
+pub struct Digest {
+    /// Which digest.
+    pub algorithm: Algorithm,
+    /// Bytes of a block.
+    pub block: u64,
+    /// Is the CRC-32 of the whole frame wanted too? gzip needs it.
+    pub crc32: bool,
+}
+
+impl Stage for Digest {
+    fn apply(&mut self, mut frame: Frame) -> Result<Frame> {
+        let Frame { parts, data, .. } = &mut frame;
+        for part in parts {
+            let content = &data[part.inner as usize..][..part.len as usize];
+            if let Some((offset, total)) = place(part) {
+                part.piece = piece(self.algorithm, content, offset, total, self.block);
+            }
+        }
+        frame.crc32 = self.crc32.then(|| crc32(&frame.data));
+        Ok(frame)
+    }
+}
+
+/// Where a part's content starts in its file's data, and how long that data is; `None` if it has none.
+fn place(part: &Part) -> Option<(u64, u64)> {
+    match &part.what {
+        What::Whole(entry, state) if state.is_stored() && entry.is_file() => Some((0, part.len.into())),
+        What::Whole(..) | What::Head(..) => None,
+        What::Piece { file, offset, .. } => {
+            let total = file.data_len.min(file.end.load(Acquire));
+            (part.len > 0 || total == 0).then_some((*offset, total))
+        }
+    }
+}
