@@ -1,0 +1,4 @@
+//! One verb a file.
+
+pub mod backup;
+pub mod scope;
