@@ -1,5 +1,8 @@
 //! Where bytes come from.
 
+pub mod archive;
+pub mod store;
+
 use crate::{
     error::Result,
     format::entry::Entry,
