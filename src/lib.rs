@@ -5,8 +5,12 @@
 //!  source   base      cut     source    stages, fused       place   put    manifest
 //! ```
 
+pub mod command;
 pub mod error;
 pub mod format;
 pub mod frame;
+pub mod platform;
+pub mod repo;
+pub mod sink;
 pub mod source;
 pub mod stage;

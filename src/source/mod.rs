@@ -1,6 +1,7 @@
 //! Where bytes come from.
 
 pub mod archive;
+pub mod jobs;
 pub mod store;
 
 use crate::{

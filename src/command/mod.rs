@@ -1,0 +1,5 @@
+//! One verb a file.
+
+mod crew;
+pub mod damage;
+pub mod restore;

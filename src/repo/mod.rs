@@ -1,0 +1,3 @@
+//! A directory that holds backups.
+
+pub mod open;

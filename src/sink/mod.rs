@@ -1,0 +1,5 @@
+//! Where bytes go.
+
+pub mod large;
+pub mod notes;
+pub mod tree;
