@@ -2,4 +2,7 @@
 
 mod crew;
 pub mod damage;
+pub mod list;
 pub mod restore;
+pub mod show;
+mod text;
