@@ -6,7 +6,10 @@ mod common;
 
 use common::{Fixture, content, entry};
 use fullbore::{
-    command::restore::{Meter, Restore, Summary},
+    command::{
+        meter::Meter,
+        restore::{Restore, Summary},
+    },
     error::{Error, Kind as ErrorKind},
     format::entry::{Kind, order},
     platform::Tricks,

@@ -72,6 +72,13 @@ impl Report {
         self.warnings.lock().unwrap_or_else(|e| e.into_inner()).push(line);
     }
 
+    /// Add a line to the damage of stored bytes, of which it is known only later what they hold.
+    pub(super) fn detail_parts(&self, line: &str) {
+        let mut damage = self.damage.lock().unwrap_or_else(|e| e.into_inner());
+        let parts = damage.iter_mut().filter(|damage| damage.what.starts_with("bytes "));
+        parts.for_each(|damage| damage.detail.push(line.to_owned()));
+    }
+
     pub(super) fn warnings(&self) -> Vec<String> {
         std::mem::take(&mut *self.warnings.lock().unwrap_or_else(|e| e.into_inner()))
     }

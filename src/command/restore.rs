@@ -7,6 +7,7 @@
 use super::{
     crew,
     damage::{Damage, Report, frame_damage},
+    meter::Meter,
 };
 use crate::{
     error::{Error, Kind as ErrorKind, Result, quoted},
@@ -33,7 +34,7 @@ use std::{
     path::PathBuf,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::Ordering::Relaxed,
     },
     time::Instant,
 };
@@ -61,36 +62,6 @@ pub struct Restore {
     pub memory: u64,
     /// May the system's special calls be used?
     pub tricks: Tricks,
-}
-
-/// What happened so far; counted by all threads, read by anybody.
-#[derive(Debug, Default)]
-pub struct Meter {
-    /// Nanoseconds spent reading the backup.
-    pub fetch_nanos: AtomicU64,
-    /// Nanoseconds spent decoding and checking.
-    pub work_nanos: AtomicU64,
-    /// Nanoseconds spent writing.
-    pub write_nanos: AtomicU64,
-    /// Stored bytes read.
-    pub stored_bytes: AtomicU64,
-    /// Bytes of content written.
-    pub bytes: AtomicU64,
-    /// Bytes of content there are; 0 while unknown.
-    pub total_bytes: AtomicU64,
-    /// Regular files written.
-    pub files: AtomicU64,
-    /// Entries planned.
-    pub entries: AtomicU64,
-}
-
-impl Meter {
-    /// Add the time since `start` to one of the times, and begin anew.
-    pub(super) fn lap(counter: &AtomicU64, start: &mut Instant) {
-        let now = Instant::now();
-        counter.fetch_add((now - *start).as_nanos() as u64, Relaxed);
-        *start = now;
-    }
 }
 
 /// What became of it.

@@ -51,8 +51,10 @@ pub fn open(from: &str) -> Result<Archive> {
 pub fn open_any(from: &str) -> Result<Opened> {
     let (path, backup) = place(from)?;
     if path.is_dir() {
-        let id = pick(&path, backup)?;
-        return Archive::open_backup(&path, &id).map(|archive| Opened::Backup(Box::new(archive)));
+        let repository = read_repository(&path)?;
+        let mut archive = Archive::open_backup(&path, &pick(&path, backup)?)?;
+        archive.repository = repository.id;
+        return Ok(Opened::Backup(Box::new(archive)));
     }
     let archive = Archive::open_file(&path)?;
     match (archive, backup) {
@@ -88,7 +90,6 @@ fn place(from: &str) -> Result<(PathBuf, Option<&str>)> {
 
 /// The id of the backup that is meant.
 fn pick(repository: &Path, backup: Option<&str>) -> Result<String> {
-    read_repository(repository)?;
     let ids = backup_ids(repository)?;
     let wanted = backup.unwrap_or(LATEST);
     let mut found: Vec<&String> = ids.iter().filter(|id| id.starts_with(wanted)).collect();

@@ -34,6 +34,8 @@ pub struct Archive {
     pub root: Root,
     /// How its frames are compressed.
     pub codec: Codec,
+    /// Id of the repository it is in; empty for a one-file archive.
+    pub repository: String,
     store: Box<dyn Store>,
     kept: Mutex<Vec<(usize, Arc<Page>)>>,
     warn: Box<dyn Fn(Error) + Send + Sync>,
@@ -156,7 +158,7 @@ impl Archive {
 
     fn with_root(root: Root, store: Box<dyn Store>) -> Result<Self> {
         let codec = Codec::named(&root.options.codec)?;
-        Ok(Self { root, codec, store, kept: Mutex::default(), warn: Box::new(|_| {}) })
+        Ok(Self { root, codec, repository: String::new(), store, kept: Mutex::default(), warn: Box::new(|_| {}) })
     }
 
     /// Call `warn` for damage that does no harm, as a copy was whole. From any thread.
@@ -164,6 +166,11 @@ impl Archive {
     pub fn warn_with(mut self, warn: impl Fn(Error) + Send + Sync + 'static) -> Self {
         self.warn = Box::new(warn);
         self
+    }
+
+    /// Is it one file, with its pages and root in its only segment (or beside it)?
+    pub fn is_one_file(&self) -> bool {
+        self.root.pages.iter().all(|page| page.manifest_offset.is_none())
     }
 
     /// What its objects are read from.

@@ -245,7 +245,7 @@ impl<'a> Out<'a> {
         let codec = self.fixture.codec;
         let label = Label {
             format: FORMAT,
-            repository: "r".into(),
+            repository: if self.dir.is_some() { "r".into() } else { String::new() },
             backup: self.fixture.id.clone(),
             stream,
             number,
