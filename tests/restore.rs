@@ -275,3 +275,154 @@ fn files_that_were_not_captured_are_left_out() {
     assert_eq!(look(&dir.path().join("to")).len(), 1);
     let _ = order(b"a", b"b");
 }
+
+/// Counts what is read.
+struct Recording {
+    inner: Box<dyn fullbore::source::store::Store>,
+    bytes: std::sync::Arc<std::sync::atomic::AtomicU64>,
+    calls: std::sync::Arc<std::sync::atomic::AtomicU64>,
+}
+
+impl fullbore::source::store::Store for Recording {
+    fn read_at(
+        &self,
+        object: &fullbore::source::store::Object,
+        offset: u64,
+        len: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Error> {
+        self.bytes.fetch_add(len as u64, std::sync::atomic::Ordering::Relaxed);
+        self.calls.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        self.inner.read_at(object, offset, len, out)
+    }
+
+    fn len(&self, object: &fullbore::source::store::Object) -> Result<u64, Error> {
+        self.inner.len(object)
+    }
+
+    fn name(&self, object: &fullbore::source::store::Object) -> String {
+        self.inner.name(object)
+    }
+}
+
+fn recorded(repository: &Path, plan: &Restore) -> (u64, u64) {
+    use std::sync::atomic::Ordering::Relaxed;
+    let (bytes, calls) = <(std::sync::Arc<std::sync::atomic::AtomicU64>, _)>::default();
+    let inner = Box::new(fullbore::source::store::Directory::new(repository, common::ID));
+    let store = Recording { inner, bytes: bytes.clone(), calls: std::sync::Arc::clone(&calls) };
+    let archive = fullbore::source::archive::Archive::with_store(Box::new(store)).unwrap();
+    plan.run_archive(archive, &Meter::default()).unwrap();
+    let calls: &std::sync::atomic::AtomicU64 = &calls;
+    (bytes.load(Relaxed), calls.load(Relaxed))
+}
+
+#[test]
+fn one_file_out_of_many_reads_the_root_two_pages_and_its_frame() {
+    let dir = tempdir().unwrap();
+    let mut fixture = Fixture { page_records: 500, frame_bytes: 64 << 10, ..Fixture::default() };
+    fixture.dir("", 0o755);
+    for i in 0..20_000 {
+        fixture.file(&format!("f{i:05}"), content(i, 300));
+    }
+    let root = fixture.write_repository(&dir.path().join("repo"));
+    let plan = Restore { paths: vec![b"f12345".to_vec()], ..plan(&dir.path().join("repo"), &dir.path().join("to")) };
+    let (bytes, calls) = recorded(&dir.path().join("repo"), &plan);
+    let largest_page = root.pages.iter().map(|page| page.bytes).max().unwrap();
+    let root_bytes = fs::metadata(dir.path().join("repo/backups").join(common::ID).join("root.json")).unwrap().len();
+    assert!(bytes <= root_bytes + 4 * largest_page + (64 << 10), "{bytes} bytes were read");
+    assert!(calls <= 6, "{calls} reads");
+    assert!(fs::read(dir.path().join("to/f12345")).unwrap() == content(12345, 300));
+}
+
+#[test]
+fn every_frame_is_read_once_however_many_files_want_it() {
+    let dir = tempdir().unwrap();
+    let fixture = Fixture::sample();
+    let root = fixture.write_repository(&dir.path().join("repo"));
+    let (_, calls) = recorded(&dir.path().join("repo"), &plan(&dir.path().join("repo"), &dir.path().join("to")));
+    let frames: u64 = root.segments.iter().map(|segment| segment.frames).sum();
+    // The root, each page forwards and backwards, and the frames.
+    assert!(calls <= 1 + 2 * root.pages.len() as u64 + frames, "{calls} reads for {frames} frames");
+}
+
+#[test]
+fn an_unprivileged_restore_notes_what_it_may_not_set() {
+    if common::me().uid != 0 {
+        return;
+    }
+    let dir = tempdir().unwrap();
+    let mut fixture = Fixture::sample();
+    let device = fullbore::format::entry::Device { major: 1, minor: 3 };
+    fixture.put(entry("null", Kind::CharDevice(device), 0o666), []);
+    let mut attributed = entry("attributed", Kind::File { size: 1, map: None }, 0o444);
+    attributed.xattrs = vec![(b"user.a".to_vec(), b"1".to_vec()), (b"trusted.b".to_vec(), b"2".to_vec())];
+    fixture.put(attributed, "x");
+    fixture.write_repository(&dir.path().join("repo"));
+    std::os::unix::fs::chown(dir.path(), Some(65534), Some(65534)).unwrap();
+    let status = std::process::Command::new("setpriv")
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", "restores_the_tree_that_the_environment_names", "--nocapture"])
+        .env("FULLBORE_TEST_RESTORE", dir.path())
+        .status();
+    let Ok(status) = status else { return };
+    assert!(status.success());
+    let meta = fs::metadata(dir.path().join("to/a/b/f01")).unwrap();
+    assert_eq!(meta.uid(), 65534);
+    assert!(!dir.path().join("to/null").exists());
+}
+
+/// Run by the test above as another user; nothing by itself.
+#[test]
+fn restores_the_tree_that_the_environment_names() {
+    let Some(dir) = std::env::var_os("FULLBORE_TEST_RESTORE") else { return };
+    let dir = Path::new(&dir);
+    let summary = restore(&dir.join("repo"), &dir.join("to")).unwrap();
+    assert_eq!(summary.exit_code(), 0);
+    let notes = summary.notes.join("\n");
+    for note in ["owner not restored (permission denied): ", "device not restored", "attribute trusted.b not restored"] {
+        assert!(notes.contains(note), "{notes}");
+    }
+    assert!(!notes.contains("user.a"), "{notes}");
+    assert_eq!(fs::metadata(dir.join("to/a/suid")).unwrap().mode() & 0o7777, 0o755);
+}
+
+#[test]
+fn owners_attributes_and_devices_come_back_as_root() {
+    if common::me().uid != 0 {
+        return;
+    }
+    let dir = tempdir().unwrap();
+    let mut fixture = Fixture::default();
+    fixture.dir("", 0o755);
+    let device = fullbore::format::entry::Device { major: 7, minor: 300 };
+    for (name, kind) in [
+        ("char", Kind::CharDevice(device)),
+        ("block", Kind::BlockDevice(device)),
+        ("link", Kind::Symlink(b"x".to_vec())),
+        ("fifo", Kind::Fifo),
+        ("file", Kind::File { size: 2, map: None }),
+        ("large", Kind::File { size: 20_000, map: None }),
+        ("dir", Kind::Directory),
+    ] {
+        let mut entry = entry(name, kind, 0o2750);
+        entry.owner.uid = 12_345;
+        entry.owner.gid = 54_321;
+        entry.xattrs = vec![(b"trusted.x".to_vec(), name.into())];
+        let data = content(1, entry.size() as usize);
+        fixture.put(entry, data);
+    }
+    fixture.write_repository(&dir.path().join("repo"));
+    let summary = restore(&dir.path().join("repo"), &dir.path().join("to")).unwrap();
+    assert_eq!(summary.notes, Vec::<String>::new());
+    assert_restored(&fixture, &dir.path().join("to"));
+    let root = fullbore::platform::walk::open_root(&dir.path().join("to")).unwrap();
+    for (_, entry, ..) in fixture.entries.iter().skip(1) {
+        let stat = fullbore::platform::walk::stat(&root, &entry.path).unwrap();
+        assert_eq!((stat.uid, stat.gid), (12_345, 54_321));
+        assert_eq!(fullbore::platform::xattr::read_all_at(&root, &entry.path).unwrap(), entry.xattrs);
+        if let Kind::CharDevice(device) | Kind::BlockDevice(device) = entry.kind {
+            assert_eq!(stat.rdev, device);
+        }
+    }
+}

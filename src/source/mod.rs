@@ -3,6 +3,7 @@
 pub mod archive;
 pub mod jobs;
 pub mod store;
+pub mod stream;
 
 use crate::{
     error::Result,
