@@ -103,7 +103,11 @@ fn flip_everywhere(codec: Codec, one_file: bool, step: usize) {
     let dir = tempdir().unwrap();
     let fixture = small(codec);
     let from = if one_file { dir.path().join("x.tar") } else { dir.path().join("repo") };
-    if one_file { fixture.write_archive(&from) } else { fixture.write_repository(&from) };
+    if one_file {
+        fixture.write_archive(&from)
+    } else {
+        fixture.write_repository(&from)
+    };
     assert_eq!(verify(&from, true).unwrap().exit_code(), 0);
     assert_eq!(verify(&from, false).unwrap().exit_code(), 0);
     for file in stored_files(&from) {
@@ -188,7 +192,11 @@ fn the_error_names_frame_backup_and_files() {
     assert!(!dir.path().join("to/large").exists());
     let verdict = verify(&repo, true).unwrap();
     assert_eq!(verdict.damage.len(), 2, "the frame, and the part it is in: {:?}", verdict.damage);
-    let text = { let mut out = Vec::new(); verdict.print(&mut out).unwrap(); String::from_utf8(out).unwrap() };
+    let text = {
+        let mut out = Vec::new();
+        verdict.print(&mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    };
     assert!(text.contains("\"large\""), "{text}");
 }
 

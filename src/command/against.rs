@@ -60,7 +60,12 @@ pub(super) fn compare(
 ) -> Result<Vec<Difference>> {
     let root = open_root(dir).map_err(|e| Error::io(format!("could not open {dir:?}"), e))?;
     let tree = Against { root, tricks, names: Names::default(), found: Mutex::default(), meter };
-    crew::work(workers, || vec![0; 1 << 20], |buffer, item| tree.content(buffer, &item), |send| tree.walk(archive, send))?;
+    crew::work(
+        workers,
+        || vec![0; 1 << 20],
+        |buffer, item| tree.content(buffer, &item),
+        |send| tree.walk(archive, send),
+    )?;
     let mut found = tree.found.into_inner().unwrap_or_else(|e| e.into_inner());
     found.sort_by(|a, b| entry::order(&a.path, &b.path).then_with(|| a.what.cmp(&b.what)));
     Ok(found)
@@ -178,7 +183,10 @@ impl Against<'_> {
             {
                 Some("another device number".to_owned())
             }
-            (Kind::HardLink(target), _) => return self.link(entry, target, stat),
+            (Kind::HardLink(target), _) => {
+                self.link(entry, target, stat);
+                return false;
+            }
             (kind, found) if kind_of(kind) != found => Some(format!("another kind: {found:?}").to_lowercase()),
             _ => None,
         };
@@ -187,13 +195,13 @@ impl Against<'_> {
         same
     }
 
-    /// Another name of a file must lead to the same inode.
-    fn link(&self, entry: &Entry, target: &[u8], stat: &Stat) -> bool {
-        let found = open_dir(&self.root, parent_of(target), self.tricks).and_then(|dir| walk::stat(dir, name_of(target)));
+    /// Another name of a file must lead to the same inode; what that is like is said of the file.
+    fn link(&self, entry: &Entry, target: &[u8], stat: &Stat) {
+        let found =
+            open_dir(&self.root, parent_of(target), self.tricks).and_then(|dir| walk::stat(dir, name_of(target)));
         if !found.is_ok_and(|found| (found.dev, found.inode) == (stat.dev, stat.inode)) {
             self.note(&entry.path, format!("no hard link to {}", text::name(target)));
         }
-        true
     }
 
     fn properties(&self, record: &Record, stat: &Stat, xattrs: &[entry::Xattr]) {

@@ -40,7 +40,10 @@ pub(super) fn read(archive: &Archive, segment: &Segment, data: bool) -> Result<F
     let object = Object::Segment(id.clone());
     let name = archive.store().name(&object);
     let damaged = |why: &str| Error::corrupt(format!("segment {name} is damaged")).because(why.to_owned());
-    let len = archive.store().len(&object).map_err(|e| Error::corrupt(format!("segment {name} is missing")).because(e.line()))?;
+    let len = archive
+        .store()
+        .len(&object)
+        .map_err(|e| Error::corrupt(format!("segment {name} is missing")).because(e.line()))?;
     // An archive's root stands in its segment, so it knows the size only up to itself.
     if len < segment.bytes || (len > segment.bytes && !archive.is_one_file()) {
         return Err(damaged(&format!("it has {len} bytes, the root says {}", segment.bytes)));
@@ -58,7 +61,10 @@ pub(super) fn read(archive: &Archive, segment: &Segment, data: bool) -> Result<F
         return Err(damaged("its label is not the one it should have"));
     }
     if data {
-        table.iter().try_for_each(|frame| probe(archive, &object, frame).unwrap_or_else(|| Err(damaged("its seek table speaks of frames that are not there"))))?;
+        table.iter().try_for_each(|frame| {
+            probe(archive, &object, frame)
+                .unwrap_or_else(|| Err(damaged("its seek table speaks of frames that are not there")))
+        })?;
     }
     Ok(Frames(Some(table)))
 }
@@ -133,9 +139,7 @@ fn probe(archive: &Archive, object: &Object, (offset, stored, plain): &(u64, u32
     }
     let right = match (skippable_len(&header), archive.codec) {
         (Some(len), _) => len == u64::from(*stored) && *plain == 0 && Service::parse(&header).is_some(),
-        (None, Codec::Zstd(_)) => {
-            zstd_safe::get_frame_content_size(&header).ok().flatten() == Some(u64::from(*plain))
-        }
+        (None, Codec::Zstd(_)) => zstd_safe::get_frame_content_size(&header).ok().flatten() == Some(u64::from(*plain)),
         (None, Codec::Lz4) => lz4_content_size(&header) == u64::from(*plain),
         (None, _) => true,
     };

@@ -20,7 +20,8 @@ use crate::{
     repo::open::{Opened, open_any},
     sink::{
         large::Large,
-        tree::{Options, Tree, Writer},
+        tree::{Options, Tree},
+        writer::Writer,
     },
     source::{
         archive::{Archive, Item, Selection},
@@ -32,10 +33,7 @@ use std::{
     collections::HashMap,
     num::NonZeroUsize,
     path::PathBuf,
-    sync::{
-        Arc, Mutex,
-        atomic::Ordering::Relaxed,
-    },
+    sync::{Arc, Mutex, atomic::Ordering::Relaxed},
     time::Instant,
 };
 
@@ -257,9 +255,7 @@ impl Run<'_> {
         let content = wanted.content(plain);
         match &wanted.of {
             Of::Whole(item) => Checked::Whole(check_whole(item, content)),
-            Of::Part(shared, offset) => {
-                Checked::Part(shared.hash(self.archive.root.options.digest, *offset, content))
-            }
+            Of::Part(shared, offset) => Checked::Part(shared.hash(self.archive.root.options.digest, *offset, content)),
         }
     }
 

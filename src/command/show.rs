@@ -46,13 +46,19 @@ fn facts(root: &Root) -> Vec<(&'static str, String)> {
         ("finished", root.finished.clone()),
         ("written by", format!("{}, format {}", root.tool, root.format)),
         ("codec", format!("{}, level {}", options.codec, options.level)),
-        ("frames", format!("{} plain bytes, blocks of {}", text::bytes(options.frame_bytes), text::bytes(options.block_bytes))),
+        (
+            "frames",
+            format!("{} plain bytes, blocks of {}", text::bytes(options.frame_bytes), text::bytes(options.block_bytes)),
+        ),
         ("digest", format!("{:?}", options.digest).to_lowercase()),
         ("entries", text::count(totals.entries)),
         ("files", text::count(totals.files)),
         ("directories", text::count(totals.directories)),
         ("content", text::bytes(totals.bytes)),
-        ("stored", format!("{} in {} segments, ratio {ratio:.2}", text::bytes(totals.stored_bytes), root.segments.len())),
+        (
+            "stored",
+            format!("{} in {} segments, ratio {ratio:.2}", text::bytes(totals.stored_bytes), root.segments.len()),
+        ),
         ("pages", text::count(root.pages.len() as u64)),
     ];
     if !root.run.limit.is_empty() {

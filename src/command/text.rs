@@ -109,13 +109,19 @@ mod tests {
     #[test]
     fn numbers_and_sizes_read_well() {
         assert_eq!([0, 999, 1000, 1_234_567].map(count), ["0", "999", "1,000", "1,234,567"]);
-        assert_eq!([0, 1023, 1024, 1536, 1 << 40, u64::MAX].map(bytes).join(" "), "0 B 1023 B 1.0 KiB 1.5 KiB 1.0 TiB 16.0 EiB");
+        assert_eq!(
+            [0, 1023, 1024, 1536, 1 << 40, u64::MAX].map(bytes).join(" "),
+            "0 B 1023 B 1.0 KiB 1.5 KiB 1.0 TiB 16.0 EiB"
+        );
     }
 
     #[test]
     fn modes_read_as_ls_prints_them() {
         let mode = |mode| mode_of(Entry { mode, ..Entry::default() });
-        assert_eq!([0o755, 0o4755, 0o4644, 0o2711, 0o1777].map(mode).join(" "), "-rwxr-xr-x -rwsr-xr-x -rwSr--r-- -rwx--s--x -rwxrwxrwt");
+        assert_eq!(
+            [0o755, 0o4755, 0o4644, 0o2711, 0o1777].map(mode).join(" "),
+            "-rwxr-xr-x -rwsr-xr-x -rwSr--r-- -rwx--s--x -rwxrwxrwt"
+        );
     }
 
     fn mode_of(entry: Entry) -> String {

@@ -111,7 +111,8 @@ impl Verify {
     /// As [`Verify::run`].
     pub fn run_archive(&self, archive: Archive, meter: &Meter) -> Result<Verdict> {
         let start = Instant::now();
-        let check = Check { archive: &archive, report: Report::new(true), meter, bad_parts: Mutex::default(), data: self.data };
+        let check =
+            Check { archive: &archive, report: Report::new(true), meter, bad_parts: Mutex::default(), data: self.data };
         let tables = check.segments()?;
         check.pages()?;
         check.content(self.workers, tables)?;
@@ -193,11 +194,7 @@ impl Check<'_> {
 
     fn content(&self, workers: NonZeroUsize, tables: HashMap<SegmentId, Frames>) -> Result<()> {
         self.meter.total_bytes.store(self.archive.root.totals.bytes, Relaxed);
-        let make = || Hand {
-            decompressor: self.archive.codec.decompressor(),
-            stored: Vec::new(),
-            plain: Vec::new(),
-        };
+        let make = || Hand { decompressor: self.archive.codec.decompressor(), stored: Vec::new(), plain: Vec::new() };
         crew::work(workers, make, |hand, task| self.task(hand, task), |send| self.plan(&tables, send))
     }
 
@@ -209,7 +206,9 @@ impl Check<'_> {
             match self.is_frame(tables, segment, frame) {
                 Ok(()) if self.data => send(Task::Frame(job)),
                 Ok(()) => Ok(()),
-                Err(error) => self.report.add(frame_damage(self.archive, &(segment.clone(), *frame), error, files(&job))),
+                Err(error) => {
+                    self.report.add(frame_damage(self.archive, &(segment.clone(), *frame), error, files(&job)))
+                }
             }
         };
         let all = Selection::default();
@@ -375,12 +374,7 @@ impl<'a> Parts<'a> {
     }
 }
 
-fn hand_out(
-    segment: &Segment,
-    next: &mut u64,
-    end: u64,
-    send: &mut dyn FnMut(Task) -> Result<()>,
-) -> Result<()> {
+fn hand_out(segment: &Segment, next: &mut u64, end: u64, send: &mut dyn FnMut(Task) -> Result<()>) -> Result<()> {
     while let Some(sum) = segment.parts.get(*next as usize * 16..(*next as usize + 1) * 16)
         && *next * PART_BYTES < end
     {

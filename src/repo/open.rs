@@ -107,11 +107,9 @@ fn none_found(repository: &Path, wanted: &str, ids: &[String]) -> Error {
     match (wanted, ids.last()) {
         (_, None) => Error::new(Kind::NotFound, format!("could not find a backup: {repository:?} holds none"))
             .hint("a backup counts once it has ended well; `fullbore backup` makes one"),
-        (_, Some(last)) => {
-            Error::new(Kind::NotFound, format!("could not find backup {wanted:?} in {repository:?}"))
-                .detail(format!("it holds {} backups, the last is {last:?}", ids.len()))
-                .hint("`fullbore list` shows all of them")
-        }
+        (_, Some(last)) => Error::new(Kind::NotFound, format!("could not find backup {wanted:?} in {repository:?}"))
+            .detail(format!("it holds {} backups, the last is {last:?}", ids.len()))
+            .hint("`fullbore list` shows all of them"),
     }
 }
 
@@ -137,7 +135,8 @@ pub fn read_repository(path: &Path) -> Result<Repository> {
     })?;
     let repository: Repository = open_sealed(&bytes, &format!("{file:?}"))?;
     if repository.format > FORMAT {
-        let what = format!("cannot read {path:?}: it has format {}, this program knows up to {FORMAT}", repository.format);
+        let what =
+            format!("cannot read {path:?}: it has format {}, this program knows up to {FORMAT}", repository.format);
         return Err(Error::new(Kind::Unsupported, what).hint("use a newer fullbore"));
     }
     Ok(repository)

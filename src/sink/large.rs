@@ -4,7 +4,10 @@
 //! start writing every 8 MiB, so that the page cache does not fill with what nobody will read. Until it is
 //! finished its mode is 0600; if it is dropped unfinished, it is removed.
 
-use super::tree::{Tree, Writer, set_length, write_data};
+use super::{
+    tree::Tree,
+    writer::{PRIVATE, Writer, set_length, write_data},
+};
 use crate::{
     error::Result,
     format::entry::{Entry, Kind},
@@ -17,8 +20,6 @@ use std::{
 
 /// Bytes after which the system is told to start writing: 8 to 16 MiB measured best (`doc/decisions`).
 const BEHIND_BYTES: u64 = 8 << 20;
-/// Mode while it is written.
-const PRIVATE: u32 = 0o600;
 
 /// What its writers share. Empty until the first piece comes.
 #[derive(Debug, Default)]

@@ -3,3 +3,4 @@
 pub mod large;
 pub mod notes;
 pub mod tree;
+pub mod writer;

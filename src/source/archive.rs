@@ -106,9 +106,8 @@ impl Selection {
 
     /// Can a page that begins with `first` and ends at `next` or before hold a path that is wanted?
     fn reaches(&self, first: &[u8], next: Option<&[u8]>) -> bool {
-        let between = |path: &[u8]| {
-            entry::order(first, path).is_le() && next.is_none_or(|next| entry::order(path, next).is_le())
-        };
+        let between =
+            |path: &[u8]| entry::order(first, path).is_le() && next.is_none_or(|next| entry::order(path, next).is_le());
         self.holds(first) || self.0.iter().any(|top| prefixes(top).any(between))
     }
 }

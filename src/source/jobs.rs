@@ -319,14 +319,8 @@ fn misfit(item: &Item) -> Error {
 }
 
 fn share<H: Default>(item: &Item) -> Arc<Shared<H>> {
-    let joined = Joined {
-        block: MAX_BLOCK,
-        joiner: Joiner::default(),
-        early: BTreeMap::new(),
-        next: 0,
-        seen: 0,
-        digest: None,
-    };
+    let joined =
+        Joined { block: MAX_BLOCK, joiner: Joiner::default(), early: BTreeMap::new(), next: 0, seen: 0, digest: None };
     Arc::new(Shared {
         item: item.clone(),
         handle: H::default(),
@@ -342,7 +336,7 @@ impl<H> Shared<H> {
         let mut at = item.from;
         let mut block = joined.block;
         for extent in &item.extents {
-            while block >= MIN_BLOCK && at % block != 0 {
+            while block >= MIN_BLOCK && !at.is_multiple_of(block) {
                 block /= 2;
             }
             at += u64::from(extent.len);

@@ -8,7 +8,9 @@ use crate::{
     format::{
         layout,
         page::SegmentId,
-        segment::{EMPTY_ZSTD, LOCATOR_BYTES, Locator, SEEK_FOOTER_BYTES, SERVICE_HEADER_BYTES, Service, seek_table_len},
+        segment::{
+            EMPTY_ZSTD, LOCATOR_BYTES, Locator, SEEK_FOOTER_BYTES, SERVICE_HEADER_BYTES, Service, seek_table_len,
+        },
     },
 };
 use std::{
