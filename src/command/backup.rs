@@ -19,7 +19,7 @@ use crate::{
     plan::{Depths, MAX_THREADS, SinkSpec, StageSpec, Tuning, chain},
     platform::{self, Tricks},
     sink::Sink,
-    source::{Source, stdin::Stdin},
+    source::{Source, archive::Archive, stdin::Stdin},
     stage::{Stage, codec::Codec},
 };
 use std::{
@@ -114,7 +114,7 @@ impl Backup {
     /// An archive is replaced only by another: what else has that name is not ours to remove.
     fn check_output(&self) -> Result<()> {
         match &self.to {
-            SinkSpec::File(path) if path.exists() && !crate::source::archive::is_archive(path) => {
+            SinkSpec::File(path) if path.exists() && matches!(Archive::open_file(path), Ok(None)) => {
                 let what = format!("cannot write to {}: it exists and is no fullbore archive", self.to.name());
                 Err(Error::new(Kind::Exists, what).hint("choose another --to, or move it out of the way"))
             }

@@ -3,7 +3,11 @@
 use crate::{error::Result, frame::Buf};
 
 pub mod file;
+pub mod large;
+pub mod notes;
 pub mod stream;
+pub mod tree;
+pub mod writer;
 
 /// Bytes that know their place.
 #[derive(Debug)]

@@ -7,7 +7,10 @@ use crate::{
 };
 
 pub mod archive;
+pub mod jobs;
 pub mod stdin;
+pub mod store;
+pub mod stream;
 pub mod tree;
 mod walk;
 

@@ -1,0 +1,341 @@
+//! Compare a backup with a tree on disk.
+//!
+//! Content is compared by digest, by many workers; the rest by one thread that walks both in the same order. Memory holds
+//! the names of the directories between the root and the entry at hand.
+
+use super::{crew, meter::Meter, text};
+use crate::{
+    error::{Error, Result},
+    format::{
+        digest::{Digest, crc32c},
+        entry::{self, Entry, Kind, Path as EntryPath, Run},
+        page::Record,
+    },
+    platform::{
+        Tricks,
+        owner::Names,
+        read::data_map,
+        walk::{self, FileKind, Stat, open_dir, open_read, open_root},
+        xattr,
+    },
+    source::archive::{Archive, Item, Selection},
+};
+use std::{
+    collections::BTreeSet,
+    fmt,
+    fs::File,
+    io,
+    num::NonZeroUsize,
+    os::{fd::OwnedFd, unix::fs::FileExt},
+    path::Path,
+    sync::{Mutex, atomic::Ordering::Relaxed},
+};
+
+/// How one path differs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Difference {
+    /// The path.
+    pub path: EntryPath,
+    /// `missing`, `extra`, or what differs: `mode 0644, in the backup 0755`.
+    pub what: String,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = if self.path.is_empty() { ".".to_owned() } else { text::name(&self.path) };
+        write!(f, "{path}: {}", self.what)
+    }
+}
+
+/// All differences between `archive` and the tree at `dir`, in path order. What was not captured is not compared.
+///
+/// # Errors
+/// If `dir` is not there; damage to a page.
+pub(super) fn compare(
+    archive: &Archive,
+    dir: &Path,
+    workers: NonZeroUsize,
+    tricks: Tricks,
+    meter: &Meter,
+) -> Result<Vec<Difference>> {
+    let root = open_root(dir).map_err(|e| Error::io(format!("could not open {dir:?}"), e))?;
+    let tree = Against { root, tricks, names: Names::default(), found: Mutex::default(), meter };
+    crew::work(
+        workers,
+        || vec![0; 1 << 20],
+        |buffer, item| tree.content(buffer, &item),
+        |send| tree.walk(archive, send),
+    )?;
+    let mut found = tree.found.into_inner().unwrap_or_else(|e| e.into_inner());
+    found.sort_by(|a, b| entry::order(&a.path, &b.path).then_with(|| a.what.cmp(&b.what)));
+    Ok(found)
+}
+
+struct Against<'a> {
+    root: OwnedFd,
+    tricks: Tricks,
+    names: Names,
+    found: Mutex<Vec<Difference>>,
+    meter: &'a Meter,
+}
+
+/// A directory of the tree that the walk is in, with the names the backup has not spoken of yet.
+struct Level {
+    path: EntryPath,
+    dir: OwnedFd,
+    names: BTreeSet<Vec<u8>>,
+}
+
+impl Against<'_> {
+    fn note(&self, path: &[u8], what: impl Into<String>) {
+        let difference = Difference { path: path.to_vec(), what: what.into() };
+        self.found.lock().unwrap_or_else(|e| e.into_inner()).push(difference);
+    }
+
+    fn walk(&self, archive: &Archive, send: &mut dyn FnMut(Item) -> Result<()>) -> Result<()> {
+        let all = Selection::default();
+        let mut levels: Vec<Level> = Vec::new();
+        for item in archive.records(&all, false) {
+            let item = item?;
+            if item.more {
+                continue;
+            }
+            let path = &item.entry.path;
+            self.leave(&mut levels, |level| entry::is_within(path, &level.path));
+            if let (Some(level), false) = (levels.last_mut(), path.is_empty()) {
+                level.names.remove(name_of(path));
+            }
+            if item.state.is_stored() && self.metadata(&levels, &item) {
+                send(item.clone())?;
+            }
+            if matches!(item.entry.kind, Kind::Directory) {
+                levels.extend(self.enter(path));
+            }
+        }
+        self.leave(&mut levels, |_| false);
+        Ok(())
+    }
+
+    /// Leave the directories that are not kept; names nobody spoke of are extra.
+    fn leave(&self, levels: &mut Vec<Level>, keep: impl Fn(&Level) -> bool) {
+        while let Some(level) = levels.pop_if(|level| !keep(level)) {
+            for name in level.names {
+                let path = if level.path.is_empty() { name } else { [&level.path[..], &name].join(&b'/') };
+                self.note(&path, "extra");
+            }
+        }
+    }
+
+    fn enter(&self, path: &[u8]) -> Option<Level> {
+        let dir = open_dir(&self.root, path, self.tricks).ok()?;
+        let names = walk::read_dir(&dir, &mut Vec::new()).ok()?;
+        Some(Level { path: path.to_vec(), dir, names: names.into_iter().map(|name| name.bytes).collect() })
+    }
+
+    /// Compare all but the content; is there content to compare?
+    fn metadata(&self, levels: &[Level], item: &Item) -> bool {
+        match self.look(levels, &item.entry.path) {
+            Ok((stat, link, xattrs)) => {
+                let same_kind = self.kind(&item.entry, &stat, link.as_deref());
+                if same_kind {
+                    self.properties(item, &stat, &xattrs);
+                }
+                same_kind && item.entry.is_file() && stat.size == item.entry.size() && item.digest.is_some()
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.note(&item.entry.path, "missing");
+                false
+            }
+            Err(error) => {
+                self.note(&item.entry.path, format!("could not be looked at: {error}"));
+                false
+            }
+        }
+    }
+
+    fn look(&self, levels: &[Level], path: &[u8]) -> io::Result<(Stat, Option<Vec<u8>>, Vec<entry::Xattr>)> {
+        let name = if path.is_empty() { b"." } else { name_of(path) };
+        let parent = parent_of(path);
+        let opened;
+        let dir = match levels.iter().rev().find(|level| level.path == parent && !path.is_empty()) {
+            Some(level) => &level.dir,
+            None => {
+                opened = open_dir(&self.root, parent, self.tricks)?;
+                &opened
+            }
+        };
+        let stat = walk::stat(dir, name)?;
+        let link = if stat.kind == FileKind::Symlink { Some(walk::read_link(dir, name)?) } else { None };
+        Ok((stat, link, xattr::read_all_at(dir, name)?))
+    }
+
+    fn kind(&self, entry: &Entry, stat: &Stat, link: Option<&[u8]>) -> bool {
+        let differs = match (&entry.kind, stat.kind) {
+            (Kind::File { size, .. }, FileKind::File) if *size != stat.size => {
+                Some(format!("size {}, in the backup {size}", stat.size))
+            }
+            (Kind::Symlink(target), FileKind::Symlink) if Some(&target[..]) != link => {
+                let link = text::name(link.unwrap_or_default());
+                Some(format!("target {link}, in the backup {}", text::name(target)))
+            }
+            (Kind::CharDevice(device), FileKind::CharDevice) | (Kind::BlockDevice(device), FileKind::BlockDevice)
+                if *device != stat.rdev =>
+            {
+                Some("another device number".to_owned())
+            }
+            (Kind::HardLink(target), _) => {
+                self.link(entry, target, stat);
+                return false;
+            }
+            (kind, found) if kind_of(kind) != found => Some(format!("another kind: {found:?}").to_lowercase()),
+            _ => None,
+        };
+        let same = kind_of(&entry.kind) == stat.kind;
+        differs.into_iter().for_each(|what| self.note(&entry.path, what));
+        same
+    }
+
+    /// Another name of a file must lead to the same inode; what that is like is said of the file.
+    fn link(&self, entry: &Entry, target: &[u8], stat: &Stat) {
+        let found =
+            open_dir(&self.root, parent_of(target), self.tricks).and_then(|dir| walk::stat(dir, name_of(target)));
+        if !found.is_ok_and(|found| (found.dev, found.inode) == (stat.dev, stat.inode)) {
+            self.note(&entry.path, format!("no hard link to {}", text::name(target)));
+        }
+    }
+
+    fn properties(&self, record: &Record, stat: &Stat, xattrs: &[entry::Xattr]) {
+        let entry = &record.entry;
+        let is_link = matches!(entry.kind, Kind::Symlink(_));
+        if stat.mode != entry.mode && !is_link {
+            self.note(&entry.path, format!("mode {:04o}, in the backup {:04o}", stat.mode, entry.mode));
+        }
+        let owner = &entry.owner;
+        let uid = (!owner.user.is_empty()).then(|| self.names.uid(&owner.user)).flatten().unwrap_or(owner.uid);
+        let gid = (!owner.group.is_empty()).then(|| self.names.gid(&owner.group)).flatten().unwrap_or(owner.gid);
+        if (stat.uid, stat.gid) != (uid, gid) {
+            self.note(&entry.path, format!("owner {}:{}, in the backup {uid}:{gid}", stat.uid, stat.gid));
+        }
+        if stat.mtime != entry.mtime {
+            let times = (text::rfc3339(stat.mtime), text::rfc3339(entry.mtime));
+            self.note(&entry.path, format!("changed {}, in the backup {}", times.0, times.1));
+        }
+        let sorted = |list: &[entry::Xattr]| list.iter().cloned().collect::<BTreeSet<_>>();
+        if sorted(xattrs) != sorted(&entry.xattrs) {
+            self.note(&entry.path, "other extended attributes");
+        }
+    }
+
+    /// Compare the content of a file of the right size.
+    fn content(&self, buffer: &mut [u8], item: &Item) -> Result<()> {
+        match self.is_same(buffer, item) {
+            Ok(true) => {}
+            Ok(false) => self.note(&item.entry.path, "other content"),
+            Err(error) => self.note(&item.entry.path, format!("could not be read: {error}")),
+        }
+        self.meter.bytes.fetch_add(item.entry.data_len(), Relaxed);
+        self.meter.files.fetch_add(1, Relaxed);
+        Ok(())
+    }
+
+    fn is_same(&self, buffer: &mut [u8], item: &Item) -> io::Result<bool> {
+        let fd = open_read(&self.root, &item.entry.path, self.tricks)?;
+        let holes = match &item.entry.kind {
+            Kind::File { map: Some(map), size } => {
+                let there = data_map(&fd, *size)?;
+                gaps(map, there.as_deref().unwrap_or(&[Run { offset: 0, len: *size }]))
+            }
+            _ => Vec::new(),
+        };
+        let file = File::from(fd);
+        let mut zero = true;
+        each(&file, &holes, buffer, |bytes| zero &= bytes.iter().all(|byte| *byte == 0))?;
+        Ok(zero && digest(&file, item, buffer)? == item.digest)
+    }
+}
+
+/// The digest of a file's data, by the algorithm that its record has.
+fn digest(file: &File, item: &Item, buffer: &mut [u8]) -> io::Result<Option<Digest>> {
+    let whole = [Run { offset: 0, len: item.entry.size() }];
+    let runs = match &item.entry.kind {
+        Kind::File { map: Some(map), .. } => &map[..],
+        _ => &whole[..],
+    };
+    let mut hasher = blake3::Hasher::new();
+    let mut joiner = crate::format::digest::Joiner::default();
+    let is_crc = matches!(item.digest, Some(Digest::Crc32c(_)));
+    each(file, runs, buffer, |bytes| {
+        if is_crc {
+            joiner.push(&crate::format::digest::Piece::Crc(crc32c(bytes), bytes.len() as u64));
+        } else {
+            hasher.update(bytes);
+        }
+    })?;
+    let crc = || joiner.finish().or(Some(Digest::Crc32c(0)));
+    Ok(if is_crc { crc() } else { Some(Digest::Blake3(hasher.finalize().into())) })
+}
+
+fn each(file: &File, runs: &[Run], buffer: &mut [u8], mut take: impl FnMut(&[u8])) -> io::Result<()> {
+    for run in runs {
+        let mut at = 0;
+        while at < run.len {
+            let len = buffer.len().min((run.len - at) as usize);
+            file.read_exact_at(&mut buffer[..len], run.offset + at)?;
+            take(&buffer[..len]);
+            at += len as u64;
+        }
+    }
+    Ok(())
+}
+
+/// The bytes that are data on disk and a hole in the backup; both lists are ascending.
+fn gaps(backup: &[Run], disk: &[Run]) -> Vec<Run> {
+    let mut gaps = Vec::new();
+    for run in disk {
+        let (mut at, end) = (run.offset, run.offset + run.len);
+        let first = backup.partition_point(|known| known.offset + known.len <= at);
+        for known in backup[first..].iter().take_while(|known| known.offset < end) {
+            if known.offset > at {
+                gaps.push(Run { offset: at, len: known.offset - at });
+            }
+            at = known.offset + known.len;
+        }
+        if at < end {
+            gaps.push(Run { offset: at, len: end - at });
+        }
+    }
+    gaps
+}
+
+fn kind_of(kind: &Kind) -> FileKind {
+    match kind {
+        Kind::File { .. } | Kind::HardLink(_) => FileKind::File,
+        Kind::Directory => FileKind::Directory,
+        Kind::Symlink(_) => FileKind::Symlink,
+        Kind::Fifo => FileKind::Fifo,
+        Kind::CharDevice(_) => FileKind::CharDevice,
+        Kind::BlockDevice(_) => FileKind::BlockDevice,
+        Kind::Socket => FileKind::Socket,
+    }
+}
+
+fn parent_of(path: &[u8]) -> &[u8] {
+    path.iter().rposition(|c| *c == b'/').map_or(b"", |at| &path[..at])
+}
+
+fn name_of(path: &[u8]) -> &[u8] {
+    path.iter().rposition(|c| *c == b'/').map_or(path, |at| &path[at + 1..])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gaps_are_data_on_disk_and_holes_in_the_backup() {
+        let run = |offset, len| Run { offset, len };
+        assert_eq!(gaps(&[run(10, 5), run(20, 5)], &[run(0, 12), run(14, 20)]), [run(0, 10), run(15, 5), run(25, 9)]);
+        assert_eq!(gaps(&[], &[run(3, 4)]), [run(3, 4)]);
+        assert_eq!(gaps(&[run(0, 9)], &[run(3, 4)]), []);
+    }
+}

@@ -1,0 +1,116 @@
+//! Damage that was found, and what it costs.
+
+use crate::{
+    error::{Error, Kind, Result, quoted},
+    format::{
+        entry::Path,
+        page::{FrameAt, SegmentId},
+    },
+    source::{
+        archive::{Archive, Item},
+        store::Object,
+    },
+};
+use std::{collections::BTreeSet, sync::Mutex};
+
+/// Names that one line of an error lists.
+const LISTED: usize = 5;
+
+/// One damaged thing, and the files that cannot be had because of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Damage {
+    /// What is damaged and how that shows.
+    pub what: String,
+    /// Further facts.
+    pub detail: Vec<String>,
+    /// Files that are not restored because of it.
+    pub files: Vec<Path>,
+}
+
+/// Collects damage, or ends the run with the first.
+#[derive(Debug, Default)]
+pub(super) struct Report {
+    keep_going: bool,
+    damage: Mutex<Vec<Damage>>,
+    warnings: Mutex<Vec<String>>,
+}
+
+impl Report {
+    pub(super) fn new(keep_going: bool) -> Self {
+        Self { keep_going, ..Self::default() }
+    }
+
+    /// Damage with files.
+    pub(super) fn add(&self, (error, files): (Error, Vec<Path>)) -> Result<()> {
+        if !self.keep_going {
+            return Err(error.hint(
+                "`fullbore restore --keep-going` restores the rest and lists what is missing; the exit code stays 4",
+            ));
+        }
+        let damage = Damage { what: error.line(), detail: error.detail, files };
+        self.damage.lock().unwrap_or_else(|e| e.into_inner()).push(damage);
+        Ok(())
+    }
+
+    /// A file whose frames are whole and whose content is not.
+    pub(super) fn file(&self, item: &Item, why: &str) -> Result<()> {
+        let error = Error::corrupt(format!("file {} is damaged", quoted(&item.entry.path))).because(why.to_owned());
+        self.add((error, vec![item.entry.path.clone()]))
+    }
+
+    /// Go on after damage if that is wanted; any other error is passed on.
+    pub(super) fn survive(&self, result: Result<()>) -> Result<()> {
+        match result {
+            Err(error) if error.kind == Kind::Corrupt => self.add((error, Vec::new())),
+            other => other,
+        }
+    }
+
+    /// Damage that did no harm.
+    pub(super) fn warn(&self, error: Error) {
+        let line = format!("{}; another copy is whole", error.line());
+        self.warnings.lock().unwrap_or_else(|e| e.into_inner()).push(line);
+    }
+
+    /// Add a line to the damage of stored bytes, of which it is known only later what they hold.
+    pub(super) fn detail_parts(&self, line: &str) {
+        let mut damage = self.damage.lock().unwrap_or_else(|e| e.into_inner());
+        let parts = damage.iter_mut().filter(|damage| damage.what.starts_with("bytes "));
+        parts.for_each(|damage| damage.detail.push(line.to_owned()));
+    }
+
+    pub(super) fn warnings(&self) -> Vec<String> {
+        std::mem::take(&mut *self.warnings.lock().unwrap_or_else(|e| e.into_inner()))
+    }
+
+    /// What was found, sorted, so that the same damage gives the same list whatever the number of workers.
+    pub(super) fn damage(&self) -> Vec<Damage> {
+        let mut damage = std::mem::take(&mut *self.damage.lock().unwrap_or_else(|e| e.into_inner()));
+        damage.sort_by(|a, b| (&a.what, &a.files).cmp(&(&b.what, &b.files)));
+        damage
+    }
+}
+
+/// Say which frame is damaged, and which files want it.
+pub(super) fn frame_damage(
+    archive: &Archive,
+    (segment, frame): &(SegmentId, FrameAt),
+    error: Error,
+    files: Vec<Path>,
+) -> (Error, Vec<Path>) {
+    let files: Vec<Path> = files.into_iter().collect::<BTreeSet<_>>().into_iter().collect();
+    let name = archive.store().name(&Object::Segment(segment.clone()));
+    let id = if segment.backup.is_empty() { &archive.root.id } else { &segment.backup };
+    let what = format!("the frame at byte {} of {name}, backup {id:?}, is damaged", frame.offset);
+    // "a frame is damaged: why" has said it already.
+    let why = error.source.as_ref().map_or_else(|| error.what.clone(), |why| why.to_string());
+    let held = format!("it holds part of {} of {} files: {}", files.len(), archive.root.totals.files, names(&files));
+    (Error::new(error.kind, what).because(why).detail(held), files)
+}
+
+/// The first few names, and how many there are besides.
+pub(super) fn names(paths: &[Path]) -> String {
+    let few: Vec<String> = paths.iter().take(LISTED).map(|path| quoted(path)).collect();
+    let more = paths.len().saturating_sub(LISTED);
+    if more > 0 { format!("{} and {more} more", few.join(", ")) } else { few.join(", ") }
+}

@@ -1,0 +1,154 @@
+//! The frames of a segment, as its seek table has them.
+
+use crate::{
+    error::{Error, Result},
+    format::{
+        page::{FrameAt, SegmentId},
+        root::Segment,
+        segment::{
+            Label, SEEK_FOOTER_BYTES, SERVICE_HEADER_BYTES, Service, parse_seek_table, seek_table_len, skippable_len,
+        },
+    },
+    source::{archive::Archive, store::Object},
+    stage::codec::Codec,
+};
+
+/// Bytes of the longest header of a zstd frame.
+const ZSTD_HEADER_BYTES: usize = 18;
+
+/// Offset, stored and plain bytes of every frame, ascending; `None` for codecs that have no seek table.
+pub(super) struct Frames(Option<Vec<(u64, u32, u32)>>);
+
+impl Frames {
+    /// Is there such a frame?
+    pub(super) fn check(&self, frame: &FrameAt) -> Result<()> {
+        let Some(frames) = &self.0 else { return Ok(()) };
+        let found = frames.binary_search_by_key(&frame.offset, |(offset, ..)| *offset).map(|at| frames[at]);
+        match found {
+            Ok((_, stored, plain)) if (stored, plain) == (frame.stored_len, frame.plain_len) => Ok(()),
+            _ => Err(Error::corrupt("the seek table of its segment has no such frame")),
+        }
+    }
+}
+
+/// Check the size of a segment and read its seek table; with `data`, compare every entry with the frame itself.
+///
+/// # Errors
+/// [`Kind::Corrupt`](crate::error::Kind::Corrupt) if the segment is missing, or its size or table is not right.
+pub(super) fn read(archive: &Archive, segment: &Segment, data: bool) -> Result<Frames> {
+    let id = SegmentId { backup: String::new(), stream: segment.stream, number: segment.number };
+    let object = Object::Segment(id.clone());
+    let name = archive.store().name(&object);
+    let damaged = |why: &str| Error::corrupt(format!("segment {name} is damaged")).because(why.to_owned());
+    let len = archive
+        .store()
+        .len(&object)
+        .map_err(|e| Error::corrupt(format!("segment {name} is missing")).because(e.line()))?;
+    // An archive's root stands in its segment, so it knows the size only up to itself.
+    if len < segment.bytes || (len > segment.bytes && !archive.is_one_file()) {
+        return Err(damaged(&format!("it has {len} bytes, the root says {}", segment.bytes)));
+    }
+    if !archive.codec.skips() {
+        let side = side(archive, &Object::Side(id))?.filter(|label| is_label_of(archive, segment, label));
+        return side.map(|_| Frames(None)).ok_or_else(|| damaged("the service frames beside it cannot be read"));
+    }
+    let table = table(archive, &object, len)?.ok_or_else(|| damaged("its seek table cannot be read"))?;
+    let label = match table.get(1) {
+        Some((offset, ..)) => service(archive, &object, *offset)?,
+        None => None,
+    };
+    if !label.is_some_and(|(_, label, _)| is_label_of(archive, segment, &label)) {
+        return Err(damaged("its label is not the one it should have"));
+    }
+    if data {
+        table.iter().try_for_each(|frame| {
+            probe(archive, &object, frame)
+                .unwrap_or_else(|| Err(damaged("its seek table speaks of frames that are not there")))
+        })?;
+    }
+    Ok(Frames(Some(table)))
+}
+
+/// The service frame at `offset`: what it is, its payload if it is a label, and where it ends. `None` if there is none.
+fn service(archive: &Archive, object: &Object, offset: u64) -> Result<Option<(Service, Vec<u8>, u64)>> {
+    let mut bytes = Vec::new();
+    archive.store().read_at(object, offset, SERVICE_HEADER_BYTES, &mut bytes)?;
+    let Some((service, len)) = Service::parse(&bytes) else { return Ok(None) };
+    let payload = offset + SERVICE_HEADER_BYTES as u64;
+    bytes.clear();
+    if service == Service::Label {
+        archive.store().read_at(object, payload, len as usize, &mut bytes)?;
+    }
+    Ok(Some((service, bytes, payload + len)))
+}
+
+fn is_label_of(archive: &Archive, segment: &Segment, payload: &[u8]) -> bool {
+    let expected = Label {
+        format: archive.root.format,
+        repository: archive.repository.clone(),
+        backup: archive.root.id.clone(),
+        stream: segment.stream,
+        number: segment.number,
+        codec: archive.root.options.codec.clone(),
+    };
+    Label::parse(payload).is_ok_and(|label| label == expected)
+}
+
+/// Walk the service frames of a side file to its end; gives its label. `None` if one of them is no service frame.
+fn side(archive: &Archive, object: &Object) -> Result<Option<Vec<u8>>> {
+    let len = archive.store().len(object)?;
+    let (mut at, mut label) = (0, None);
+    while at < len {
+        let Some((service, payload, end)) = service(archive, object, at)? else { return Ok(None) };
+        if service == Service::Label {
+            label = Some(payload);
+        }
+        at = end;
+    }
+    Ok(label.filter(|_| at == len))
+}
+
+type Table = Vec<(u64, u32, u32)>;
+
+fn table(archive: &Archive, object: &Object, len: u64) -> Result<Option<Table>> {
+    let mut bytes = Vec::new();
+    let Some(footer) = len.checked_sub(SEEK_FOOTER_BYTES as u64) else { return Ok(None) };
+    archive.store().read_at(object, footer, SEEK_FOOTER_BYTES, &mut bytes)?;
+    let Some(table_len) = seek_table_len(&bytes, len) else { return Ok(None) };
+    archive.store().read_at(object, len - table_len, table_len as usize, &mut bytes)?;
+    let Some(sizes) = parse_seek_table(&bytes) else { return Ok(None) };
+    let mut offset = 0;
+    let mut place = |(stored, plain)| {
+        let at = offset;
+        offset += u64::from(stored);
+        (at, stored, plain)
+    };
+    let table: Table = sizes.into_iter().map(&mut place).collect();
+    // Skippable frames are headed by their length: that of the table itself must be right too. Of the flags near its end
+    // only one has a meaning, and we do not set it.
+    let flags = bytes.get(bytes.len() - SEEK_FOOTER_BYTES + 4);
+    let whole = offset + table_len == len && skippable_len(&bytes) == Some(table_len) && flags == Some(&0);
+    Ok(whole.then_some(table))
+}
+
+/// Does the frame at this place have this size? `None` if not.
+fn probe(archive: &Archive, object: &Object, (offset, stored, plain): &(u64, u32, u32)) -> Option<Result<()>> {
+    let mut header = Vec::new();
+    if let Err(error) = archive.store().read_at(object, *offset, ZSTD_HEADER_BYTES.min(*stored as usize), &mut header) {
+        return Some(Err(error));
+    }
+    let right = match (skippable_len(&header), archive.codec) {
+        (Some(len), _) => len == u64::from(*stored) && *plain == 0 && Service::parse(&header).is_some(),
+        (None, Codec::Zstd(_)) => zstd_safe::get_frame_content_size(&header).ok().flatten() == Some(u64::from(*plain)),
+        (None, Codec::Lz4) => lz4_content_size(&header) == u64::from(*plain),
+        (None, _) => true,
+    };
+    right.then_some(Ok(()))
+}
+
+/// Content size in the header of an lz4 frame; 0 is not written.
+fn lz4_content_size(header: &[u8]) -> u64 {
+    let has_size = header.get(4).is_some_and(|flags| flags & 8 != 0);
+    let size = header.get(6..14).and_then(|size| size.try_into().ok()).map_or(0, u64::from_le_bytes);
+    if has_size { size } else { 0 }
+}

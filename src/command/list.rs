@@ -1,0 +1,236 @@
+//! Print the backups of a repository, or the entries of a backup.
+
+use super::text;
+use crate::{
+    error::{Error, Result, quoted},
+    format::{
+        entry::Kind,
+        page::{Record, State},
+        root::{Name, Root, Source},
+    },
+    repo::open::{is_repository, list_backups, open},
+    source::archive::{Archive, Selection},
+};
+use serde::Serialize;
+use std::{io::Write, path::Path};
+
+/// What to list.
+#[derive(Debug, Clone, Default)]
+pub struct List {
+    /// `FROM[@BACKUP]`.
+    pub from: String,
+    /// Paths in the backup; none means everything.
+    pub paths: Vec<Vec<u8>>,
+    /// One JSON object a line?
+    pub json: bool,
+}
+
+impl List {
+    /// Print to `out`; the result is the exit code: 4 if something is damaged, which is said in the list.
+    ///
+    /// # Errors
+    /// Those of opening FROM and of reading pages, and of `out`.
+    pub fn run(&self, out: &mut dyn Write) -> Result<u8> {
+        if is_repository(&self.from) && self.paths.is_empty() {
+            return self.backups(out);
+        }
+        let archive = open(&self.from)?;
+        self.entries(&archive, out)?;
+        Ok(0)
+    }
+
+    fn backups(&self, out: &mut dyn Write) -> Result<u8> {
+        let mut code = 0;
+        for (id, root) in list_backups(Path::new(&self.from))? {
+            if root.is_err() {
+                code = 4;
+            }
+            match (self.json, root) {
+                (true, root) => text::json(out, &BackupLine::new(&id, &root))?,
+                (false, Ok(root)) => text::line(out, &backup_line(&root))?,
+                (false, Err(error)) => text::line(out, &format!("{id}  {}", error.line()))?,
+            }
+        }
+        Ok(code)
+    }
+
+    fn entries(&self, archive: &Archive, out: &mut dyn Write) -> Result<()> {
+        let selection = Selection::new(&self.paths)?;
+        for path in selection.paths() {
+            if !archive.has(path)? {
+                let what = format!("could not find {} in backup {:?}", quoted(path), archive.root.id);
+                return Err(Error::new(crate::error::Kind::NotFound, what));
+            }
+        }
+        for item in archive.records(&selection, false) {
+            let item = item?;
+            // A file that goes on over pages is listed once, by the part that has its digest.
+            if item.more || !selection.holds(&item.entry.path) {
+                continue;
+            }
+            match self.json {
+                true => text::json(out, &EntryLine::new(&item))?,
+                false => text::line(out, &entry_line(&item))?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `host:/a /b`, as a person would say what was backed up.
+pub(super) fn source_text(source: &Source) -> String {
+    let paths: Vec<String> = source.paths.iter().map(|path| text::name(&path.0)).collect();
+    format!("{}:{}", source.host, paths.join(" "))
+}
+
+fn backup_line(root: &Root) -> String {
+    let totals = &root.totals;
+    let (entries, bytes) = (text::count(totals.entries), text::bytes(totals.bytes));
+    let stored = text::bytes(totals.stored_bytes);
+    let missing = match totals.unreadable {
+        0 => String::new(),
+        n => format!("  ({} not captured)", text::count(n)),
+    };
+    let source = source_text(&root.source);
+    format!("{}  {}  {entries:>11} entries  {bytes:>10}  stored {stored:>10}  {source}{missing}", root.id, root.time)
+}
+
+/// A backup as JSON; of a damaged one only the id and the reason are known.
+#[derive(Serialize)]
+struct BackupLine<'a> {
+    id: &'a str,
+    time: Option<&'a str>,
+    finished: Option<&'a str>,
+    source: Option<&'a Source>,
+    entries: Option<u64>,
+    files: Option<u64>,
+    bytes: Option<u64>,
+    stored_bytes: Option<u64>,
+    tags: Option<&'a std::collections::BTreeMap<String, String>>,
+    /// Could everything be read when it was made?
+    complete: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+impl<'a> BackupLine<'a> {
+    fn new(id: &'a str, root: &'a Result<Root>) -> Self {
+        let (root, error) = (root.as_ref().ok(), root.as_ref().err().map(Error::line));
+        let totals = root.map(|root| &root.totals);
+        Self {
+            id,
+            time: root.map(|root| &*root.time),
+            finished: root.map(|root| &*root.finished),
+            source: root.map(|root| &root.source),
+            entries: totals.map(|totals| totals.entries),
+            files: totals.map(|totals| totals.files),
+            bytes: totals.map(|totals| totals.bytes),
+            stored_bytes: totals.map(|totals| totals.stored_bytes),
+            tags: root.map(|root| &root.tags),
+            complete: totals.is_some_and(|totals| totals.unreadable == 0),
+            error,
+        }
+    }
+}
+
+fn entry_line(record: &Record) -> String {
+    let entry = &record.entry;
+    let owner = |name: &str, number: u32| if name.is_empty() { number.to_string() } else { name.to_owned() };
+    let owners =
+        format!("{}/{}", owner(&entry.owner.user, entry.owner.uid), owner(&entry.owner.group, entry.owner.gid));
+    let size = match &entry.kind {
+        Kind::CharDevice(device) | Kind::BlockDevice(device) => format!("{},{}", device.major, device.minor),
+        _ => entry.size().to_string(),
+    };
+    let target = match &entry.kind {
+        Kind::Symlink(target) => format!(" -> {}", text::name(target)),
+        Kind::HardLink(target) => format!(" link to {}", text::name(target)),
+        _ => String::new(),
+    };
+    let path = if entry.path.is_empty() { ".".to_owned() } else { text::name(&entry.path) };
+    let (mode, time) = (text::mode(entry), text::local_minute(entry.mtime));
+    format!("{mode} {owners:<15} {size:>12} {time} {path}{target}{}", state_text(&record.state))
+}
+
+fn state_text(state: &State) -> String {
+    match state {
+        State::Whole | State::Noted => String::new(),
+        State::Changed => "  (changed while it was read)".to_owned(),
+        State::Unreadable(reason) => format!("  (not captured: {reason})"),
+        State::Vanished => "  (not captured: vanished)".to_owned(),
+    }
+}
+
+/// An entry as JSON.
+#[derive(Serialize)]
+struct EntryLine<'a> {
+    path: Name,
+    kind: &'static str,
+    mode: String,
+    uid: u32,
+    gid: u32,
+    user: &'a str,
+    group: &'a str,
+    size: u64,
+    mtime: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    target: Option<Name>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    device: Option<(u32, u32)>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    digest: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    xattrs: Vec<Name>,
+    state: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'a str>,
+}
+
+impl<'a> EntryLine<'a> {
+    fn new(record: &'a Record) -> Self {
+        let entry = &record.entry;
+        let (kind, target, device) = kind_parts(&entry.kind);
+        let (state, reason) = state_parts(&record.state);
+        Self {
+            path: Name(entry.path.clone()),
+            kind,
+            mode: format!("{:04o}", entry.mode),
+            uid: entry.owner.uid,
+            gid: entry.owner.gid,
+            user: &entry.owner.user,
+            group: &entry.owner.group,
+            size: entry.size(),
+            mtime: text::rfc3339(entry.mtime),
+            target,
+            device,
+            digest: record.digest.map(|digest| digest.to_string()),
+            xattrs: entry.xattrs.iter().map(|(name, _)| Name(name.clone())).collect(),
+            state,
+            reason,
+        }
+    }
+}
+
+fn kind_parts(kind: &Kind) -> (&'static str, Option<Name>, Option<(u32, u32)>) {
+    let target = |path: &[u8]| Some(Name(path.to_vec()));
+    match kind {
+        Kind::File { .. } => ("file", None, None),
+        Kind::Directory => ("directory", None, None),
+        Kind::Symlink(path) => ("symlink", target(path), None),
+        Kind::HardLink(path) => ("hardlink", target(path), None),
+        Kind::Fifo => ("fifo", None, None),
+        Kind::CharDevice(device) => ("char-device", None, Some((device.major, device.minor))),
+        Kind::BlockDevice(device) => ("block-device", None, Some((device.major, device.minor))),
+        Kind::Socket => ("socket", None, None),
+    }
+}
+
+fn state_parts(state: &State) -> (&'static str, Option<&str>) {
+    match state {
+        State::Whole => ("whole", None),
+        State::Changed => ("changed", None),
+        State::Unreadable(reason) => ("unreadable", Some(reason)),
+        State::Vanished => ("vanished", None),
+        State::Noted => ("noted", None),
+    }
+}

@@ -1,0 +1,94 @@
+//! Print what is known of one backup besides its entries.
+
+use super::{list::source_text, text};
+use crate::{
+    error::Result,
+    format::root::{MAX_NOT_CAPTURED, Root},
+    repo::open::open,
+};
+use std::io::Write;
+
+/// What to show.
+#[derive(Debug, Clone, Default)]
+pub struct Show {
+    /// `FROM[@BACKUP]`.
+    pub from: String,
+    /// The root as one JSON object?
+    pub json: bool,
+}
+
+impl Show {
+    /// Print to `out`.
+    ///
+    /// # Errors
+    /// Those of opening FROM, and of `out`.
+    pub fn run(&self, out: &mut dyn Write) -> Result<()> {
+        let root = open(&self.from)?.root;
+        if self.json {
+            return text::json(out, &root);
+        }
+        for (name, value) in facts(&root) {
+            text::line(out, &format!("{name:<12} {value}"))?;
+        }
+        segments(&root, out)?;
+        not_captured(&root, out)
+    }
+}
+
+fn facts(root: &Root) -> Vec<(&'static str, String)> {
+    let (totals, options) = (&root.totals, &root.options);
+    let ratio = totals.plain_bytes as f64 / totals.stored_bytes.max(1) as f64;
+    let tags = root.tags.iter().map(|(key, value)| ("tag", format!("{key}={value}")));
+    let mut facts = vec![
+        ("backup", root.id.clone()),
+        ("source", source_text(&root.source)),
+        ("started", root.time.clone()),
+        ("finished", root.finished.clone()),
+        ("written by", format!("{}, format {}", root.tool, root.format)),
+        ("codec", format!("{}, level {}", options.codec, options.level)),
+        (
+            "frames",
+            format!("{} plain bytes, blocks of {}", text::bytes(options.frame_bytes), text::bytes(options.block_bytes)),
+        ),
+        ("digest", format!("{:?}", options.digest).to_lowercase()),
+        ("entries", text::count(totals.entries)),
+        ("files", text::count(totals.files)),
+        ("directories", text::count(totals.directories)),
+        ("content", text::bytes(totals.bytes)),
+        (
+            "stored",
+            format!("{} in {} segments, ratio {ratio:.2}", text::bytes(totals.stored_bytes), root.segments.len()),
+        ),
+        ("pages", text::count(root.pages.len() as u64)),
+    ];
+    if !root.run.limit.is_empty() {
+        facts.push(("limit", format!("{}, {:.1} seconds", root.run.limit, root.run.seconds)));
+    }
+    facts.extend(tags);
+    facts
+}
+
+fn segments(root: &Root, out: &mut dyn Write) -> Result<()> {
+    text::line(out, "")?;
+    for segment in &root.segments {
+        let (bytes, plain) = (text::bytes(segment.bytes), text::bytes(segment.plain_bytes));
+        let name = format!("s{:02}-{:06}", segment.stream, segment.number);
+        text::line(out, &format!("segment {name}  {bytes:>10} from {plain:>10} in {} frames", segment.frames))?;
+    }
+    Ok(())
+}
+
+fn not_captured(root: &Root, out: &mut dyn Write) -> Result<()> {
+    let totals = &root.totals;
+    let all = totals.unreadable + totals.vanished + totals.changed;
+    let counts = [("unreadable", totals.unreadable), ("vanished", totals.vanished), ("changed", totals.changed)];
+    let counts: Vec<String> = counts.iter().map(|(what, n)| format!("{} {what}", text::count(*n))).collect();
+    text::line(out, &format!("\nnot captured as they were: {}", counts.join(", ")))?;
+    for entry in &root.not_captured {
+        text::line(out, &format!("  {}: {}", text::name(&entry.path.0), entry.reason))?;
+    }
+    if all as usize > root.not_captured.len() && root.not_captured.len() >= MAX_NOT_CAPTURED {
+        text::line(out, "  `fullbore list` shows all of them")?;
+    }
+    Ok(())
+}

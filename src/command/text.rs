@@ -1,0 +1,142 @@
+//! How values are printed.
+
+use crate::{
+    error::{Error, Kind as ErrorKind, Result},
+    format::entry::{Entry, Kind, Time},
+};
+use jiff::{Timestamp, tz::TimeZone};
+use std::io::{self, Write};
+
+/// Write a line to the output of a command.
+pub(super) fn line(out: &mut dyn Write, text: &str) -> Result<()> {
+    out.write_all(text.as_bytes()).and_then(|()| out.write_all(b"\n")).map_err(output)
+}
+
+fn output(error: io::Error) -> Error {
+    Error::io("could not write the output", error)
+}
+
+/// Write a value as one line of JSON.
+pub(super) fn json(out: &mut dyn Write, value: &impl serde::Serialize) -> Result<()> {
+    let text = serde_json::to_string(value);
+    line(out, &text.map_err(|e| Error::new(ErrorKind::Bug, "cannot write JSON").because(e))?)
+}
+
+/// `1.5 GiB`; whole bytes below 1 KiB.
+pub(super) fn bytes(count: u64) -> String {
+    let (mut value, mut unit) = (count as f64, 0);
+    while value >= 1023.95 && unit < 6 {
+        value /= 1024.0;
+        unit += 1;
+    }
+    match unit {
+        0 => format!("{count} B"),
+        _ => format!("{value:.1} {}iB", ["K", "M", "G", "T", "P", "E"][unit - 1]),
+    }
+}
+
+/// `5,310`.
+pub(super) fn count(value: u64) -> String {
+    let digits = value.to_string();
+    let mut text = String::with_capacity(digits.len() * 4 / 3);
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// `drwxr-xr-x`, as `ls -l` has it.
+pub(super) fn mode(entry: &Entry) -> String {
+    let kind = match entry.kind {
+        Kind::File { .. } => '-',
+        Kind::HardLink(_) => 'h',
+        Kind::Directory => 'd',
+        Kind::Symlink(_) => 'l',
+        Kind::Fifo => 'p',
+        Kind::CharDevice(_) => 'c',
+        Kind::BlockDevice(_) => 'b',
+        Kind::Socket => 's',
+    };
+    let mut text = String::from(kind);
+    for (shift, special, letters) in [(6, 0o4000, ['s', 'S']), (3, 0o2000, ['s', 'S']), (0, 0o1000, ['t', 'T'])] {
+        let bits = entry.mode >> shift;
+        let execute = match (bits & 1, entry.mode & special) {
+            (0, 0) => '-',
+            (_, 0) => 'x',
+            (0, _) => letters[1],
+            (..) => letters[0],
+        };
+        text.extend([if bits & 4 > 0 { 'r' } else { '-' }, if bits & 2 > 0 { 'w' } else { '-' }, execute]);
+    }
+    text
+}
+
+/// `2026-11-21 05:45`, in the time zone of this machine.
+pub(super) fn local_minute(time: Time) -> String {
+    let zoned = timestamp(time).map(|time| time.to_zoned(TimeZone::system()));
+    zoned.map_or_else(|| time.seconds.to_string(), |time| time.strftime("%Y-%m-%d %H:%M").to_string())
+}
+
+/// RFC 3339 in UTC with nanoseconds; bare seconds outside of the years it can say.
+pub(super) fn rfc3339(time: Time) -> String {
+    timestamp(time).map_or_else(|| time.seconds.to_string(), |time| format!("{time:.9}"))
+}
+
+fn timestamp(time: Time) -> Option<Timestamp> {
+    let whole = Timestamp::from_second(time.seconds).ok()?;
+    whole.checked_add(jiff::SignedDuration::from_nanos(time.nanos.into())).ok()
+}
+
+/// A name as a terminal can show it: bytes that are no text and control characters are escaped.
+pub(super) fn name(path: &[u8]) -> String {
+    let mut text = String::with_capacity(path.len());
+    for chunk in path.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            if c.is_control() || c == '\\' { text.extend(c.escape_default()) } else { text.push(c) }
+        }
+        chunk.invalid().iter().for_each(|byte| text.push_str(&format!("\\x{byte:02x}")));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_and_sizes_read_well() {
+        assert_eq!([0, 999, 1000, 1_234_567].map(count), ["0", "999", "1,000", "1,234,567"]);
+        assert_eq!(
+            [0, 1023, 1024, 1536, 1 << 40, u64::MAX].map(bytes).join(" "),
+            "0 B 1023 B 1.0 KiB 1.5 KiB 1.0 TiB 16.0 EiB"
+        );
+    }
+
+    #[test]
+    fn modes_read_as_ls_prints_them() {
+        let mode = |mode| mode_of(Entry { mode, ..Entry::default() });
+        assert_eq!(
+            [0o755, 0o4755, 0o4644, 0o2711, 0o1777].map(mode).join(" "),
+            "-rwxr-xr-x -rwsr-xr-x -rwSr--r-- -rwx--s--x -rwxrwxrwt"
+        );
+    }
+
+    fn mode_of(entry: Entry) -> String {
+        mode(&entry)
+    }
+
+    #[test]
+    fn names_cannot_move_the_cursor() {
+        assert_eq!(name(b"a\x1b[2J\n\xff\\"), "a\\u{1b}[2J\\n\\xff\\\\");
+        assert_eq!(name("ä b".as_bytes()), "ä b");
+    }
+
+    #[test]
+    fn times_before_1970_and_far_ones_are_printed() {
+        assert_eq!(rfc3339(Time { seconds: -1, nanos: 500_000_000 }), "1969-12-31T23:59:59.500000000Z");
+        assert_eq!(rfc3339(Time { seconds: i64::MAX, nanos: 0 }), i64::MAX.to_string());
+    }
+}

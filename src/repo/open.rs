@@ -1,0 +1,174 @@
+//! Find the backup that a person means, and the backups there are.
+
+use crate::{
+    error::{Error, Kind, Result},
+    format::{
+        layout::{self, Repository},
+        root::{FORMAT, Root, open_sealed},
+    },
+    source::archive::Archive,
+};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+/// The word for the last backup.
+const LATEST: &str = "latest";
+/// Backups that an error lists.
+const LISTED: usize = 5;
+
+/// What FROM turned out to be.
+pub enum Opened {
+    /// A backup of ours.
+    Backup(Box<Archive>),
+    /// A file that some other program wrote, perhaps a tar.
+    Foreign(PathBuf),
+}
+
+/// Open `FROM[@BACKUP]` as a backup.
+///
+/// FROM is a repository or an archive file; BACKUP an id, the beginning of one, or `latest`, which is also what is meant
+/// if it is missing. A path that has an `@` itself works as long as it exists.
+///
+/// # Errors
+/// [`Kind::NotFound`], [`Kind::Usage`] if several backups are meant, [`Kind::Corrupt`], [`Kind::Unsupported`], or the
+/// system's.
+pub fn open(from: &str) -> Result<Archive> {
+    match open_any(from)? {
+        Opened::Backup(archive) => Ok(*archive),
+        Opened::Foreign(path) => {
+            let what = format!("cannot read {path:?}: it is no archive that this program wrote");
+            Err(Error::new(Kind::Unsupported, what).hint("`fullbore restore` can extract any tar, as a stream"))
+        }
+    }
+}
+
+/// As [`open`], but any file is taken.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_any(from: &str) -> Result<Opened> {
+    let (path, backup) = place(from)?;
+    if path.is_dir() {
+        let repository = read_repository(&path)?;
+        let mut archive = Archive::open_backup(&path, &pick(&path, backup)?)?;
+        archive.repository = repository.id;
+        return Ok(Opened::Backup(Box::new(archive)));
+    }
+    let archive = Archive::open_file(&path)?;
+    match (archive, backup) {
+        (Some(archive), Some(id)) if !archive.root.id.starts_with(id) && id != LATEST => {
+            let what = format!("could not find backup {id:?} in {path:?}: the archive holds {:?}", archive.root.id);
+            Err(Error::new(Kind::NotFound, what))
+        }
+        (Some(archive), _) => Ok(Opened::Backup(Box::new(archive))),
+        (None, _) => Ok(Opened::Foreign(path)),
+    }
+}
+
+/// Is FROM a repository, with no backup of it named?
+pub fn is_repository(from: &str) -> bool {
+    Path::new(from).join(layout::REPOSITORY).is_file()
+}
+
+/// Where FROM is, and which backup of it.
+fn place(from: &str) -> Result<(PathBuf, Option<&str>)> {
+    let whole = Path::new(from);
+    if whole.exists() {
+        return Ok((whole.to_owned(), None));
+    }
+    match from.rsplit_once('@') {
+        Some((path, backup)) if Path::new(path).exists() => Ok((path.into(), Some(backup))),
+        _ => {
+            let path = from.rsplit_once('@').map_or(from, |(path, _)| path);
+            Err(Error::new(Kind::NotFound, format!("could not find {path:?}"))
+                .hint("FROM is a repository directory or an archive file; @BACKUP picks a backup of a repository"))
+        }
+    }
+}
+
+/// The id of the backup that is meant.
+fn pick(repository: &Path, backup: Option<&str>) -> Result<String> {
+    let ids = backup_ids(repository)?;
+    let wanted = backup.unwrap_or(LATEST);
+    let mut found: Vec<&String> = ids.iter().filter(|id| id.starts_with(wanted)).collect();
+    if wanted == LATEST {
+        found = ids.last().into_iter().collect();
+    }
+    match found[..] {
+        [id] => Ok(id.clone()),
+        [] => Err(none_found(repository, wanted, &ids)),
+        _ => Err(several_found(wanted, &found)),
+    }
+}
+
+fn none_found(repository: &Path, wanted: &str, ids: &[String]) -> Error {
+    match (wanted, ids.last()) {
+        (_, None) => Error::new(Kind::NotFound, format!("could not find a backup: {repository:?} holds none"))
+            .hint("a backup counts once it has ended well; `fullbore backup` makes one"),
+        (_, Some(last)) => Error::new(Kind::NotFound, format!("could not find backup {wanted:?} in {repository:?}"))
+            .detail(format!("it holds {} backups, the last is {last:?}", ids.len()))
+            .hint("`fullbore list` shows all of them"),
+    }
+}
+
+fn several_found(wanted: &str, found: &[&String]) -> Error {
+    let what = format!("cannot tell which backup {wanted:?} means: {} begin so", found.len());
+    let few = found.iter().take(LISTED).map(|id| id.as_str());
+    let error = few.fold(Error::new(Kind::Usage, what), Error::detail);
+    let more = found.len().saturating_sub(LISTED);
+    let error = if more > 0 { error.detail(format!("and {more} more")) } else { error };
+    error.hint("give more letters of the id")
+}
+
+/// Read what makes `path` a repository.
+///
+/// # Errors
+/// [`Kind::NotFound`] if it is none, [`Kind::Corrupt`], [`Kind::Unsupported`] if it is newer than this program.
+pub fn read_repository(path: &Path) -> Result<Repository> {
+    let file = path.join(layout::REPOSITORY);
+    let bytes = std::fs::read(&file).map_err(|e| match e.kind() {
+        io::ErrorKind::NotFound => Error::new(Kind::NotFound, format!("cannot read {path:?}: it is no repository"))
+            .hint(format!("a repository has a file {:?}; a directory of files is no backup", layout::REPOSITORY)),
+        _ => Error::io(format!("could not read {file:?}"), e),
+    })?;
+    let repository: Repository = open_sealed(&bytes, &format!("{file:?}"))?;
+    if repository.format > FORMAT {
+        let what =
+            format!("cannot read {path:?}: it has format {}, this program knows up to {FORMAT}", repository.format);
+        return Err(Error::new(Kind::Unsupported, what).hint("use a newer fullbore"));
+    }
+    Ok(repository)
+}
+
+/// The ids of all backups that were committed, oldest first.
+fn backup_ids(repository: &Path) -> Result<Vec<String>> {
+    let dir = repository.join(layout::BACKUPS);
+    let failed = |e| Error::io(format!("could not list {dir:?}"), e);
+    let entries = match std::fs::read_dir(&dir) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        other => other.map_err(failed)?,
+    };
+    let names: Result<Vec<_>> = entries.map(|entry| Ok(entry.map_err(failed)?.file_name())).collect();
+    let names = names?.into_iter().filter_map(|name| name.into_string().ok());
+    let is_backup = |name: &String| layout::is_backup_id(name) && dir.join(name).join(layout::ROOT).exists();
+    let mut ids: Vec<String> = names.filter(is_backup).collect();
+    ids.sort_unstable();
+    Ok(ids)
+}
+
+/// The roots of all backups of a repository, oldest first. One that cannot be read is there too, with the reason.
+///
+/// # Errors
+/// As [`read_repository`], or the system's.
+pub fn list_backups(repository: &Path) -> Result<Vec<(String, Result<Root>)>> {
+    read_repository(repository)?;
+    let read = |id: String| {
+        let path = repository.join(layout::BACKUPS).join(&id).join(layout::ROOT);
+        let bytes = std::fs::read(&path).map_err(|e| Error::io(format!("could not read {path:?}"), e));
+        let root = bytes.and_then(|bytes| Root::open(&bytes, &format!("{path:?}")));
+        (id, root)
+    };
+    Ok(backup_ids(repository)?.into_iter().map(read).collect())
+}

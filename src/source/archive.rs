@@ -1,0 +1,401 @@
+//! A stored backup as a source.
+//!
+//! The root says which pages there are and where; pages say which entries there are and where their bytes are. Nothing is
+//! read before it is needed: one file out of a large backup costs the root, one or two pages and its frames. Every page
+//! is checked against the digest the root has of it, and taken from its copy in a segment if the manifest's is damaged.
+
+use super::store::{Archived, Directory, Object, Store};
+use crate::{
+    error::{Error, Kind, Result},
+    format::{
+        digest::hex,
+        entry::{self, Path},
+        page::{FrameAt, Page, Record, SegmentId},
+        root::{PageAt, Root},
+    },
+    stage::codec::Codec,
+};
+use std::{
+    cmp::Ordering,
+    ops::Deref,
+    sync::{Arc, Mutex},
+};
+
+/// A larger root is refused before memory is taken: 256 MiB are a million pages, 8 billion entries.
+const MAX_ROOT_BYTES: u64 = 256 << 20;
+/// A larger frame is refused before memory is taken.
+const MAX_FRAME_BYTES: u32 = 1 << 30;
+/// Decoded pages that are kept.
+const KEPT_PAGES: usize = 2;
+
+/// A stored backup.
+pub struct Archive {
+    /// Its root.
+    pub root: Root,
+    /// How its frames are compressed.
+    pub codec: Codec,
+    /// Id of the repository it is in; empty for a one-file archive.
+    pub repository: String,
+    store: Box<dyn Store>,
+    kept: Mutex<Vec<(usize, Arc<Page>)>>,
+    warn: Box<dyn Fn(Error) + Send + Sync>,
+}
+
+/// A record of a page that is still in memory.
+#[derive(Debug, Clone)]
+pub struct Item {
+    page: Arc<Page>,
+    index: usize,
+}
+
+impl Deref for Item {
+    type Target = Record;
+    fn deref(&self) -> &Record {
+        &self.page.records[self.index]
+    }
+}
+
+impl Item {
+    /// The record at `index` of a page.
+    pub fn new(page: Arc<Page>, index: usize) -> Option<Self> {
+        (index < page.records.len()).then_some(Self { page, index })
+    }
+
+    /// The segment a frame of this record is in.
+    pub fn segment(&self, frame: &FrameAt) -> &SegmentId {
+        &self.page.segments[frame.segment as usize]
+    }
+
+    /// The same record under another path.
+    #[must_use]
+    pub fn renamed(&self, path: Path) -> Self {
+        let mut record = Record::clone(self);
+        record.entry.path = path;
+        let page = Page { segments: self.page.segments.clone(), records: vec![record] };
+        Self { page: Arc::new(page), index: 0 }
+    }
+}
+
+/// The entries that are wanted: these paths, what is below them, and the directories above them.
+#[derive(Debug, Clone, Default)]
+pub struct Selection(Vec<Path>);
+
+impl Selection {
+    /// From paths as a person writes them: `./a/`, `/a` and `a` are the same. No paths: everything.
+    ///
+    /// # Errors
+    /// [`Kind::Usage`] for a path with `..`.
+    pub fn new<P: AsRef<[u8]>>(paths: &[P]) -> Result<Self> {
+        paths.iter().map(|path| normal(path.as_ref())).collect::<Result<_>>().map(Self)
+    }
+
+    /// The paths, as the backup has them.
+    pub fn paths(&self) -> &[Path] {
+        &self.0
+    }
+
+    /// Is `path` wanted?
+    pub fn takes(&self, path: &[u8]) -> bool {
+        self.holds(path) || self.0.iter().any(|top| entry::is_within(top, path))
+    }
+
+    /// Is `path` one of the paths, or below one?
+    pub fn holds(&self, path: &[u8]) -> bool {
+        self.0.is_empty() || self.0.iter().any(|top| entry::is_within(path, top))
+    }
+
+    /// Can a page that begins with `first` and ends at `next` or before hold a path that is wanted?
+    fn reaches(&self, first: &[u8], next: Option<&[u8]>) -> bool {
+        let between =
+            |path: &[u8]| entry::order(first, path).is_le() && next.is_none_or(|next| entry::order(path, next).is_le());
+        self.holds(first) || self.0.iter().any(|top| prefixes(top).any(between))
+    }
+}
+
+/// `a/b/c` gives the empty path, `a`, `a/b`, `a/b/c`.
+fn prefixes(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let cuts = (0..path.len()).filter(|i| path[*i] == b'/').chain([path.len()]);
+    std::iter::once(&path[..0]).chain(cuts.map(|i| &path[..i]))
+}
+
+fn normal(path: &[u8]) -> Result<Path> {
+    let parts: Vec<&[u8]> = path.split(|c| *c == b'/').filter(|part| !part.is_empty() && *part != b".").collect();
+    let path = parts.join(&b'/');
+    if entry::is_safe(&path) {
+        return Ok(path);
+    }
+    Err(Error::new(Kind::Usage, format!("cannot select {}: it is no path of a backup", crate::error::quoted(&path))))
+}
+
+impl Archive {
+    /// Open one-file archive `path`; `None` if this program did not write it.
+    ///
+    /// # Errors
+    /// [`Kind::Corrupt`] if it is damaged, or the system's error.
+    pub fn open_file(path: &std::path::Path) -> Result<Option<Self>> {
+        Archived::open(path)?.map(|store| Self::with_store(Box::new(store))).transpose()
+    }
+
+    /// Open backup `id` of the repository at `repository`.
+    ///
+    /// # Errors
+    /// As [`Archive::open_file`].
+    pub fn open_backup(repository: &std::path::Path, id: &str) -> Result<Self> {
+        let store = Directory::new(repository, id);
+        let root = read_root(&store)?;
+        store.set_suffix(Codec::named(&root.options.codec)?.suffix());
+        Self::with_root(root, Box::new(store))
+    }
+
+    /// Open whatever `store` holds.
+    ///
+    /// # Errors
+    /// As [`Archive::open_file`].
+    pub fn with_store(store: Box<dyn Store>) -> Result<Self> {
+        Self::with_root(read_root(&*store)?, store)
+    }
+
+    fn with_root(root: Root, store: Box<dyn Store>) -> Result<Self> {
+        let codec = Codec::named(&root.options.codec)?;
+        Ok(Self { root, codec, repository: String::new(), store, kept: Mutex::default(), warn: Box::new(|_| {}) })
+    }
+
+    /// Call `warn` for damage that does no harm, as a copy was whole. From any thread.
+    #[must_use]
+    pub fn warn_with(mut self, warn: impl Fn(Error) + Send + Sync + 'static) -> Self {
+        self.warn = Box::new(warn);
+        self
+    }
+
+    /// Is it one file, with its pages and root in its only segment (or beside it)?
+    pub fn is_one_file(&self) -> bool {
+        self.root.pages.iter().all(|page| page.manifest_offset.is_none())
+    }
+
+    /// What its objects are read from.
+    pub fn store(&self) -> &dyn Store {
+        &*self.store
+    }
+
+    /// Put the stored bytes of a frame into `out`.
+    ///
+    /// # Errors
+    /// [`Kind::Corrupt`] if the segment is missing or ends before, or the system's error.
+    pub fn fetch(&self, segment: &SegmentId, frame: &FrameAt, out: &mut Vec<u8>) -> Result<()> {
+        if frame.stored_len.max(frame.plain_len) > MAX_FRAME_BYTES {
+            return Err(Error::corrupt("a frame is larger than a frame can be"));
+        }
+        let object = Object::Segment(segment.clone());
+        self.store.read_at(&object, frame.offset, frame.stored_len as usize, out).map_err(missing_is_damage)
+    }
+
+    /// The page at `index` of the root's list.
+    ///
+    /// # Errors
+    /// [`Kind::Corrupt`] if no copy of it is whole.
+    pub fn page(&self, index: usize) -> Result<Arc<Page>> {
+        let mut kept = self.kept.lock().unwrap_or_else(|e| e.into_inner());
+        if let Some((_, page)) = kept.iter().find(|(i, _)| *i == index) {
+            return Ok(page.clone());
+        }
+        let page = Arc::new(self.read_page(&self.root.pages[index])?);
+        if kept.len() == KEPT_PAGES {
+            kept.remove(0);
+        }
+        kept.push((index, page.clone()));
+        Ok(page)
+    }
+
+    fn read_page(&self, at: &PageAt) -> Result<Page> {
+        let mut copies = self.copies(at);
+        let Some((first, rest)) = copies.split_first_mut() else { return Err(no_copy(at)) };
+        let damage = match self.read_copy(at, first) {
+            Ok(page) => return Ok(page),
+            Err(damage) => damage,
+        };
+        for copy in rest {
+            if let Ok(page) = self.read_copy(at, copy) {
+                (self.warn)(damage);
+                return Ok(page);
+            }
+        }
+        let first = crate::error::quoted(&at.first.0);
+        Err(damage.detail(format!("it describes {} entries from {first} on; no other copy is whole", at.entries)))
+    }
+
+    /// The places a page is stored at, the one to read first in front.
+    pub fn copies(&self, at: &PageAt) -> Vec<(Object, u64)> {
+        let segment = SegmentId { backup: String::new(), stream: at.stream, number: at.segment };
+        let copy = if self.codec.skips() { Object::Segment(segment) } else { Object::Side(segment) };
+        let manifest = at.manifest_offset.map(|offset| (Object::Manifest, offset));
+        manifest.into_iter().chain([(copy, at.offset)]).collect()
+    }
+
+    /// Read the page `at` from one of its copies.
+    ///
+    /// # Errors
+    /// [`Kind::Corrupt`] if this copy is damaged or missing.
+    pub fn read_copy(&self, at: &PageAt, copy: &(Object, u64)) -> Result<Page> {
+        let mut stored = Vec::new();
+        let len = usize::try_from(at.bytes).map_err(|_| no_copy(at))?;
+        self.store.read_at(&copy.0, copy.1, len, &mut stored).map_err(missing_is_damage)?;
+        let digest = hex(blake3::hash(&stored).as_bytes());
+        if digest != at.digest {
+            let name = self.store.name(&copy.0);
+            let what = format!("the manifest page at byte {} of {name} is damaged", copy.1);
+            return Err(Error::corrupt(what).because(format!("its digest is {digest}, the root says {}", at.digest)));
+        }
+        Page::decode(&stored)
+    }
+
+    /// Indices of the pages that can hold entries of `selection`, for each stream in order.
+    pub fn pages(&self, selection: &Selection) -> Vec<Vec<usize>> {
+        let pages = &self.root.pages;
+        let mut streams: Vec<u32> = pages.iter().map(|page| page.stream).collect();
+        streams.sort_unstable();
+        streams.dedup();
+        let of = |stream: &u32| {
+            let own: Vec<usize> = (0..pages.len()).filter(|i| pages[*i].stream == *stream).collect();
+            let next = own.iter().skip(1).map(|i| Some(&pages[*i].first.0[..])).chain([None]);
+            let reached = own.iter().zip(next).filter(|(i, next)| selection.reaches(&pages[**i].first.0, *next));
+            reached.map(|(i, _)| *i).collect()
+        };
+        streams.iter().map(of).collect()
+    }
+
+    /// All records of `selection` in archive order, or in the reverse; streams are merged.
+    ///
+    /// A page that cannot be read gives one error; the records of the others follow it.
+    pub fn records<'a>(&'a self, selection: &'a Selection, backwards: bool) -> Records<'a> {
+        let cursor = |mut pages: Vec<usize>| {
+            if !backwards {
+                pages.reverse();
+            }
+            Cursor { pages, now: None }
+        };
+        let cursors = self.pages(selection).into_iter().map(cursor).collect();
+        Records { archive: self, selection, cursors, backwards }
+    }
+
+    /// The records of `path`: several if they go on over pages, none if it is not there.
+    ///
+    /// # Errors
+    /// [`Kind::Corrupt`] if a page that might hold it is damaged.
+    pub fn find(&self, path: &[u8]) -> Result<Vec<Item>> {
+        self.look(path, |record| record.entry.path == path)
+    }
+
+    /// Is `path` in the backup, itself or as a directory above something?
+    ///
+    /// # Errors
+    /// As [`Archive::find`].
+    pub fn has(&self, path: &[u8]) -> Result<bool> {
+        Ok(!self.look(path, |record| entry::is_within(&record.entry.path, path))?.is_empty())
+    }
+
+    /// The records that match, at or right behind the place where `path` stands.
+    fn look(&self, path: &[u8], matches: impl Fn(&Record) -> bool) -> Result<Vec<Item>> {
+        let selection = Selection(vec![path.to_vec()]);
+        let mut found = Vec::new();
+        for index in self.pages(&selection).into_iter().flatten() {
+            let page = self.page(index)?;
+            let at = page.records.partition_point(|record| entry::order(&record.entry.path, path).is_lt());
+            found.extend(Item::new(page, at).filter(|item| matches(item)));
+        }
+        Ok(found)
+    }
+}
+
+/// What an object is missing of is damage to the backup, not a wrong name.
+fn missing_is_damage(error: Error) -> Error {
+    match error.kind {
+        Kind::NotFound => Error { kind: Kind::Corrupt, ..error },
+        _ => error,
+    }
+}
+
+fn no_copy(at: &PageAt) -> Error {
+    Error::corrupt(format!("the manifest page of {} is nowhere", crate::error::quoted(&at.first.0)))
+}
+
+fn read_root(store: &dyn Store) -> Result<Root> {
+    let len = store.len(&Object::Root)?;
+    let name = store.name(&Object::Root);
+    if len > MAX_ROOT_BYTES {
+        return Err(Error::corrupt(format!("{name} is damaged")).because("it is too large"));
+    }
+    let mut bytes = Vec::new();
+    store.read_at(&Object::Root, 0, len as usize, &mut bytes)?;
+    Root::open(&bytes, &name)
+}
+
+/// See [`Archive::records`].
+pub struct Records<'a> {
+    archive: &'a Archive,
+    selection: &'a Selection,
+    cursors: Vec<Cursor>,
+    backwards: bool,
+}
+
+/// How far one stream was read.
+struct Cursor {
+    /// Pages not opened yet; the next one is the last.
+    pages: Vec<usize>,
+    now: Option<(Arc<Page>, usize)>,
+}
+
+impl Records<'_> {
+    /// Bring the cursor to its next wanted record; `false` at the end of the stream.
+    fn settle(&mut self, at: usize) -> Result<bool> {
+        let (archive, backwards) = (self.archive, self.backwards);
+        let cursor = &mut self.cursors[at];
+        loop {
+            while let Some((page, index)) = &mut cursor.now {
+                let Some(record) = page.records.get(place(page, *index, backwards)) else { break };
+                if self.selection.takes(&record.entry.path) {
+                    return Ok(true);
+                }
+                *index += 1;
+            }
+            cursor.now = None;
+            let Some(next) = cursor.pages.pop() else { return Ok(false) };
+            cursor.now = Some((archive.page(next)?, 0));
+        }
+    }
+
+    fn item(&self, at: usize) -> Option<Item> {
+        let (page, index) = self.cursors[at].now.as_ref()?;
+        Item::new(page.clone(), place(page, *index, self.backwards))
+    }
+
+    fn before(&self, a: &Item, b: &Item) -> bool {
+        let order = entry::order(&a.entry.path, &b.entry.path);
+        if self.backwards { order == Ordering::Greater } else { order == Ordering::Less }
+    }
+}
+
+fn place(page: &Page, index: usize, backwards: bool) -> usize {
+    if backwards { page.records.len().wrapping_sub(1 + index) } else { index }
+}
+
+impl Iterator for Records<'_> {
+    type Item = Result<Item>;
+
+    fn next(&mut self) -> Option<Result<Item>> {
+        let mut best: Option<(usize, Item)> = None;
+        for at in 0..self.cursors.len() {
+            if let Err(error) = self.settle(at) {
+                return Some(Err(error));
+            }
+            let Some(item) = self.item(at) else { continue };
+            if best.as_ref().is_none_or(|(_, least)| self.before(&item, least)) {
+                best = Some((at, item));
+            }
+        }
+        let (at, item) = best?;
+        if let Some((_, index)) = &mut self.cursors[at].now {
+            *index += 1;
+        }
+        Some(Ok(item))
+    }
+}

@@ -1,0 +1,349 @@
+//! What to do with the frames of a backup: records in, jobs out.
+//!
+//! A job is one frame with everything that is wanted of it, so that each frame is fetched and decoded once however many
+//! files want it. Jobs come out in the order in which the records first need them, which is the order of the
+//! segments; what is held back is bounded by [`WINDOW`] pieces, whatever the number of files.
+
+use super::archive::Item;
+use crate::{
+    error::{Error, Result, quoted},
+    format::{
+        digest::{Algorithm, Digest, Joiner, Piece as Hashed, piece},
+        page::{FrameAt, SegmentId},
+    },
+};
+use std::{
+    collections::{BTreeMap, HashMap},
+    mem::take,
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+};
+
+/// Pieces that wait for others of the same frame: those of about a page.
+const WINDOW: usize = 8192;
+/// Entries without content in one job.
+const BATCH: usize = 128;
+/// The largest unit in which a file is hashed; BLAKE3 wants a power of two.
+const MAX_BLOCK: u64 = 1 << 20;
+/// BLAKE3's chunk; a piece that starts elsewhere cannot be hashed by itself.
+const MIN_BLOCK: u64 = 1024;
+
+/// A frame, and what is wanted of it.
+#[derive(Debug)]
+pub struct Job<H> {
+    /// Where it is; `None` if all that is wanted has no content.
+    pub frame: Option<(SegmentId, FrameAt)>,
+    /// What is wanted of its content.
+    pub pieces: Vec<Wanted<H>>,
+    /// Entries without content: empty files, symbolic links, pipes and devices.
+    pub bare: Vec<Item>,
+}
+
+/// A run of a decoded frame.
+#[derive(Debug)]
+pub struct Wanted<H> {
+    /// Of which file.
+    pub of: Of<H>,
+    /// Bytes of the frame before it.
+    pub inner: u32,
+    /// Its length.
+    pub len: u32,
+}
+
+/// Which file a run belongs to.
+#[derive(Debug)]
+pub enum Of<H> {
+    /// All of a file.
+    Whole(Item),
+    /// Some of it, from this offset of its data.
+    Part(Arc<Shared<H>>, u64),
+}
+
+impl<H> Wanted<H> {
+    /// Its bytes.
+    pub fn content<'a>(&self, plain: &'a [u8]) -> &'a [u8] {
+        plain.get(self.inner as usize..).and_then(|rest| rest.get(..self.len as usize)).unwrap_or_default()
+    }
+
+    /// The record of its file.
+    pub fn item(&self) -> &Item {
+        match &self.of {
+            Of::Whole(item) => item,
+            Of::Part(shared, _) => &shared.item,
+        }
+    }
+}
+
+/// A file in several pieces, which come in any order, from any thread.
+#[derive(Debug)]
+pub struct Shared<H> {
+    /// Its record; the first, if it goes on over pages.
+    pub item: Item,
+    /// What the consumer knows of it.
+    pub handle: H,
+    joined: Mutex<Joined>,
+    damaged: AtomicBool,
+}
+
+#[derive(Debug)]
+struct Joined {
+    /// Bytes of a block; 0 if pieces cannot be hashed one by one.
+    block: u64,
+    joiner: Joiner,
+    /// Pieces that came before those in front of them. As many as jobs are under way, in an ordinary backup.
+    early: BTreeMap<u64, (u64, Hashed)>,
+    /// Bytes of data joined so far, and seen so far.
+    next: u64,
+    seen: u64,
+    digest: Option<Digest>,
+}
+
+/// What became of a file with its last piece.
+#[derive(Debug, PartialEq, Eq)]
+pub enum End {
+    /// There are more pieces.
+    NotYet,
+    /// It is what it was.
+    Right,
+    /// It is not.
+    Damaged(String),
+    /// All pieces were there, but only reading the file can say if it is right: hash its data and compare with this.
+    Unknown(Digest),
+}
+
+impl<H> Shared<H> {
+    fn joined(&self) -> MutexGuard<'_, Joined> {
+        self.joined.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Hash a piece that starts at `offset` of the data; no lock is held meanwhile.
+    pub fn hash(&self, algorithm: Algorithm, offset: u64, content: &[u8]) -> Hashed {
+        let (block, total) = (self.joined().block, self.item.entry.data_len());
+        match (self.item_is_digested(), block) {
+            (false, _) | (_, 0) => Hashed::None,
+            _ => piece(algorithm, content, offset, total, block),
+        }
+    }
+
+    fn item_is_digested(&self) -> bool {
+        self.item.more || self.joined().digest.is_some()
+    }
+
+    /// Is some piece damaged?
+    pub fn is_damaged(&self) -> bool {
+        self.damaged.load(Relaxed)
+    }
+
+    /// Some piece of it is damaged.
+    pub fn spoil(&self) {
+        self.damaged.store(true, Relaxed);
+    }
+
+    /// A piece is where it belongs, or spoilt. The call that brings the last one learns how the file ended.
+    pub fn done(&self, offset: u64, len: u64, hashed: Hashed) -> End {
+        let mut joined = self.joined();
+        joined.seen += len;
+        joined.early.insert(offset, (len, hashed));
+        while let Some((offset, (len, hashed))) = joined.early.pop_first() {
+            if offset != joined.next {
+                joined.early.insert(offset, (len, hashed));
+                break;
+            }
+            joined.joiner.push(&hashed);
+            joined.next += len;
+        }
+        if joined.seen < self.item.entry.data_len() { End::NotYet } else { self.end(&mut joined) }
+    }
+
+    fn end(&self, joined: &mut Joined) -> End {
+        match (joined.digest, joined.block) {
+            _ if self.is_damaged() => End::Damaged("a frame of it is damaged".to_owned()),
+            (None, _) => End::Right,
+            (Some(wanted), 0) => End::Unknown(wanted),
+            (Some(wanted), _) => compare(wanted, take(&mut joined.joiner).finish()),
+        }
+    }
+}
+
+fn compare(wanted: Digest, found: Option<Digest>) -> End {
+    match found {
+        Some(found) if found != wanted => End::Damaged(format!("its digest is {found}, the manifest says {wanted}")),
+        // Nothing was hashed: the algorithm is one this build leaves alone.
+        _ => End::Right,
+    }
+}
+
+/// Is the content of a whole file what its record says?
+pub fn check_whole(item: &Item, content: &[u8]) -> End {
+    match item.digest {
+        None => End::Right,
+        Some(Digest::Blake3(_)) => check_with(item, Algorithm::Blake3, content),
+        Some(Digest::Crc32c(_)) => check_with(item, Algorithm::Crc32c, content),
+    }
+}
+
+fn check_with(item: &Item, algorithm: Algorithm, content: &[u8]) -> End {
+    let mut joiner = Joiner::default();
+    joiner.push(&piece(algorithm, content, 0, 0, u64::MAX));
+    item.digest.map_or(End::Right, |wanted| compare(wanted, joiner.finish()))
+}
+
+/// Turns records into jobs.
+pub struct Planner<H, S> {
+    send: S,
+    jobs: Vec<Job<H>>,
+    of_frame: HashMap<(SegmentId, u64), usize>,
+    /// The frame used last in each stream: the next page may want more of it.
+    latest: HashMap<u32, (SegmentId, u64)>,
+    pieces: usize,
+    bare: Vec<Item>,
+    going_on: HashMap<Vec<u8>, (Arc<Shared<H>>, u64)>,
+}
+
+impl<H: Default, S: FnMut(Job<H>) -> Result<()>> Planner<H, S> {
+    /// Hand jobs to `send`.
+    pub fn new(send: S) -> Self {
+        Self {
+            send,
+            jobs: Vec::new(),
+            of_frame: HashMap::new(),
+            latest: HashMap::new(),
+            pieces: 0,
+            bare: Vec::new(),
+            going_on: HashMap::new(),
+        }
+    }
+
+    /// The next record, of anything that is stored but directories and hard links.
+    ///
+    /// # Errors
+    /// [`Kind::Corrupt`](crate::error::Kind::Corrupt) if its extents are not as long as its data; and those of `send`.
+    pub fn add(&mut self, item: Item) -> Result<()> {
+        if item.extents.is_empty() && item.from == 0 && !item.more {
+            return self.add_bare(item);
+        }
+        let len: u64 = item.extents.iter().map(|extent| u64::from(extent.len)).sum();
+        let whole = item.from.checked_add(len).is_some_and(|end| end == item.entry.data_len());
+        if !whole && !item.more {
+            return Err(misfit(&item));
+        }
+        if let ([extent], 0, false) = (&item.extents[..], item.from, item.more) {
+            let (extent, frame) = (*extent, (item.segment(&extent.frame).clone(), extent.frame));
+            self.want(frame, Wanted { of: Of::Whole(item), inner: extent.inner, len: extent.len });
+        } else {
+            self.add_shared(&item)?;
+        }
+        if self.pieces >= WINDOW { self.flush(false) } else { Ok(()) }
+    }
+
+    fn add_bare(&mut self, item: Item) -> Result<()> {
+        if item.entry.data_len() > 0 {
+            return Err(misfit(&item));
+        }
+        self.bare.push(item);
+        if self.bare.len() >= BATCH { self.send_bare() } else { Ok(()) }
+    }
+
+    fn send_bare(&mut self) -> Result<()> {
+        (self.send)(Job { frame: None, pieces: Vec::new(), bare: take(&mut self.bare) })
+    }
+
+    fn add_shared(&mut self, item: &Item) -> Result<()> {
+        let (shared, mut at) = self.going_on.remove(&item.entry.path).unwrap_or_else(|| (share(item), 0));
+        if at != item.from {
+            return Err(misfit(item));
+        }
+        shared.learn(item);
+        for extent in &item.extents {
+            let frame = (item.segment(&extent.frame).clone(), extent.frame);
+            self.want(frame, Wanted { of: Of::Part(shared.clone(), at), inner: extent.inner, len: extent.len });
+            at += u64::from(extent.len);
+        }
+        if item.more {
+            self.going_on.insert(item.entry.path.clone(), (shared, at));
+        }
+        Ok(())
+    }
+
+    fn want(&mut self, frame: (SegmentId, FrameAt), wanted: Wanted<H>) {
+        let key = (frame.0.clone(), frame.1.offset);
+        self.latest.insert(key.0.stream, key.clone());
+        self.pieces += 1;
+        if let Some(at) = self.of_frame.get(&key)
+            && self.jobs[*at].frame.as_ref() == Some(&frame)
+        {
+            return self.jobs[*at].pieces.push(wanted);
+        }
+        self.of_frame.insert(key, self.jobs.len());
+        self.jobs.push(Job { frame: Some(frame), pieces: vec![wanted], bare: Vec::new() });
+    }
+
+    /// Hand over the jobs, but at first not those that the next records may add to.
+    fn flush(&mut self, all: bool) -> Result<()> {
+        self.of_frame.clear();
+        let mut kept = Vec::new();
+        for job in take(&mut self.jobs) {
+            let key = job.frame.as_ref().map(|(segment, at)| (segment.clone(), at.offset));
+            if !all && key.is_some_and(|key| self.latest.values().any(|latest| *latest == key)) {
+                kept.push(job);
+            } else {
+                (self.send)(job)?;
+            }
+        }
+        self.pieces = kept.iter().map(|job| job.pieces.len()).sum();
+        for (at, job) in kept.iter().enumerate() {
+            if let Some((segment, frame)) = &job.frame {
+                self.of_frame.insert((segment.clone(), frame.offset), at);
+            }
+        }
+        self.jobs = kept;
+        // A frame with more files than the window holds must not be kept for ever.
+        if self.pieces >= WINDOW { self.flush(true) } else { Ok(()) }
+    }
+
+    /// Hand over what is left.
+    ///
+    /// # Errors
+    /// [`Kind::Corrupt`](crate::error::Kind::Corrupt) for a record that goes on and never does; and those of `send`.
+    pub fn finish(mut self) -> Result<()> {
+        self.flush(true)?;
+        self.send_bare()?;
+        self.going_on.values().next().map_or(Ok(()), |(shared, _)| Err(misfit(&shared.item)))
+    }
+}
+
+fn misfit(item: &Item) -> Error {
+    Error::corrupt(format!("the manifest does not say where all of {} is", quoted(&item.entry.path)))
+}
+
+fn share<H: Default>(item: &Item) -> Arc<Shared<H>> {
+    let joined =
+        Joined { block: MAX_BLOCK, joiner: Joiner::default(), early: BTreeMap::new(), next: 0, seen: 0, digest: None };
+    Arc::new(Shared {
+        item: item.clone(),
+        handle: H::default(),
+        joined: Mutex::new(joined),
+        damaged: AtomicBool::new(false),
+    })
+}
+
+impl<H> Shared<H> {
+    /// Learn from the next part of its record what its digest is and how its pieces can be hashed.
+    fn learn(&self, item: &Item) {
+        let mut joined = self.joined();
+        let mut at = item.from;
+        let mut block = joined.block;
+        for extent in &item.extents {
+            while block >= MIN_BLOCK && !at.is_multiple_of(block) {
+                block /= 2;
+            }
+            at += u64::from(extent.len);
+        }
+        let block = if block < MIN_BLOCK { 0 } else { block };
+        // Pieces of earlier pages were hashed in larger blocks already.
+        joined.block = if item.from > 0 && block != joined.block { 0 } else { block };
+        joined.digest = item.digest;
+    }
+}

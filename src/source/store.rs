@@ -1,0 +1,242 @@
+//! Where the bytes of a stored backup are read from: a directory of a repository, or one archive file.
+//!
+//! Files are opened once and read by position, from any thread. Nothing here knows what the bytes mean, except that a
+//! one-file archive says at its end where its root is.
+
+use crate::{
+    error::{Error, Kind, Result},
+    format::{
+        layout,
+        page::SegmentId,
+        segment::{
+            EMPTY_ZSTD, LOCATOR_BYTES, Locator, SEEK_FOOTER_BYTES, SERVICE_HEADER_BYTES, Service, seek_table_len,
+        },
+    },
+};
+use std::{
+    collections::HashMap,
+    fs::File,
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, OnceLock},
+};
+
+/// One of the things a backup is stored as.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Object {
+    /// The root.
+    Root,
+    /// All pages, one after the other.
+    Manifest,
+    /// Frames.
+    Segment(SegmentId),
+    /// The service frames of a segment whose codec cannot skip them (gzip, plain tar); a file beside it.
+    Side(SegmentId),
+}
+
+/// Reads objects of one backup, and segments of others that it refers to.
+pub trait Store: Send + Sync {
+    /// Replace the contents of `out` by `len` bytes of `object`, `offset` bytes from its start.
+    ///
+    /// # Errors
+    /// [`Kind::NotFound`] if the object is not there, [`Kind::Corrupt`] if it ends before, or the system's error.
+    fn read_at(&self, object: &Object, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()>;
+
+    /// Bytes of `object`.
+    ///
+    /// # Errors
+    /// As [`Store::read_at`].
+    fn len(&self, object: &Object) -> Result<u64>;
+
+    /// What messages call `object`, in quotes.
+    fn name(&self, object: &Object) -> String;
+}
+
+/// Open files that are kept. Below the usual limit of 1,024 descriptors with room for the sink's.
+const MAX_OPEN: usize = 64;
+
+/// A backup in a repository on this machine.
+#[derive(Debug)]
+pub struct Directory {
+    repository: PathBuf,
+    backup: String,
+    suffix: OnceLock<&'static str>,
+    open: Mutex<HashMap<PathBuf, Arc<File>>>,
+}
+
+impl Directory {
+    /// Backup `id` of the repository at `repository`. Nothing is opened yet.
+    pub fn new(repository: &Path, id: &str) -> Self {
+        let backup = id.to_owned();
+        Self { repository: repository.to_owned(), backup, suffix: OnceLock::new(), open: Mutex::default() }
+    }
+
+    /// How the files of its segments end; `tar.zst` until this is called. Known once the root was read.
+    pub fn set_suffix(&self, suffix: &'static str) {
+        let _ = self.suffix.set(suffix);
+    }
+
+    fn path(&self, object: &Object) -> PathBuf {
+        let of = |id: &str| self.repository.join(layout::BACKUPS).join(if id.is_empty() { &self.backup } else { id });
+        let segment = |id: &SegmentId| {
+            let suffix = self.suffix.get().unwrap_or(&"tar.zst");
+            of(&id.backup).join(layout::segment(id.stream, id.number, suffix))
+        };
+        match object {
+            Object::Root => of("").join(layout::ROOT),
+            Object::Manifest => of("").join(layout::MANIFEST),
+            Object::Segment(id) => segment(id),
+            Object::Side(id) => with_suffix(&segment(id), layout::SIDE_SUFFIX),
+        }
+    }
+
+    fn file(&self, object: &Object) -> Result<(PathBuf, Arc<File>)> {
+        let path = self.path(object);
+        let mut open = self.open.lock().unwrap_or_else(|e| e.into_inner());
+        if let Some(file) = open.get(&path) {
+            return Ok((path, file.clone()));
+        }
+        let file = Arc::new(open_file(&path)?);
+        if open.len() >= MAX_OPEN {
+            open.clear();
+        }
+        open.insert(path.clone(), file.clone());
+        Ok((path, file))
+    }
+}
+
+impl Store for Directory {
+    fn read_at(&self, object: &Object, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()> {
+        let (path, file) = self.file(object)?;
+        read_exactly(&file, &path, offset, len, out)
+    }
+
+    fn len(&self, object: &Object) -> Result<u64> {
+        let (path, file) = self.file(object)?;
+        file_len(&file, &path)
+    }
+
+    fn name(&self, object: &Object) -> String {
+        format!("{:?}", self.path(object))
+    }
+}
+
+/// A one-file archive; for gzip and plain tar with the file of its service frames.
+#[derive(Debug)]
+pub struct Archived {
+    path: PathBuf,
+    file: File,
+    side: Option<File>,
+    root: Locator,
+}
+
+impl Archived {
+    /// Open the archive at `path`; `None` if it is a file that this program did not write.
+    ///
+    /// # Errors
+    /// [`Kind::Corrupt`] if it begins as an archive of ours and does not end as one, or the system's error.
+    pub fn open(path: &Path) -> Result<Option<Self>> {
+        let file = open_file(path)?;
+        let side_path = with_suffix(path, layout::SIDE_SUFFIX);
+        let side = match open_file(&side_path) {
+            Ok(side) => Some(side),
+            Err(e) if e.kind == Kind::NotFound => None,
+            Err(e) => return Err(e),
+        };
+        let served = side.as_ref().map_or((&file, path), |side| (side, &side_path));
+        match locate(served.0, served.1)? {
+            Some(root) => Ok(Some(Self { path: path.to_owned(), file, side, root })),
+            None if side.is_none() && !is_ours(&file, path)? => Ok(None),
+            None => Err(Error::corrupt(format!("archive {path:?} is damaged"))
+                .because("its end does not say where its root is")
+                .hint("`fullbore restore - < FILE` restores what its stream still holds, unchecked by a manifest")),
+        }
+    }
+
+    fn pick(&self, object: &Object) -> Result<(&File, u64)> {
+        match (object, &self.side) {
+            (Object::Root, side) => Ok((side.as_ref().unwrap_or(&self.file), self.root.offset)),
+            (Object::Segment(_), _) => Ok((&self.file, 0)),
+            (Object::Side(_), Some(side)) => Ok((side, 0)),
+            (Object::Manifest | Object::Side(_), _) => {
+                Err(Error::new(Kind::NotFound, format!("could not find {}", self.name(object))))
+            }
+        }
+    }
+}
+
+impl Store for Archived {
+    fn read_at(&self, object: &Object, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()> {
+        let (file, start) = self.pick(object)?;
+        read_exactly(file, &self.path, start.saturating_add(offset), len, out)
+    }
+
+    fn len(&self, object: &Object) -> Result<u64> {
+        match object {
+            Object::Root => Ok(self.root.len),
+            _ => file_len(self.pick(object)?.0, &self.path),
+        }
+    }
+
+    fn name(&self, object: &Object) -> String {
+        match object {
+            Object::Root => format!("the root of {:?}", self.path),
+            Object::Manifest => format!("the manifest of {:?}", self.path),
+            Object::Segment(_) => format!("{:?}", self.path),
+            Object::Side(_) => format!("{:?}", with_suffix(&self.path, layout::SIDE_SUFFIX)),
+        }
+    }
+}
+
+/// Where the root is: the locator stands before the seek table, or at the very end where there is none.
+fn locate(file: &File, path: &Path) -> Result<Option<Locator>> {
+    let len = file_len(file, path)?;
+    let mut bytes = Vec::new();
+    let footer = len.checked_sub(SEEK_FOOTER_BYTES as u64);
+    let mut table_len = 0;
+    if let Some(footer) = footer {
+        read_exactly(file, path, footer, SEEK_FOOTER_BYTES, &mut bytes)?;
+        table_len = seek_table_len(&bytes, len).unwrap_or(0);
+    }
+    let Some(at) = len.checked_sub(table_len + LOCATOR_BYTES) else { return Ok(None) };
+    read_exactly(file, path, at, LOCATOR_BYTES as usize, &mut bytes)?;
+    let within = |root: &Locator| root.offset.checked_add(root.len).is_some_and(|end| end <= len);
+    Ok(Locator::parse(&bytes).filter(within))
+}
+
+/// Does it begin with an empty frame and a label? The empty frame of lz4 is of another length: look for the tag.
+fn is_ours(file: &File, path: &Path) -> Result<bool> {
+    let len = file_len(file, path)?.min((EMPTY_ZSTD.len() + 32) as u64);
+    let mut bytes = Vec::new();
+    read_exactly(file, path, 0, len as usize, &mut bytes)?;
+    let is_label = |window: &[u8]| Service::parse(window).is_some_and(|(service, _)| service == Service::Label);
+    Ok(bytes.windows(SERVICE_HEADER_BYTES).any(is_label))
+}
+
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
+fn open_file(path: &Path) -> Result<File> {
+    File::open(path).map_err(|e| Error::io(format!("could not open {path:?}"), e))
+}
+
+fn file_len(file: &File, path: &Path) -> Result<u64> {
+    Ok(file.metadata().map_err(|e| Error::io(format!("could not look at {path:?}"), e))?.len())
+}
+
+/// Checks the length against the file before memory is taken.
+fn read_exactly(file: &File, path: &Path, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()> {
+    // A megabyte costs less to read than to ask for: the length of the file is looked at for what is larger only.
+    if len > 1 << 20 && offset.saturating_add(len as u64) > file_len(file, path)? {
+        return Err(Error::corrupt(format!("could not read {path:?}")).because("it ends too early"));
+    }
+    out.resize(len, 0);
+    let what = || format!("could not read {len} bytes at byte {offset} of {path:?}");
+    file.read_exact_at(out, offset).map_err(|e| match e.kind() {
+        std::io::ErrorKind::UnexpectedEof => Error::corrupt(what()).because("it ends too early"),
+        _ => Error::io(what(), e),
+    })
+}

@@ -1,0 +1,418 @@
+//! Writes small backups, from entries and their content, for tests of everything that reads.
+
+#![allow(dead_code, missing_docs, unreachable_pub)]
+
+use fullbore::{
+    format::{
+        digest::{Algorithm, Digest, crc32c, crc64, hex},
+        entry::{Entry, Kind, Owner, Run, Time, order},
+        layout::{self, Repository},
+        page::{Extent, FrameAt, Page, Record, SegmentId, State},
+        root::{FORMAT, Live, Name, Options, PART_BYTES, PageAt, Root, Segment, Source, Totals, seal},
+        segment::{Label, Locator, SERVICE_HEADER_BYTES, SeekTable, Service},
+    },
+    stage::codec::Codec,
+};
+use std::{fs, path::Path};
+
+pub const ID: &str = "20261121T054501Z-k3f9qz";
+
+/// What is to be written.
+#[derive(Clone)]
+pub struct Fixture {
+    pub codec: Codec,
+    pub frame_bytes: usize,
+    pub page_records: usize,
+    pub page_extents: usize,
+    pub segment_bytes: usize,
+    pub digest: Algorithm,
+    pub id: String,
+    pub tar_headers: bool,
+    /// Stream, entry, its data without holes, how it was captured.
+    pub entries: Vec<(u32, Entry, Vec<u8>, State)>,
+}
+
+impl Default for Fixture {
+    fn default() -> Self {
+        Self {
+            codec: Codec::Zstd(1),
+            frame_bytes: 4096,
+            page_records: 7,
+            page_extents: 100,
+            segment_bytes: 1 << 20,
+            digest: Algorithm::Blake3,
+            id: ID.into(),
+            tar_headers: false,
+            entries: Vec::new(),
+        }
+    }
+}
+
+pub fn me() -> Owner {
+    let meta = fs::metadata("/proc/self").unwrap();
+    use std::os::unix::fs::MetadataExt;
+    Owner { uid: meta.uid(), gid: meta.gid(), ..Owner::default() }
+}
+
+pub fn entry(path: &str, kind: Kind, mode: u32) -> Entry {
+    let mtime = Time { seconds: 1_600_000_000 + path.len() as i64, nanos: 123_456_789 };
+    Entry { path: path.into(), kind, mode, owner: me(), mtime, ..Entry::default() }
+}
+
+/// Bytes that compress a little and differ by file.
+pub fn content(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    (0..len)
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state & 0x3f) as u8
+        })
+        .collect()
+}
+
+impl Fixture {
+    pub fn put(&mut self, entry: Entry, data: impl Into<Vec<u8>>) -> &mut Self {
+        self.entries.push((1, entry, data.into(), State::Whole));
+        self
+    }
+
+    pub fn file(&mut self, path: &str, data: impl Into<Vec<u8>>) -> &mut Self {
+        let data = data.into();
+        let kind = Kind::File { size: data.len() as u64, map: None };
+        self.put(entry(path, kind, 0o644), data)
+    }
+
+    pub fn sparse(&mut self, path: &str, size: u64, runs: &[(u64, u64)]) -> &mut Self {
+        let runs: Vec<Run> = runs.iter().map(|(offset, len)| Run { offset: *offset, len: *len }).collect();
+        let data = content(size, runs.iter().map(|run| run.len as usize).sum());
+        self.put(entry(path, Kind::File { size, map: Some(runs.into()) }, 0o600), data)
+    }
+
+    pub fn dir(&mut self, path: &str, mode: u32) -> &mut Self {
+        self.put(entry(path, Kind::Directory, mode), [])
+    }
+
+    pub fn symlink(&mut self, path: &str, target: &str) -> &mut Self {
+        self.put(entry(path, Kind::Symlink(target.into()), 0o777), [])
+    }
+
+    pub fn link(&mut self, path: &str, target: &str) -> &mut Self {
+        self.put(entry(path, Kind::HardLink(target.into()), 0o644), [])
+    }
+
+    /// A tree with something of everything an unprivileged user may make.
+    pub fn sample() -> Self {
+        let mut f = Self::default();
+        f.dir("", 0o755).dir("a", 0o750).dir("a/b", 0o500).dir("empty", 0o2755).dir("big", 0o755);
+        for i in 0..40 {
+            f.file(&format!("a/b/f{i:02}"), content(i, (i * 97) as usize));
+        }
+        f.file("a/zero", []).file("big/exact", content(90, 8192)).file("big/one", content(91, 50_001));
+        f.file("big/odd", content(92, 4097)).file("a/b.txt", "after the directory");
+        f.symlink("a/link", "b/f01").symlink("dangling", "/nowhere/at/all").link("hard", "a/b/f07");
+        f.sparse("sparse/holes", 1 << 30, &[(0, 5000), (1 << 20, 9000), (1 << 29, 100)]);
+        f.sparse("sparse/empty", 1 << 20, &[]).dir("sparse", 0o755);
+        f.put(entry("fifo", Kind::Fifo, 0o640), []);
+        f.put(entry("a/suid", Kind::File { size: 3, map: None }, 0o4755), "abc");
+        f
+    }
+
+    fn sorted(&self) -> Vec<(u32, Entry, Vec<u8>, State)> {
+        let mut entries = self.entries.clone();
+        entries.sort_by(|a, b| a.0.cmp(&b.0).then_with(|| order(&a.1.path, &b.1.path)));
+        entries
+    }
+
+    pub fn write_repository(&self, repository: &Path) -> Root {
+        let dir = repository.join(layout::BACKUPS).join(&self.id);
+        fs::create_dir_all(&dir).unwrap();
+        let facts = Repository { format: FORMAT, id: "r".into(), created: "2026-11-21T05:45:01Z".into() };
+        fs::write(repository.join(layout::REPOSITORY), seal(&facts).unwrap()).unwrap();
+        let mut out = Out::new(self, Some(&dir));
+        self.write_streams(&mut out);
+        fs::write(dir.join(layout::MANIFEST), &out.manifest).unwrap();
+        fs::write(dir.join(layout::ROOT), seal(&out.root).unwrap()).unwrap();
+        out.root
+    }
+
+    pub fn write_archive(&self, path: &Path) -> Root {
+        let mut out = Out::new(self, None);
+        self.write_streams(&mut out);
+        let sealed = seal(&out.root).unwrap();
+        let file_suffix = layout::SIDE_SUFFIX;
+        let service = if self.codec.skips() { &mut out.segment } else { &mut out.side };
+        let offset = (service.len() + SERVICE_HEADER_BYTES) as u64;
+        let tail = [Service::Root.frame(&sealed), Locator { offset, len: sealed.len() as u64 }.frame()];
+        for frame in tail {
+            service.extend(&frame);
+            out.table.push(frame.len(), 0);
+        }
+        if self.codec.skips() {
+            service.extend(out.table.frame());
+        } else {
+            fs::write(format!("{}{file_suffix}", path.display()), &*service).unwrap();
+        }
+        fs::write(path, &out.segment).unwrap();
+        out.root
+    }
+
+    fn write_streams(&self, out: &mut Out<'_>) {
+        let entries = self.sorted();
+        let mut stream = 0;
+        for (at, (of, entry, data, state)) in entries.iter().enumerate() {
+            if *of != stream {
+                stream = *of;
+                out.begin(stream, 1);
+            }
+            out.entry(entry, data, state);
+            if entries.get(at + 1).is_none_or(|next| next.0 != stream) {
+                out.end_stream();
+            }
+        }
+    }
+}
+
+/// What is being written.
+struct Out<'a> {
+    fixture: &'a Fixture,
+    dir: Option<&'a Path>,
+    root: Root,
+    manifest: Vec<u8>,
+    segment: Vec<u8>,
+    side: Vec<u8>,
+    table: SeekTable,
+    frames: u64,
+    stream: u32,
+    number: u32,
+    plain: Vec<u8>,
+    /// Records of the open frame: index in `page`, inner, len.
+    open: Vec<(usize, u32, u32)>,
+    page: Page,
+    extents: usize,
+}
+
+impl<'a> Out<'a> {
+    fn new(fixture: &'a Fixture, dir: Option<&'a Path>) -> Self {
+        let options = Options {
+            codec: fixture.codec.name().into(),
+            level: fixture.codec.level(),
+            frame_bytes: fixture.frame_bytes as u64,
+            segment_bytes: fixture.segment_bytes as u64,
+            block_bytes: fixture.frame_bytes as u64,
+            digest: fixture.digest,
+        };
+        let files = fixture.entries.iter().filter(|e| e.1.is_file());
+        let totals = Totals {
+            entries: fixture.entries.len() as u64,
+            files: files.clone().count() as u64,
+            bytes: files.map(|e| e.1.size()).sum(),
+            ..Totals::default()
+        };
+        let root = Root {
+            format: FORMAT,
+            id: fixture.id.clone(),
+            tool: "fixture".into(),
+            time: "2026-11-21T05:45:01Z".into(),
+            finished: "2026-11-21T05:45:02Z".into(),
+            source: Source { host: "host".into(), paths: vec![Name(b"/data".to_vec())], contents: true },
+            options,
+            totals,
+            ..Root::default()
+        };
+        Self {
+            fixture,
+            dir,
+            root,
+            manifest: vec![],
+            segment: vec![],
+            side: vec![],
+            table: SeekTable::default(),
+            frames: 0,
+            stream: 0,
+            number: 0,
+            plain: vec![],
+            open: vec![],
+            page: Page::default(),
+            extents: 0,
+        }
+    }
+
+    fn begin(&mut self, stream: u32, number: u32) {
+        (self.stream, self.number, self.frames) = (stream, number, 0);
+        (self.segment, self.side, self.table) = (vec![], vec![], SeekTable::default());
+        let codec = self.fixture.codec;
+        let label = Label {
+            format: FORMAT,
+            repository: if self.dir.is_some() { "r".into() } else { String::new() },
+            backup: self.fixture.id.clone(),
+            stream,
+            number,
+            codec: codec.name().into(),
+        };
+        if codec.skips() {
+            let empty = packed(codec, &[]);
+            self.table.push(empty.len(), 0);
+            self.segment.extend(empty);
+        }
+        self.service(&label.frame());
+    }
+
+    fn service(&mut self, frame: &[u8]) {
+        if self.fixture.codec.skips() {
+            self.table.push(frame.len(), 0);
+            self.segment.extend(frame);
+        } else {
+            self.side.extend(frame);
+        }
+    }
+
+    fn id(&self) -> SegmentId {
+        SegmentId { backup: String::new(), stream: self.stream, number: self.number }
+    }
+
+    fn entry(&mut self, entry: &Entry, data: &[u8], state: &State) {
+        let digest = match self.fixture.digest {
+            Algorithm::Blake3 => Some(Digest::Blake3(blake3::hash(data).into())),
+            Algorithm::Crc32c => Some(Digest::Crc32c(crc32c(data))),
+            Algorithm::None => None,
+        };
+        let digest = digest.filter(|_| entry.is_file() && state.is_stored());
+        self.plain.extend([0; 512]);
+        self.page.records.push(Record { entry: entry.clone(), state: state.clone(), digest, ..Record::default() });
+        if data.len() > self.fixture.frame_bytes {
+            self.large(entry, data, digest);
+        } else if !data.is_empty() {
+            self.open.push((self.page.records.len() - 1, self.plain.len() as u32, data.len() as u32));
+            self.extents += 1;
+            self.plain.extend(data);
+            self.plain.resize(self.plain.len().next_multiple_of(512), 0);
+        }
+        if self.plain.len() >= self.fixture.frame_bytes {
+            self.flush();
+        }
+        if self.page.records.len() >= self.fixture.page_records || self.extents >= self.fixture.page_extents {
+            self.flush();
+            self.end_page();
+            if self.segment.len() >= self.fixture.segment_bytes && self.dir.is_some() {
+                self.end_segment();
+                self.begin(self.stream, self.number + 1);
+            }
+        }
+    }
+
+    fn large(&mut self, entry: &Entry, data: &[u8], digest: Option<Digest>) {
+        self.flush();
+        let mut from = 0;
+        for chunk in data.chunks(self.fixture.frame_bytes) {
+            if self.extents >= self.fixture.page_extents {
+                let last = self.page.records.last_mut().unwrap();
+                (last.more, last.digest) = (true, None);
+                let state = last.state.clone();
+                self.end_page();
+                self.page.records.push(Record { entry: entry.clone(), state, digest, from, ..Record::default() });
+            }
+            self.open.push((self.page.records.len() - 1, 0, chunk.len() as u32));
+            self.plain.extend(chunk);
+            from += chunk.len() as u64;
+            if from == data.len() as u64 {
+                self.plain.resize(self.plain.len().next_multiple_of(512), 0);
+            }
+            self.extents += 1;
+            self.flush();
+        }
+    }
+
+    fn flush(&mut self) {
+        if self.plain.is_empty() {
+            return;
+        }
+        let id = self.id();
+        if self.page.segments.last() != Some(&id) {
+            self.page.segments.push(id);
+        }
+        let stored = packed(self.fixture.codec, &self.plain);
+        let frame = FrameAt {
+            segment: self.page.segments.len() as u32 - 1,
+            offset: self.segment.len() as u64,
+            stored_len: stored.len() as u32,
+            plain_len: self.plain.len() as u32,
+        };
+        for (record, inner, len) in self.open.drain(..) {
+            self.page.records[record].extents.push(Extent { frame, inner, len });
+        }
+        self.table.push(stored.len(), self.plain.len());
+        self.segment.extend(stored);
+        self.frames += 1;
+        self.root.totals.plain_bytes += self.plain.len() as u64;
+        self.plain.clear();
+    }
+
+    fn end_page(&mut self) {
+        let page = std::mem::take(&mut self.page);
+        self.extents = 0;
+        if page.records.is_empty() {
+            return;
+        }
+        let bytes = page.encode().unwrap();
+        let service = if self.fixture.codec.skips() { &self.segment } else { &self.side };
+        self.root.pages.push(PageAt {
+            stream: self.stream,
+            first: Name(page.records[0].entry.path.clone()),
+            entries: page.records.len() as u64,
+            manifest_offset: self.dir.map(|_| self.manifest.len() as u64),
+            segment: self.number,
+            offset: (service.len() + SERVICE_HEADER_BYTES) as u64,
+            bytes: bytes.len() as u64,
+            digest: hex(blake3::hash(&bytes).as_bytes()),
+        });
+        self.service(&Service::Page.frame(&bytes));
+        self.manifest.extend(&bytes);
+    }
+
+    fn end_segment(&mut self) {
+        if let Some(dir) = self.dir {
+            if self.fixture.codec.skips() {
+                self.segment.extend(self.table.frame());
+            }
+            let name = layout::segment(self.stream, self.number, self.fixture.codec.suffix());
+            fs::write(dir.join(&name), &self.segment).unwrap();
+            if !self.fixture.codec.skips() {
+                fs::write(dir.join(format!("{name}{}", layout::SIDE_SUFFIX)), &self.side).unwrap();
+            }
+        }
+        let parts = self.segment.chunks(PART_BYTES as usize).map(|part| format!("{:016x}", crc64(part))).collect();
+        self.root.liveness.push(Live {
+            stream: self.stream,
+            number: self.number,
+            frames: self.frames,
+            ..Live::default()
+        });
+        self.root.totals.stored_bytes += self.segment.len() as u64;
+        self.root.segments.push(Segment {
+            stream: self.stream,
+            number: self.number,
+            bytes: self.segment.len() as u64,
+            frames: self.frames,
+            plain_bytes: 0,
+            parts,
+        });
+    }
+
+    fn end_stream(&mut self) {
+        self.flush();
+        self.end_page();
+        // The two zero blocks at the end of a tar.
+        self.plain.extend([0; 1024]);
+        self.flush();
+        self.page = Page::default();
+        self.end_segment();
+    }
+}
+
+pub fn packed(codec: Codec, plain: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    codec.compressor().unwrap().compress(plain, &mut out).unwrap();
+    out
+}
