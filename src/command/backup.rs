@@ -111,6 +111,23 @@ impl Backup {
         }
     }
 
+    /// What it would be of: files, entries and their bytes. Nothing is read but directories.
+    ///
+    /// # Errors
+    /// As [`Backup::run`].
+    pub fn count(&self) -> Result<(u64, u64, u64)> {
+        let (mut files, mut entries, mut bytes) = (0, 0, 0);
+        for source in self.sources(false)?.0 {
+            for scanned in source.scan()? {
+                let entry = scanned?.entry;
+                entries += 1;
+                files += u64::from(entry.is_file());
+                bytes += entry.size();
+            }
+        }
+        Ok((files, entries, bytes))
+    }
+
     /// An archive is replaced only by another: what else has that name is not ours to remove.
     fn check_output(&self) -> Result<()> {
         match &self.to {
