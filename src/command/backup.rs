@@ -195,13 +195,12 @@ impl Backup {
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let (done, over) = mpsc::channel::<()>();
-            let run = |(number, (source, sink)): (usize, (Arc<dyn Source>, Box<dyn Sink>))| {
-                let lay = Lay::new(layout.clone(), meter.clone(), number as u32 + 1, sink);
-                let (crew, end, frame_bytes) = (&crews[number], Stop { root, stop: &stop }, self.tuning.frame_bytes);
-                scope.spawn(move || stream(&*source, crew, lay?, frame_bytes, &end))
-            };
-            // All are spawned before the first is waited for.
-            let streams: Vec<_> = sources.into_iter().zip(sinks).enumerate().map(run).collect();
+            let mut streams = Vec::new();
+            for ((source, sink), (threads, number)) in sources.into_iter().zip(sinks).zip(crews.iter().zip(1..)) {
+                let lay = Lay::new(layout.clone(), meter.clone(), number, sink);
+                let (end, frame_bytes) = (Stop { root, stop: &stop }, self.tuning.frame_bytes);
+                streams.push(scope.spawn(move || stream(&*source, threads, lay?, frame_bytes, &end)));
+            }
             scope.spawn(|| self.attend(&crews, meter, watch, over));
             let lost = |_| Err(Error::new(Kind::Bug, "a stream stopped"));
             let laid: Vec<_> = streams.into_iter().map(|stream| stream.join().unwrap_or_else(lost)).collect();
