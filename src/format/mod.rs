@@ -2,6 +2,8 @@
 
 pub mod digest;
 pub mod entry;
+pub mod digest;
+pub mod entry;
 pub mod layout;
 pub mod page;
 pub mod pax;
