@@ -3,6 +3,7 @@
 pub mod against;
 mod crew;
 pub mod damage;
+mod extract;
 mod frames;
 pub mod list;
 pub mod meter;
