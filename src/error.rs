@@ -132,7 +132,7 @@ impl std::error::Error for Error {
 }
 
 /// The system's words for an error, without Rust's "(os error N)".
-fn reason(error: &io::Error) -> String {
+pub fn reason(error: &io::Error) -> String {
     let text = error.to_string();
     let text = text.split(" (os error").next().unwrap_or(&text);
     let mut chars = text.chars();

@@ -75,11 +75,20 @@ pub struct Large {
     pub end: AtomicU64,
 }
 
+/// One object the scan saw, and whether it could be looked at.
+#[derive(Debug, Clone)]
+pub struct Scanned {
+    /// The object.
+    pub entry: Entry,
+    /// [`State::Whole`], or why its content will not be read.
+    pub state: State,
+}
+
 /// What to read for one frame.
 #[derive(Debug)]
 pub enum Slice {
     /// These members, each whole; then perhaps the header of a large file.
-    Members(Vec<Entry>, Option<Arc<Large>>),
+    Members(Vec<Scanned>, Option<Arc<Large>>),
     /// A piece of a large file.
     Piece {
         /// The file.
@@ -91,6 +100,32 @@ pub enum Slice {
         /// Is it the last?
         last: bool,
     },
+}
+
+impl Large {
+    /// A file of so many bytes of data, cut into so many pieces.
+    pub fn new(entry: Entry, data_len: u64, pieces: u64) -> Arc<Self> {
+        Arc::new(Self {
+            entry,
+            data_len,
+            opened: OnceLock::new(),
+            changed: AtomicBool::new(false),
+            unread: AtomicU64::new(pieces),
+            end: AtomicU64::new(u64::MAX),
+        })
+    }
+
+    /// Is it a stream whose length is known only at its end?
+    pub fn is_endless(&self) -> bool {
+        self.data_len == u64::MAX
+    }
+}
+
+impl Frame {
+    /// A frame fresh from a source.
+    pub fn new(data: Buf, parts: Vec<Part>, ends_member: bool) -> Self {
+        Self { plain_len: data.len() as u32, data, parts, ends_member, crc32: None }
+    }
 }
 
 /// A buffer that goes home to its pool.

@@ -5,10 +5,13 @@
 //!  source   base      cut     source    stages, fused       place   put    manifest
 //! ```
 
+pub mod cli;
 pub mod command;
 pub mod error;
 pub mod format;
 pub mod frame;
+pub mod pipeline;
+pub mod plan;
 pub mod platform;
 pub mod repo;
 pub mod sink;

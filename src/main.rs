@@ -1,2 +1,7 @@
-//! The program.
-fn main() {}
+//! The program: see the library.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    fullbore::cli::main()
+}

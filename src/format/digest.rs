@@ -89,6 +89,27 @@ pub fn crc64(data: &[u8]) -> u64 {
     checksum(CrcAlgorithm::Crc64Nvme, data)
 }
 
+/// A CRC-64 that is fed piece by piece.
+pub struct Crc64(crc_fast::Digest);
+
+impl Default for Crc64 {
+    fn default() -> Self {
+        Self(crc_fast::Digest::new(CrcAlgorithm::Crc64Nvme))
+    }
+}
+
+impl Crc64 {
+    /// More bytes.
+    pub fn update(&mut self, data: &[u8]) {
+        self.0.update(data);
+    }
+
+    /// The CRC of all bytes so far, and their count.
+    pub fn value(&self) -> (u64, u64) {
+        (self.0.finalize(), self.0.get_amount())
+    }
+}
+
 /// The CRC-64 of `a` followed by `b`, from both and the length of `b` in bytes.
 pub fn crc64_join(a: u64, b: u64, len_b: u64) -> u64 {
     checksum_combine(CrcAlgorithm::Crc64Nvme, a, b, len_b)

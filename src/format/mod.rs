@@ -4,5 +4,6 @@ pub mod digest;
 pub mod entry;
 pub mod layout;
 pub mod page;
+pub mod pax;
 pub mod root;
 pub mod segment;

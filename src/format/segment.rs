@@ -68,6 +68,14 @@ impl Service {
     }
 }
 
+/// A skippable frame of exactly `len` bytes that holds nothing; `None` under 8.
+pub fn filler(len: usize) -> Option<Vec<u8>> {
+    let rest = u32::try_from(len).ok()?.checked_sub(8)?;
+    let mut out = [SKIPPABLE.to_le_bytes(), rest.to_le_bytes()].concat();
+    out.resize(len, 0);
+    Some(out)
+}
+
 /// Is this the start of a skippable frame? Then its whole length.
 pub fn skippable_len(header: &[u8]) -> Option<u64> {
     let magic = le32(header, 0)?;
@@ -144,6 +152,21 @@ impl SeekTable {
     /// Note one frame; a skippable frame has 0 plain bytes.
     pub fn push(&mut self, stored_len: usize, plain_len: usize) {
         self.0.push((stored_len as u32, plain_len as u32));
+    }
+
+    /// How many frames were noted.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Was none noted?
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Correct what was noted of one frame.
+    pub fn set(&mut self, index: usize, stored_len: usize, plain_len: usize) {
+        self.0[index] = (stored_len as u32, plain_len as u32);
     }
 
     /// The skippable frame that holds the table; the last thing in a segment.

@@ -1,3 +1,7 @@
-//! A directory that holds backups.
+//! Repositories: directories that hold backups, see [`crate::format::layout`].
+//!
+//! Plain files only: no database, no index, no counts. Made on first use. Reading takes no locks, and a backup only the
+//! one on its own intent, which shows others that it is alive.
 
 pub mod open;
+pub mod store;

@@ -1,6 +1,84 @@
-//! Where bytes go.
+//! Where frames go.
 
+use crate::{error::Result, frame::Buf};
+
+pub mod file;
 pub mod large;
 pub mod notes;
+pub mod stream;
 pub mod tree;
 pub mod writer;
+
+/// Bytes that know their place.
+#[derive(Debug)]
+pub struct Placed {
+    /// Number of the segment, from 1; it only ever grows.
+    pub segment: u32,
+    /// Bytes before these: of the segment, of its side file or of the manifest, as the role says.
+    pub offset: u64,
+    /// The bytes.
+    pub data: Buf,
+    /// What they are.
+    pub role: Role,
+}
+
+/// What placed bytes are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Part of the segment.
+    Stream,
+    /// A service frame of a codec that has none to pass over: part of the side file.
+    Side,
+    /// A page of the manifest. Comes besides its copy in the stream.
+    Page,
+    /// The beginning of a segment again, now that it is known: fills the place that was left for it.
+    Amend,
+}
+
+/// Where the frames of one stream go.
+pub trait Sink: Send {
+    /// Take the next bytes. They come in order, each once; they need not be durable when this returns.
+    ///
+    /// # Errors
+    /// What makes going on impossible; nothing more is put then.
+    fn put(&mut self, placed: Placed) -> Result<()>;
+
+    /// Make everything durable; nothing is visible before [`Destination::commit`].
+    ///
+    /// # Errors
+    /// The system's, which may speak of earlier writes.
+    fn finish(self: Box<Self>) -> Result<()>;
+}
+
+/// Where the streams of one backup go.
+pub trait Destination: Send {
+    /// What it can do.
+    fn abilities(&self) -> Abilities;
+
+    /// The sink of one stream, from 1.
+    ///
+    /// # Errors
+    /// The system's.
+    fn stream(&mut self, number: u32) -> Result<Box<dyn Sink>>;
+
+    /// Make the backup visible, after all its sinks are finished. `root` is the sealed root; the destination of a one-file
+    /// archive has it already, in its stream.
+    ///
+    /// # Errors
+    /// The system's; then nothing is visible.
+    fn commit(self: Box<Self>, root: &[u8]) -> Result<()>;
+
+    /// Remove what was stored. Called instead of `commit`, never after it.
+    fn abort(self: Box<Self>);
+}
+
+/// What a destination can do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Abilities {
+    /// Several streams and segments, pages and root in objects of their own; otherwise all is in one stream.
+    pub objects: bool,
+    /// May the beginning of a segment be written again?
+    pub amends: bool,
+    /// Repository; empty if it is none.
+    pub repository: String,
+}

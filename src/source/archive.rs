@@ -306,6 +306,11 @@ impl Archive {
     }
 }
 
+/// Is the file at `path` an archive that this program wrote, whole or damaged?
+pub fn is_archive(path: &std::path::Path) -> bool {
+    Archived::open(path).map_or_else(|error| error.kind == Kind::Corrupt, |archive| archive.is_some())
+}
+
 /// What an object is missing of is damage to the backup, not a wrong name.
 fn missing_is_damage(error: Error) -> Error {
     match error.kind {

@@ -1,15 +1,18 @@
 //! Where bytes come from.
 
-pub mod archive;
-pub mod jobs;
-pub mod store;
-pub mod stream;
-
 use crate::{
     error::Result,
     format::entry::Entry,
-    frame::{Buf, Frame, Slice},
+    frame::{Buf, Frame, Scanned, Slice},
 };
+
+pub mod archive;
+pub mod jobs;
+pub mod stdin;
+pub mod store;
+pub mod stream;
+pub mod tree;
+mod walk;
 
 /// Items in order; the type every part of a pipeline has.
 pub type Stream<T> = Box<dyn Iterator<Item = Result<T>> + Send>;
@@ -34,13 +37,4 @@ pub trait Source: Send + Sync {
     fn finish(&self) -> Result<Vec<Entry>> {
         Ok(Vec::new())
     }
-}
-
-/// One object the scan saw, and whether it could be looked at.
-#[derive(Debug, Clone)]
-pub struct Scanned {
-    /// The object.
-    pub entry: Entry,
-    /// Why it will not be read, if it will not.
-    pub state: crate::format::page::State,
 }

@@ -1,0 +1,305 @@
+//! Arguments, as clap sees them.
+
+use super::size;
+use crate::{format::digest::Algorithm, stage::codec::Codec};
+use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
+use std::{num::NonZeroUsize, path::PathBuf};
+
+/// Back up and restore file trees, as fast as the slowest piece of hardware permits, in standard streams.
+///
+/// A full backup is tar in independent zstd frames: `zstd -dc FILE… | tar -xi` restores it without this program.
+#[derive(Debug, Parser)]
+#[command(name = "fullbore", version, max_term_width = 100, arg_required_else_help = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Back up files and directories, or standard input
+    Backup(BackupArgs),
+    /// Restore a backup or parts of it
+    Restore(RestoreArgs),
+    /// List the backups of a repository, or the entries of one
+    List(ListArgs),
+    /// Show what a backup is: source, statistics, segments, what was not captured
+    Show(ShowArgs),
+    /// Check a backup: its structure, every byte, or against a tree on disk
+    Verify(VerifyArgs),
+    /// Measure this machine, and what the pipeline reaches of it
+    Bench(BenchArgs),
+    /// Print the completions of a shell
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page
+    Man {
+        /// Write the pages of all commands into this directory instead
+        #[arg(long, value_name = "DIR")]
+        to: Option<PathBuf>,
+    },
+}
+
+/// `fullbore backup`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "EXIT CODES: 0 done, 1 failed (nothing was committed), 2 wrong arguments, 3 done but something could not be read"
+)]
+pub struct BackupArgs {
+    /// Files and directories. One directory alone: its contents are the root of the backup
+    #[arg(value_name = "PATH", required_unless_present = "stdin_name", value_hint = ValueHint::AnyPath)]
+    pub paths: Vec<PathBuf>,
+    /// A directory (a repository, made on first use), FILE.tar.zst, FILE.tar.lz4, FILE.tar.gz, FILE.tar, - (standard output) or null: (nowhere, to measure)
+    #[arg(long, value_name = "DEST", value_hint = ValueHint::AnyPath)]
+    pub to: String,
+    /// Back up standard input as a file of this name
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["paths", "files_from"])]
+    pub stdin_name: Option<String>,
+    /// zstd[:LEVEL] (1; negative ones are faster), lz4, gzip[:LEVEL] or none [default: zstd:1, or as DEST ends]
+    #[arg(long, value_name = "CODEC")]
+    pub compress: Option<Codec>,
+    /// Threads that compress [default: the processors this process may use]
+    #[arg(long, value_name = "N")]
+    pub workers: Option<NonZeroUsize>,
+    /// Threads that read each device, or auto: as many as it pays
+    #[arg(long, value_name = "N", default_value = "auto", value_parser = readers)]
+    pub readers: Readers,
+    /// All buffers together
+    #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = size::parse)]
+    pub memory: u64,
+    /// Bytes that are compressed by themselves: a power of two
+    #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = frame_size)]
+    pub frame_size: u32,
+    /// Stored bytes after which a repository begins a new segment
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = segment_size)]
+    pub segment_size: u64,
+    /// How files are digested
+    #[arg(long, value_enum, default_value_t = DigestArg::Blake3)]
+    pub digest: DigestArg,
+    /// Leave out what matches this pattern, as in .gitignore; can be repeated
+    #[arg(long, value_name = "GLOB")]
+    pub exclude: Vec<String>,
+    /// Leave out what matches a pattern in this file
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub exclude_from: Vec<PathBuf>,
+    /// Leave out the contents of directories with a CACHEDIR.TAG
+    #[arg(long)]
+    pub exclude_caches: bool,
+    /// Leave out the contents of directories that hold this name
+    #[arg(long, value_name = "NAME")]
+    pub exclude_if_present: Vec<String>,
+    /// Back up only the names in this file, one a line, relative to PATH; - for standard input
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub files_from: Option<PathBuf>,
+    /// The names of --files-from end in NUL
+    #[arg(long, requires = "files_from")]
+    pub null: bool,
+    /// Do not go into other file systems
+    #[arg(long, short = 'x')]
+    pub one_file_system: bool,
+    /// Store each PATH under its whole path
+    #[arg(long)]
+    pub full_paths: bool,
+    /// Note this in the backup; can be repeated
+    #[arg(long, value_name = "KEY=VALUE", value_parser = tag)]
+    pub tag: Vec<(String, String)>,
+    /// Only say what would be backed up
+    #[arg(long)]
+    pub dry_run: bool,
+    #[command(flatten)]
+    pub output: OutputArgs,
+    #[command(flatten)]
+    pub run: RunArgs,
+}
+
+/// How the end of a run is told.
+#[derive(Debug, Args, Clone)]
+pub struct OutputArgs {
+    /// One JSON object a line: progress, then the result
+    #[arg(long)]
+    pub json: bool,
+    /// Say nothing but errors
+    #[arg(long, short)]
+    pub quiet: bool,
+}
+
+/// What all commands that move bytes have.
+#[derive(Debug, Args, Clone)]
+pub struct RunArgs {
+    /// Use plain system calls only: no io_uring, no page cache advice, no preallocation
+    #[arg(long)]
+    pub no_tricks: bool,
+    /// Write a page about the run: throughput, and what the limit was, over time
+    #[arg(long, value_name = "FILE.html", value_hint = ValueHint::FilePath)]
+    pub report: Option<PathBuf>,
+}
+
+/// `fullbore restore`.
+#[derive(Debug, Args)]
+#[command(after_help = "EXIT CODES: 0 done, 1 failed, 2 wrong arguments, 4 damage was found")]
+pub struct RestoreArgs {
+    /// A repository, an archive or - (standard input); @ID, @PREFIX or @latest chooses the backup
+    #[arg(value_name = "FROM[@BACKUP]")]
+    pub from: String,
+    /// The directory to restore into: absent or empty, unless --overwrite
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub to: PathBuf,
+    /// Only these, and what is below them
+    #[arg(value_name = "PATH")]
+    pub paths: Vec<PathBuf>,
+    /// Restore into a directory that holds something; files that are in the way are replaced
+    #[arg(long)]
+    pub overwrite: bool,
+    /// Restore what is not damaged, and list the rest
+    #[arg(long)]
+    pub keep_going: bool,
+    /// Owners by number, even where their names are known
+    #[arg(long)]
+    pub numeric_owner: bool,
+    /// Threads [default: the processors this process may use]
+    #[arg(long, value_name = "N")]
+    pub workers: Option<NonZeroUsize>,
+    /// All buffers together
+    #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = size::parse)]
+    pub memory: u64,
+    #[command(flatten)]
+    pub output: OutputArgs,
+    #[command(flatten)]
+    pub run: RunArgs,
+}
+
+/// `fullbore list`.
+#[derive(Debug, Args)]
+pub struct ListArgs {
+    /// A repository or an archive; @ID, @PREFIX or @latest chooses a backup, whose entries are listed
+    #[arg(value_name = "FROM[@BACKUP]")]
+    pub from: String,
+    /// Only these, and what is below them
+    #[arg(value_name = "PATH")]
+    pub paths: Vec<PathBuf>,
+    /// One JSON object a line
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `fullbore show`.
+#[derive(Debug, Args)]
+pub struct ShowArgs {
+    /// A repository or an archive; @ID, @PREFIX or @latest chooses the backup
+    #[arg(value_name = "FROM[@BACKUP]")]
+    pub from: String,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `fullbore verify`.
+#[derive(Debug, Args)]
+#[command(after_help = "EXIT CODES: 0 sound, 1 failed or different, 2 wrong arguments, 4 damage was found")]
+pub struct VerifyArgs {
+    /// A repository or an archive; @ID, @PREFIX or @latest chooses the backup
+    #[arg(value_name = "FROM[@BACKUP]")]
+    pub from: String,
+    /// Read and check every byte
+    #[arg(long)]
+    pub data: bool,
+    /// Compare with this tree, and list the differences
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub against: Option<PathBuf>,
+    /// Threads [default: the processors this process may use]
+    #[arg(long, value_name = "N")]
+    pub workers: Option<NonZeroUsize>,
+    /// One JSON object a line
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `fullbore bench`.
+#[derive(Debug, Args)]
+pub struct BenchArgs {
+    /// What to measure
+    #[arg(value_enum)]
+    pub what: BenchWhat,
+    /// Read from here (read, pipeline), or write here (write) [default: the current directory]
+    #[arg(value_name = "PATH", value_hint = ValueHint::AnyPath)]
+    pub path: Option<PathBuf>,
+    /// Codec for compress and pipeline
+    #[arg(long, value_name = "CODEC", default_value = "zstd:1")]
+    pub compress: Codec,
+    /// Threads [default: the processors this process may use]
+    #[arg(long, value_name = "N")]
+    pub workers: Option<NonZeroUsize>,
+    /// Bytes to move
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size::parse)]
+    pub size: u64,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What to measure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum BenchWhat {
+    /// Reading a file or tree
+    Read,
+    /// Digests
+    Digest,
+    /// Compression and decompression
+    Compress,
+    /// Writing and syncing a file
+    Write,
+    /// All of it, against each of its parts
+    Pipeline,
+}
+
+/// A digest, as an argument.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum DigestArg {
+    /// BLAKE3, what b3sum prints
+    Blake3,
+    /// CRC-32C, finds accidents only
+    Crc32c,
+    /// No digest of files; frames keep their own checksums
+    None,
+}
+
+impl From<DigestArg> for Algorithm {
+    fn from(arg: DigestArg) -> Self {
+        match arg {
+            DigestArg::Blake3 => Self::Blake3,
+            DigestArg::Crc32c => Self::Crc32c,
+            DigestArg::None => Self::None,
+        }
+    }
+}
+
+/// A number of readers, or as many as it pays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Readers(pub Option<NonZeroUsize>);
+
+fn readers(text: &str) -> Result<Readers, String> {
+    match text {
+        "auto" => Ok(Readers(None)),
+        _ => text.parse().map(|n| Readers(Some(n))).map_err(|_| "use a number from 1, or auto".to_owned()),
+    }
+}
+
+fn frame_size(text: &str) -> Result<u32, String> {
+    let size = size::parse(text)?;
+    let fits = size.is_power_of_two() && (64 << 10..=64 << 20).contains(&size);
+    if fits { Ok(size as u32) } else { Err("a power of two from 64K to 64M".to_owned()) }
+}
+
+fn segment_size(text: &str) -> Result<u64, String> {
+    let size = size::parse(text)?;
+    if size >= 1 << 20 { Ok(size) } else { Err("at least 1M".to_owned()) }
+}
+
+fn tag(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("use KEY=VALUE")?;
+    if key.is_empty() { Err("use KEY=VALUE".to_owned()) } else { Ok((key.to_owned(), value.to_owned())) }
+}

@@ -1,0 +1,92 @@
+//! Sizes, times and counts, read from arguments and written for people.
+
+/// A size as the operator writes it: `128M`, `1GiB`, `65536`. Letters count in 1,024s.
+///
+/// # Errors
+/// A sentence for the operator.
+pub fn parse(text: &str) -> Result<u64, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let shift = match unit.trim().to_ascii_lowercase().trim_end_matches("ib").trim_end_matches('b') {
+        "" => 0,
+        "k" => 10,
+        "m" => 20,
+        "g" => 30,
+        "t" => 40,
+        _ => return Err("use a number and K, M, G or T, such as 128M".to_owned()),
+    };
+    let number: u64 = number.parse().map_err(|_| "use a number and K, M, G or T, such as 128M".to_owned())?;
+    number.checked_mul(1 << shift).ok_or_else(|| "that is too large".to_owned())
+}
+
+/// Bytes in thousands: `1.23 GB`.
+pub fn bytes(count: u64) -> String {
+    let units = ["kB", "MB", "GB", "TB", "PB", "EB"];
+    let mut value = count as f64;
+    if count < 1000 {
+        return format!("{count} B");
+    }
+    let mut unit = "B";
+    for next in units {
+        if value < 999.5 {
+            break;
+        }
+        (value, unit) = (value / 1000.0, next);
+    }
+    let digits = if value < 9.995 { 2 } else { usize::from(value < 99.95) };
+    format!("{value:.digits$} {unit}")
+}
+
+/// A rate: `572 MB/s`.
+pub fn rate(count: u64, seconds: f64) -> String {
+    format!("{}/s", bytes((count as f64 / seconds.max(1e-6)) as u64))
+}
+
+/// A duration: `0.42 s`, `12.3 s`, `1m 02s`, `3h 05m`.
+pub fn seconds(seconds: f64) -> String {
+    let whole = seconds.round() as u64;
+    match seconds {
+        s if s < 1.0 => format!("{s:.2} s"),
+        s if s < 60.0 => format!("{s:.1} s"),
+        s if s < 3600.0 => format!("{}m {:02}s", whole / 60, whole % 60),
+        _ => format!("{}h {:02}m", whole / 3600, whole % 3600 / 60),
+    }
+}
+
+/// A count with commas: `60,000`.
+pub fn count(count: u64) -> String {
+    let digits = count.to_string();
+    let groups: Vec<_> = digits.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy).collect();
+    groups.join(",")
+}
+
+/// A count and its noun: `1 file`, `60,000 files`.
+pub fn counted(number: u64, noun: &str) -> String {
+    format!("{} {noun}{}", count(number), if number == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_as_operators_write_them() {
+        for (text, size) in [("65536", 65536), ("128M", 128 << 20), ("1GiB", 1 << 30), ("4k", 4096), ("2TB", 2 << 40)] {
+            assert_eq!(parse(text), Ok(size), "{text}");
+        }
+        for bad in ["", "M", "12X", "-1", "99999999999T"] {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn numbers_are_written_for_people() {
+        assert_eq!([bytes(0), bytes(999), bytes(1000), bytes(687_074_626)], ["0 B", "999 B", "1.00 kB", "687 MB"]);
+        assert_eq!([bytes(999_999), bytes(9_994_000_000), bytes(12_340_000)], ["1.00 MB", "9.99 GB", "12.3 MB"]);
+        assert_eq!(
+            [seconds(0.421), seconds(12.34), seconds(62.0), seconds(11_100.0)],
+            ["0.42 s", "12.3 s", "1m 02s", "3h 05m"]
+        );
+        assert_eq!([count(7), count(1000), count(1_234_567)], ["7", "1,000", "1,234,567"]);
+    }
+}

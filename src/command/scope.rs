@@ -1,0 +1,255 @@
+//! Which objects of this machine a backup is of: from paths and rules to sources, one for each device.
+
+use crate::{
+    error::{Error, Kind, Result, quoted},
+    format::{
+        entry::{Path as Relative, is_within, order},
+        root,
+    },
+    platform::{self, Tricks, walk},
+    source::tree::{Rules, Top, Tree},
+};
+use ignore::gitignore::GitignoreBuilder;
+use std::{
+    collections::HashSet,
+    io::Read,
+    os::unix::ffi::OsStrExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+/// What the operator asked for.
+#[derive(Debug, Clone, Default)]
+pub struct Scope {
+    /// Files and directories.
+    pub paths: Vec<PathBuf>,
+    /// Store them under their whole paths.
+    pub full_paths: bool,
+    /// Patterns to leave out.
+    pub exclude: Vec<String>,
+    /// Files with such patterns.
+    pub exclude_from: Vec<PathBuf>,
+    /// Leave out marked caches.
+    pub exclude_caches: bool,
+    /// Leave out directories that hold one of these.
+    pub exclude_if_present: Vec<String>,
+    /// A file with the names to store, or `-`.
+    pub files_from: Option<PathBuf>,
+    /// Do the names in it end in NUL, not in a line feed?
+    pub null: bool,
+    /// Stay on the file systems of the paths.
+    pub one_file_system: bool,
+}
+
+/// The sources, and what the root says of them.
+pub struct Opened {
+    /// One for each device, or one for all.
+    pub trees: Vec<Tree>,
+    /// Paths, absolute.
+    pub paths: Vec<root::Name>,
+    /// Is the root of the backup the contents of the one path?
+    pub contents: bool,
+}
+
+impl Scope {
+    /// Open everything. `split`: a stream for each device.
+    ///
+    /// # Errors
+    /// [`Kind::Usage`] if two paths would have one name; else the system's.
+    pub fn open(&self, split: bool, walkers: usize, tricks: Tricks) -> Result<Opened> {
+        let rules = Arc::new(self.rules(walkers, tricks)?);
+        let named = self.named()?;
+        let contents = matches!(&named[..], [(at, _)] if at.is_empty());
+        let paths = named.iter().map(|(_, path)| root::Name(path.as_os_str().as_bytes().to_vec())).collect();
+        let trees = match &self.files_from {
+            Some(list) => vec![self.listed(list, named, rules)?],
+            None => trees(named, split, &rules)?,
+        };
+        Ok(Opened { trees, paths, contents })
+    }
+
+    fn rules(&self, walkers: usize, tricks: Tricks) -> Result<Rules> {
+        let bad = |e: ignore::Error| Error::new(Kind::Usage, "cannot use a pattern").because(e.to_string());
+        let mut builder = GitignoreBuilder::new("");
+        for pattern in &self.exclude {
+            builder.add_line(None, pattern).map_err(bad)?;
+        }
+        for file in &self.exclude_from {
+            builder.add(file).map_or(Ok(()), |e| Err(bad(e)))?;
+        }
+        Ok(Rules {
+            exclude: builder.build().map_err(bad)?,
+            exclude_caches: self.exclude_caches,
+            exclude_if_present: self.exclude_if_present.iter().map(|name| name.as_bytes().to_vec()).collect(),
+            one_file_system: self.one_file_system,
+            walkers,
+            tricks,
+        })
+    }
+
+    /// Each path with its name in the archive, ascending. One directory alone is the root itself.
+    fn named(&self) -> Result<Vec<(Relative, PathBuf)>> {
+        let mut named = Vec::new();
+        for path in &self.paths {
+            let path = absolute(path)?;
+            named.push((self.name_of(&path)?, path));
+        }
+        named.sort_by(|a, b| order(&a.0, &b.0));
+        named.dedup();
+        for pair in named.windows(2) {
+            if is_within(&pair[1].0, &pair[0].0) && !self.full_paths {
+                let what = format!("cannot store two paths as {}", quoted(&pair[1].0));
+                let (a, b) = (pair[0].1.display(), pair[1].1.display());
+                return Err(Error::new(Kind::Usage, what)
+                    .detail(format!("\"{a}\" and \"{b}\" have the same last name"))
+                    .hint("use --full-paths, so that each is stored under its whole path"));
+            }
+        }
+        // With whole paths, one within another is stored with that.
+        named.dedup_by(|b, a| is_within(&b.0, &a.0));
+        Ok(named)
+    }
+
+    fn name_of(&self, path: &Path) -> Result<Relative> {
+        if self.full_paths {
+            return Ok(path.as_os_str().as_bytes()[1..].to_vec());
+        }
+        if self.paths.len() == 1 && path.is_dir() {
+            return Ok(Vec::new());
+        }
+        path.file_name().map(|name| name.as_bytes().to_vec()).ok_or_else(|| {
+            Error::new(Kind::Usage, "cannot store \"/\" beside other paths").hint("back it up by itself")
+        })
+    }
+
+    fn listed(&self, list: &Path, named: Vec<(Relative, PathBuf)>, rules: Arc<Rules>) -> Result<Tree> {
+        let [(at, path)] = &named[..] else {
+            return Err(Error::new(Kind::Usage, "--files-from takes exactly one PATH, the directory its names are in"));
+        };
+        let top = open_top(at.clone(), path, false)?;
+        if top.name.is_some() || !at.is_empty() {
+            return Err(Error::new(Kind::Usage, "with --files-from, PATH is a directory, without --full-paths"));
+        }
+        Ok(Tree::listed(top, self.names(list)?, rules))
+    }
+
+    /// The names in a list, ascending. They are held in memory: a list need not be in order.
+    fn names(&self, list: &Path) -> Result<Vec<Relative>> {
+        let mut text = Vec::new();
+        let read = match list.as_os_str().as_bytes() {
+            b"-" => std::io::stdin().lock().read_to_end(&mut text),
+            _ => std::fs::File::open(list).and_then(|mut file| file.read_to_end(&mut text)),
+        };
+        read.map_err(|e| Error::io(format!("could not read the list \"{}\"", list.display()), e))?;
+        let end = if self.null { 0 } else { b'\n' };
+        let names = text.split(|c| *c == end).map(plain).filter(|name| !name.is_empty());
+        let mut names: Vec<_> = names.collect();
+        if let Some(bad) = names.iter().find(|name| !crate::format::entry::is_safe(name)) {
+            let what = format!("cannot store {} of the list", quoted(bad));
+            return Err(Error::new(Kind::Usage, what).hint("its names are relative to PATH, without \"..\""));
+        }
+        names.sort_by(|a, b| order(a, b));
+        names.dedup();
+        Ok(names)
+    }
+}
+
+/// A name of a list without what `find` puts around it: `./` before and `/` after.
+fn plain(name: &[u8]) -> Relative {
+    let parts = name.split(|c| *c == b'/').filter(|part| !part.is_empty() && part != b".");
+    let whole = parts.collect::<Vec<_>>().join(&b'/');
+    if name.starts_with(b"/") { [b"/", &whole[..]].concat() } else { whole }
+}
+
+fn absolute(path: &Path) -> Result<PathBuf> {
+    let failed = |e| Error::io(format!("could not read \"{}\"", path.display()), e);
+    let whole = std::path::absolute(path).map_err(failed)?;
+    let clean: PathBuf = whole.components().collect();
+    if clean.components().any(|part| part == std::path::Component::ParentDir) || clean.is_dir() {
+        return clean.canonicalize().map_err(failed);
+    }
+    clean.symlink_metadata().map_err(failed)?;
+    Ok(clean)
+}
+
+/// Open where a walk begins. A symbolic link that was named itself is followed if it leads to a directory.
+fn open_top(at: Relative, path: &Path, alone: bool) -> Result<Top> {
+    let failed = |e| Error::io(format!("could not open \"{}\"", path.display()), e);
+    if path.is_dir() {
+        let dir = walk::open_root(path).map_err(failed)?;
+        return Ok(Top { at, dir, name: None, alone });
+    }
+    let dir = walk::open_root(path.parent().unwrap_or(Path::new("/"))).map_err(failed)?;
+    Ok(Top { at, dir, name: path.file_name().map(|name| name.as_bytes().to_vec()), alone })
+}
+
+/// The trees below the paths: the mounts below them are divided among the devices they are on.
+fn trees(named: Vec<(Relative, PathBuf)>, split: bool, rules: &Arc<Rules>) -> Result<Vec<Tree>> {
+    let mut division = Division::default();
+    for (at, path) in named {
+        let top = open_top(at.clone(), &path, false)?;
+        let device = walk::stat_fd(&top.dir).map(|stat| stat.dev).unwrap_or_default();
+        let device = if split { device } else { 0 };
+        let parents = parents(&at, &path)?;
+        division.tops(device).extend(parents.into_iter().chain([top]));
+        if path.is_dir() && !rules.one_file_system {
+            division.mounts(&at, &path, device, split);
+        }
+    }
+    let Division { devices, elsewhere, closed } = division;
+    Ok(devices.into_iter().map(|(_, tops)| tree(tops, &elsewhere, &closed, rules)).collect())
+}
+
+/// Which walks begin on which device, in the order the devices were met.
+#[derive(Default)]
+struct Division {
+    devices: Vec<(u64, Vec<Top>)>,
+    elsewhere: HashSet<Relative>,
+    closed: HashSet<Relative>,
+}
+
+impl Division {
+    fn tops(&mut self, device: u64) -> &mut Vec<Top> {
+        let at = self.devices.iter().position(|(known, _)| *known == device).unwrap_or_else(|| {
+            self.devices.push((device, Vec::new()));
+            self.devices.len() - 1
+        });
+        &mut self.devices[at].1
+    }
+
+    /// Place the mounts below one path, each where its device's walk is, if it is not the walk that meets it anyway.
+    fn mounts(&mut self, at: &[u8], path: &Path, device: u64, split: bool) {
+        let mut met: Vec<(Relative, u64)> = vec![(at.to_vec(), device)];
+        for mount in platform::mounts_below(path).unwrap_or_default() {
+            let below = mount.path.strip_prefix(path).unwrap_or(&mount.path).as_os_str().as_bytes();
+            let below = if at.is_empty() { below.to_vec() } else { [at, b"/", below].concat() };
+            let around = met.iter().rev().find(|(top, _)| is_within(&below, top)).map_or(device, |(_, device)| *device);
+            if self.closed.iter().any(|closed| is_within(&below, closed)) {
+                continue;
+            }
+            if platform::is_pseudo(&mount.kind) {
+                self.closed.insert(below);
+            } else if split
+                && mount.device != around
+                && let Ok(top) = open_top(below.clone(), &mount.path, false)
+            {
+                self.elsewhere.insert(below.clone());
+                met.push((below, mount.device));
+                self.tops(mount.device).push(top);
+            }
+        }
+    }
+}
+
+fn tree(mut tops: Vec<Top>, elsewhere: &HashSet<Relative>, closed: &HashSet<Relative>, rules: &Arc<Rules>) -> Tree {
+    tops.sort_by(|a, b| order(&a.at, &b.at));
+    tops.dedup_by(|b, a| b.at == a.at);
+    Tree::new(tops, elsewhere.clone(), closed.clone(), rules.clone())
+}
+
+/// The directories above a whole path, for themselves.
+fn parents(at: &[u8], path: &Path) -> Result<Vec<Top>> {
+    let depth = at.iter().filter(|c| **c == b'/').count();
+    let above = path.ancestors().skip(1).take(depth);
+    above.map(|dir| open_top(dir.as_os_str().as_bytes()[1..].to_vec(), dir, true)).collect()
+}

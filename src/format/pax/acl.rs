@@ -1,0 +1,179 @@
+//! Access control lists: the system's bytes to text and back.
+//!
+//! The bytes are those of the attributes `system.posix_acl_*` (Linux `uapi/linux/posix_acl_xattr.h`): a version, then
+//! entries of tag (u16), permissions (u16) and number (u32), little-endian. The text is star's, with numbers for names:
+//! `user::rwx,user:1000:r--,group::r-x,mask::r-x,other::r--`. A fourth field makes GNU tar drop the list.
+
+use std::io::Write;
+
+const VERSION: u32 = 2;
+/// The number of an entry that names nobody.
+const NOBODY: u32 = u32::MAX;
+/// Bytes of an entry.
+const ENTRY: usize = 8;
+/// Tags in the order the kernel wants them: their word, and whether they name somebody.
+const TAGS: [(u16, &str, bool); 6] = [
+    (0x01, "user", false),
+    (0x02, "user", true),
+    (0x04, "group", false),
+    (0x08, "group", true),
+    (0x10, "mask", false),
+    (0x20, "other", false),
+];
+
+/// What the text of a list says.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Parsed {
+    /// The system's bytes.
+    Raw(Vec<u8>),
+    /// It names users or groups without their numbers.
+    Names,
+    /// It is not a list.
+    Malformed,
+}
+
+/// Can `raw` be written as text, and read back as the same bytes?
+pub(super) fn is_expressible(raw: &[u8]) -> bool {
+    raw.len() > 4
+        && raw.starts_with(&VERSION.to_le_bytes())
+        && raw[4..].len() % ENTRY == 0
+        && raw[4..].chunks_exact(ENTRY).all(|entry| word(entry).is_some())
+        && raw[4..].chunks_exact(ENTRY).is_sorted_by_key(|entry| entry[0])
+}
+
+/// Append the text of `raw`, for which [`is_expressible`] holds.
+pub(super) fn write_text(raw: &[u8], out: &mut Vec<u8>) {
+    for (index, entry) in raw[4..].chunks_exact(ENTRY).enumerate() {
+        let Some((name, number)) = word(entry) else { continue };
+        out.extend_from_slice(if index == 0 { b"" } else { b"," });
+        let _ = match number {
+            Some(number) => write!(out, "{name}:{number}:"),
+            None => write!(out, "{name}::"),
+        };
+        out.extend([(4, b'r'), (2, b'w'), (1, b'x')].map(|(bit, c)| if entry[2] & bit == 0 { b'-' } else { c }));
+    }
+}
+
+/// The word of an entry, and whom it names; `None` if it is not as the kernel writes it.
+fn word(entry: &[u8]) -> Option<(&'static str, Option<u32>)> {
+    let tag = u16::from_le_bytes([entry[0], entry[1]]);
+    let permissions = u16::from_le_bytes([entry[2], entry[3]]);
+    let number = u32::from_le_bytes([entry[4], entry[5], entry[6], entry[7]]);
+    let (_, word, named) = TAGS.iter().find(|known| known.0 == tag)?;
+    let plausible = permissions <= 7 && (*named || number == NOBODY);
+    plausible.then_some((*word, named.then_some(number)))
+}
+
+/// The system's bytes for a text with three or four fields an entry, separated by commas or white space.
+pub(super) fn parse(text: &[u8]) -> Parsed {
+    let Ok(text) = std::str::from_utf8(text) else { return Parsed::Malformed };
+    let mut entries = Vec::new();
+    for item in text.split([',', '\n', '\r', ' ', '\t']).filter(|item| !item.is_empty()) {
+        match parse_entry(item) {
+            Ok(entry) => entries.push(entry),
+            Err(other) => return other,
+        }
+    }
+    if entries.is_empty() { Parsed::Malformed } else { Parsed::Raw(raw(entries)) }
+}
+
+/// Tag, permissions and number of one entry: `user:joe:r--:1000`, `user:1000:r--`, `u::rwx`, or Solaris' `mask:r--`.
+fn parse_entry(item: &str) -> Result<(u16, u16, u32), Parsed> {
+    let item = item.strip_prefix("default:").unwrap_or(item);
+    let mut fields = item.split(':');
+    let word = fields.next().unwrap_or_default();
+    let rest: Vec<&str> = fields.take(4).collect();
+    let (who, permissions, fourth) = match rest[..] {
+        [permissions] => ("", permissions, None),
+        [who, permissions] => (who, permissions, None),
+        [who, permissions, number] => (who, permissions, Some(number)),
+        _ => return Err(Parsed::Malformed),
+    };
+    let tag = tag(word, !who.is_empty()).ok_or(Parsed::Malformed)?;
+    let permissions = parse_permissions(permissions).ok_or(Parsed::Malformed)?;
+    let number = if who.is_empty() { NOBODY } else { fourth.unwrap_or(who).parse().map_err(|_| Parsed::Names)? };
+    Ok((tag, permissions, number))
+}
+
+/// The tag of a word or its first letter.
+fn tag(word: &str, named: bool) -> Option<u16> {
+    let is = |known: &str| known == word || known[..1] == *word;
+    TAGS.iter().find(|(_, known, names)| is(known) && *names == named).map(|(tag, ..)| *tag)
+}
+
+fn parse_permissions(text: &str) -> Option<u16> {
+    text.chars().try_fold(0, |bits, c| match c {
+        'r' => Some(bits | 4),
+        'w' => Some(bits | 2),
+        'x' => Some(bits | 1),
+        '-' => Some(bits),
+        _ => None,
+    })
+}
+
+/// The bytes, in the order the kernel wants.
+fn raw(mut entries: Vec<(u16, u16, u32)>) -> Vec<u8> {
+    entries.sort_by_key(|(tag, ..)| *tag);
+    let mut raw = VERSION.to_le_bytes().to_vec();
+    for (tag, permissions, number) in entries {
+        raw.extend_from_slice(&tag.to_le_bytes());
+        raw.extend_from_slice(&permissions.to_le_bytes());
+        raw.extend_from_slice(&number.to_le_bytes());
+    }
+    raw
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &[u8] = b"user::rwx,user:1000:r--,group::r-x,group:4294967294:-w-,mask::r-x,other::r--";
+
+    fn bytes(text: &[u8]) -> Vec<u8> {
+        match parse(text) {
+            Parsed::Raw(raw) => raw,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn text_becomes_the_bytes_of_the_system_and_text_again() {
+        let raw = bytes(TEXT);
+        assert_eq!(raw[..12], [2, 0, 0, 0, 1, 0, 7, 0, 255, 255, 255, 255]);
+        assert_eq!(raw[12..20], [2, 0, 4, 0, 0xe8, 3, 0, 0]);
+        assert!(is_expressible(&raw));
+        let mut text = Vec::new();
+        write_text(&raw, &mut text);
+        assert_eq!(text, TEXT);
+    }
+
+    #[test]
+    fn other_spellings_mean_the_same() {
+        let spelt = b"g::r-x\nu::rwx\nuser:joe:r--:1000\ngroup:x:-w-:4294967294\nmask:r-x\ndefault:other::r--\n";
+        assert_eq!(bytes(spelt), bytes(TEXT));
+    }
+
+    #[test]
+    fn a_name_without_a_number_is_not_guessed() {
+        assert_eq!(parse(b"user::rwx,user:joe:r--"), Parsed::Names);
+        assert_eq!(parse(b"user::rwx,user:joe:r--:bob"), Parsed::Names);
+    }
+
+    #[test]
+    fn what_is_not_a_list_is_malformed() {
+        for bad in [&b""[..], b"user", b"user::rwq", b"owner@:r:allow", b"mask:5:r--", b"u:1:r:2:3:4:5", b"\xff"] {
+            assert_eq!(parse(bad), Parsed::Malformed, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn bytes_that_text_would_change_are_not_expressible() {
+        let raw = bytes(TEXT);
+        for (at, value) in [(0, 3), (4, 3), (6, 8), (8, 0), (5, 1)] {
+            let mut bad = raw.clone();
+            bad[at] = value;
+            assert!(!is_expressible(&bad), "{at}");
+        }
+        assert!(!is_expressible(&raw[..raw.len() - 1]) && !is_expressible(&raw[..4]) && !is_expressible(b""));
+    }
+}

@@ -1,0 +1,1 @@
+//! What is written is read back, and nothing that is read does harm.

@@ -1,0 +1,392 @@
+//! The header of a member, as fullbore writes it.
+
+use super::field::{self, Block, octal_max, put_number, put_text};
+use super::{ACLS, BLOCK, MAX_NAME, MAX_RECORDS, MAX_RUNS, XATTR, acl, padding, sparse};
+use crate::error::{Error, Kind as ErrorKind, Result, quoted};
+use crate::format::entry::{Device, Entry, Kind, Run, Time, is_safe};
+use std::borrow::Cow;
+use std::io::Write;
+
+/// Append the complete header of a member: GNU `K` and `L` members and a pax `x` member if they are needed, the ustar
+/// header, and the map of a sparse file.
+///
+/// Always whole blocks. The caller appends [`Entry::data_len`] bytes of content, then [`padding`] zeros for them. What is
+/// written depends on the entry alone; inode and change time are not written. A hard link carries the full metadata, since
+/// Python applies it. An attribute whose list of permissions is not as the kernel writes it stays an attribute, as it is.
+///
+/// # Errors
+/// [`ErrorKind::Bug`] for a socket, an unsafe path, or a map that [`sparse::storable_map`] would not return;
+/// [`ErrorKind::Unsupported`] for names and attributes over [`MAX_NAME`] and [`MAX_RECORDS`]. `out` is as it was.
+pub fn write_header(entry: &Entry, out: &mut Vec<u8>) -> Result<()> {
+    let start = out.len();
+    write_blocks(&plan(entry)?, out).inspect_err(|_| out.truncate(start))
+}
+
+/// Does one ustar header block hold all that is known of `entry`, without pax records, GNU members or base 256?
+///
+/// Names may still be split at the prefix, which PostgreSQL's tools do not read: for them names are under 100 bytes.
+pub fn is_plain_ustar(entry: &Entry) -> bool {
+    let plain_device = |device: Device| device.major.max(device.minor) <= octal_max(8) as u32;
+    plan(entry).is_ok_and(|plan| {
+        plan.name_place == Place::Ustar
+            && plan.link_place == Place::Ustar
+            && plan.device.is_none_or(plain_device)
+            && !needs_records(&plan)
+    })
+}
+
+/// What is to be written of an entry, and where its names go.
+struct Plan<'a> {
+    entry: &'a Entry,
+    typeflag: u8,
+    name: Cow<'a, [u8]>,
+    name_place: Place,
+    link: &'a [u8],
+    link_place: Place,
+    device: Option<Device>,
+    /// The map and the size with holes.
+    sparse: Option<(&'a [Run], u64)>,
+    /// Bytes that follow, the map of a sparse file included.
+    size: u64,
+}
+
+/// Where a name goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// The header block holds it.
+    Ustar,
+    /// A pax record: `path`, `linkpath`, or `GNU.sparse.name`.
+    Record,
+    /// A GNU `L` or `K` member before the header.
+    Member,
+}
+
+impl Place {
+    fn of(name: &[u8], fits: bool) -> Self {
+        match fits {
+            true => Self::Ustar,
+            false if name.is_ascii() => Self::Record,
+            false => Self::Member,
+        }
+    }
+}
+
+fn plan(entry: &Entry) -> Result<Plan<'_>> {
+    let (typeflag, link, device) = typed(entry)?;
+    let name = member_name(entry)?;
+    let sparse = sparse_map(entry)?;
+    let name_place = match sparse {
+        Some(_) if name.is_ascii() => Place::Record,
+        _ => Place::of(&name, split(&name).is_some()),
+    };
+    let link_place = Place::of(link, link.len() <= field::LINK.len());
+    if name.len().max(link.len()) >= MAX_NAME {
+        return Err(Error::new(ErrorKind::Unsupported, format!("cannot store {}: its name is too long", shown(entry))));
+    }
+    let map_len = sparse.map_or(0, |(map, size)| sparse::map_len(map, size).next_multiple_of(BLOCK as u64));
+    let size = map_len + entry.data_len();
+    Ok(Plan { entry, typeflag, name, name_place, link, link_place, device, sparse, size })
+}
+
+/// Type flag, link target and device number of an entry.
+fn typed(entry: &Entry) -> Result<(u8, &[u8], Option<Device>)> {
+    Ok(match &entry.kind {
+        Kind::File { .. } => (b'0', b"", None),
+        Kind::HardLink(target) if is_safe(target) && !target.is_empty() => (b'1', target, None),
+        Kind::HardLink(_) => return Err(bug(entry, "the target of the link is not safe")),
+        Kind::Symlink(target) if target.contains(&0) => return Err(bug(entry, "its target has a NUL")),
+        Kind::Symlink(target) => (b'2', target, None),
+        Kind::CharDevice(device) => (b'3', b"", Some(*device)),
+        Kind::BlockDevice(device) => (b'4', b"", Some(*device)),
+        Kind::Directory => (b'5', b"", None),
+        Kind::Fifo => (b'6', b"", None),
+        Kind::Socket => return Err(bug(entry, "sockets are not stored")),
+    })
+}
+
+/// The name with the slash that directories have; the root is `./`.
+fn member_name(entry: &Entry) -> Result<Cow<'_, [u8]>> {
+    match entry.kind {
+        _ if !is_safe(&entry.path) => Err(bug(entry, "its path is not safe")),
+        Kind::Directory if entry.path.is_empty() => Ok(Cow::Borrowed(b"./")),
+        Kind::Directory => Ok([&entry.path[..], b"/"].concat().into()),
+        _ if entry.path.is_empty() => Err(bug(entry, "the root is not a directory")),
+        _ => Ok(Cow::Borrowed(&entry.path)),
+    }
+}
+
+fn sparse_map(entry: &Entry) -> Result<Option<(&[Run], u64)>> {
+    match &entry.kind {
+        Kind::File { size, .. } if i64::try_from(*size).is_err() => Err(bug(entry, "its size is not one")),
+        Kind::File { size, map: Some(map) } if map.len() <= MAX_RUNS && sparse::is_storable(map, *size) => {
+            Ok(Some((map, *size)))
+        }
+        Kind::File { map: Some(_), .. } => Err(bug(entry, "its map is not one of whole blocks")),
+        _ => Ok(None),
+    }
+}
+
+fn bug(entry: &Entry, why: &str) -> Error {
+    Error::new(ErrorKind::Bug, format!("cannot store {}: {why}", shown(entry)))
+}
+
+/// The path as messages show it, of a length that fits a line.
+fn shown(entry: &Entry) -> String {
+    quoted(&entry.path[..entry.path.len().min(4096)])
+}
+
+fn write_blocks(plan: &Plan, out: &mut Vec<u8>) -> Result<()> {
+    // `K` and `L` first, so that the records stand right before the member they are for: readers that take them for the
+    // very next header would misread it (GHSA-j5gw-2vrg-8fgx and its kin).
+    if plan.link_place == Place::Member {
+        write_long(b'K', plan.link, out);
+    }
+    if plan.name_place == Place::Member {
+        write_long(b'L', &plan.name, out);
+    }
+    if needs_records(plan) {
+        write_records(plan, out)?;
+    }
+    out.extend_from_slice(&member_block(plan));
+    if let Some((map, size)) = plan.sparse {
+        sparse::write_map(map, size, out);
+        out.resize(out.len() + padding(sparse::map_len(map, size)), 0);
+    }
+    Ok(())
+}
+
+/// The header block of the member itself.
+fn member_block(plan: &Plan) -> Block {
+    let entry = plan.entry;
+    let mut block = block(plan.typeflag, plan.size);
+    match plan.sparse {
+        // As GNU tar does it, so that a tool that does not know the records cannot put map and data in the file's place.
+        Some(_) if plan.name_place == Place::Record => {
+            put_name(&mut block, &[b"GNUSparseFile.0/", &plan.name[..plan.name.len().min(200)]].concat());
+        }
+        _ => put_name(&mut block, &plan.name),
+    }
+    put_text(&mut block[field::LINK], plan.link);
+    put_number(&mut block[field::MODE], i64::from(entry.mode & 0o7777));
+    put_number(&mut block[field::UID], entry.owner.uid.into());
+    put_number(&mut block[field::GID], entry.owner.gid.into());
+    put_number(&mut block[field::MTIME], entry.mtime.seconds);
+    put_text(&mut block[field::USER.start..field::USER.end - 1], entry.owner.user.as_bytes());
+    put_text(&mut block[field::GROUP.start..field::GROUP.end - 1], entry.owner.group.as_bytes());
+    let device = plan.device.unwrap_or(Device { major: 0, minor: 0 });
+    put_number(&mut block[field::MAJOR], device.major.into());
+    put_number(&mut block[field::MINOR], device.minor.into());
+    field::seal(&mut block);
+    block
+}
+
+/// A POSIX header block with a type and a size; owner, mode and time are zero.
+fn block(typeflag: u8, size: u64) -> Block {
+    let mut block = [0; BLOCK];
+    for zero in [field::MODE, field::UID, field::GID, field::MTIME, field::MAJOR, field::MINOR] {
+        put_number(&mut block[zero], 0);
+    }
+    put_number(&mut block[field::SIZE], size as i64);
+    put_text(&mut block[field::MAGIC], field::POSIX);
+    block[field::TYPEFLAG] = typeflag;
+    block
+}
+
+/// Put a name in the fields, split at a slash if that makes it fit, else cut: then it stands elsewhere in full.
+fn put_name(block: &mut Block, name: &[u8]) {
+    match split(name) {
+        Some((prefix, rest)) => {
+            put_text(&mut block[field::PREFIX], prefix);
+            put_text(&mut block[field::NAME], rest);
+        }
+        None => put_text(&mut block[field::NAME], cut(name)),
+    }
+}
+
+/// Prefix and name as the two fields hold them, or `None` if they cannot.
+fn split(name: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (name_max, prefix_max) = (field::NAME.len(), field::PREFIX.len());
+    if name.len() <= name_max {
+        return Some((b"", name));
+    }
+    let first = name.len() - name_max - 1;
+    let last = prefix_max.min(name.len() - 2);
+    let at = first + name.get(first..=last)?.iter().position(|c| *c == b'/')?;
+    (at > 0).then_some((&name[..at], &name[at + 1..]))
+}
+
+/// What fits of a long name. It must not end in a slash by chance: old readers take that for a directory.
+fn cut(name: &[u8]) -> &[u8] {
+    let name = &name[..field::NAME.len()];
+    name.strip_suffix(b"/").unwrap_or(name)
+}
+
+/// A GNU member that holds a name for the next one, NUL-terminated.
+fn write_long(typeflag: u8, name: &[u8], out: &mut Vec<u8>) {
+    let len = name.len() as u64 + 1;
+    let mut block = block(typeflag, len);
+    put_text(&mut block[field::NAME], b"././@LongLink");
+    put_text(&mut block[field::MAGIC], field::GNU);
+    field::seal(&mut block);
+    out.extend_from_slice(&block);
+    out.extend_from_slice(name);
+    out.resize(out.len() + 1 + padding(len), 0);
+}
+
+/// Is there anything that the header block cannot say? Names aside that go to GNU members.
+fn needs_records(plan: &Plan) -> bool {
+    let Entry { owner, mtime, xattrs, .. } = plan.entry;
+    let is_large = |id: u32| i64::from(id) > octal_max(8);
+    plan.name_place == Place::Record
+        || plan.link_place == Place::Record
+        || plan.sparse.is_some()
+        || !xattrs.is_empty()
+        || plan.size > octal_max(12) as u64
+        || is_large(owner.uid)
+        || is_large(owner.gid)
+        || needs_mtime(*mtime)
+        || needs_owner(&owner.user)
+        || needs_owner(&owner.group)
+}
+
+fn needs_mtime(mtime: Time) -> bool {
+    mtime.nanos != 0 || !(0..=octal_max(12)).contains(&mtime.seconds)
+}
+
+/// 31 bytes and a NUL is what the field holds; what is not ASCII has no charset there.
+fn needs_owner(name: &str) -> bool {
+    name.len() >= field::USER.len() || !name.is_ascii()
+}
+
+/// Append the `x` member.
+fn write_records(plan: &Plan, out: &mut Vec<u8>) -> Result<()> {
+    let header = out.len();
+    out.resize(header + BLOCK, 0);
+    write_all_records(plan, out);
+    let len = out.len() - header - BLOCK;
+    if len > MAX_RECORDS {
+        let what = format!("cannot store {}: its attributes take {len} bytes", shown(plan.entry));
+        return Err(Error::new(ErrorKind::Unsupported, what));
+    }
+    out.resize(out.len() + padding(len as u64), 0);
+    let mut block = block(b'x', len as u64);
+    put_number(&mut block[field::MODE], 0o644);
+    put_name(&mut block, &[b"PaxHeaders.0/", &plan.name[..plan.name.len().min(87)]].concat());
+    field::seal(&mut block);
+    out[header..header + BLOCK].copy_from_slice(&block);
+    Ok(())
+}
+
+fn write_all_records(plan: &Plan, out: &mut Vec<u8>) {
+    let Entry { owner, mtime, xattrs, .. } = plan.entry;
+    if let Some((_, size)) = plan.sparse {
+        write_sparse_records(plan, size, out);
+    } else if plan.name_place == Place::Record {
+        record(out, b"path=", |out| out.extend_from_slice(&plan.name));
+    }
+    if plan.link_place == Place::Record {
+        record(out, b"linkpath=", |out| out.extend_from_slice(plan.link));
+    }
+    if plan.size > octal_max(12) as u64 {
+        number_record(out, b"size=", plan.size);
+    }
+    for (key, id) in [(b"uid=", owner.uid), (b"gid=", owner.gid)] {
+        if i64::from(id) > octal_max(8) {
+            number_record(out, key, id.into());
+        }
+    }
+    for (key, name) in [(b"uname=", &owner.user), (b"gname=", &owner.group)] {
+        if needs_owner(name) {
+            record(out, key, |out| out.extend_from_slice(name.as_bytes()));
+        }
+    }
+    if needs_mtime(*mtime) {
+        record(out, b"mtime=", |out| write_time(*mtime, out));
+    }
+    for (name, value) in xattrs {
+        write_xattr(name, value, out);
+    }
+}
+
+fn write_sparse_records(plan: &Plan, size: u64, out: &mut Vec<u8>) {
+    number_record(out, b"GNU.sparse.major=", 1);
+    number_record(out, b"GNU.sparse.minor=", 0);
+    if plan.name_place == Place::Record {
+        record(out, b"GNU.sparse.name=", |out| out.extend_from_slice(&plan.name));
+    }
+    number_record(out, b"GNU.sparse.realsize=", size);
+}
+
+fn write_xattr(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
+    match ACLS.iter().find(|(attribute, _)| *attribute == name) {
+        Some((_, key)) if acl::is_expressible(value) => {
+            record(out, key, |out| {
+                out.push(b'=');
+                acl::write_text(value, out);
+            });
+        }
+        _ => record(out, XATTR, |out| {
+            write_encoded(name, out);
+            out.push(b'=');
+            out.extend_from_slice(value);
+        }),
+    }
+}
+
+/// `=` as `%3D`; and `%` as `%25` where what follows it would otherwise be decoded. bsdtar decodes nothing, so a name is
+/// encoded only if it must be.
+fn write_encoded(name: &[u8], out: &mut Vec<u8>) {
+    for (at, byte) in name.iter().enumerate() {
+        match byte {
+            b'=' => out.extend_from_slice(b"%3D"),
+            b'%' if [&b"25"[..], b"3D"].iter().any(|code| name[at + 1..].starts_with(code)) => {
+                out.extend_from_slice(b"%25");
+            }
+            _ => out.push(*byte),
+        }
+    }
+}
+
+fn number_record(out: &mut Vec<u8>, key: &[u8], value: u64) {
+    record(out, key, |out| {
+        let _ = write!(out, "{value}");
+    });
+}
+
+/// Append a record: its own length in decimal, a blank, the key with its `=`, the value, a line end.
+fn record(out: &mut Vec<u8>, key: &[u8], value: impl FnOnce(&mut Vec<u8>)) {
+    let start = out.len();
+    out.push(b' ');
+    out.extend_from_slice(key);
+    value(out);
+    out.push(b'\n');
+    let mut digits = [0; 20];
+    let len = prefix(out.len() - start, &mut digits);
+    out.splice(start..start, digits[..len].iter().copied());
+}
+
+/// Write the length of a record whose rest is `rest` bytes to `digits`, itself counted; how many digits it has.
+fn prefix(rest: usize, digits: &mut [u8; 20]) -> usize {
+    let count = |n: usize| n.ilog10() as usize + 1;
+    let mut total = rest + count(rest);
+    if count(total) > count(rest) {
+        total = rest + count(total);
+    }
+    let mut free = &mut digits[..];
+    let _ = write!(free, "{total}");
+    20 - free.len()
+}
+
+/// Seconds with as many decimals as are needed. The sign is of the whole number: -2 s and 250,000,000 ns are `-1.75`.
+fn write_time(time: Time, out: &mut Vec<u8>) {
+    let nanos = time.nanos.min(999_999_999);
+    let (sign, seconds, nanos) = match time.seconds {
+        seconds if seconds < 0 && nanos > 0 => ("-", (seconds + 1).unsigned_abs(), 1_000_000_000 - nanos),
+        seconds => (if seconds < 0 { "-" } else { "" }, seconds.unsigned_abs(), nanos),
+    };
+    let _ = write!(out, "{sign}{seconds}");
+    if nanos > 0 {
+        let _ = write!(out, ".{nanos:09}");
+        while out.pop_if(|c| *c == b'0').is_some() {}
+    }
+}

@@ -1,0 +1,236 @@
+//! The segment that is being filled: its length, its frames, the checks of its stored bytes.
+
+use crate::{
+    error::{Error, Kind as ErrorKind, Result},
+    format::{
+        digest::{Crc64, crc32, crc32_join, crc64, crc64_join},
+        entry::{Entry, Kind},
+        pax,
+        root::{PART_BYTES, Segment},
+        segment::{SeekTable, filler},
+    },
+    stage::codec::Codec,
+};
+
+/// See the module.
+pub struct Filling {
+    /// Stored bytes so far.
+    pub offset: u64,
+    side_offset: u64,
+    open: bool,
+    /// Sizes of its frames.
+    pub seek: SeekTable,
+    gap: Option<Gap>,
+    facts: Segment,
+    parts: Parts,
+    crc32: u32,
+}
+
+/// The place left for the header of a stream whose length is known only at its end.
+struct Gap {
+    /// Stored bytes before it.
+    offset: u64,
+    /// Its entry, without the size.
+    entry: Entry,
+    /// Where it stands in the seek table.
+    index: usize,
+}
+
+impl Filling {
+    /// An empty segment; number 0 is the one before the first, and closed.
+    pub fn new(stream: u32, number: u32) -> Self {
+        Self {
+            offset: 0,
+            side_offset: 0,
+            open: number > 0,
+            seek: SeekTable::default(),
+            gap: None,
+            facts: Segment { stream, number, ..Segment::default() },
+            parts: Parts::default(),
+            crc32: 0,
+        }
+    }
+
+    /// Its number in the stream.
+    pub fn number(&self) -> u32 {
+        self.facts.number
+    }
+
+    /// May frames be put into it?
+    pub fn is_open(&self) -> bool {
+        self.open
+    }
+
+    /// No more frames.
+    pub fn close(&mut self) {
+        self.open = false;
+    }
+
+    /// Bytes pass that go into the side file; gives their offset in it.
+    pub fn beside(&mut self, data: &[u8]) -> u64 {
+        let offset = self.side_offset;
+        self.side_offset += data.len() as u64;
+        offset
+    }
+
+    /// Stored bytes pass; gives their offset.
+    pub fn stored(&mut self, data: &[u8]) -> u64 {
+        let offset = self.offset;
+        self.offset += data.len() as u64;
+        self.parts.push(data);
+        offset
+    }
+
+    /// A frame of the tar stream passes.
+    pub fn plain(&mut self, plain_len: u32, crc32: Option<u32>) {
+        self.facts.frames += 1;
+        self.facts.plain_bytes += u64::from(plain_len);
+        self.crc32 = crc32.map_or(0, |crc| crc32_join(self.crc32, crc, plain_len.into()));
+    }
+
+    /// What the root says of the segment as it is now.
+    pub fn facts(&self) -> Segment {
+        Segment {
+            bytes: self.offset,
+            parts: self.parts.all().iter().map(|crc| format!("{crc:016x}")).collect(),
+            ..self.facts.clone()
+        }
+    }
+
+    /// Leave room for the header of `entry`; gives the zeros to put there.
+    ///
+    /// # Errors
+    /// The codec's.
+    pub fn leave_gap(&mut self, entry: Entry, codec: Codec) -> Result<Vec<u8>> {
+        let bytes = vec![0; gap_bytes(codec)?];
+        self.gap = Some(Gap { offset: self.offset, entry, index: self.seek.len() });
+        self.seek.push(0, 0);
+        self.seek.push(bytes.len(), 0);
+        self.stored(&bytes);
+        Ok(bytes)
+    }
+
+    /// Fill the gap: gives its offset and its bytes, exactly as many as were left.
+    ///
+    /// # Errors
+    /// The codec's.
+    pub fn fill_gap(&mut self, codec: Codec, size: u64) -> Result<Option<(u64, Vec<u8>)>> {
+        let Some(mut gap) = self.gap.take() else { return Ok(None) };
+        gap.entry.kind = Kind::File { size, map: None };
+        let (mut plain, mut bytes) = (Vec::new(), Vec::new());
+        pax::write_header(&gap.entry, &mut plain)?;
+        gap_codec(codec).compressor()?.compress(&plain, &mut bytes)?;
+        self.seek.set(gap.index, bytes.len(), plain.len());
+        let rest = gap_bytes(codec)?.checked_sub(bytes.len()).ok_or_else(too_long)?;
+        self.seek.set(gap.index + 1, rest, 0);
+        if rest > 0 {
+            bytes.extend(filler(rest).ok_or_else(too_long)?);
+        }
+        self.parts.amend(gap.offset, &bytes);
+        self.crc32 = crc32_join(crc32(&plain), self.crc32, self.facts.plain_bytes);
+        self.facts.plain_bytes += plain.len() as u64;
+        self.facts.frames += 1;
+        Ok(Some((gap.offset, bytes)))
+    }
+
+    /// The last 10 bytes of a gzip file: an empty last block, CRC-32 and length of all that was compressed.
+    pub fn gzip_trailer(&self) -> Vec<u8> {
+        let mut out = vec![3, 0];
+        out.extend(self.crc32.to_le_bytes());
+        out.extend((self.facts.plain_bytes as u32).to_le_bytes());
+        out
+    }
+}
+
+fn too_long() -> Error {
+    Error::new(ErrorKind::Usage, "cannot store a stream under so long a name")
+}
+
+/// CRC-64 of each [`PART_BYTES`] of the stored bytes.
+#[derive(Default)]
+struct Parts {
+    done: Vec<u64>,
+    open: Crc64,
+    /// What the first part differs by since zeros in it were replaced.
+    change: u64,
+}
+
+impl Parts {
+    fn push(&mut self, mut data: &[u8]) {
+        while !data.is_empty() {
+            let room = PART_BYTES - self.open.value().1;
+            let (now, later) = data.split_at(data.len().min(room as usize));
+            self.open.update(now);
+            if now.len() as u64 == room {
+                self.done.push(std::mem::take(&mut self.open).value().0);
+            }
+            data = later;
+        }
+    }
+
+    fn all(&self) -> Vec<u64> {
+        let (crc, len) = self.open.value();
+        let mut all: Vec<_> = self.done.iter().copied().chain((len > 0).then_some(crc)).collect();
+        all.first_mut().into_iter().for_each(|first| *first ^= self.change);
+        all
+    }
+
+    /// What the first part becomes when zeros at `offset` in it turn into `bytes`: a CRC is linear, so the difference
+    /// of the two runs, moved over what follows them, is the difference of the whole.
+    fn amend(&mut self, offset: u64, bytes: &[u8]) {
+        let zeros = crc64(&vec![0; bytes.len()]);
+        let part_len = if self.done.is_empty() { self.open.value().1 } else { PART_BYTES };
+        self.change = crc64_join(crc64(bytes) ^ zeros, 0, part_len - offset - bytes.len() as u64);
+    }
+}
+
+/// An extended header, its record and the header itself: a stream's always has that form, by its nanoseconds.
+const GAP_PLAIN_BYTES: usize = 1536;
+
+/// gzip has nothing that fills what is left over, so there the header is stored as it is: its length is known before.
+fn gap_codec(codec: Codec) -> Codec {
+    if matches!(codec, Codec::Gzip(_)) { Codec::Gzip(0) } else { codec }
+}
+
+/// Room for the header of a stream; for zstd and lz4 with a skippable frame that fills the rest.
+fn gap_bytes(codec: Codec) -> Result<usize> {
+    if codec.skips() {
+        return Ok(4096);
+    }
+    let mut frame = Vec::new();
+    gap_codec(codec).compressor()?.compress(&[0; GAP_PLAIN_BYTES], &mut frame)?;
+    Ok(frame.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::entry::Time;
+
+    #[test]
+    fn a_gap_is_filled_to_the_byte_and_the_checks_hold() {
+        for codec in ["zstd:1", "lz4", "gzip:6", "none"] {
+            let codec: Codec = codec.parse().unwrap();
+            let entry = Entry { path: b"db.sql".to_vec(), mtime: Time { seconds: 1, nanos: 1 }, ..Entry::default() };
+            let mut filling = Filling::new(1, 1);
+            let mut stored = b"front".to_vec();
+            filling.stored(b"front");
+            stored.extend(filling.leave_gap(entry, codec).unwrap());
+            stored.extend(b"content");
+            filling.stored(b"content");
+            let (offset, bytes) = filling.fill_gap(codec, 9 << 30).unwrap().unwrap();
+            stored[offset as usize..][..bytes.len()].copy_from_slice(&bytes);
+            assert_eq!(filling.offset, stored.len() as u64, "{codec}");
+            assert_eq!(filling.facts().parts, format!("{:016x}", crc64(&stored)), "{codec}");
+        }
+    }
+
+    #[test]
+    fn parts_are_checked_one_by_one() {
+        let stored: Vec<u8> = (0..PART_BYTES as usize * 2 + 77).map(|i| (i / 3) as u8).collect();
+        let mut filling = Filling::new(1, 1);
+        stored.chunks(1_000_003).for_each(|bytes| drop(filling.stored(bytes)));
+        let whole: String = stored.chunks(PART_BYTES as usize).map(|part| format!("{:016x}", crc64(part))).collect();
+        assert_eq!(filling.facts().parts, whole);
+    }
+}

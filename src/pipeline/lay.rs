@@ -1,0 +1,270 @@
+//! Gives every frame its place, and writes down where that is.
+//!
+//! Places are arithmetic: bytes are numbered as they pass, in order, so no sink is asked where it put them and the index is
+//! the same for every sink. Here segments begin and end, and the service frames come in between.
+
+use super::{
+    filling::Filling,
+    meter::{Meter, timed},
+    pages::Pages,
+};
+use crate::{
+    error::Result,
+    format::{
+        digest::crc32,
+        page::{FrameAt, SegmentId},
+        pax,
+        root::{FORMAT, Name, NotCaptured, PageAt, Segment, Totals},
+        segment::{EMPTY_ZSTD, Label, Locator, SERVICE_HEADER_BYTES, Service},
+    },
+    frame::{Buf, Frame, What},
+    sink::{Placed, Role, Sink},
+    stage::codec::{Codec, Compressor},
+};
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering::Relaxed},
+};
+
+/// What all streams of a backup share.
+#[derive(Debug)]
+pub struct Layout {
+    /// Name of the backup.
+    pub backup: String,
+    /// Repository, or empty.
+    pub repository: String,
+    /// How frames are compressed.
+    pub codec: Codec,
+    /// Stored bytes after which a segment ends at the next member; `None` for a one-file archive.
+    pub segment_bytes: Option<u64>,
+    /// Length of the manifest so far.
+    pub manifest_bytes: AtomicU64,
+}
+
+/// What a stream came to.
+#[derive(Debug, Default, Clone)]
+pub struct Laid {
+    /// Its segments.
+    pub segments: Vec<Segment>,
+    /// Its pages.
+    pub pages: Vec<PageAt>,
+    /// Its counts.
+    pub totals: Totals,
+    /// Entries that were not captured as they were.
+    pub not_captured: Vec<NotCaptured>,
+}
+
+/// Makes the root of a one-file archive from what its stream came to.
+pub type MakeRoot<'a> = &'a (dyn Fn(&Laid) -> Result<Vec<u8>> + Sync);
+
+/// Lays one stream into its sink.
+pub struct Lay {
+    shared: Arc<Layout>,
+    meter: Arc<Meter>,
+    stream: u32,
+    sink: Box<dyn Sink>,
+    compressor: Compressor,
+    pages: Pages,
+    filling: Filling,
+    laid: Laid,
+}
+
+impl Lay {
+    /// Lay stream `stream` into `sink`.
+    ///
+    /// # Errors
+    /// What the codec says of its level.
+    pub fn new(shared: Arc<Layout>, meter: Arc<Meter>, stream: u32, sink: Box<dyn Sink>) -> Result<Self> {
+        let compressor = shared.codec.compressor()?;
+        let filling = Filling::new(stream, 0);
+        Ok(Self { shared, meter, stream, sink, compressor, pages: Pages::default(), filling, laid: Laid::default() })
+    }
+
+    /// The next frame of the stream.
+    ///
+    /// # Errors
+    /// The sink's.
+    pub fn frame(&mut self, frame: Frame) -> Result<()> {
+        if frame.data.is_empty() && frame.parts.is_empty() {
+            return Ok(()); // a piece of a file that could not be opened, or of a stream that had ended
+        }
+        if !self.filling.is_open() {
+            self.begin()?;
+        }
+        let ends_member = frame.ends_member;
+        match frame.parts.last() {
+            Some(part) if matches!(&part.what, What::Head(_, file) if file.is_endless()) => self.gap(frame)?,
+            _ => self.data(frame)?,
+        }
+        if self.pages.is_full() {
+            self.page()?;
+        }
+        let full = self.shared.segment_bytes.is_some_and(|bytes| self.filling.offset >= bytes);
+        if ends_member && full { self.end(None) } else { Ok(()) }
+    }
+
+    /// End the stream. `root` makes the root of a one-file archive.
+    ///
+    /// # Errors
+    /// The sink's.
+    pub fn finish(mut self, root: Option<MakeRoot<'_>>) -> Result<Laid> {
+        if !self.filling.is_open() && self.laid.segments.is_empty() {
+            self.begin()?; // an empty source is a valid archive all the same
+        }
+        if self.filling.is_open() {
+            self.end(root)?;
+        }
+        self.count();
+        timed(&self.meter.sink.busy, || self.sink.finish())?;
+        Ok(self.laid)
+    }
+
+    fn count(&mut self) {
+        self.laid.totals = self.pages.totals.clone();
+        self.laid.totals.plain_bytes = self.laid.segments.iter().map(|segment| segment.plain_bytes).sum();
+        self.laid.totals.stored_bytes = self.laid.segments.iter().map(|segment| segment.bytes).sum();
+        self.laid.not_captured.clone_from(&self.pages.not_captured);
+    }
+
+    fn data(&mut self, frame: Frame) -> Result<()> {
+        let Frame { data, plain_len, parts, crc32, .. } = frame;
+        let at = FrameAt { segment: 0, offset: self.filling.offset, stored_len: data.len() as u32, plain_len };
+        self.filling.plain(plain_len, crc32);
+        self.meter.bytes.fetch_add(parts.iter().map(|part| u64::from(part.len)).sum(), Relaxed);
+        parts.into_iter().for_each(|part| self.pages.add(at, part));
+        self.meter.entries.fetch_max(self.pages.totals.entries, Relaxed);
+        self.put(data, plain_len as usize)
+    }
+
+    /// The header of a stream: its place is kept, and filled when the length is known.
+    fn gap(&mut self, frame: Frame) -> Result<()> {
+        for part in frame.parts {
+            if let What::Head(entry, _) = &part.what {
+                let gap = self.filling.leave_gap(entry.clone(), self.shared.codec)?;
+                self.send(self.filling.offset - gap.len() as u64, gap.into(), Role::Stream)?;
+            }
+            let at = FrameAt { segment: 0, offset: self.filling.offset, stored_len: 0, plain_len: 0 };
+            self.pages.add(at, part);
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self) -> Result<()> {
+        self.filling = Filling::new(self.stream, self.filling.number() + 1);
+        let label = Label {
+            format: FORMAT,
+            repository: self.shared.repository.clone(),
+            backup: self.shared.backup.clone(),
+            stream: self.stream,
+            number: self.filling.number(),
+            codec: self.shared.codec.name().to_owned(),
+        };
+        let first = self.first_bytes()?;
+        if !first.is_empty() {
+            self.put(first.into(), 0)?;
+        }
+        self.service(&label.frame(), true).map(drop)
+    }
+
+    /// What stands before everything else, so that tools which look at the first bytes see the codec.
+    fn first_bytes(&mut self) -> Result<Vec<u8>> {
+        let mut out = Vec::new();
+        match self.shared.codec {
+            Codec::Zstd(_) => out.extend(EMPTY_ZSTD),
+            Codec::Lz4 => self.compressor.compress(&[], &mut out)?,
+            Codec::Gzip(_) => out.extend(GZIP_HEADER),
+            Codec::None => {}
+        }
+        Ok(out)
+    }
+
+    /// Close the segment: the end of the tar, its last page, the root if this is a one-file archive, the seek table.
+    fn end(&mut self, root: Option<MakeRoot<'_>>) -> Result<()> {
+        self.tar_end()?;
+        self.page()?;
+        if let Some(root) = root {
+            self.laid.segments.push(self.filling.facts());
+            self.count();
+            let root = root(&self.laid)?;
+            self.laid.segments.pop();
+            let offset = self.service(&Service::Root.frame(&root), true)?;
+            self.service(&Locator { offset, len: root.len() as u64 }.frame(), true)?;
+        }
+        self.service(&self.filling.seek.frame(), false)?;
+        self.laid.segments.push(self.filling.facts());
+        self.filling.close();
+        Ok(())
+    }
+
+    fn tar_end(&mut self) -> Result<()> {
+        if let Some((offset, bytes)) = self.filling.fill_gap(self.shared.codec, self.pages.totals.bytes)? {
+            self.send(offset, bytes.into(), Role::Amend)?;
+        }
+        let mut data = Vec::new();
+        self.compressor.compress(&pax::END, &mut data)?;
+        self.filling.plain(pax::END.len() as u32, Some(crc32(&pax::END)));
+        self.put(data.into(), pax::END.len())?;
+        match self.shared.codec {
+            Codec::Gzip(_) => self.put(self.filling.gzip_trailer().into(), 0),
+            _ => Ok(()),
+        }
+    }
+
+    fn page(&mut self) -> Result<()> {
+        let number = self.filling.number();
+        let Some(page) = self.pages.take(SegmentId { backup: String::new(), stream: self.stream, number }) else {
+            return Ok(());
+        };
+        let first = Name(page.records.first().map(|record| record.entry.path.clone()).unwrap_or_default());
+        let stored = page.encode()?;
+        let bytes = stored.len() as u64;
+        let manifest_offset = self.shared.segment_bytes.map(|_| self.shared.manifest_bytes.fetch_add(bytes, Relaxed));
+        let offset = self.service(&Service::Page.frame(&stored), true)?;
+        self.laid.pages.push(PageAt {
+            stream: self.stream,
+            first,
+            entries: page.records.len() as u64,
+            manifest_offset,
+            segment: number,
+            offset,
+            bytes,
+            digest: blake3::hash(&stored).to_hex().to_string(),
+        });
+        manifest_offset.map_or(Ok(()), |at| self.send(at, stored.into(), Role::Page))
+    }
+
+    /// Put a service frame, in the segment or beside it; gives the offset of its payload. The seek table lists all but itself.
+    fn service(&mut self, frame: &[u8], listed: bool) -> Result<u64> {
+        let data = Buf::from(frame.to_vec());
+        let offset = if !self.shared.codec.skips() {
+            let offset = self.filling.beside(&data);
+            self.send(offset, data, Role::Side)?;
+            offset
+        } else if listed {
+            let offset = self.filling.offset;
+            self.put(data, 0)?;
+            offset
+        } else {
+            let offset = self.filling.stored(&data);
+            self.send(offset, data, Role::Stream)?;
+            offset
+        };
+        Ok(offset + SERVICE_HEADER_BYTES as u64)
+    }
+
+    fn put(&mut self, data: Buf, plain_len: usize) -> Result<()> {
+        self.filling.seek.push(data.len(), plain_len);
+        let offset = self.filling.stored(&data);
+        self.meter.plain_bytes.fetch_add(plain_len as u64, Relaxed);
+        self.send(offset, data, Role::Stream)
+    }
+
+    fn send(&mut self, offset: u64, data: Buf, role: Role) -> Result<()> {
+        self.meter.stored_bytes.fetch_add(data.len() as u64, Relaxed);
+        let placed = Placed { segment: self.filling.number(), offset, data, role };
+        timed(&self.meter.sink.busy, || self.sink.put(placed))
+    }
+}
+
+/// Deflate, no name, no time, made on Unix: the same bytes for the same input.
+const GZIP_HEADER: [u8; 10] = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3];

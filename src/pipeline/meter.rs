@@ -1,0 +1,298 @@
+//! What each part of a run did with its time, and which part was the limit.
+
+use crate::platform;
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+
+/// Nanoseconds one part spent, summed over its threads.
+#[derive(Debug, Default)]
+pub struct Gauge {
+    /// At work.
+    pub busy: AtomicU64,
+    /// Waiting for input; of the feeders, not of the threads.
+    pub starved: AtomicU64,
+    /// Waiting for a place in line; of the feeders.
+    pub blocked: AtomicU64,
+    /// At work, but asleep meanwhile: waiting for a device, not for a processor.
+    pub asleep: AtomicU64,
+    /// How many may be at work at once.
+    pub threads: AtomicUsize,
+}
+
+/// Run `work` and add its time to `counter`.
+pub fn timed<T>(counter: &AtomicU64, work: impl FnOnce() -> T) -> T {
+    let start = Instant::now();
+    let result = work();
+    counter.fetch_add(start.elapsed().as_nanos() as u64, Relaxed);
+    result
+}
+
+/// As [`timed`] with `gauge.busy`; if the thread had to sleep meanwhile, the time also counts as such.
+pub fn timed_reading<T>(gauge: &Gauge, work: impl FnOnce() -> T) -> T {
+    let (start, sleeps) = (Instant::now(), platform::times_asleep());
+    let result = work();
+    let nanos = start.elapsed().as_nanos() as u64;
+    gauge.busy.fetch_add(nanos, Relaxed);
+    if platform::times_asleep() != sleeps {
+        gauge.asleep.fetch_add(nanos, Relaxed);
+    }
+    result
+}
+
+/// The counters of a run.
+#[derive(Debug)]
+pub struct Meter {
+    /// Reading.
+    pub source: Arc<Gauge>,
+    /// Digest and compression.
+    pub workers: Arc<Gauge>,
+    /// Storing.
+    pub sink: Arc<Gauge>,
+    /// Plain bytes that were stored.
+    pub plain_bytes: AtomicU64,
+    /// Bytes that were stored.
+    pub stored_bytes: AtomicU64,
+    /// Entries that passed.
+    pub entries: AtomicU64,
+    /// Regular files that passed.
+    pub files: AtomicU64,
+    /// Logical bytes of those files.
+    pub bytes: AtomicU64,
+    /// Streams that share the parts.
+    pub streams: AtomicUsize,
+    start: Instant,
+    timeline: Mutex<Timeline>,
+}
+
+impl Default for Meter {
+    fn default() -> Self {
+        Self {
+            source: Arc::default(),
+            workers: Arc::default(),
+            sink: Arc::default(),
+            plain_bytes: AtomicU64::new(0),
+            stored_bytes: AtomicU64::new(0),
+            entries: AtomicU64::new(0),
+            files: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            streams: AtomicUsize::new(1),
+            start: Instant::now(),
+            timeline: Mutex::default(),
+        }
+    }
+}
+
+/// What one part did with its time, as shares of 1.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Shares {
+    /// At work.
+    pub busy: f64,
+    /// Waiting for input.
+    pub starved: f64,
+    /// Waiting for somebody to take what is done.
+    pub blocked: f64,
+}
+
+/// The three parts of a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Side {
+    /// Reading.
+    Source,
+    /// Computing.
+    Workers,
+    /// Writing.
+    Sink,
+}
+
+impl Side {
+    /// Its name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Source => "source",
+            Self::Workers => "workers",
+            Self::Sink => "sink",
+        }
+    }
+}
+
+/// The verdict of a run or of a part of it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Verdict {
+    /// What the limit was.
+    pub limit: Side,
+    /// Shares of source, workers and sink.
+    pub shares: [Shares; 3],
+    /// How long it took.
+    pub seconds: f64,
+}
+
+impl Verdict {
+    /// Share of one side.
+    pub fn of(&self, side: Side) -> Shares {
+        self.shares[side as usize]
+    }
+
+    /// How many times as fast this side could go, by its own idle time; at least 1.
+    pub fn headroom(&self, side: Side) -> f64 {
+        1.0 / self.of(side).busy.clamp(0.001, 1.0)
+    }
+
+    /// The shares by name: busy, starved, blocked.
+    pub fn table(&self) -> BTreeMap<String, [f64; 3]> {
+        let row = |side: Side| {
+            let Shares { busy, starved, blocked } = self.of(side);
+            (side.name().to_owned(), [busy, starved, blocked].map(|share| (share * 1000.0).round() / 1000.0))
+        };
+        [Side::Source, Side::Workers, Side::Sink].map(row).into()
+    }
+}
+
+/// All counters at one moment, in seconds and bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Sample {
+    /// Since the start.
+    pub seconds: f64,
+    /// Logical bytes so far.
+    pub bytes: u64,
+    /// Stored bytes so far.
+    pub stored_bytes: u64,
+    /// Busy, starved, blocked of source, workers, sink, in seconds.
+    times: [[f64; 3]; 3],
+    /// Of the source's busy time, that of reads that had to sleep.
+    asleep: f64,
+    threads: [usize; 3],
+    streams: usize,
+}
+
+impl Meter {
+    /// All counters now.
+    pub fn sample(&self) -> Sample {
+        let seconds = |counter: &AtomicU64| Duration::from_nanos(counter.load(Relaxed)).as_secs_f64();
+        let times = |g: &Arc<Gauge>| [seconds(&g.busy), seconds(&g.starved), seconds(&g.blocked)];
+        let threads = |g: &Arc<Gauge>| g.threads.load(Relaxed).max(1);
+        Sample {
+            seconds: self.start.elapsed().as_secs_f64(),
+            bytes: self.bytes.load(Relaxed),
+            stored_bytes: self.stored_bytes.load(Relaxed),
+            times: [&self.source, &self.workers, &self.sink].map(times),
+            asleep: seconds(&self.source.asleep),
+            threads: [&self.source, &self.workers, &self.sink].map(threads),
+            streams: self.streams.load(Relaxed).max(1),
+        }
+    }
+
+    /// The verdict over the whole run.
+    pub fn verdict(&self) -> Verdict {
+        verdict(&Sample::default(), &self.sample())
+    }
+
+    /// Note a point of the timeline; called about every 100 ms by one thread.
+    pub fn tick(&self) -> Sample {
+        let sample = self.sample();
+        if let Ok(mut timeline) = self.timeline.lock() {
+            timeline.push(sample);
+        }
+        sample
+    }
+
+    /// The timeline so far, thinned to at most [`MAX_POINTS`] points.
+    pub fn timeline(&self) -> Vec<Sample> {
+        self.timeline.lock().map(|timeline| timeline.points.clone()).unwrap_or_default()
+    }
+}
+
+/// Points of a timeline; beyond it every second point is dropped, and from then on every second one not taken.
+pub const MAX_POINTS: usize = 1024;
+
+#[derive(Debug, Default)]
+struct Timeline {
+    points: Vec<Sample>,
+    skip: u32,
+    passed: u32,
+}
+
+impl Timeline {
+    fn push(&mut self, sample: Sample) {
+        self.passed += 1;
+        if self.passed <= self.skip {
+            return;
+        }
+        self.passed = 0;
+        self.points.push(sample);
+        if self.points.len() >= MAX_POINTS {
+            let mut odd = false;
+            self.points.retain(|_| {
+                odd = !odd;
+                odd
+            });
+            self.skip = self.skip * 2 + 1;
+        }
+    }
+}
+
+impl Sample {
+    /// Share of the source's threads that slept in reads between an earlier sample and this one.
+    pub fn asleep_since(&self, before: &Sample) -> f64 {
+        (self.asleep - before.asleep) / ((self.seconds - before.seconds).max(1e-9) * self.threads[0] as f64)
+    }
+}
+
+/// What limited the time between two samples: the side that was busiest.
+///
+/// Of the source it also counts how long the feeders waited for the walk. What a side was not busy it was starved, as
+/// far as those before it were slow, or blocked, as far as those behind it were.
+pub fn verdict(from: &Sample, to: &Sample) -> Verdict {
+    let wall = (to.seconds - from.seconds).max(1e-9);
+    let time = |side: Side, what: usize| to.times[side as usize][what] - from.times[side as usize][what];
+    let busy = |side: Side| (time(side, 0) / (wall * to.threads[side as usize] as f64)).clamp(0.0, 1.0);
+    let walk = (time(Side::Source, 1) / (wall * to.streams as f64)).clamp(0.0, 1.0);
+    let [read, work, store] = [Side::Source, Side::Workers, Side::Sink].map(busy);
+    let shares = |busy: f64, before: f64, behind: f64| {
+        let starved = if before + behind > 0.0 { before / (before + behind) } else { 1.0 };
+        Shares { busy, starved: (1.0 - busy) * starved, blocked: (1.0 - busy) * (1.0 - starved) }
+    };
+    let source = read.max(walk);
+    let limit = match () {
+        () if store >= source.max(work) => Side::Sink,
+        () if source > work => Side::Source,
+        () => Side::Workers,
+    };
+    let all = [shares(read, walk, work.max(store)), shares(work, source, store), shares(store, source.max(work), 0.0)];
+    Verdict { limit, shares: all, seconds: wall }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(times: [[f64; 3]; 3]) -> Sample {
+        Sample { seconds: 10.0, times, threads: [2, 2, 1], streams: 1, ..Sample::default() }
+    }
+
+    #[test]
+    fn the_busiest_side_is_the_limit() {
+        let zero = Sample::default();
+        let cpu = sample([[1.0, 0.1, 9.0], [18.5, 0.0, 0.0], [2.0, 0.0, 0.0]]);
+        let disk = sample([[19.0, 0.1, 9.0], [1.0, 0.0, 0.0], [1.0, 0.0, 0.0]]);
+        let walk = sample([[2.0, 9.5, 0.0], [4.0, 0.0, 0.0], [1.0, 0.0, 0.0]]);
+        let sink = sample([[2.0, 0.1, 9.0], [4.0, 0.0, 0.0], [9.7, 0.0, 0.0]]);
+        for (sample, limit) in [(cpu, Side::Workers), (disk, Side::Source), (walk, Side::Source), (sink, Side::Sink)] {
+            assert_eq!(verdict(&zero, &sample).limit, limit);
+        }
+    }
+
+    #[test]
+    fn a_long_timeline_is_thinned_and_keeps_its_ends() {
+        let mut timeline = Timeline::default();
+        (0..100_000).for_each(|i| timeline.push(Sample { seconds: f64::from(i), ..Sample::default() }));
+        assert!(timeline.points.len() < MAX_POINTS);
+        assert_eq!(timeline.points[0].seconds, 0.0);
+        assert!(timeline.points.last().unwrap().seconds > 99_000.0);
+    }
+}

@@ -1,0 +1,147 @@
+//! Cuts frames from the sizes in the scan, before anything is read, so that reading is as parallel as compressing.
+//!
+//! Small members are packed together. A file that does not fit one frame puts its header at the end of such a pack and its
+//! content into frames of its own, so that a frame's payload can be referred to later.
+
+use crate::{
+    error::Result,
+    format::entry::Entry,
+    frame::{Large, Scanned, Slice},
+    source::Stream,
+};
+use std::sync::{Arc, atomic::Ordering::Acquire};
+
+/// Bytes a header takes in all but rare cases: an extended header and its record, and the header itself.
+const HEADER_BYTES: u64 = 1536;
+/// Members in a frame, at most: empty files have no bytes that would end it.
+const MAX_MEMBERS: usize = 1024;
+
+/// Cut the entries of a scan into slices of about `frame_bytes`, each to be read as one frame.
+pub fn pack(entries: Stream<Scanned>, frame_bytes: u32) -> Stream<Slice> {
+    Box::new(Pack { entries, frame_bytes: frame_bytes.into(), small: Vec::new(), bytes: 0, large: None, error: None })
+}
+
+struct Pack {
+    entries: Stream<Scanned>,
+    frame_bytes: u64,
+    small: Vec<Scanned>,
+    bytes: u64,
+    large: Option<(Arc<Large>, u64)>,
+    error: Option<crate::error::Error>,
+}
+
+impl Iterator for Pack {
+    type Item = Result<Slice>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if let Some(piece) = self.piece() {
+            return Some(Ok(piece));
+        }
+        if let Some(error) = self.error.take() {
+            return Some(Err(error));
+        }
+        loop {
+            match self.entries.next() {
+                None => return self.members(None).map(Ok),
+                Some(Err(error)) => {
+                    self.error = Some(error);
+                    return self.members(None).map(Ok).or_else(|| self.error.take().map(Err));
+                }
+                Some(Ok(scanned)) => {
+                    if let Some(slice) = self.entry(scanned) {
+                        return Some(Ok(slice));
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Pack {
+    /// Take an entry; a slice, if one is complete by it.
+    fn entry(&mut self, scanned: Scanned) -> Option<Slice> {
+        let len = if scanned.state.is_stored() { data_len(&scanned.entry) } else { 0 };
+        if len > self.frame_bytes {
+            let pieces = len.div_ceil(self.frame_bytes);
+            let large = Large::new(scanned.entry, len, pieces);
+            self.large = Some((large.clone(), 0));
+            return self.members(Some(large));
+        }
+        let bytes = len.next_multiple_of(512) + HEADER_BYTES;
+        let full = self.bytes + bytes > self.frame_bytes || self.small.len() >= MAX_MEMBERS;
+        let slice = if full { self.members(None) } else { None };
+        self.small.push(scanned);
+        self.bytes += bytes;
+        slice
+    }
+
+    fn members(&mut self, head: Option<Arc<Large>>) -> Option<Slice> {
+        self.bytes = 0;
+        let small = std::mem::take(&mut self.small);
+        (!small.is_empty() || head.is_some()).then_some(Slice::Members(small, head))
+    }
+
+    fn piece(&mut self) -> Option<Slice> {
+        let (file, offset) = self.large.take()?;
+        let end = file.data_len.min(file.end.load(Acquire));
+        if file.is_endless() && offset >= end {
+            return None; // the stream's end was seen by a piece that is already on its way
+        }
+        let len = (file.data_len - offset).min(self.frame_bytes);
+        let last = offset + len == file.data_len;
+        if !last {
+            self.large = Some((file.clone(), offset + len));
+        }
+        Some(Slice::Piece { file, offset, len: len as u32, last })
+    }
+}
+
+/// Bytes of content the archive will hold; [`u64::MAX`] for a stream.
+fn data_len(entry: &Entry) -> u64 {
+    if entry.size() == u64::MAX { u64::MAX } else { entry.data_len() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::{entry::Kind, page::State};
+    use proptest::{collection::vec, prelude::*};
+
+    fn entries(sizes: &[u64]) -> Vec<Scanned> {
+        let entry = |(i, size): (usize, &u64)| Scanned {
+            entry: Entry {
+                path: format!("{i:05}").into(),
+                kind: Kind::File { size: *size, map: None },
+                ..Entry::default()
+            },
+            state: State::Whole,
+        };
+        sizes.iter().enumerate().map(entry).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn every_byte_of_every_entry_is_read_once_and_in_order(sizes in vec(0u64..200_000, 0..60)) {
+            let entries = entries(&sizes);
+            let mut seen: Vec<(Vec<u8>, u64)> = Vec::new();
+            for slice in pack(Box::new(entries.clone().into_iter().map(Ok)), 65_536) {
+                match slice.unwrap() {
+                    Slice::Members(small, head) => {
+                        let bytes: u64 = small.iter().map(|s| s.entry.size()).sum();
+                        prop_assert!(bytes <= 65_536);
+                        seen.extend(small.into_iter().map(|s| (s.entry.path.clone(), s.entry.size())));
+                        seen.extend(head.map(|large| (large.entry.path.clone(), 0)));
+                    }
+                    Slice::Piece { file, offset, len, last } => {
+                        let (path, so_far) = seen.last_mut().unwrap();
+                        prop_assert_eq!((&*path, *so_far), (&file.entry.path, offset));
+                        *so_far += u64::from(len);
+                        prop_assert_eq!(last, *so_far == file.entry.size());
+                    }
+                }
+            }
+            let all: Vec<_> = entries.into_iter().map(|s| (s.entry.path.clone(), s.entry.size())).collect();
+            prop_assert_eq!(seen, all);
+        }
+    }
+}

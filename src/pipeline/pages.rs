@@ -1,0 +1,201 @@
+//! Joins the entries with the places of their frames, into pages of the manifest.
+//!
+//! A page is closed only between frames, so that no frame is described by two pages and a restore decodes each once.
+
+use crate::{
+    format::{
+        digest::{Joiner, Piece},
+        entry::{Entry, Kind, Path},
+        page::{
+            BLOCK_DIGEST_BYTES, Extent, FrameAt, MAX_EXTENTS, MAX_RECORDS, MAX_TEXT_BYTES, Page, Record, SegmentId,
+            State,
+        },
+        root::{MAX_NOT_CAPTURED, Name, NotCaptured, Totals},
+    },
+    frame::{Large, Part, What},
+};
+use std::{collections::HashSet, sync::atomic::Ordering::Acquire};
+
+/// Builds the pages of one stream. Holds one page.
+#[derive(Default)]
+pub struct Pages {
+    page: Page,
+    extents: usize,
+    text_bytes: usize,
+    open: Option<Open>,
+    lost_links: HashSet<Path>,
+    /// Counts of all that passed; the bytes stored are not counted here.
+    pub totals: Totals,
+    /// The first entries that were not captured as they were.
+    pub not_captured: Vec<NotCaptured>,
+}
+
+/// A large file that is under way.
+struct Open {
+    record: Record,
+    joiner: Joiner,
+    data_bytes: u64,
+}
+
+impl Pages {
+    /// The next part, and the frame it is in.
+    pub fn add(&mut self, frame: FrameAt, part: Part) {
+        let extent = Extent { frame, inner: part.inner, len: part.len };
+        match part.what {
+            What::Whole(entry, state) => self.whole(entry, state, extent, &part.piece),
+            What::Head(entry, _) => self.head(entry),
+            What::Piece { file, last, .. } => self.piece(extent, &part.piece, last.then_some(&*file)),
+        }
+    }
+
+    fn whole(&mut self, mut entry: Entry, mut state: State, extent: Extent, piece: &Piece) {
+        self.check_link(&entry, &mut state);
+        let mut joiner = Joiner::default();
+        joiner.push(piece);
+        if !state.is_stored()
+            && let Kind::File { size, .. } = &mut entry.kind
+        {
+            *size = 0;
+        }
+        let extents = if extent.len > 0 && state.is_stored() { vec![extent] } else { Vec::new() };
+        self.push(Record {
+            blocks: blocks(piece),
+            digest: joiner.finish(),
+            extents,
+            entry,
+            state,
+            ..Record::default()
+        });
+    }
+
+    /// Another name of a file that could not be read could not be read either.
+    fn check_link(&mut self, entry: &Entry, state: &mut State) {
+        match &entry.kind {
+            Kind::HardLink(target) if self.lost_links.contains(target) => {
+                *state = State::Unreadable("the file it is another name of could not be read".to_owned());
+            }
+            Kind::File { .. } if !state.is_stored() => {
+                self.lost_links.insert(entry.path.clone());
+            }
+            _ => {}
+        }
+    }
+
+    fn head(&mut self, entry: Entry) {
+        let record = Record { entry, ..Record::default() };
+        self.open = Some(Open { record, joiner: Joiner::default(), data_bytes: 0 });
+    }
+
+    fn piece(&mut self, extent: Extent, piece: &Piece, done: Option<&Large>) {
+        let Some(open) = &mut self.open else { return };
+        if extent.len > 0 {
+            open.record.extents.push(extent);
+        }
+        open.record.blocks.extend(blocks(piece));
+        open.joiner.push(piece);
+        open.data_bytes += u64::from(extent.len);
+        if let Some(file) = done {
+            self.close(file);
+        }
+    }
+
+    fn close(&mut self, file: &Large) {
+        let Some(Open { mut record, joiner, data_bytes }) = self.open.take() else { return };
+        if let (true, Kind::File { size, .. }) = (file.is_endless(), &mut record.entry.kind) {
+            *size = data_bytes;
+        }
+        if file.changed.load(Acquire) {
+            record.state = State::Changed;
+        }
+        record.digest = joiner.finish();
+        if record.blocks.len() < 2 {
+            record.blocks.clear();
+        }
+        self.push(record);
+    }
+
+    fn push(&mut self, record: Record) {
+        if record.from == 0 {
+            self.count(&record.entry);
+        }
+        self.note(&record);
+        self.extents += record.extents.len();
+        self.text_bytes += text_bytes(&record.entry);
+        self.page.records.push(record);
+    }
+
+    fn count(&mut self, entry: &Entry) {
+        self.totals.entries += 1;
+        match entry.kind {
+            Kind::File { size, .. } => {
+                self.totals.files += 1;
+                self.totals.bytes += size;
+            }
+            Kind::Directory => self.totals.directories += 1,
+            _ => {}
+        }
+    }
+
+    fn note(&mut self, record: &Record) {
+        let (counter, reason) = match &record.state {
+            State::Whole => return,
+            State::Changed => (&mut self.totals.changed, "changed while it was read"),
+            State::Unreadable(reason) => (&mut self.totals.unreadable, reason.as_str()),
+            State::Vanished => (&mut self.totals.vanished, "vanished before it was read"),
+            State::Noted => (&mut self.totals.sockets, "sockets are not stored"),
+        };
+        *counter += 1;
+        if self.not_captured.len() < MAX_NOT_CAPTURED {
+            let (path, reason) = (Name(record.entry.path.clone()), reason.to_owned());
+            self.not_captured.push(NotCaptured { path, reason });
+        }
+    }
+
+    /// Should the page be closed before the next frame?
+    pub fn is_full(&self) -> bool {
+        let open = self.open.as_ref().map_or(0, |open| open.record.extents.len());
+        self.page.records.len() >= MAX_RECORDS
+            || self.extents + open >= MAX_EXTENTS
+            || self.text_bytes >= MAX_TEXT_BYTES
+    }
+
+    /// The page as far as it is, if there is anything in it; a file that is under way goes on in the next one.
+    pub fn take(&mut self, segment: SegmentId) -> Option<Page> {
+        self.part();
+        let mut page = std::mem::take(&mut self.page);
+        (self.extents, self.text_bytes) = (0, 0);
+        page.segments = vec![segment];
+        (!page.records.is_empty()).then_some(page)
+    }
+
+    fn part(&mut self) {
+        let Some(open) = &mut self.open else { return };
+        if open.record.extents.is_empty() {
+            return; // its header has passed and nothing else: it can stand in the next page as a whole
+        }
+        let next = Record { entry: open.record.entry.clone(), from: open.data_bytes, ..Record::default() };
+        let mut part = std::mem::replace(&mut open.record, next);
+        part.more = true;
+        if part.from == 0 {
+            self.count(&part.entry);
+        }
+        self.page.records.push(part);
+    }
+}
+
+fn blocks(piece: &Piece) -> Vec<[u8; BLOCK_DIGEST_BYTES]> {
+    let cut = |block: &[u8; 32]| std::array::from_fn(|i| block[i]);
+    match piece {
+        Piece::Blocks(blocks) => blocks.iter().map(cut).collect(),
+        _ => Vec::new(),
+    }
+}
+
+fn text_bytes(entry: &Entry) -> usize {
+    let map = match &entry.kind {
+        Kind::File { map: Some(map), .. } => map.len() * 16,
+        Kind::Symlink(target) | Kind::HardLink(target) => target.len(),
+        _ => 0,
+    };
+    entry.path.len() + map + entry.xattrs.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>()
+}

@@ -1,0 +1,205 @@
+//! What to run, as data; and the only file that names every source, stage and sink.
+
+use crate::{
+    error::{Error, Kind, Result},
+    format::digest::Algorithm,
+    frame::Pool,
+    platform::Tricks,
+    repo::store::Store,
+    sink::{
+        Destination,
+        file::OneFile,
+        stream::{Null, Stdout},
+    },
+    stage::{
+        Chain, Stage,
+        codec::{Codec, Compress},
+        digest::Digest,
+    },
+};
+use std::{num::NonZeroUsize, path::PathBuf, sync::Arc};
+
+/// A stage, described. Building it needs nothing but this value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StageSpec {
+    /// Hash what passes.
+    Digest {
+        /// How.
+        algorithm: Algorithm,
+        /// Bytes of a block.
+        block_bytes: u64,
+        /// Is the CRC-32 of each frame wanted?
+        crc32: bool,
+    },
+    /// Compress.
+    Compress {
+        /// How.
+        codec: Codec,
+    },
+}
+
+impl StageSpec {
+    /// Build it, here, on whichever side "here" is.
+    ///
+    /// # Errors
+    /// [`Kind::Usage`] if a codec has no such level.
+    pub fn build(self, pool: &Arc<Pool>) -> Result<Box<dyn Stage>> {
+        Ok(match self {
+            Self::Digest { algorithm, block_bytes: block, crc32 } => Box::new(Digest { algorithm, block, crc32 }),
+            Self::Compress { codec } => Box::new(Compress::new(codec, pool.clone())?),
+        })
+    }
+}
+
+/// All of `stages`, fused into one, for one worker.
+///
+/// # Errors
+/// As [`StageSpec::build`].
+pub fn chain(stages: &[StageSpec], pool: &Arc<Pool>) -> Result<Chain> {
+    Ok(Chain(stages.iter().map(|stage| stage.build(pool)).collect::<Result<_>>()?))
+}
+
+/// A destination, described.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SinkSpec {
+    /// A directory that is a repository or becomes one.
+    Repository(PathBuf),
+    /// One file.
+    File(PathBuf),
+    /// Standard output.
+    Stdout,
+    /// Nowhere.
+    Null,
+}
+
+/// Endings of file names that are archives, and the codec each asks for.
+const ENDINGS: [(&str, Codec); 6] = [
+    (".tar.zst", Codec::Zstd(1)),
+    (".tzst", Codec::Zstd(1)),
+    (".tar.lz4", Codec::Lz4),
+    (".tar.gz", Codec::Gzip(6)),
+    (".tgz", Codec::Gzip(6)),
+    (".tar", Codec::None),
+];
+
+impl SinkSpec {
+    /// What `--to` says, and the codec that its ending asks for.
+    pub fn parse(to: &str) -> (Self, Option<Codec>) {
+        let ending = ENDINGS.iter().find(|(ending, _)| to.ends_with(ending));
+        match (to, ending) {
+            ("-", _) => (Self::Stdout, None),
+            ("null:", _) => (Self::Null, None),
+            (_, Some((_, codec))) if !std::path::Path::new(to).is_dir() => (Self::File(to.into()), Some(*codec)),
+            _ => (Self::Repository(to.into()), None),
+        }
+    }
+
+    /// Open it for backup `id`, begun at `time`.
+    ///
+    /// # Errors
+    /// What the destination says.
+    pub fn open(&self, id: &str, time: &str, codec: Codec, tricks: Tricks) -> Result<Box<dyn Destination>> {
+        Ok(match self {
+            Self::Repository(path) => Box::new(Store::begin(path, id, time, codec.suffix(), tricks)?),
+            Self::File(path) => Box::new(OneFile::create(path, id, !codec.skips(), tricks)?),
+            Self::Stdout => Box::new(Stdout),
+            Self::Null => Box::new(Null),
+        })
+    }
+
+    /// Its name in messages.
+    pub fn name(&self) -> String {
+        match self {
+            Self::Repository(path) | Self::File(path) => crate::sink::file::name(path),
+            Self::Stdout => "standard output".to_owned(),
+            Self::Null => "nowhere".to_owned(),
+        }
+    }
+}
+
+/// How much of the machine a run may use.
+#[derive(Debug, Clone, Copy)]
+pub struct Tuning {
+    /// Threads that compute.
+    pub workers: NonZeroUsize,
+    /// Threads that read each device; `None`: as many as it pays.
+    pub readers: Option<NonZeroUsize>,
+    /// Bytes of all buffers together.
+    pub memory_bytes: u64,
+    /// Plain bytes of a frame: a power of two.
+    pub frame_bytes: u32,
+    /// Stored bytes of a segment.
+    pub segment_bytes: u64,
+    /// May tricks be played?
+    pub tricks: Tricks,
+}
+
+/// How many frames a pipeline may hold, so that all of them fit the memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Depths {
+    /// Threads that may compute at once.
+    pub workers: NonZeroUsize,
+    /// Frames being read, worked on or waiting for the sink, for each stream.
+    pub line: usize,
+}
+
+impl Tuning {
+    /// Divide the memory among `streams`.
+    ///
+    /// A stream holds the frames in its line and one in the hands of its sink; a worker holds a second buffer, for what it
+    /// makes. A quarter is left for codecs, directories and pages.
+    ///
+    /// # Errors
+    /// [`Kind::Usage`] if one worker does not fit.
+    pub fn depths(&self, streams: usize) -> Result<Depths> {
+        let streams = streams.max(1);
+        let frames = (self.memory_bytes * 3 / 4 / u64::from(self.frame_bytes)) as usize;
+        let line = |workers: usize| (frames.saturating_sub(workers) / streams).saturating_sub(1);
+        let fits = |workers: &usize| line(*workers) * streams >= workers + 1 && line(*workers) >= 2;
+        let workers = (1..=self.workers.get()).rev().find(fits).and_then(NonZeroUsize::new);
+        let workers = workers.ok_or_else(|| {
+            let least = (streams as u64 * 3 + 1) * u64::from(self.frame_bytes) * 4 / 3;
+            Error::new(Kind::Usage, format!("cannot work in {} bytes of memory", self.memory_bytes))
+                .hint(format!("give --memory at least {} MiB, or a smaller --frame-size", (least >> 20) + 1))
+        })?;
+        Ok(Depths { workers, line: line(workers.get()).min(MAX_THREADS + 2 * workers.get()) })
+    }
+}
+
+/// Threads for one device, at most: what cold small files on flash are best read by.
+pub const MAX_THREADS: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tuning(workers: usize, memory_mib: u64) -> Tuning {
+        Tuning {
+            workers: NonZeroUsize::new(workers).unwrap(),
+            readers: None,
+            memory_bytes: memory_mib << 20,
+            frame_bytes: 1 << 20,
+            segment_bytes: 1 << 30,
+            tricks: Tricks::Auto,
+        }
+    }
+
+    #[test]
+    fn frames_in_flight_fit_the_memory() {
+        for (workers, memory, streams) in [(1, 16, 1), (2, 128, 1), (64, 128, 1), (2, 128, 8), (16, 1024, 3)] {
+            let depths = tuning(workers, memory).depths(streams).unwrap();
+            let frames = streams * (depths.line + 1) + depths.workers.get();
+            assert!(frames as u64 <= memory, "{workers} workers, {memory} MiB, {streams} streams: {depths:?}");
+        }
+        assert_eq!(tuning(2, 128).depths(1).unwrap().workers.get(), 2);
+        assert_eq!(tuning(8, 4).depths(1).unwrap_err().kind, Kind::Usage);
+    }
+
+    #[test]
+    fn destinations_are_known_by_their_names() {
+        assert_eq!(SinkSpec::parse("-").0, SinkSpec::Stdout);
+        assert_eq!(SinkSpec::parse("null:").0, SinkSpec::Null);
+        assert_eq!(SinkSpec::parse("/x/a.tar.lz4"), (SinkSpec::File("/x/a.tar.lz4".into()), Some(Codec::Lz4)));
+        assert_eq!(SinkSpec::parse("/x/a"), (SinkSpec::Repository("/x/a".into()), None));
+    }
+}

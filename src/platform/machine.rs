@@ -1,0 +1,125 @@
+//! This machine and this process: cores, names, limits, time and memory used.
+//!
+//! Every function can be called from any thread. What the system does not tell is zero or empty, never an error:
+//! these numbers are for reports and for choosing depths, and no backup fails for want of one.
+
+#![allow(unsafe_code)]
+
+use std::{fs, num::NonZeroUsize, thread, time::Duration};
+
+use rustix::{
+    process::{Resource, Rlimit, getrlimit, setrlimit},
+    time::{ClockId, clock_gettime},
+};
+
+/// Cores this process may use: at least 1.
+///
+/// The smallest of the affinity mask and the CPU quota of the control group and its parents (v1 and v2), rounded down.
+/// The standard library reads all three since Rust 1.64, so it is asked.
+pub fn cores() -> NonZeroUsize {
+    thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)
+}
+
+/// Raise the limit of open files as far as it goes without privileges; returns the limit that holds now.
+///
+/// 64 readers with closes collected by 64 need 4,096 descriptors, and the usual soft limit is 1,024.
+pub fn raise_open_files_limit() -> u64 {
+    let old = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: old.maximum, maximum: old.maximum };
+    let now = if setrlimit(Resource::Nofile, raised).is_ok() { old.maximum } else { old.current };
+    now.unwrap_or(u64::MAX)
+}
+
+/// The name of this host, as `uname -n` prints it.
+pub fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// A name for this start of the kernel: two processes are on the same running machine if it is equal.
+///
+/// Empty where `/proc` is not mounted.
+pub fn boot_id() -> String {
+    fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
+}
+
+/// CPU time of all threads of this process so far, user and system, in seconds.
+pub fn process_cpu_seconds() -> f64 {
+    clock(ClockId::ProcessCPUTime).as_secs_f64()
+}
+
+/// CPU time of the calling thread so far, user and system.
+pub fn thread_cpu_time() -> Duration {
+    clock(ClockId::ThreadCPUTime)
+}
+
+fn clock(id: ClockId) -> Duration {
+    Duration::try_from(clock_gettime(id)).unwrap_or_default()
+}
+
+/// The most memory that was ever resident, in bytes; 0 where `/proc` is not mounted.
+///
+/// Not `getrusage`: its figure is inherited through `exec`, so a small process started by a large one reports the
+/// large one's peak (`VmHWM` belongs to the address space).
+pub fn peak_rss_bytes() -> u64 {
+    fs::read_to_string("/proc/self/status").map(|status| high_water(&status)).unwrap_or_default()
+}
+
+/// `VmHWM:     1234 kB` in bytes; 0 if it is not there.
+fn high_water(status: &str) -> u64 {
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok()).map_or(0, |kib| kib * 1024)
+}
+
+/// How often the calling thread had to sleep so far: waiting for a device, a lock or a pipe, not for a processor.
+pub fn times_asleep() -> u64 {
+    // SAFETY: a `rusage` is plain numbers, for which zero is a value, and the call fills it.
+    let usage = unsafe {
+        let mut usage = std::mem::zeroed::<libc::rusage>();
+        libc::getrusage(libc::RUSAGE_THREAD, &mut usage);
+        usage
+    };
+    usage.ru_nvcsw as u64
+}
+
+/// The user and group this process acts as.
+pub fn user() -> (u32, u32) {
+    (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpu_time_grows_with_work() {
+        let (thread, process) = (thread_cpu_time(), process_cpu_seconds());
+        let sum = (0..3_000_000u64).fold(0, |a, b| std::hint::black_box(a ^ b));
+        std::hint::black_box(sum);
+        assert!(thread_cpu_time() > thread);
+        assert!(process_cpu_seconds() > process);
+    }
+
+    #[test]
+    fn the_machine_has_a_name_cores_and_a_boot() {
+        assert!(!host_name().is_empty());
+        assert!(cores().get() >= 1);
+        assert_eq!(boot_id().len(), 36);
+        assert_eq!(boot_id(), boot_id());
+    }
+
+    #[test]
+    fn the_peak_of_memory_is_at_least_what_was_just_used() {
+        let block = vec![1u8; 8 << 20];
+        std::hint::black_box(&block);
+        assert!(peak_rss_bytes() >= 8 << 20);
+        assert_eq!(high_water("Name:\tx\nVmHWM:\t    1234 kB\n"), 1234 * 1024);
+        assert_eq!(high_water("nothing"), 0);
+    }
+
+    #[test]
+    fn the_limit_of_open_files_is_raised_to_the_hard_limit() {
+        let now = raise_open_files_limit();
+        assert_eq!(now, getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX));
+        assert_eq!(getrlimit(Resource::Nofile).current, getrlimit(Resource::Nofile).maximum);
+    }
+}

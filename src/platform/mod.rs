@@ -1,0 +1,48 @@
+//! What the system offers, and every trick played with it.
+//!
+//! The only place that may use `unsafe`, ask which system this is, or know of io_uring, page-cache advice, `O_DIRECT`,
+//! sparse maps and extended attributes. Functions return [`std::io::Result`] and the bare error of the system: what was
+//! being done, to which file, and what to try are the caller's words. Every trick is a choice, see [`Tricks`]: it is
+//! tried, and where the system refuses it the plain call does the work. Nothing here starts threads, except the short
+//! measurement in [`probe`]; nothing here prints, except [`debug`].
+
+#[cfg(not(target_os = "linux"))]
+compile_error!("only Linux is supported so far: see src/platform");
+
+mod machine;
+mod mounts;
+pub mod owner;
+pub mod probe;
+pub mod read;
+pub mod uring;
+pub mod walk;
+pub mod write;
+pub mod xattr;
+
+use std::sync::OnceLock;
+
+pub use machine::{
+    boot_id, cores, host_name, peak_rss_bytes, process_cpu_seconds, raise_open_files_limit, thread_cpu_time,
+    times_asleep, user,
+};
+pub use mounts::{Mount, is_pseudo, mounts_below};
+
+/// May a function try a call that the system may refuse?
+///
+/// Both give the same result; the tests run both ways.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Tricks {
+    /// Try, and fall back to the plain call.
+    #[default]
+    Auto,
+    /// The plain call, always (`--no-tricks`).
+    Never,
+}
+
+/// Print one line to stderr if `FULLBORE_DEBUG` is set, whatever to. The line is built only then.
+pub fn debug(line: impl FnOnce() -> String) {
+    static WANTED: OnceLock<bool> = OnceLock::new();
+    if *WANTED.get_or_init(|| std::env::var_os("FULLBORE_DEBUG").is_some()) {
+        eprintln!("debug: {}", line());
+    }
+}

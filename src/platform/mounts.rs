@@ -1,0 +1,207 @@
+//! What is mounted below a directory, from `/proc/self/mountinfo`.
+//!
+//! Only what a walk would meet is listed: not a mount that another one covers. Bind mounts are mounts like any other,
+//! and their device may equal that of the directory they stand in.
+
+use std::{
+    ffi::OsString,
+    fs, io,
+    os::unix::ffi::{OsStrExt, OsStringExt},
+    path::{Path, PathBuf},
+};
+
+/// A file system as seen at one place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mount {
+    /// Where, absolute.
+    pub path: PathBuf,
+    /// The device that objects in it have, as [`super::walk::Stat::dev`] gives it, except on file systems that number
+    /// their subvolumes themselves (btrfs).
+    pub device: u64,
+    /// The file system: `ext4`, `proc`, `fuse.sshfs`.
+    pub kind: String,
+}
+
+/// File systems that hold the state of the kernel, not files.
+const PSEUDO: [&str; 20] = [
+    "autofs",
+    "binfmt_misc",
+    "bpf",
+    "cgroup",
+    "cgroup2",
+    "configfs",
+    "debugfs",
+    "devpts",
+    "devtmpfs",
+    "efivarfs",
+    "fusectl",
+    "hugetlbfs",
+    "mqueue",
+    "nsfs",
+    "proc",
+    "pstore",
+    "rpc_pipefs",
+    "securityfs",
+    "selinuxfs",
+    "sysfs",
+];
+
+/// Is `kind` a file system that holds no files worth a backup? `tracefs` is one too, `tmpfs` is not.
+pub fn is_pseudo(kind: &str) -> bool {
+    kind == "tracefs" || PSEUDO.contains(&kind)
+}
+
+/// The mounts strictly below `path`, the topmost where several stand on one another, ascending by path.
+///
+/// Symbolic links in `path` are resolved first.
+///
+/// # Errors
+/// `path` does not exist, or `/proc` is not mounted.
+pub fn mounts_below(path: &Path) -> io::Result<Vec<Mount>> {
+    let top = path.canonicalize()?;
+    let mut mounts = visible(&parse(&fs::read("/proc/self/mountinfo")?));
+    mounts.retain(|mount| mount.path != top && mount.path.starts_with(&top));
+    mounts.sort_by(|a, b| a.path.cmp(&b.path));
+    Ok(mounts)
+}
+
+/// One line of the table: the mount, its number, and the number of the mount it stands in.
+#[derive(Debug, Clone)]
+struct Line {
+    id: u32,
+    parent: u32,
+    mount: Mount,
+}
+
+fn parse(table: &[u8]) -> Vec<Line> {
+    table.split(|c| *c == b'\n').filter_map(parse_line).collect()
+}
+
+/// `36 35 98:0 /root /mnt\040point rw,noatime shared:1 - ext4 /dev/sda1 rw`, see proc_pid_mountinfo(5); the optional
+/// fields before the dash are any number.
+fn parse_line(line: &[u8]) -> Option<Line> {
+    let fields: Vec<&[u8]> = line.split(|c| *c == b' ').collect();
+    let dash = fields.iter().skip(6).position(|field| *field == b"-")? + 6;
+    let path = OsString::from_vec(unescape(fields[4]));
+    Some(Line {
+        id: number(fields[0])?,
+        parent: number(fields[1])?,
+        mount: Mount {
+            path: path.into(),
+            device: device(fields[2])?,
+            kind: String::from_utf8_lossy(fields.get(dash + 1)?).into_owned(),
+        },
+    })
+}
+
+fn number(field: &[u8]) -> Option<u32> {
+    std::str::from_utf8(field).ok()?.parse().ok()
+}
+
+/// `98:0` as one number.
+fn device(field: &[u8]) -> Option<u64> {
+    let colon = field.iter().position(|c| *c == b':')?;
+    Some(rustix::fs::makedev(number(&field[..colon])?, number(&field[colon + 1..])?))
+}
+
+/// The kernel writes space, tab, newline and backslash as three octal digits: `\040`.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let [first, tail @ ..] = rest {
+        let octal = tail.get(..3).filter(|_| *first == b'\\').and_then(octal);
+        plain.push(octal.unwrap_or(*first));
+        rest = if octal.is_some() { &tail[3..] } else { tail };
+    }
+    plain
+}
+
+fn octal(digits: &[u8]) -> Option<u8> {
+    u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok()
+}
+
+fn visible(lines: &[Line]) -> Vec<Mount> {
+    let reached = |line: &&Line| !lines.iter().any(|other| hides(other, line, lines));
+    lines.iter().filter(reached).map(|line| line.mount.clone()).collect()
+}
+
+/// Does `over` stand on `line`, or on a mount or directory that `line` is reached through?
+fn hides(over: &Line, line: &Line, lines: &[Line]) -> bool {
+    let mut below = line;
+    // A table cannot hold a cycle, but a file that is read while it changes can: no more steps than lines.
+    for _ in 0..lines.len() {
+        if over.id == below.id {
+            return false;
+        }
+        if over.parent == below.id && over.mount.path == below.mount.path {
+            return true;
+        }
+        if over.parent == below.parent && is_below(&below.mount.path, &over.mount.path) {
+            return true;
+        }
+        match lines.iter().find(|parent| parent.id == below.parent && parent.id != below.id) {
+            Some(parent) => below = parent,
+            None => return false,
+        }
+    }
+    false
+}
+
+fn is_below(path: &Path, top: &Path) -> bool {
+    path.as_os_str().as_bytes() != top.as_os_str().as_bytes() && path.starts_with(top)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn paths(table: &str) -> Vec<(String, String)> {
+        let mounts = visible(&parse(table.as_bytes()));
+        mounts.into_iter().map(|mount| (mount.path.to_string_lossy().into_owned(), mount.kind)).collect()
+    }
+
+    #[test]
+    fn escapes_in_the_mount_table_are_undone() {
+        let table = "36 35 98:3 / /mnt\\040a\\134b\\011c rw,noatime master:1 shared:2 - ext3 /dev/root rw\n";
+        let mount = &parse(table.as_bytes())[0].mount;
+        assert_eq!(mount.path.as_os_str(), "/mnt a\\b\tc");
+        assert_eq!((mount.device, &*mount.kind), (rustix::fs::makedev(98, 3), "ext3"));
+        assert_eq!(unescape(b"\\04"), b"\\04");
+        assert_eq!(unescape(b"\\999"), b"\\999");
+    }
+
+    #[test]
+    fn a_line_that_is_not_one_is_passed_over() {
+        assert!(parse(b"\nnonsense\n1 2 3\n1 2 x:y / /a rw - ext4 d rw\n1 2 3:4 / /a rw\n").is_empty());
+    }
+
+    #[test]
+    fn of_mounts_on_one_another_only_the_topmost_is_seen() {
+        let table = "1 0 8:1 / / rw - ext4 d rw\n2 1 8:2 / /m rw - ext4 d rw\n3 2 8:3 / /m rw - xfs d rw\n";
+        assert_eq!(paths(table), [("/".into(), "ext4".into()), ("/m".into(), "xfs".into())]);
+    }
+
+    #[test]
+    fn a_mount_inside_a_covered_one_is_not_seen() {
+        let table = "1 0 8:1 / / rw - ext4 d rw\n2 1 8:2 / /m rw - ext4 d rw\n4 2 8:4 / /m/in rw - ext4 d rw\n\
+                     3 2 8:3 / /m rw - xfs d rw\n5 3 8:5 / /m/in rw - tmpfs d rw\n";
+        let seen: Vec<String> = paths(table).into_iter().map(|(path, kind)| format!("{path} {kind}")).collect();
+        assert_eq!(seen, ["/ ext4", "/m xfs", "/m/in tmpfs"]);
+    }
+
+    #[test]
+    fn a_mount_over_a_directory_hides_what_was_mounted_in_that_directory() {
+        let table = "1 0 8:1 / / rw - ext4 d rw\n2 1 8:2 / /a/b rw - ext4 d rw\n3 1 8:3 / /a rw - xfs d rw\n";
+        let seen: Vec<String> = paths(table).into_iter().map(|(path, _)| path).collect();
+        assert_eq!(seen, ["/", "/a"]);
+    }
+
+    #[test]
+    fn the_kernels_own_file_systems_are_found_below_the_root_and_are_pseudo() {
+        let mounts = mounts_below(Path::new("/")).unwrap();
+        let proc = mounts.iter().find(|mount| mount.path == Path::new("/proc")).unwrap();
+        assert!(is_pseudo(&proc.kind));
+        assert!(is_pseudo("tracefs") && !is_pseudo("tmpfs") && !is_pseudo("ext4"));
+        assert!(mounts_below(Path::new("/proc/self/fd")).unwrap().is_empty());
+    }
+}

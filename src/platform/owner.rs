@@ -1,0 +1,135 @@
+//! Names of users and groups.
+//!
+//! The system may ask a directory server for each, so every answer is kept, the empty ones too.
+#![allow(unsafe_code)]
+
+use std::{
+    collections::HashMap,
+    ffi::{CStr, CString, c_char, c_int},
+    hash::Hash,
+    mem::MaybeUninit,
+    ptr,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+/// What the system said so far. Can be shared by threads; one that asks makes the others wait.
+#[derive(Debug, Default)]
+pub struct Names {
+    users: Mutex<HashMap<u32, Arc<str>>>,
+    groups: Mutex<HashMap<u32, Arc<str>>>,
+    uids: Mutex<HashMap<Box<str>, Option<u32>>>,
+    gids: Mutex<HashMap<Box<str>, Option<u32>>>,
+}
+
+impl Names {
+    /// The name of a user; empty if the system knows none or it is not UTF-8.
+    pub fn user(&self, uid: u32) -> Arc<str> {
+        cached(&self.users, uid, || user_name(uid).unwrap_or_default())
+    }
+
+    /// The name of a group; empty if the system knows none or it is not UTF-8.
+    pub fn group(&self, gid: u32) -> Arc<str> {
+        cached(&self.groups, gid, || group_name(gid).unwrap_or_default())
+    }
+
+    /// The number of the user of that name, if there is one here.
+    pub fn uid(&self, user: &str) -> Option<u32> {
+        cached(&self.uids, user.into(), || user_number(user))
+    }
+
+    /// The number of the group of that name, if there is one here.
+    pub fn gid(&self, group: &str) -> Option<u32> {
+        cached(&self.gids, group.into(), || group_number(group))
+    }
+}
+
+fn cached<K: Eq + Hash, V: Clone>(map: &Mutex<HashMap<K, V>>, key: K, ask: impl FnOnce() -> V) -> V {
+    map.lock().unwrap_or_else(PoisonError::into_inner).entry(key).or_insert_with(ask).clone()
+}
+
+fn user_name(uid: u32) -> Option<Arc<str>> {
+    let call = |entry: *mut libc::passwd, text: *mut c_char, len, found: *mut *mut libc::passwd| {
+        // SAFETY: `ask` passes room for an entry, `len` bytes for its text, and a place for the answer.
+        unsafe { libc::getpwuid_r(uid, entry, text, len, found) }
+    };
+    // SAFETY: the system filled the entry, and its name is a string in `text`, which lives while this is called.
+    ask(call, |entry| unsafe { text_of(entry.pw_name) })?
+}
+
+fn group_name(gid: u32) -> Option<Arc<str>> {
+    let call = |entry: *mut libc::group, text: *mut c_char, len, found: *mut *mut libc::group| {
+        // SAFETY: as in `user_name`.
+        unsafe { libc::getgrgid_r(gid, entry, text, len, found) }
+    };
+    // SAFETY: as in `user_name`.
+    ask(call, |entry| unsafe { text_of(entry.gr_name) })?
+}
+
+fn user_number(name: &str) -> Option<u32> {
+    let name = CString::new(name).ok()?;
+    let call = |entry: *mut libc::passwd, text: *mut c_char, len, found: *mut *mut libc::passwd| {
+        // SAFETY: as in `user_name`; `name` is a string that outlives the call.
+        unsafe { libc::getpwnam_r(name.as_ptr(), entry, text, len, found) }
+    };
+    ask(call, |entry| entry.pw_uid)
+}
+
+fn group_number(name: &str) -> Option<u32> {
+    let name = CString::new(name).ok()?;
+    let call = |entry: *mut libc::group, text: *mut c_char, len, found: *mut *mut libc::group| {
+        // SAFETY: as in `user_number`.
+        unsafe { libc::getgrnam_r(name.as_ptr(), entry, text, len, found) }
+    };
+    ask(call, |entry| entry.gr_gid)
+}
+
+/// # Safety
+/// `text` is null or a string that lives while this is called.
+unsafe fn text_of(text: *const c_char) -> Option<Arc<str>> {
+    if text.is_null() {
+        return None;
+    }
+    // SAFETY: as promised.
+    unsafe { CStr::from_ptr(text) }.to_str().ok().map(Arc::from)
+}
+
+/// Call one of the four, with more room for text until it is enough, and take what is wanted of the answer.
+///
+/// A group of 100,000 members needs about 1 MiB; who needs 16 MiB has no name here.
+fn ask<E, T>(call: impl Fn(*mut E, *mut c_char, usize, *mut *mut E) -> c_int, take: impl FnOnce(&E) -> T) -> Option<T> {
+    let mut text: Vec<c_char> = vec![0; 1024];
+    let mut entry = MaybeUninit::<E>::uninit();
+    loop {
+        let mut found: *mut E = ptr::null_mut();
+        match call(entry.as_mut_ptr(), text.as_mut_ptr(), text.len(), &mut found) {
+            libc::ERANGE if text.len() < 16 << 20 => text.resize(text.len() * 4, 0),
+            libc::EINTR => {}
+            0 if !found.is_null() => {
+                // SAFETY: `found` points to `entry`, which the system has filled.
+                return Some(take(unsafe { &*found }));
+            }
+            _ => return None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn root_has_a_name_and_a_number() {
+        let names = Names::default();
+        for _ in 0..2 {
+            assert_eq!((&*names.user(0), &*names.group(0)), ("root", "root"));
+            assert_eq!((names.uid("root"), names.gid("root")), (Some(0), Some(0)));
+        }
+    }
+
+    #[test]
+    fn nobody_has_a_number_that_nobody_knows() {
+        let names = Names::default();
+        assert_eq!((&*names.user(3_999_999_999), &*names.group(3_999_999_999)), ("", ""));
+        assert_eq!((names.uid("no such user"), names.gid("no\0group")), (None, None));
+    }
+}

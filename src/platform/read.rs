@@ -1,0 +1,285 @@
+//! Reading files at offsets, and saying what the page cache should do with them.
+//!
+//! No function moves a file position, except [`data_map`], whose file position nobody uses. All can be called on one
+//! file from several threads. A file that shrinks or grows meanwhile is not an error anywhere.
+#![allow(unsafe_code)]
+
+use std::{
+    cell::Cell,
+    io,
+    mem::MaybeUninit,
+    num::NonZeroU64,
+    os::fd::{AsFd, AsRawFd, BorrowedFd},
+};
+
+use rustix::{
+    fs::{Advice, SeekFrom, fadvise},
+    io::{Errno, retry_on_intr},
+};
+
+use super::{Tricks, debug};
+use crate::format::entry::Run;
+
+/// What becomes of the pages that a read brought into memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cache {
+    /// The system decides.
+    Keep,
+    /// Gone after the read, so that a backup does not push out what the machine works with.
+    ///
+    /// `RWF_DONTCACHE` (Linux 6.14) spares pages that were there before; where it is missing, `POSIX_FADV_DONTNEED`
+    /// drops those too: a caller who cares asks [`is_cached`] first.
+    Drop,
+}
+
+/// A sparse file is described by at most this many runs: 1 MiB of memory. The smallest holes are then read as data.
+pub const MAX_RUNS: usize = 1 << 16;
+
+/// After a refusal of `RWF_DONTCACHE` a thread asks again only after this many reads.
+///
+/// The errno does not tell an old kernel from a file system without it, and one tree may have both kinds.
+const REFUSED: u32 = 64;
+
+thread_local! {
+    static UNTIL_NEXT_TRY: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Read once into `buffer` at `offset`; fewer bytes than fit may come, 0 only at the end of the file.
+///
+/// One call with [`Cache::Keep`], or where `RWF_DONTCACHE` works.
+///
+/// # Errors
+/// The system's; an interrupted call is repeated.
+pub fn pread(fd: impl AsFd, buffer: &mut [u8], offset: u64, cache: Cache, tricks: Tricks) -> io::Result<usize> {
+    // SAFETY: `u8` and `MaybeUninit<u8>` have one layout, and `read_once` only ever writes initialized bytes.
+    let room = unsafe { &mut *(std::ptr::from_mut(buffer) as *mut [MaybeUninit<u8>]) };
+    Ok(read_once(fd.as_fd(), room, offset, cache, tricks)?)
+}
+
+/// Append `len` bytes at `offset` of the file to `buffer`, or fewer if the file ends before; returns how many.
+///
+/// The room is not zeroed first. One call where the system gives all at once, as it does for local files.
+///
+/// # Errors
+/// The system's; what was read before the error stays in `buffer`.
+pub fn read_full(
+    fd: impl AsFd,
+    buffer: &mut Vec<u8>,
+    offset: u64,
+    len: usize,
+    cache: Cache,
+    tricks: Tricks,
+) -> io::Result<usize> {
+    buffer.reserve(len);
+    let mut done = 0;
+    while done < len {
+        let room = &mut buffer.spare_capacity_mut()[..len - done];
+        let got = read_once(fd.as_fd(), room, offset + done as u64, cache, tricks)?;
+        // SAFETY: `read_once` initialized the first `got` bytes of the spare capacity.
+        unsafe { buffer.set_len(buffer.len() + got) };
+        done += got;
+        if got == 0 {
+            break;
+        }
+    }
+    Ok(done)
+}
+
+/// Append the first `len` bytes of a file to `buffer`, and one byte more if it has more; returns how many came.
+///
+/// One call where the file is as long as it was said to be: a last call that finds its end would be one for each file.
+///
+/// # Errors
+/// As [`read_full`].
+pub fn read_file(fd: impl AsFd, buffer: &mut Vec<u8>, len: usize, cache: Cache, tricks: Tricks) -> io::Result<usize> {
+    buffer.reserve(len + 1);
+    let mut done = 0;
+    loop {
+        let room = &mut buffer.spare_capacity_mut()[..len + 1 - done];
+        let got = read_once(fd.as_fd(), room, done as u64, cache, tricks)?;
+        // SAFETY: `read_once` initialized the first `got` bytes of the spare capacity.
+        unsafe { buffer.set_len(buffer.len() + got) };
+        done += got;
+        if got == 0 || done >= len {
+            return Ok(done);
+        }
+    }
+}
+
+/// Initializes the first bytes of `room`, as many as are returned.
+fn read_once(
+    fd: BorrowedFd<'_>,
+    room: &mut [MaybeUninit<u8>],
+    offset: u64,
+    cache: Cache,
+    tricks: Tricks,
+) -> rustix::io::Result<usize> {
+    if cache == Cache::Keep {
+        return plain(fd, room, offset);
+    }
+    if tricks == Tricks::Auto && may_try() {
+        match retry_on_intr(|| uncached(fd, room, offset)) {
+            Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => refused(),
+            other => return other,
+        }
+    }
+    let got = plain(fd, room, offset)?;
+    drop_behind(fd, offset, got as u64);
+    Ok(got)
+}
+
+fn plain(fd: BorrowedFd<'_>, room: &mut [MaybeUninit<u8>], offset: u64) -> rustix::io::Result<usize> {
+    retry_on_intr(|| rustix::io::pread(fd, &mut *room, offset).map(|(read, _)| read.len()))
+}
+
+fn may_try() -> bool {
+    let left = UNTIL_NEXT_TRY.get();
+    UNTIL_NEXT_TRY.set(left.saturating_sub(1));
+    left == 0
+}
+
+fn refused() {
+    UNTIL_NEXT_TRY.set(REFUSED);
+    debug(|| "RWF_DONTCACHE is refused, pages are dropped after they were read".into());
+}
+
+/// `preadv2` with `RWF_DONTCACHE`.
+fn uncached(fd: BorrowedFd<'_>, room: &mut [MaybeUninit<u8>], offset: u64) -> rustix::io::Result<usize> {
+    let part = libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() };
+    // SAFETY: `part` describes `room`, which is ours to write for the length of the call.
+    let got = unsafe { libc::preadv2(fd.as_raw_fd(), &part, 1, signed(offset), libc::RWF_DONTCACHE) };
+    usize::try_from(got).map_err(|_| last_error())
+}
+
+/// Say that a range will be read soon: the system may start now. A refusal is nothing to us.
+pub fn will_need(fd: impl AsFd, offset: u64, len: u64) {
+    advise(fd, offset, len, Advice::WillNeed);
+}
+
+/// Say that a file will be read from front to back: the system reads twice as far ahead. A refusal is nothing to us.
+pub fn sequential(fd: impl AsFd) {
+    let _ = fadvise(fd, 0, None, Advice::Sequential);
+}
+
+/// Drop the pages of a range, clean ones only. A refusal is nothing to us.
+pub fn drop_behind(fd: impl AsFd, offset: u64, len: u64) {
+    advise(fd, offset, len, Advice::DontNeed);
+}
+
+/// A length of 0 would mean "to the end".
+fn advise(fd: impl AsFd, offset: u64, len: u64, advice: Advice) {
+    if let Some(len) = NonZeroU64::new(len) {
+        let _ = fadvise(fd, offset, Some(len), advice);
+    }
+}
+
+/// Which part of a range of a file is in memory, 0 to 1 (Linux 6.5); `None` if the system does not say.
+///
+/// Says nothing of files that we could not write to either, from Linux 6.15 on.
+pub fn is_cached(fd: impl AsFd, offset: u64, len: u64) -> Option<f64> {
+    const CACHESTAT: libc::c_long = 451;
+    let range = [offset, len];
+    let mut counts = [0u64; 5];
+    // SAFETY: the kernel reads two 64-bit numbers and writes five (struct cachestat_range, struct cachestat).
+    let result = unsafe { libc::syscall(CACHESTAT, fd.as_fd().as_raw_fd(), range.as_ptr(), counts.as_mut_ptr(), 0u32) };
+    let pages = len.div_ceil(rustix::param::page_size() as u64);
+    (result == 0 && pages > 0).then(|| (counts[0] as f64 / pages as f64).min(1.0))
+}
+
+/// Where the data of a file of `size` bytes is, at most [`MAX_RUNS`] runs; `None` if there is no hole, or the file system
+/// cannot tell, so that all of it is data. Two calls a run.
+///
+/// If the file changes meanwhile the map is some map of it: ascending, within `size`, and good for reading.
+///
+/// # Errors
+/// The system's.
+pub fn data_map(fd: impl AsFd, size: u64) -> io::Result<Option<Vec<Run>>> {
+    let mut map = Map::default();
+    let mut at = 0;
+    while at < size {
+        let data = match find(&fd, SeekFrom::Data(at)) {
+            // A file system that cannot tell (EINVAL), or says that there is nothing after `at` (ENXIO).
+            Err(Errno::INVAL) => return Ok(None),
+            Err(Errno::NXIO) => break,
+            other => other?.max(at),
+        };
+        let hole = find(&fd, SeekFrom::Hole(data)).unwrap_or(size);
+        // A hole that ends before it starts: the file changed between the calls.
+        at = if hole > data { hole } else { size };
+        map.push(data.min(size), at.min(size));
+    }
+    Ok(if map.is_everything(size) { None } else { Some(map.runs) })
+}
+
+fn find(fd: impl AsFd, place: SeekFrom) -> rustix::io::Result<u64> {
+    rustix::fs::seek(fd, place)
+}
+
+/// Runs of data, few enough.
+#[derive(Default)]
+struct Map {
+    runs: Vec<Run>,
+    /// Holes smaller than this are data.
+    threshold: u64,
+}
+
+impl Map {
+    fn push(&mut self, start: u64, end: u64) {
+        if start >= end {
+            return;
+        }
+        let threshold = self.threshold.max(1);
+        match self.runs.last_mut() {
+            Some(last) if start - (last.offset + last.len) < threshold => last.len = end - last.offset,
+            _ => self.runs.push(Run { offset: start, len: end - start }),
+        }
+        if self.runs.len() > MAX_RUNS {
+            self.halve();
+        }
+    }
+
+    /// Fill the smaller half of the holes, and from now on every hole that is smaller than these.
+    fn halve(&mut self) {
+        let mut gaps: Vec<u64> = self.runs.windows(2).map(|pair| gap(&pair[0], &pair[1])).collect();
+        let half = gaps.len() / 2;
+        let (smaller, middle, _) = gaps.select_nth_unstable(half);
+        self.threshold = *middle;
+        // Of the holes that are as large as the middle one only so many are filled as are needed: all may be equal.
+        let mut equal = half - smaller.iter().filter(|gap| **gap < self.threshold).count();
+        let old = std::mem::take(&mut self.runs);
+        for run in old {
+            match self.runs.last_mut() {
+                Some(last) if fills(gap(last, &run), self.threshold, &mut equal) => {
+                    last.len = run.offset + run.len - last.offset;
+                }
+                _ => self.runs.push(run),
+            }
+        }
+    }
+
+    fn is_everything(&self, size: u64) -> bool {
+        size == 0 || self.runs == [Run { offset: 0, len: size }]
+    }
+}
+
+fn gap(before: &Run, after: &Run) -> u64 {
+    after.offset - (before.offset + before.len)
+}
+
+fn fills(gap: u64, threshold: u64, equal: &mut usize) -> bool {
+    if gap == threshold && *equal > 0 {
+        *equal -= 1;
+        return true;
+    }
+    gap < threshold
+}
+
+/// Offsets of files are signed in the system's interface, and never above `i64::MAX`.
+pub(super) fn signed(offset: u64) -> i64 {
+    i64::try_from(offset).unwrap_or(i64::MAX)
+}
+
+/// The error of the last call of libc.
+pub(super) fn last_error() -> Errno {
+    Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)
+}

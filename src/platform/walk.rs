@@ -1,0 +1,305 @@
+//! Directories, and opening what is in them, without ever leaving the root.
+//!
+//! A path below a root is opened in one call that refuses symbolic links and `..` (`openat2`, Linux 5.6), or component
+//! by component where that call is missing: either way nothing that somebody moves or links while we walk can lead
+//! outside. Paths may have any length and any bytes but NUL. Nothing here reads content or changes anything.
+
+use std::{
+    ffi::CStr,
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::Path,
+    sync::OnceLock,
+};
+
+use rustix::{
+    fs::{
+        AtFlags, CWD, FileType, Mode, OFlags, RawDir, ResolveFlags, Statx, StatxAttributes, StatxFlags, openat,
+        openat2, statx,
+    },
+    io::Errno,
+};
+
+use super::{Tricks, debug};
+use crate::format::entry::{Device, Time};
+
+/// Bytes of a directory read by one call: at 64 KiB a directory of 1,000 names costs two calls, one of them the last.
+const DIRECTORY_BUFFER: usize = 64 << 10;
+
+/// A longer path is opened in pieces: `PATH_MAX` is 4,096 with the NUL.
+const PIECE: usize = 4095;
+
+/// What an object is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FileKind {
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Symlink,
+    /// A named pipe.
+    Fifo,
+    /// A character device.
+    CharDevice,
+    /// A block device.
+    BlockDevice,
+    /// A socket.
+    Socket,
+    /// The file system does not say in its directories, ask [`stat`]; or a kind this program does not know.
+    Unknown,
+}
+
+/// One name in a directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Name {
+    /// Any bytes but `/` and NUL; never `.` or `..`.
+    pub bytes: Vec<u8>,
+    /// As the directory has it: often right, sometimes [`FileKind::Unknown`].
+    pub kind: FileKind,
+    /// As the directory has it: for a mount point that of the directory below the mount.
+    pub inode: u64,
+}
+
+/// What the system knows of an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stat {
+    /// What it is.
+    pub kind: FileKind,
+    /// Permission bits, setuid, setgid and sticky: at most `0o7777`.
+    pub mode: u32,
+    /// User number.
+    pub uid: u32,
+    /// Group number.
+    pub gid: u32,
+    /// Logical bytes.
+    pub size: u64,
+    /// Units of 512 bytes that are allocated.
+    pub blocks512: u64,
+    /// Last change of the content.
+    pub mtime: Time,
+    /// Last change of the inode.
+    pub ctime: Time,
+    /// Inode number.
+    pub inode: u64,
+    /// The device it is on.
+    pub dev: u64,
+    /// The device it is, if it is one.
+    pub rdev: Device,
+    /// How many names it has.
+    pub nlink: u32,
+    /// It is the root of a mount (Linux 5.8; earlier never).
+    pub mount_root: bool,
+    /// Its owner asked that it be left out of backups (`chattr +d`), where the file system knows that.
+    pub nodump: bool,
+}
+
+impl Stat {
+    /// Has it fewer blocks than bytes? Then [`super::read::data_map`] is worth its calls; else there is no hole.
+    pub fn looks_sparse(&self) -> bool {
+        self.kind == FileKind::File && self.blocks512.saturating_mul(512) < self.size
+    }
+}
+
+/// Open the directory that a source or a target starts at; symbolic links in `path` are followed, for a user wrote it.
+///
+/// A directory that may be entered but not listed is opened for passing through only.
+///
+/// # Errors
+/// The system's; `ENOTDIR` if it is not a directory.
+pub fn open_root(path: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
+    match openat(CWD, path, flags | OFlags::RDONLY, Mode::empty()) {
+        Err(Errno::ACCESS) => Ok(openat(CWD, path, flags | OFlags::PATH, Mode::empty())?),
+        other => Ok(other?),
+    }
+}
+
+/// Open the directory `rel` below `root` for reading; the empty path is `root` itself. One call, unless `rel` is long.
+///
+/// # Errors
+/// `ELOOP` or `ENOTDIR` if any component is a symbolic link, `EXDEV` for a path that leaves the root, or the system's.
+pub fn open_dir(root: impl AsFd, rel: &[u8], tricks: Tricks) -> io::Result<OwnedFd> {
+    open_noatime(root.as_fd(), rel, OFlags::RDONLY | OFlags::DIRECTORY, tricks)
+}
+
+/// Open the file `rel` below `root` for reading: exactly one call in the normal case.
+///
+/// The time of last access is left alone where we may (our own files, or with privileges; else a second call is made).
+/// Never waits for the other end of a named pipe: the pipe is opened, and it is the caller who looks at [`stat_fd`].
+///
+/// # Errors
+/// As [`open_dir`]; `ENXIO` for a socket.
+pub fn open_read(root: impl AsFd, rel: &[u8], tricks: Tricks) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+    match open_noatime(root.as_fd(), rel, flags, tricks) {
+        Err(error) if error.raw_os_error() == Some(Errno::AGAIN.raw_os_error()) => wait_for_lease(root, rel, tricks),
+        other => other,
+    }
+}
+
+/// Somebody holds a lease (a Samba oplock); the kernel has asked for it back. Open again and wait for that, through the
+/// descriptor of what is surely a regular file.
+fn wait_for_lease(root: impl AsFd, rel: &[u8], tricks: Tricks) -> io::Result<OwnedFd> {
+    let file = beneath(root.as_fd(), rel, OFlags::PATH, tricks)?;
+    if stat_fd(&file)?.kind != FileKind::File {
+        return Err(Errno::AGAIN.into());
+    }
+    Ok(openat(CWD, through_proc(&file), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+/// The path by which the system reaches an open descriptor again.
+pub(super) fn through_proc(fd: impl AsFd) -> String {
+    use std::os::fd::AsRawFd;
+    format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd())
+}
+
+fn open_noatime(root: BorrowedFd<'_>, rel: &[u8], flags: OFlags, tricks: Tricks) -> io::Result<OwnedFd> {
+    match beneath(root, rel, flags | OFlags::NOATIME, tricks) {
+        // Only the owner of a file may open it like this (open(2)).
+        Err(error) if error.raw_os_error() == Some(Errno::PERM.raw_os_error()) => beneath(root, rel, flags, tricks),
+        other => other,
+    }
+}
+
+/// Open without following a symbolic link anywhere, the last component included.
+fn beneath(root: BorrowedFd<'_>, rel: &[u8], flags: OFlags, tricks: Tricks) -> io::Result<OwnedFd> {
+    let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let whole = tricks == Tricks::Auto && openat2_works();
+    let (piece, step): (usize, Step) = if whole { (PIECE, open_piece) } else { (0, open_component) };
+    descend(root, rel, flags, piece, step)
+}
+
+/// How one piece of a path is opened.
+type Step = fn(BorrowedFd<'_>, &[u8], OFlags) -> rustix::io::Result<OwnedFd>;
+
+/// Open `rel` in pieces of at most `piece` bytes, or one component if that is longer, holding two directories at most.
+fn descend(root: BorrowedFd<'_>, rel: &[u8], flags: OFlags, piece: usize, step: Step) -> io::Result<OwnedFd> {
+    let through = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let (mut held, mut rest): (Option<OwnedFd>, &[u8]) = (None, rel);
+    loop {
+        let at = held.as_ref().map_or(root, AsFd::as_fd);
+        let (first, tail) = cut(rest, piece);
+        match tail {
+            None => return Ok(step(at, if first.is_empty() { b"." } else { first }, flags)?),
+            Some(tail) => (held, rest) = (Some(step(at, first, through)?), tail),
+        }
+    }
+}
+
+/// Split a path at the last `/` that leaves at most `piece` bytes before it, else at the first; `None` if all fits.
+fn cut(path: &[u8], piece: usize) -> (&[u8], Option<&[u8]>) {
+    if path.len() <= piece {
+        return (path, None);
+    }
+    let is_slash = |c: &u8| *c == b'/';
+    let near = path[..=piece].iter().rposition(is_slash).or_else(|| path.iter().position(is_slash));
+    near.map_or((path, None), |at| (&path[..at], Some(&path[at + 1..])))
+}
+
+fn open_piece(at: BorrowedFd<'_>, piece: &[u8], flags: OFlags) -> rustix::io::Result<OwnedFd> {
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    openat2(at, piece, flags, Mode::empty(), resolve)
+}
+
+fn open_component(at: BorrowedFd<'_>, name: &[u8], flags: OFlags) -> rustix::io::Result<OwnedFd> {
+    if name.is_empty() || name == b".." || name.contains(&b'/') {
+        return Err(Errno::XDEV);
+    }
+    openat(at, name, flags, Mode::empty())
+}
+
+/// Is `openat2` there? Older kernels have not got it (`ENOSYS`), older container runtimes forbid it (`EPERM`).
+///
+/// Asked once per process, so that a later `EPERM` can only be about the file.
+fn openat2_works() -> bool {
+    static WORKS: OnceLock<bool> = OnceLock::new();
+    *WORKS.get_or_init(|| {
+        let result = openat2(CWD, c"/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), ResolveFlags::empty());
+        if let Err(error) = &result {
+            debug(|| format!("openat2 is refused ({error}), paths are opened component by component"));
+        }
+        result.is_ok()
+    })
+}
+
+/// All names in `dir`, in the order the file system has them, which is the fastest to open them in on flash.
+///
+/// `buffer` is room for 64 KiB that the caller keeps between calls; what it holds before is lost, afterwards it is
+/// empty. A name that is created or removed meanwhile may or may not be listed.
+///
+/// # Errors
+/// The system's; `EBADF` if `dir` was opened for passing through only.
+pub fn read_dir(dir: impl AsFd, buffer: &mut Vec<u8>) -> io::Result<Vec<Name>> {
+    buffer.clear();
+    buffer.reserve(DIRECTORY_BUFFER);
+    let mut names = Vec::new();
+    let mut raw = RawDir::new(dir, buffer.spare_capacity_mut());
+    while let Some(entry) = raw.next() {
+        let entry = entry?;
+        let name: &CStr = entry.file_name();
+        if name != c"." && name != c".." {
+            names.push(Name { bytes: name.to_bytes().to_vec(), kind: kind_of(entry.file_type()), inode: entry.ino() });
+        }
+    }
+    Ok(names)
+}
+
+/// What the system knows of `name` in `dir`, one call; a symbolic link is not followed and nothing is mounted for it.
+///
+/// # Errors
+/// The system's.
+pub fn stat(dir: impl AsFd, name: &[u8]) -> io::Result<Stat> {
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+    Ok(compact(&statx(dir, name, flags, StatxFlags::BASIC_STATS)?))
+}
+
+/// What the system knows of an open descriptor, one call.
+///
+/// # Errors
+/// The system's.
+pub fn stat_fd(fd: impl AsFd) -> io::Result<Stat> {
+    Ok(compact(&statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)?))
+}
+
+/// Where the symbolic link `name` in `dir` points, any length.
+///
+/// # Errors
+/// `EINVAL` if it is not a symbolic link, or the system's.
+pub fn read_link(dir: impl AsFd, name: &[u8]) -> io::Result<Vec<u8>> {
+    Ok(rustix::fs::readlinkat(dir, name, Vec::with_capacity(256))?.into_bytes())
+}
+
+fn compact(statx: &Statx) -> Stat {
+    let has = |attribute| statx.stx_attributes.contains(attribute);
+    let time = |time: rustix::fs::StatxTimestamp| Time { seconds: time.tv_sec, nanos: time.tv_nsec };
+    Stat {
+        kind: kind_of(FileType::from_raw_mode(statx.stx_mode.into())),
+        mode: u32::from(statx.stx_mode) & 0o7777,
+        uid: statx.stx_uid,
+        gid: statx.stx_gid,
+        size: statx.stx_size,
+        blocks512: statx.stx_blocks,
+        mtime: time(statx.stx_mtime),
+        ctime: time(statx.stx_ctime),
+        inode: statx.stx_ino,
+        dev: rustix::fs::makedev(statx.stx_dev_major, statx.stx_dev_minor),
+        rdev: Device { major: statx.stx_rdev_major, minor: statx.stx_rdev_minor },
+        nlink: statx.stx_nlink,
+        mount_root: has(StatxAttributes::MOUNT_ROOT),
+        nodump: has(StatxAttributes::NODUMP),
+    }
+}
+
+fn kind_of(kind: FileType) -> FileKind {
+    match kind {
+        FileType::RegularFile => FileKind::File,
+        FileType::Directory => FileKind::Directory,
+        FileType::Symlink => FileKind::Symlink,
+        FileType::Fifo => FileKind::Fifo,
+        FileType::CharacterDevice => FileKind::CharDevice,
+        FileType::BlockDevice => FileKind::BlockDevice,
+        FileType::Socket => FileKind::Socket,
+        FileType::Unknown => FileKind::Unknown,
+    }
+}

@@ -1,0 +1,259 @@
+//! Stores a backup into a repository.
+//!
+//! The order is the transaction: intent, segments, manifest, root, each durable before the next; then the intent goes.
+//! A backup without a root does not exist. The next backup removes what a dead one left, and the proof of death is that
+//! nobody holds the lock on its intent.
+
+use crate::{
+    error::{Error, Kind, Result},
+    format::{
+        layout::{BACKUPS, INTENTS, MANIFEST, REPOSITORY, ROOT, Repository, is_backup_id, letters, segment},
+        root::{FORMAT, open_sealed, seal},
+    },
+    platform::{self, Tricks, write},
+    sink::{
+        Abilities, Destination, Placed, Role, Sink,
+        file::{Output, name, sync_dir},
+    },
+};
+use serde::{Deserialize, Serialize};
+use std::{
+    fs::{self, File},
+    hash::{BuildHasher, Hasher, RandomState},
+    io::Write,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex},
+    thread::JoinHandle,
+};
+
+/// A backup under way: who makes it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Intent {
+    id: String,
+    host: String,
+    boot: String,
+    pid: u32,
+    time: String,
+}
+
+/// The destination of one backup in a repository.
+pub struct Store {
+    root: PathBuf,
+    id: String,
+    suffix: &'static str,
+    repository: Repository,
+    intent: File,
+    manifest: Arc<Mutex<Output>>,
+    tricks: Tricks,
+}
+
+impl Store {
+    /// Open or make the repository at `root`, remove what dead backups left, and announce backup `id`.
+    ///
+    /// # Errors
+    /// [`Kind::Usage`] if the directory holds something else; else the system's.
+    pub fn begin(root: &Path, id: &str, time: &str, suffix: &'static str, tricks: Tricks) -> Result<Self> {
+        let repository = open_or_make(root, time)?;
+        remove_abandoned(root);
+        let intent = announce(root, id, time)?;
+        let dir = root.join(BACKUPS).join(id);
+        fs::create_dir(&dir).map_err(|e| Error::io(format!("could not create {}", name(&dir)), e))?;
+        let manifest = Output::create(&dir.join(MANIFEST), tricks)?;
+        let (root, id, manifest) = (root.to_owned(), id.to_owned(), Arc::new(Mutex::new(manifest)));
+        Ok(Self { root, id, suffix, repository, intent, manifest, tricks })
+    }
+
+    fn dir(&self) -> PathBuf {
+        self.root.join(BACKUPS).join(&self.id)
+    }
+
+    fn withdraw(&self) {
+        let _lock = &self.intent;
+        let path = intent_path(&self.root, &self.id);
+        if let Err(error) = fs::remove_file(&path) {
+            platform::debug(|| format!("could not remove {}: {error}", name(&path)));
+        }
+    }
+}
+
+impl Destination for Store {
+    fn abilities(&self) -> Abilities {
+        Abilities { objects: true, amends: true, repository: self.repository.id.clone() }
+    }
+
+    fn stream(&mut self, number: u32) -> Result<Box<dyn Sink>> {
+        Ok(Box::new(Segments {
+            dir: self.dir(),
+            suffix: self.suffix,
+            stream: number,
+            manifest: self.manifest.clone(),
+            open: None,
+            syncing: Vec::new(),
+            tricks: self.tricks,
+        }))
+    }
+
+    fn commit(self: Box<Self>, root: &[u8]) -> Result<()> {
+        if let Ok(manifest) = self.manifest.lock() {
+            manifest.sync()?;
+        }
+        let dir = self.dir();
+        sync_dir(&dir)?;
+        sync_dir(&self.root.join(BACKUPS))?;
+        write_new(&dir.join(ROOT), root)?;
+        self.withdraw();
+        Ok(())
+    }
+
+    fn abort(self: Box<Self>) {
+        remove_backup(&self.dir());
+        self.withdraw();
+    }
+}
+
+/// Write a file under its final name, durable, all or nothing.
+fn write_new(path: &Path, bytes: &[u8]) -> Result<()> {
+    let partial = path.with_extension("json.partial");
+    let failed = |e| Error::io(format!("could not write {}", name(path)), e);
+    let written = File::create(&partial).and_then(|mut file| {
+        file.write_all(bytes)?;
+        write::fsync(&file)
+    });
+    written.and_then(|()| fs::rename(&partial, path)).map_err(failed)?;
+    path.parent().map_or(Ok(()), sync_dir)
+}
+
+fn open_or_make(root: &Path, time: &str) -> Result<Repository> {
+    let path = root.join(REPOSITORY);
+    match fs::read(&path) {
+        Ok(bytes) => return open(&bytes, &path),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+        Err(e) => return Err(Error::io(format!("could not read {}", name(&path)), e)),
+    }
+    refuse_other_contents(root)?;
+    for dir in [root.to_owned(), root.join(BACKUPS), root.join(INTENTS)] {
+        fs::create_dir_all(&dir).map_err(|e| Error::io(format!("could not create {}", name(&dir)), e))?;
+    }
+    let id = letters(RandomState::new().build_hasher().finish(), 12);
+    write_new(&path, &seal(&Repository { format: FORMAT, id, created: time.to_owned() })?)?;
+    // Two first backups at once may both have got here: what stands there now is the repository.
+    let bytes = fs::read(&path).map_err(|e| Error::io(format!("could not read {}", name(&path)), e))?;
+    open(&bytes, &path)
+}
+
+fn open(bytes: &[u8], path: &Path) -> Result<Repository> {
+    let repository: Repository = open_sealed(bytes, &name(path))?;
+    if repository.format > FORMAT {
+        let what = format!("cannot write to a repository of format {}: this program knows {FORMAT}", repository.format);
+        return Err(Error::new(Kind::Unsupported, what).hint("use a newer fullbore"));
+    }
+    Ok(repository)
+}
+
+/// A repository is made in an empty place, or where an attempt to make one was cut off.
+fn refuse_other_contents(root: &Path) -> Result<()> {
+    let known = |name: &std::ffi::OsStr| {
+        [BACKUPS, INTENTS, "fullbore-repo.json.partial", "lost+found"].iter().any(|known| name == *known)
+    };
+    let other = fs::read_dir(root).into_iter().flatten().flatten().find(|entry| !known(&entry.file_name()));
+    match other {
+        None => Ok(()),
+        Some(_) => Err(Error::new(Kind::Usage, format!("cannot make a repository in {}: it is not empty", name(root)))
+            .hint("choose a directory that is empty, absent or a repository, or a file name such as x.tar.zst")),
+    }
+}
+
+fn intent_path(root: &Path, id: &str) -> PathBuf {
+    root.join(INTENTS).join(format!("{id}.json"))
+}
+
+/// Write the intent and take its lock. Whoever finds it unlocked may remove it, so it is looked at again once locked.
+fn announce(root: &Path, id: &str, time: &str) -> Result<File> {
+    let path = intent_path(root, id);
+    let failed = |e| Error::io(format!("could not write {}", name(&path)), e);
+    loop {
+        let mut file = File::create(&path).map_err(failed)?;
+        if let Err(error) = write::lock_exclusive(&file) {
+            platform::debug(|| format!("no lock on {}: {error}", name(&path)));
+        }
+        let (host, boot) = (platform::host_name(), platform::boot_id());
+        let intent = Intent { id: id.to_owned(), host, boot, pid: std::process::id(), time: time.to_owned() };
+        file.write_all(&seal(&intent)?).and_then(|()| write::fsync(&file)).map_err(failed)?;
+        if path.exists() {
+            sync_dir(&root.join(INTENTS))?;
+            return Ok(file);
+        }
+    }
+}
+
+/// Remove the backups whose intent nobody holds: they are dead. One that has a root was committed, and stays.
+fn remove_abandoned(root: &Path) {
+    for entry in fs::read_dir(root.join(INTENTS)).into_iter().flatten().flatten() {
+        let file_name = entry.file_name();
+        let id = file_name.to_str().and_then(|name| name.strip_suffix(".json")).filter(|id| is_backup_id(id));
+        let lock = File::open(entry.path()).and_then(|file| Ok((write::lock_exclusive(&file)?, file)));
+        if let (Some(id), Ok((true, _held))) = (id, lock) {
+            let dir = root.join(BACKUPS).join(id);
+            if !dir.join(ROOT).exists() {
+                platform::debug(|| format!("removing {}, which a run that ended left behind", name(&dir)));
+                remove_backup(&dir);
+            }
+            if let Err(error) = fs::remove_file(entry.path()) {
+                platform::debug(|| format!("could not remove {}: {error}", name(&entry.path())));
+            }
+        }
+    }
+}
+
+fn remove_backup(dir: &Path) {
+    if let Err(error) = fs::remove_dir_all(dir) {
+        platform::debug(|| format!("could not remove {}: {error}", name(dir)));
+    }
+}
+
+/// The segments of one stream.
+struct Segments {
+    dir: PathBuf,
+    suffix: &'static str,
+    stream: u32,
+    manifest: Arc<Mutex<Output>>,
+    open: Option<(u32, Output)>,
+    syncing: Vec<JoinHandle<Result<()>>>,
+    tricks: Tricks,
+}
+
+impl Segments {
+    /// The segment `number`; the one before it is made durable meanwhile.
+    fn segment(&mut self, number: u32) -> Result<&mut Output> {
+        if self.open.as_ref().is_none_or(|(open, _)| *open != number) {
+            let path = self.dir.join(segment(self.stream, number, self.suffix));
+            let next = (number, Output::create(&path, self.tricks)?);
+            if let Some((_, done)) = self.open.replace(next) {
+                self.syncing.push(std::thread::spawn(move || done.sync()));
+            }
+        }
+        match &mut self.open {
+            Some((_, output)) => Ok(output),
+            None => Err(Error::new(Kind::Bug, "no segment is open")),
+        }
+    }
+}
+
+impl Sink for Segments {
+    fn put(&mut self, placed: Placed) -> Result<()> {
+        match placed.role {
+            Role::Stream | Role::Amend => self.segment(placed.segment)?.write(&placed.data, placed.offset),
+            Role::Page => match self.manifest.lock() {
+                Ok(mut manifest) => manifest.write(&placed.data, placed.offset),
+                Err(_) => Err(Error::new(Kind::Bug, "a stream stopped while it wrote the manifest")),
+            },
+            Role::Side => Ok(()),
+        }
+    }
+
+    fn finish(mut self: Box<Self>) -> Result<()> {
+        self.open.take().map_or(Ok(()), |(_, output)| output.sync())?;
+        let lost = |_| Err(Error::new(Kind::Bug, "a thread that syncs stopped"));
+        self.syncing.drain(..).try_for_each(|thread| thread.join().unwrap_or_else(lost))
+    }
+}

@@ -1,0 +1,229 @@
+//! Local files, written without filling the page cache; and the archive that is one file.
+//!
+//! An archive stands under its final name only once it is durable. Until then it is called `.NAME.ID.partial`; what a
+//! killed run left under such a name is removed by the next backup to the same place, if nobody holds its lock.
+
+use super::{Abilities, Destination, Placed, Role, Sink};
+use crate::{
+    error::{Error, Result, quoted},
+    format::layout::SIDE_SUFFIX,
+    platform::{Tricks, write},
+};
+use std::{
+    ffi::OsString,
+    fs::{self, File},
+    os::unix::ffi::OsStrExt,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex},
+};
+
+/// Bytes after which the system is told to start writing: a few milliseconds of a fast drive.
+const BEHIND_BYTES: u64 = 8 << 20;
+
+/// A file that is being written.
+pub struct Output {
+    file: File,
+    path: PathBuf,
+    tricks: Tricks,
+    end: u64,
+    told: u64,
+}
+
+impl Output {
+    /// Create `path`, which must not exist.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn create(path: &Path, tricks: Tricks) -> Result<Self> {
+        let file = File::options().write(true).read(true).create_new(true).open(path);
+        let file = file.map_err(|e| Error::io(format!("could not create {}", name(path)), e))?;
+        Ok(Self { file, path: path.to_owned(), tricks, end: 0, told: 0 })
+    }
+
+    /// Write `data` at `offset`.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn write(&mut self, data: &[u8], offset: u64) -> Result<()> {
+        write::pwrite_all(&self.file, data, offset).map_err(|e| self.failed("write", e))?;
+        self.end = self.end.max(offset + data.len() as u64);
+        if self.tricks == Tricks::Auto && self.end - self.told >= BEHIND_BYTES {
+            self.behind();
+        }
+        Ok(())
+    }
+
+    /// Have the last range written, and the one before it, by now on the device, leave the cache.
+    fn behind(&mut self) {
+        write::write_behind(&self.file, self.told, self.end - self.told);
+        if let Some(before) = self.told.checked_sub(BEHIND_BYTES) {
+            write::drop_behind(&self.file, before, BEHIND_BYTES);
+        }
+        self.told = self.end;
+    }
+
+    /// Make it durable.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn sync(&self) -> Result<()> {
+        write::fsync(&self.file).map_err(|e| self.failed("sync", e))
+    }
+
+    /// Take its lock: it is ours as long as it is open.
+    fn lock(&self) {
+        if let Err(error) = write::lock_exclusive(&self.file) {
+            crate::platform::debug(|| format!("no lock on {}: {error}", name(&self.path)));
+        }
+    }
+
+    fn failed(&self, verb: &str, error: std::io::Error) -> Error {
+        let full = Error::io(format!("could not {verb} {}", name(&self.path)), error).detail("nothing was committed");
+        match full.kind {
+            crate::error::Kind::Full => full.hint("free space or choose another --to, and run the same command again"),
+            _ => full,
+        }
+    }
+}
+
+/// A path in quotes.
+pub fn name(path: &Path) -> String {
+    quoted(path.as_os_str().as_bytes())
+}
+
+/// Make the names in a directory durable.
+///
+/// # Errors
+/// The system's.
+pub fn sync_dir(path: &Path) -> Result<()> {
+    let dir = File::open(path).and_then(|dir| write::fsync(&dir));
+    dir.map_err(|e| Error::io(format!("could not sync {}", name(path)), e))
+}
+
+/// An archive that is one file; a second one beside it where the codec has no frames to pass over.
+pub struct OneFile {
+    path: PathBuf,
+    partial: PathBuf,
+    side: Arc<Mutex<Option<Output>>>,
+    side_path: Option<PathBuf>,
+    tricks: Tricks,
+}
+
+impl OneFile {
+    /// Prepare to write `path`. `beside`: does it need a side file?
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn create(path: &Path, id: &str, beside: bool, tricks: Tricks) -> Result<Self> {
+        remove_leftovers(path);
+        let partial = hidden(path, id);
+        let side_path = beside.then(|| side_of(path));
+        let side = side_path.as_ref().map(|side| Output::create(&hidden(side, id), tricks)).transpose()?;
+        side.iter().for_each(Output::lock);
+        Ok(Self { path: path.to_owned(), partial, side: Arc::new(Mutex::new(side)), side_path, tricks })
+    }
+
+    fn side_partial(&self) -> Option<PathBuf> {
+        self.side.lock().ok()?.as_ref().map(|side| side.path.clone())
+    }
+}
+
+/// The name of the file beside an archive.
+pub fn side_of(path: &Path) -> PathBuf {
+    let mut name = OsString::from(path);
+    name.push(SIDE_SUFFIX);
+    name.into()
+}
+
+fn hidden(path: &Path, id: &str) -> PathBuf {
+    let mut hidden = OsString::from(".");
+    hidden.push(path.file_name().unwrap_or_default());
+    hidden.push(format!(".{id}.partial"));
+    path.with_file_name(hidden)
+}
+
+/// Partial files of this archive whose writer is gone: nobody holds their lock.
+fn remove_leftovers(path: &Path) {
+    let (start, end) = (hidden(path, ""), b".partial");
+    let start = start.file_name().unwrap_or_default().as_bytes();
+    let start = start.strip_suffix(end).unwrap_or(start).to_vec();
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    for entry in entries.filter(|e| e.file_name().as_bytes().starts_with(&start)) {
+        let ours = entry.file_name().as_bytes().ends_with(end);
+        let lock = File::open(entry.path()).and_then(|file| Ok((write::lock_exclusive(&file)?, file)));
+        if let (true, Ok((true, _held))) = (ours, lock)
+            && let Err(error) = fs::remove_file(entry.path())
+        {
+            crate::platform::debug(|| format!("could not remove {}: {error}", name(&entry.path())));
+        }
+    }
+}
+
+impl Destination for OneFile {
+    fn abilities(&self) -> Abilities {
+        Abilities { objects: false, amends: true, repository: String::new() }
+    }
+
+    fn stream(&mut self, _number: u32) -> Result<Box<dyn Sink>> {
+        let output = Output::create(&self.partial, self.tricks)?;
+        output.lock();
+        Ok(Box::new(FileSink { output, side: self.side.clone() }))
+    }
+
+    /// The old side file goes first: an archive without one is read as a stream, one with a wrong one not at all.
+    fn commit(self: Box<Self>, _root: &[u8]) -> Result<()> {
+        let rename = |from: &Path, to: &Path| {
+            fs::rename(from, to).map_err(|e| Error::io(format!("could not rename {}", name(from)), e))
+        };
+        let dir = self.path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        match fs::remove_file(side_of(&self.path)) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                return Err(Error::io(format!("could not replace {}", name(&side_of(&self.path))), e));
+            }
+            _ => {}
+        }
+        rename(&self.partial, &self.path)?;
+        if let (Some(from), Some(to)) = (self.side_partial(), &self.side_path) {
+            rename(&from, to)?;
+        }
+        sync_dir(dir)
+    }
+
+    fn abort(self: Box<Self>) {
+        for path in [Some(self.partial.clone()), self.side_partial()].into_iter().flatten() {
+            if let Err(error) = fs::remove_file(&path) {
+                crate::platform::debug(|| format!("could not remove {}: {error}", name(&path)));
+            }
+        }
+    }
+}
+
+struct FileSink {
+    output: Output,
+    side: Arc<Mutex<Option<Output>>>,
+}
+
+impl FileSink {
+    fn side<T>(&self, act: impl FnOnce(&mut Output) -> Result<T>) -> Result<()> {
+        match self.side.lock() {
+            Ok(mut side) => side.as_mut().map_or(Ok(()), |side| act(side).map(drop)),
+            Err(_) => Ok(()),
+        }
+    }
+}
+
+impl Sink for FileSink {
+    fn put(&mut self, placed: Placed) -> Result<()> {
+        match placed.role {
+            Role::Stream | Role::Amend => self.output.write(&placed.data, placed.offset),
+            Role::Side => self.side(|side| side.write(&placed.data, placed.offset)),
+            Role::Page => Ok(()),
+        }
+    }
+
+    fn finish(self: Box<Self>) -> Result<()> {
+        self.side(|side| side.sync())?;
+        self.output.sync()
+    }
+}

@@ -1,0 +1,74 @@
+//! Standard output; and nothing, to measure the rest.
+
+use super::{Abilities, Destination, Placed, Role, Sink};
+use crate::error::{Error, Kind, Result};
+use std::io::Write;
+
+/// Standard output.
+pub struct Stdout;
+
+impl Destination for Stdout {
+    fn abilities(&self) -> Abilities {
+        Abilities { objects: false, amends: false, repository: String::new() }
+    }
+
+    fn stream(&mut self, _number: u32) -> Result<Box<dyn Sink>> {
+        Ok(Box::new(Self))
+    }
+
+    fn commit(self: Box<Self>, _root: &[u8]) -> Result<()> {
+        Ok(())
+    }
+
+    fn abort(self: Box<Self>) {}
+}
+
+impl Sink for Stdout {
+    fn put(&mut self, placed: Placed) -> Result<()> {
+        match placed.role {
+            Role::Stream => std::io::stdout().lock().write_all(&placed.data).map_err(failed),
+            _ => Ok(()),
+        }
+    }
+
+    fn finish(self: Box<Self>) -> Result<()> {
+        std::io::stdout().lock().flush().map_err(failed)
+    }
+}
+
+fn failed(error: std::io::Error) -> Error {
+    let error = Error::io("could not write to standard output", error);
+    match error.kind {
+        Kind::BrokenPipe => error.detail("the program that reads it ended before the backup was complete"),
+        _ => error,
+    }
+}
+
+/// Takes everything and keeps nothing.
+pub struct Null;
+
+impl Destination for Null {
+    fn abilities(&self) -> Abilities {
+        Abilities { objects: true, amends: true, repository: String::new() }
+    }
+
+    fn stream(&mut self, _number: u32) -> Result<Box<dyn Sink>> {
+        Ok(Box::new(Self))
+    }
+
+    fn commit(self: Box<Self>, _root: &[u8]) -> Result<()> {
+        Ok(())
+    }
+
+    fn abort(self: Box<Self>) {}
+}
+
+impl Sink for Null {
+    fn put(&mut self, _placed: Placed) -> Result<()> {
+        Ok(())
+    }
+
+    fn finish(self: Box<Self>) -> Result<()> {
+        Ok(())
+    }
+}

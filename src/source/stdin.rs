@@ -1,0 +1,137 @@
+//! A stream as a file: standard input, whose length is known only at its end.
+//!
+//! A tar header states the length before the content. Where the destination can write the beginning of a segment again, the
+//! place of the header is kept; where it cannot, the stream is first put into a temporary file that has no name.
+
+use super::{
+    Source, Stream,
+    tree::{pad, part},
+};
+use crate::{
+    error::{Error, Result},
+    format::{
+        entry::{Entry, Kind, Owner, Path, Time},
+        page::State,
+        pax,
+    },
+    frame::{Buf, Frame, Large, Scanned, Slice, What},
+    platform::{self, owner::Names},
+};
+use std::{
+    fs::File,
+    io::{BufRead, BufReader, Read, Seek},
+    sync::{Arc, Condvar, Mutex, atomic::Ordering::Release},
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+/// Standard input under a name.
+pub struct Stdin {
+    entry: Entry,
+    input: Mutex<Input>,
+    turn: Condvar,
+}
+
+/// The stream, and how much of it was read.
+struct Input {
+    stream: BufReader<Box<dyn Read + Send>>,
+    offset: u64,
+    ended: bool,
+}
+
+impl Stdin {
+    /// `input` as the file `path`; `spool`: find out its length first.
+    ///
+    /// # Errors
+    /// The system's, of the temporary file.
+    pub fn new(path: Path, input: Box<dyn Read + Send>, spool: bool) -> Result<Self> {
+        let (mut input, mut size) = (input, u64::MAX);
+        if spool {
+            (input, size) = spooled(input)?;
+        }
+        let (uid, gid) = platform::user();
+        let names = Names::default();
+        let owner = Owner { uid, gid, user: names.user(uid), group: names.group(gid) };
+        let kind = Kind::File { size, map: None };
+        let entry = Entry { path, kind, mode: 0o644, owner, mtime: now(), ..Entry::default() };
+        let input = Mutex::new(Input { stream: BufReader::new(input), offset: 0, ended: false });
+        Ok(Self { entry, input, turn: Condvar::new() })
+    }
+
+    /// `len` bytes at `offset`, fewer only at the end, once all before them were read; and is this the end? `None` if that
+    /// was before.
+    fn fill(&self, buf: &mut Vec<u8>, offset: u64, len: u64) -> Result<Option<(u64, bool)>> {
+        let failed = |e| Error::io("could not read standard input", e);
+        let stopped = || Error::new(crate::error::Kind::Bug, "a reader stopped");
+        let input = self.input.lock().map_err(|_| stopped())?;
+        let waits = |input: &mut Input| input.offset < offset && !input.ended;
+        let mut input = self.turn.wait_while(input, waits).map_err(|_| stopped())?;
+        if input.ended {
+            return Ok(None);
+        }
+        let read = (&mut input.stream).take(len).read_to_end(buf);
+        let end = read.and_then(|got| Ok((got as u64, input.stream.fill_buf()?.is_empty())));
+        input.ended = end.as_ref().map_or(true, |(_, end)| *end);
+        input.offset = offset + len;
+        self.turn.notify_all();
+        end.map(Some).map_err(failed)
+    }
+}
+
+fn spooled(mut input: Box<dyn Read + Send>) -> Result<(Box<dyn Read + Send>, u64)> {
+    let failed = |e| Error::io("could not keep standard input in a temporary file", e);
+    let mut file: File = platform::write::anonymous_file(&std::env::temp_dir()).map_err(failed)?;
+    let size = std::io::copy(&mut input, &mut file).map_err(failed)?;
+    file.rewind().map_err(failed)?;
+    Ok((Box::new(file), size))
+}
+
+/// The time, with at least one nanosecond: so the header always has the same length, whatever the size will be.
+fn now() -> Time {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Time { seconds: now.as_secs() as i64, nanos: now.subsec_nanos().max(1) }
+}
+
+impl Source for Stdin {
+    fn scan(&self) -> Result<Stream<Scanned>> {
+        let scanned = Scanned { entry: self.entry.clone(), state: State::Whole };
+        Ok(Box::new(std::iter::once(Ok(scanned))))
+    }
+
+    fn read(&self, slice: Slice, mut buf: Buf) -> Result<Frame> {
+        match slice {
+            Slice::Members(small, None) => {
+                let Some(Scanned { entry, state }) = small.into_iter().next() else {
+                    return Ok(Frame::new(buf, Vec::new(), true));
+                };
+                pax::write_header(&entry, &mut buf)?;
+                let inner = buf.len();
+                let (len, _) = self.fill(&mut buf, 0, entry.size())?.unwrap_or_default();
+                pad(&mut buf, len);
+                Ok(Frame::new(buf, vec![part(What::Whole(entry, state), inner, len as usize)], true))
+            }
+            Slice::Members(_, Some(large)) => {
+                if !large.is_endless() {
+                    pax::write_header(&large.entry, &mut buf)?;
+                }
+                let inner = buf.len();
+                Ok(Frame::new(buf, vec![part(What::Head(self.entry.clone(), large), inner, 0)], false))
+            }
+            Slice::Piece { file, offset, len, last } => self.piece(file, offset, len.into(), last, buf),
+        }
+    }
+}
+
+impl Stdin {
+    /// Many threads may ask; each waits until it is the turn of its piece.
+    fn piece(&self, file: Arc<Large>, offset: u64, len: u64, last: bool, mut buf: Buf) -> Result<Frame> {
+        let Some((got, end)) = self.fill(&mut buf, offset, len)? else {
+            return Ok(Frame::new(buf, Vec::new(), true));
+        };
+        let last = last || end;
+        if last {
+            file.end.store(offset + got, Release);
+            pad(&mut buf, offset + got);
+        }
+        Ok(Frame::new(buf, vec![part(What::Piece { file, offset, last }, 0, got as usize)], last))
+    }
+}

@@ -1,0 +1,322 @@
+//! A file tree as a source.
+//!
+//! Every path is opened beneath its root without following a link, so what somebody swaps in meanwhile cannot lead
+//! elsewhere. What vanished, shrank, grew or cannot be read is said in the parts of a frame; the rest goes on.
+
+use super::{Source, Stream, walk::Walk};
+use crate::{
+    error::{Error, Result, quoted},
+    format::{
+        digest::Piece,
+        entry::{Entry, Kind, Path, Run, is_within},
+        page::State,
+        pax,
+    },
+    frame::{Buf, Frame, Large, Part, Scanned, Slice, What},
+    platform::{
+        Tricks,
+        owner::Names,
+        read::{self, Cache},
+        uring::Closer,
+        walk, xattr,
+    },
+};
+use ignore::gitignore::Gitignore;
+use std::{
+    cell::RefCell,
+    collections::HashSet,
+    io,
+    os::fd::OwnedFd,
+    sync::{
+        Arc,
+        atomic::Ordering::{AcqRel, Release},
+    },
+};
+
+/// What of a tree is left out, and how it is looked at.
+pub struct Rules {
+    /// Patterns as in `.gitignore`.
+    pub exclude: Gitignore,
+    /// Leave out the contents of directories with a valid `CACHEDIR.TAG`.
+    pub exclude_caches: bool,
+    /// Leave out the contents of directories that hold one of these names.
+    pub exclude_if_present: Vec<Vec<u8>>,
+    /// Stay on the file systems of the roots.
+    pub one_file_system: bool,
+    /// Directories listed at the same time.
+    pub walkers: usize,
+    /// May tricks be played?
+    pub tricks: Tricks,
+}
+
+/// A place where a walk begins.
+pub struct Top {
+    /// Its path in the archive.
+    pub at: Path,
+    /// The directory it is, or the one it is in.
+    pub dir: OwnedFd,
+    /// Its name in that directory; `None` if it is that directory.
+    pub name: Option<Vec<u8>>,
+    /// Only the directory itself, as the parent of something deeper.
+    pub alone: bool,
+}
+
+/// A tree, or the part of one that is on one device.
+pub struct Tree(Arc<Inner>);
+
+/// What the walk, its helpers and the readers share.
+pub(super) struct Inner {
+    pub(super) tops: Vec<Top>,
+    /// Directories that belong to the stream of another device.
+    pub(super) elsewhere: HashSet<Path>,
+    /// Directories that are not entered.
+    pub(super) closed: HashSet<Path>,
+    /// Only these, and the directories above them; ascending.
+    pub(super) list: Option<Vec<Path>>,
+    pub(super) rules: Arc<Rules>,
+    pub(super) names: Names,
+}
+
+impl Tree {
+    /// The tree below `tops`, which are ascending and not within one another. Of the directories `elsewhere` nothing is
+    /// delivered, of those `closed` only themselves.
+    pub fn new(tops: Vec<Top>, elsewhere: HashSet<Path>, closed: HashSet<Path>, rules: Arc<Rules>) -> Self {
+        Self(Arc::new(Inner { tops, elsewhere, closed, list: None, rules, names: Names::default() }))
+    }
+
+    /// Of the tree below one directory only the objects in `list`, ascending, and the directories above them.
+    pub fn listed(top: Top, list: Vec<Path>, rules: Arc<Rules>) -> Self {
+        let (elsewhere, closed, names) = Default::default();
+        Self(Arc::new(Inner { tops: vec![top], elsewhere, closed, list: Some(list), rules, names }))
+    }
+}
+
+thread_local! {
+    /// Closing is one call for many files where the system can do that.
+    static CLOSER: RefCell<Option<Closer>> = const { RefCell::new(None) };
+}
+
+impl Source for Tree {
+    fn scan(&self) -> Result<Stream<Scanned>> {
+        match &self.0.list {
+            Some(list) => Ok(Box::new(listed(self.0.clone(), list.clone()))),
+            None => Ok(Box::new(Walk::start(self.0.clone()))),
+        }
+    }
+
+    fn read(&self, slice: Slice, buf: Buf) -> Result<Frame> {
+        match slice {
+            Slice::Members(small, large) => self.0.members(small, large, buf),
+            Slice::Piece { file, offset, len, last } => self.0.piece(file, offset, len, last, buf),
+        }
+    }
+}
+
+/// The objects of a list, each after the directories above it that were not delivered yet.
+fn listed(inner: Arc<Inner>, list: Vec<Path>) -> impl Iterator<Item = Result<Scanned>> + Send {
+    let mut last = Vec::new();
+    let above = |path: &[u8]| -> Vec<Path> {
+        let slashes = path.iter().enumerate().filter(|(_, c)| **c == b'/').map(|(at, _)| path[..at].to_vec());
+        std::iter::once(Vec::new()).chain(slashes).chain([path.to_vec()]).collect()
+    };
+    let mut first = true;
+    list.into_iter().flat_map(move |path| {
+        let mut new = above(&path);
+        new.retain(|path| (path.is_empty() && first) || (!path.is_empty() && !is_within(&last, path)));
+        first = false;
+        last = path;
+        new.into_iter().map(|path| Ok(inner.look(&path))).collect::<Vec<_>>()
+    })
+}
+
+/// What came of opening one file: its descriptor and its entry with attributes, or why not.
+type Opened = Result<(OwnedFd, Entry), State>;
+
+impl Inner {
+    /// The directory to open `path` from, and the path to open there.
+    pub(super) fn locate<'a>(&'a self, path: &'a [u8]) -> Option<(&'a OwnedFd, &'a [u8])> {
+        let top = self.tops.iter().rev().find(|top| !top.alone && is_within(path, &top.at))?;
+        let rest = &path[top.at.len()..];
+        let rest = rest.strip_prefix(b"/").unwrap_or(rest);
+        Some((&top.dir, top.name.as_deref().unwrap_or(rest)))
+    }
+
+    pub(super) fn open(&self, path: &[u8]) -> io::Result<OwnedFd> {
+        let (dir, rel) = self.locate(path).ok_or(io::ErrorKind::NotFound)?;
+        walk::open_read(dir, rel, self.rules.tricks)
+    }
+
+    fn cache(&self) -> Cache {
+        if self.rules.tricks == Tricks::Auto { Cache::Drop } else { Cache::Keep }
+    }
+
+    fn open_file(&self, mut entry: Entry) -> Opened {
+        let opened = self.open(&entry.path).and_then(|fd| {
+            entry.xattrs = xattr::read_all(&fd)?;
+            Ok(fd)
+        });
+        opened.map(|fd| (fd, entry)).map_err(|error| state_of(&error))
+    }
+
+    fn members(&self, small: Vec<Scanned>, large: Option<Arc<Large>>, mut buf: Buf) -> Result<Frame> {
+        let mut parts = Vec::with_capacity(small.len() + 1);
+        for scanned in small {
+            parts.push(self.member(scanned, &mut buf)?);
+        }
+        let mut ends_member = true;
+        if let Some(large) = large {
+            let part = self.head(large, &mut buf)?;
+            ends_member = !matches!(part.what, What::Head(..));
+            parts.push(part);
+        }
+        CLOSER.with_borrow_mut(|closer| closer.iter_mut().for_each(Closer::flush));
+        Ok(Frame::new(buf, parts, ends_member))
+    }
+
+    fn close(&self, fd: OwnedFd) {
+        let tricks = self.rules.tricks;
+        CLOSER.with_borrow_mut(|closer| closer.get_or_insert_with(|| Closer::new(tricks)).close(fd));
+    }
+
+    /// One whole member: header, content, padding. What cannot be read leaves nothing in the stream.
+    fn member(&self, scanned: Scanned, buf: &mut Vec<u8>) -> Result<Part> {
+        let Scanned { entry, state } = scanned;
+        if !entry.is_file() || !state.is_stored() {
+            if state.is_stored() || entry.kind == Kind::Directory {
+                pax::write_header(&entry, buf)?;
+            }
+            return Ok(part(What::Whole(entry, state), buf.len(), 0));
+        }
+        let (fd, entry) = match self.open_file(entry.clone()) {
+            Ok(opened) => opened,
+            Err(state) => return Ok(part(What::Whole(entry, state), buf.len(), 0)),
+        };
+        let start = buf.len();
+        pax::write_header(&entry, buf)?;
+        let inner = buf.len();
+        let read = self.content(&fd, &entry, buf);
+        self.close(fd);
+        let len = buf.len() - inner;
+        match read {
+            Ok(state) => {
+                pad(buf, len as u64);
+                Ok(part(What::Whole(entry, state), inner, len))
+            }
+            Err(error) => {
+                buf.truncate(start);
+                Ok(part(What::Whole(entry, state_of(&error)), start, 0))
+            }
+        }
+    }
+
+    /// Append the content of a small file, exactly as many bytes as its header promised.
+    fn content(&self, fd: &OwnedFd, entry: &Entry, buf: &mut Vec<u8>) -> io::Result<State> {
+        let (want, inner) = (entry.data_len() as usize, buf.len());
+        let mut changed = false;
+        match &entry.kind {
+            Kind::File { map: Some(map), .. } => {
+                for run in map.iter() {
+                    let got = read::read_full(fd, buf, run.offset, run.len as usize, self.cache(), self.rules.tricks)?;
+                    changed |= got as u64 != run.len;
+                    buf.resize(buf.len() + run.len as usize - got, 0);
+                }
+            }
+            _ => {
+                let got = read::read_file(fd, buf, want, self.cache(), self.rules.tricks)?;
+                changed = got != want;
+            }
+        }
+        buf.resize(inner + want, 0);
+        Ok(if changed { State::Changed } else { State::Whole })
+    }
+
+    /// The header of a large file, which is opened here for all its readers. They wait for that, so it is always said
+    /// what came of it.
+    fn head(&self, large: Arc<Large>, buf: &mut Vec<u8>) -> Result<Part> {
+        let (fd, entry) = match self.open_file(large.entry.clone()) {
+            Ok(opened) => opened,
+            Err(state) => {
+                let what = What::Whole(large.entry.clone(), state.clone());
+                large.opened.get_or_init(|| Err(state));
+                return Ok(part(what, buf.len(), 0));
+            }
+        };
+        if self.rules.tricks == Tricks::Auto {
+            read::sequential(&fd);
+        }
+        large.opened.get_or_init(|| Ok(fd));
+        pax::write_header(&entry, buf)?;
+        Ok(part(What::Head(entry, large), buf.len(), 0))
+    }
+
+    /// Read `slice.len` bytes of a large file, or fewer if it has shrunk since the scan.
+    ///
+    /// Fewer is not an error: the frame is filled with zeros to the length the header promised, and the file is marked
+    /// changed (as PostgreSQL's own `sendFile` does).
+    fn piece(&self, file: Arc<Large>, offset: u64, len: u32, last: bool, mut buf: Buf) -> Result<Frame> {
+        let Ok(fd) = file.opened.wait() else {
+            return Ok(Frame::new(buf, Vec::new(), last));
+        };
+        let mut complete = true;
+        for Run { offset, len } in runs(&file.entry, offset, len.into()) {
+            let start = buf.len();
+            match read::read_full(fd, &mut buf, offset, len as usize, self.cache(), self.rules.tricks) {
+                Ok(got) => complete &= got as u64 == len,
+                Err(error) => return Err(unreadable(&file.entry, error)),
+            }
+            buf.resize(start + len as usize, 0);
+        }
+        if !complete || (file.unread.fetch_sub(1, AcqRel) == 1 && changed(fd, &file.entry)) {
+            file.changed.store(true, Release);
+        }
+        if last {
+            pad(&mut buf, file.data_len);
+        }
+        let what = What::Piece { file, offset, last };
+        Ok(Frame::new(buf, vec![part(what, 0, len as usize)], last))
+    }
+}
+
+/// An error in the middle of a file whose header is out: it cannot be taken back, and zeros in its place would be a lie.
+fn unreadable(entry: &Entry, error: io::Error) -> Error {
+    Error::io(format!("could not read {}", quoted(&entry.path)), error)
+        .detail("it failed in the middle of a large file; nothing was committed")
+        .hint("repair the file or leave it out with --exclude, and run the same command again")
+}
+
+/// Zeros after `len` bytes of content.
+pub(super) fn pad(buf: &mut Vec<u8>, len: u64) {
+    buf.resize(buf.len() + pax::padding(len), 0);
+}
+
+pub(super) fn part(what: What, inner: usize, len: usize) -> Part {
+    Part { what, inner: inner as u32, len: len as u32, piece: Piece::None }
+}
+
+pub(super) fn state_of(error: &io::Error) -> State {
+    match error.kind() {
+        io::ErrorKind::NotFound => State::Vanished,
+        _ => State::Unreadable(crate::error::reason(error)),
+    }
+}
+
+/// Where `len` bytes at `offset` of a file's data are in the file itself.
+fn runs(entry: &Entry, offset: u64, len: u64) -> Vec<Run> {
+    let Kind::File { map: Some(map), .. } = &entry.kind else {
+        return vec![Run { offset, len }];
+    };
+    let (mut before, mut out) = (0, Vec::new());
+    for run in map.iter() {
+        let start = offset.max(before);
+        let end = (offset + len).min(before + run.len);
+        if start < end {
+            out.push(Run { offset: run.offset + start - before, len: end - start });
+        }
+        before += run.len;
+    }
+    out
+}
+
+fn changed(fd: &OwnedFd, entry: &Entry) -> bool {
+    walk::stat_fd(fd).is_ok_and(|now| now.size != entry.size() || now.mtime != entry.mtime)
+}

@@ -1,0 +1,318 @@
+//! Walks a tree in archive order, directories ahead of the one that is being delivered listed on other threads.
+//!
+//! Memory is that of the directories on the way down and of those listed ahead, whatever the tree holds; and one path for
+//! every file with several names of which not all have been seen.
+
+use super::tree::{Inner, state_of};
+use crate::{
+    error::{Error, Kind as ErrorKind, Result, quoted},
+    format::{
+        entry::{Entry, Kind, Owner, Path, Run},
+        page::State,
+        pax,
+    },
+    frame::Scanned,
+    platform::{
+        read,
+        walk::{self, FileKind, Stat},
+        xattr,
+    },
+};
+use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+use std::{
+    collections::HashMap,
+    ffi::OsStr,
+    io,
+    os::{fd::OwnedFd, unix::ffi::OsStrExt},
+    sync::Arc,
+};
+
+/// Directories of one level listed ahead, and of all levels together.
+const AHEAD_LEVEL: usize = 8;
+const AHEAD_ALL: usize = 64;
+
+/// The walk: an iterator over everything in the tree.
+pub(super) struct Walk {
+    inner: Arc<Inner>,
+    jobs: Sender<Job>,
+    tops: usize,
+    levels: Vec<Level>,
+    outstanding: usize,
+    links: HashMap<(u64, u64), (Path, u32)>,
+}
+
+type Job = (Path, Sender<io::Result<Listing>>);
+
+/// What a directory holds, and its own attributes.
+struct Listing {
+    children: Vec<Child>,
+    xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+    dev: u64,
+}
+
+/// One object in a directory.
+struct Child {
+    scanned: Scanned,
+    dev: u64,
+    nlink: u32,
+    listing: Option<Receiver<io::Result<Listing>>>,
+}
+
+/// A directory that is being delivered.
+struct Level {
+    children: std::vec::IntoIter<Child>,
+    dev: u64,
+}
+
+impl Walk {
+    pub(super) fn start(inner: Arc<Inner>) -> Self {
+        let (jobs, queue) = unbounded::<Job>();
+        for _ in 0..inner.rules.walkers {
+            let (inner, queue) = (inner.clone(), queue.clone());
+            std::thread::spawn(move || {
+                let mut buffer = Vec::new();
+                for (path, reply) in queue {
+                    // The walk may have ended: nobody waits for the listing then.
+                    let _ = reply.send(inner.list(&path, &mut buffer));
+                }
+            });
+        }
+        Self { inner, jobs, tops: 0, levels: Vec::new(), outstanding: 0, links: HashMap::new() }
+    }
+
+    fn request(&mut self, path: &[u8]) -> Option<Receiver<io::Result<Listing>>> {
+        let (reply, listing) = bounded(1);
+        self.outstanding += 1;
+        self.jobs.send((path.to_vec(), reply)).ok().map(|()| listing)
+    }
+
+    /// Have the next directories of the deepest level listed.
+    fn look_ahead(&mut self) {
+        let Some(mut level) = self.levels.pop() else { return };
+        let dev = level.dev;
+        let wanted = level.children.as_mut_slice().iter_mut().filter(|child| self.inner.enters(child, dev));
+        for child in wanted.take(AHEAD_LEVEL) {
+            if child.listing.is_none() && self.outstanding < AHEAD_ALL {
+                let (reply, listing) = bounded(1);
+                self.outstanding += 1;
+                if self.jobs.send((child.scanned.entry.path.clone(), reply)).is_ok() {
+                    child.listing = Some(listing);
+                }
+            }
+        }
+        self.levels.push(level);
+    }
+
+    /// Deliver an object, and go down if it is a directory to enter.
+    fn deliver(&mut self, mut child: Child, dev: u64) -> Scanned {
+        if self.inner.enters(&child, dev) {
+            let listing = child.listing.take().or_else(|| self.request(&child.scanned.entry.path));
+            self.outstanding -= 1;
+            self.descend(&mut child.scanned, listing.and_then(|listing| listing.recv().ok()));
+        } else if child.scanned.entry.is_file() && child.nlink > 1 {
+            self.link(&mut child);
+        }
+        child.scanned
+    }
+
+    fn descend(&mut self, scanned: &mut Scanned, listing: Option<io::Result<Listing>>) {
+        match listing {
+            Some(Ok(listing)) => {
+                scanned.entry.xattrs = listing.xattrs;
+                self.levels.push(Level { children: listing.children.into_iter(), dev: listing.dev });
+            }
+            Some(Err(error)) => scanned.state = state_of(&error),
+            None => scanned.state = State::Unreadable("a thread that lists directories stopped".to_owned()),
+        }
+    }
+
+    /// The first name of a file carries the content, each later one is a link to it.
+    fn link(&mut self, child: &mut Child) {
+        let key = (child.dev, child.scanned.entry.inode);
+        match self.links.get_mut(&key) {
+            Some((first, left)) => {
+                child.scanned.entry.kind = Kind::HardLink(first.clone());
+                *left -= 1;
+                if *left == 0 {
+                    self.links.remove(&key);
+                }
+            }
+            None => {
+                self.links.insert(key, (child.scanned.entry.path.clone(), child.nlink - 1));
+            }
+        }
+    }
+
+    fn top(&mut self) -> Option<Result<Scanned>> {
+        let inner = self.inner.clone();
+        let top = inner.tops.get(self.tops)?;
+        self.tops += 1;
+        let name = top.name.as_deref().unwrap_or(b".");
+        let child = walk::stat(&top.dir, name).and_then(|stat| inner.child(&top.dir, name, top.at.clone(), stat));
+        let child = match child {
+            Ok(child) => child,
+            Err(error) => return Some(Err(Error::io(format!("could not read {}", quoted(&top.at)), error))),
+        };
+        if top.alone {
+            return Some(Ok(child.scanned));
+        }
+        if top.name.is_none() && child.scanned.entry.kind != Kind::Directory {
+            return Some(Err(Error::new(ErrorKind::System, format!("{} is no longer a directory", quoted(&top.at)))));
+        }
+        let dev = child.dev;
+        let scanned = self.deliver(child, dev);
+        self.look_ahead();
+        Some(Ok(scanned))
+    }
+}
+
+impl Iterator for Walk {
+    type Item = Result<Scanned>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while let Some(level) = self.levels.last_mut() {
+            let dev = level.dev;
+            if let Some(child) = level.children.next() {
+                let is_directory = child.scanned.entry.kind == Kind::Directory;
+                let scanned = self.deliver(child, dev);
+                if is_directory {
+                    self.look_ahead();
+                }
+                return Some(Ok(scanned));
+            }
+            self.levels.pop();
+            self.look_ahead();
+        }
+        self.top()
+    }
+}
+
+impl Inner {
+    /// Is this a directory whose contents belong to this stream? `dev` is the device of the directory it is in.
+    fn enters(&self, child: &Child, dev: u64) -> bool {
+        child.scanned.entry.kind == Kind::Directory
+            && child.scanned.state.is_stored()
+            && !(self.rules.one_file_system && child.dev != dev)
+            && !self.closed.contains(&child.scanned.entry.path)
+    }
+
+    /// List a directory: its objects in order, without what the rules leave out.
+    fn list(&self, path: &[u8], buffer: &mut Vec<u8>) -> io::Result<Listing> {
+        let (dir, rel) = self.locate(path).ok_or(io::ErrorKind::NotFound)?;
+        let dir = walk::open_dir(dir, rel, self.rules.tricks)?;
+        let mut names = walk::read_dir(&dir, buffer)?;
+        names.sort_unstable_by(|a, b| a.bytes.cmp(&b.bytes));
+        if self.is_left_out(&dir, &names) {
+            names.retain(|name| name.bytes == b"CACHEDIR.TAG" && self.rules.exclude_caches);
+        }
+        let mut children = Vec::with_capacity(names.len());
+        for name in names {
+            let path = join(path, &name.bytes);
+            if self.is_excluded(&path, name.kind == FileKind::Directory) || self.elsewhere.contains(&path) {
+                continue;
+            }
+            match walk::stat(&dir, &name.bytes).and_then(|stat| self.child(&dir, &name.bytes, path.clone(), stat)) {
+                Ok(child) => children.push(child),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {} // gone since it was listed: never seen
+                Err(error) => children.push(unknown(path, &error)),
+            }
+        }
+        let dev = if self.rules.one_file_system { walk::stat_fd(&dir)?.dev } else { 0 };
+        Ok(Listing { children, xattrs: xattr::read_all(&dir)?, dev })
+    }
+
+    /// What is known of one object without opening it, unless it has holes.
+    fn child(&self, dir: &OwnedFd, name: &[u8], path: Path, stat: Stat) -> io::Result<Child> {
+        let mut state = State::Whole;
+        let kind = match stat.kind {
+            FileKind::File => Kind::File { size: stat.size, map: self.map(&path, &stat) },
+            FileKind::Directory => Kind::Directory,
+            FileKind::Symlink => Kind::Symlink(walk::read_link(dir, name)?),
+            FileKind::Fifo => Kind::Fifo,
+            FileKind::CharDevice => Kind::CharDevice(stat.rdev),
+            FileKind::BlockDevice => Kind::BlockDevice(stat.rdev),
+            FileKind::Socket | FileKind::Unknown => {
+                state = State::Noted;
+                Kind::Socket
+            }
+        };
+        let special = matches!(kind, Kind::Symlink(_) | Kind::Fifo | Kind::CharDevice(_) | Kind::BlockDevice(_));
+        let entry = Entry {
+            path,
+            kind,
+            mode: stat.mode,
+            owner: self.owner(&stat),
+            mtime: stat.mtime,
+            ctime: stat.ctime,
+            inode: stat.inode,
+            xattrs: if special { xattr::read_all_at(dir, name).unwrap_or_default() } else { Vec::new() },
+        };
+        Ok(Child { scanned: Scanned { entry, state }, dev: stat.dev, nlink: stat.nlink, listing: None })
+    }
+
+    /// One object by its path, without going into it.
+    pub(super) fn look(&self, path: &[u8]) -> Scanned {
+        let (parent, name) = match path.iter().rposition(|c| *c == b'/') {
+            Some(slash) => (&path[..slash], &path[slash + 1..]),
+            None => (&b""[..], if path.is_empty() { &b"."[..] } else { path }),
+        };
+        let (dir, rel) = match self.locate(parent) {
+            Some(place) => place,
+            None => return unknown(path.to_vec(), &io::ErrorKind::NotFound.into()).scanned,
+        };
+        let child = walk::open_dir(dir, rel, self.rules.tricks)
+            .and_then(|dir| self.child(&dir, name, path.to_vec(), walk::stat(&dir, name)?));
+        child.unwrap_or_else(|error| unknown(path.to_vec(), &error)).scanned
+    }
+
+    fn owner(&self, stat: &Stat) -> Owner {
+        let (user, group) = (self.names.user(stat.uid), self.names.group(stat.gid));
+        Owner { uid: stat.uid, gid: stat.gid, user, group }
+    }
+
+    /// Where a file that has fewer blocks than bytes has its data.
+    fn map(&self, path: &[u8], stat: &Stat) -> Option<Arc<[Run]>> {
+        if !stat.looks_sparse() {
+            return None;
+        }
+        let fd = self.open(path).ok()?;
+        let map = read::data_map(&fd, stat.size).ok().flatten()?;
+        pax::storable_map(map.into(), stat.size)
+    }
+
+    fn is_excluded(&self, path: &[u8], is_dir: bool) -> bool {
+        !self.rules.exclude.is_empty() && self.rules.exclude.matched(OsStr::from_bytes(path), is_dir).is_ignore()
+    }
+
+    /// Does this directory say itself that its contents are not worth a backup?
+    fn is_left_out(&self, dir: &OwnedFd, names: &[walk::Name]) -> bool {
+        let has = |wanted: &[u8]| names.binary_search_by(|name| name.bytes.as_slice().cmp(wanted)).is_ok();
+        self.rules.exclude_if_present.iter().any(|name| has(name))
+            || (self.rules.exclude_caches && has(b"CACHEDIR.TAG") && self.is_cache_tag(dir))
+    }
+
+    fn is_cache_tag(&self, dir: &OwnedFd) -> bool {
+        let mut head = Vec::new();
+        let tag = walk::open_read(dir, b"CACHEDIR.TAG", self.rules.tricks);
+        tag.and_then(|fd| read::read_full(&fd, &mut head, 0, CACHE_TAG.len(), read::Cache::Keep, self.rules.tricks))
+            .is_ok_and(|_| head == CACHE_TAG)
+    }
+}
+
+/// How a `CACHEDIR.TAG` must begin (bford.info/cachedir).
+const CACHE_TAG: &[u8] = b"Signature: 8a477f597d28d172789f06886806bc55";
+
+fn join(dir: &[u8], name: &[u8]) -> Path {
+    let mut path = Vec::with_capacity(dir.len() + 1 + name.len());
+    path.extend(dir);
+    if !dir.is_empty() {
+        path.push(b'/');
+    }
+    path.extend(name);
+    path
+}
+
+fn unknown(path: Path, error: &io::Error) -> Child {
+    let entry = Entry { path, ..Entry::default() };
+    Child { scanned: Scanned { entry, state: state_of(error) }, dev: 0, nlink: 1, listing: None }
+}
