@@ -65,7 +65,9 @@ impl Attributes {
     }
 
     fn set_acl(&mut self, key: &[u8], value: &[u8]) -> Option<()> {
-        let Some((name, _)) = ACLS.iter().find(|(_, known)| *known == key && !value.is_empty()) else { return Some(()) };
+        let Some((name, _)) = ACLS.iter().find(|(_, known)| *known == key && !value.is_empty()) else {
+            return Some(());
+        };
         match acl::parse(value) {
             acl::Parsed::Raw(raw) => self.xattrs.push((name.to_vec(), raw)),
             acl::Parsed::Names => self.named_acls.push(value.to_vec()),

@@ -235,7 +235,8 @@ impl Reader {
         let (mut block, mut place) = (header.block, OLD_HEADER);
         loop {
             let (fields, flag) = place;
-            read_old(&block[fields], &mut pairs).ok_or_else(|| damaged(header.at, "a sparse file has too many runs"))?;
+            read_old(&block[fields], &mut pairs)
+                .ok_or_else(|| damaged(header.at, "a sparse file has too many runs"))?;
             if block[flag] == 0 {
                 return Ok(pairs);
             }
@@ -325,7 +326,8 @@ impl Header {
     }
 
     fn device(&self) -> Result<Device> {
-        let part = |place| u32::try_from(self.number(place)?).map_err(|_| damaged(self.at, "a device number is too large"));
+        let part =
+            |place| u32::try_from(self.number(place)?).map_err(|_| damaged(self.at, "a device number is too large"));
         Ok(Device { major: part(field::MAJOR)?, minor: part(field::MINOR)? })
     }
 
@@ -416,7 +418,8 @@ fn cut_off(at: u64) -> Error {
 }
 
 fn newer_sparse(at: u64, major: u64, minor: Option<u64>) -> Error {
-    let what = format!("cannot read the tar at byte {at}: it has a sparse file of version {major}.{}", minor.unwrap_or(0));
+    let what =
+        format!("cannot read the tar at byte {at}: it has a sparse file of version {major}.{}", minor.unwrap_or(0));
     Error::new(ErrorKind::Unsupported, what)
 }
 
