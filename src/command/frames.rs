@@ -16,7 +16,8 @@ use crate::{
 /// Bytes of the longest header of a zstd frame.
 const ZSTD_HEADER_BYTES: usize = 18;
 
-/// Offset, stored and plain bytes of every frame, ascending; `None` for codecs that have no seek table.
+/// Offset, stored and plain bytes of every frame, ascending; `None` for gzip and plain tar in a repository, which have no
+/// seek table.
 pub(super) struct Frames(Option<Vec<(u64, u32, u32)>>);
 
 impl Frames {
@@ -48,11 +49,20 @@ pub(super) fn read(archive: &Archive, segment: &Segment, data: bool) -> Result<F
     if len < segment.bytes || (len > segment.bytes && !archive.is_one_file()) {
         return Err(damaged(&format!("it has {len} bytes, the root says {}", segment.bytes)));
     }
-    if !archive.codec.skips() {
-        let side = side(archive, &Object::Side(id))?.filter(|label| is_label_of(archive, segment, label));
-        return side.map(|_| Frames(None)).ok_or_else(|| damaged("the service frames beside it cannot be read"));
+    let end = Object::Side(id);
+    match (archive.codec.skips(), archive.is_one_file()) {
+        (false, false) => return Ok(Frames(None)),
+        (false, true) => {
+            let label = side(archive, &end)?.filter(|label| is_label_of(archive, segment, label));
+            let table =
+                table(archive, &end, Some(len))?.filter(|_| label.is_some()).filter(|table| fits(table, segment));
+            let table = table.ok_or_else(|| damaged("the service frames beside it cannot be read"))?;
+            return Ok(Frames(Some(table)));
+        }
+        (true, _) => {}
     }
-    let table = table(archive, &object, len)?.ok_or_else(|| damaged("its seek table cannot be read"))?;
+    let table = table(archive, &object, None)?.filter(|table| fits(table, segment));
+    let table = table.ok_or_else(|| damaged("its seek table cannot be read"))?;
     let label = match table.get(1) {
         Some((offset, ..)) => service(archive, &object, *offset)?,
         None => None,
@@ -62,7 +72,7 @@ pub(super) fn read(archive: &Archive, segment: &Segment, data: bool) -> Result<F
     }
     if data {
         table.iter().try_for_each(|frame| {
-            probe(archive, &object, frame)
+            probe(archive, &object, segment.bytes, frame)
                 .unwrap_or_else(|| Err(damaged("its seek table speaks of frames that are not there")))
         })?;
     }
@@ -94,23 +104,33 @@ fn is_label_of(archive: &Archive, segment: &Segment, payload: &[u8]) -> bool {
     Label::parse(payload).is_ok_and(|label| label == expected)
 }
 
-/// Walk the service frames of a side file to its end; gives its label. `None` if one of them is no service frame.
+/// Walk the service frames of a side file up to its seek table; gives its label. `None` if one of them is no service frame.
 fn side(archive: &Archive, object: &Object) -> Result<Option<Vec<u8>>> {
     let len = archive.store().len(object)?;
+    let mut bytes = Vec::new();
+    archive.store().read_at(object, len.saturating_sub(SEEK_FOOTER_BYTES as u64), SEEK_FOOTER_BYTES, &mut bytes)?;
+    let Some(table_len) = seek_table_len(&bytes, len) else { return Ok(None) };
     let (mut at, mut label) = (0, None);
-    while at < len {
+    while at < len - table_len {
         let Some((service, payload, end)) = service(archive, object, at)? else { return Ok(None) };
         if service == Service::Label {
             label = Some(payload);
         }
         at = end;
     }
-    Ok(label.filter(|_| at == len))
+    Ok(label.filter(|_| at == len - table_len))
 }
 
 type Table = Vec<(u64, u32, u32)>;
 
-fn table(archive: &Archive, object: &Object, len: u64) -> Result<Option<Table>> {
+/// Does the table speak of as many plain bytes as the root?
+fn fits(table: &Table, segment: &Segment) -> bool {
+    table.iter().map(|(_, _, plain)| u64::from(*plain)).sum::<u64>() == segment.plain_bytes
+}
+
+/// The seek table at the end of `object`, of that very object, or of a segment of `segment_len` bytes beside it.
+fn table(archive: &Archive, object: &Object, segment_len: Option<u64>) -> Result<Option<Table>> {
+    let len = archive.store().len(object)?;
     let mut bytes = Vec::new();
     let Some(footer) = len.checked_sub(SEEK_FOOTER_BYTES as u64) else { return Ok(None) };
     archive.store().read_at(object, footer, SEEK_FOOTER_BYTES, &mut bytes)?;
@@ -123,22 +143,34 @@ fn table(archive: &Archive, object: &Object, len: u64) -> Result<Option<Table>> 
         offset += u64::from(stored);
         (at, stored, plain)
     };
-    let table: Table = sizes.into_iter().map(&mut place).collect();
+    let mut table: Table = sizes.into_iter().map(&mut place).collect();
+    // A place that was kept for nothing is an entry of no bytes.
+    table.retain(|(_, stored, _)| *stored > 0);
     // Skippable frames are headed by their length: that of the table itself must be right too. Of the flags near its end
     // only one has a meaning, and we do not set it.
     let flags = bytes.get(bytes.len() - SEEK_FOOTER_BYTES + 4);
-    let whole = offset + table_len == len && skippable_len(&bytes) == Some(table_len) && flags == Some(&0);
+    let described = segment_len.unwrap_or(len - table_len);
+    let whole = offset == described && skippable_len(&bytes) == Some(table_len) && flags == Some(&0);
     Ok(whole.then_some(table))
 }
 
 /// Does the frame at this place have this size? `None` if not.
-fn probe(archive: &Archive, object: &Object, (offset, stored, plain): &(u64, u32, u32)) -> Option<Result<()>> {
+///
+/// What stands before `summed` is covered by checksums in the root; service frames behind it must be what they say.
+fn probe(
+    archive: &Archive,
+    object: &Object,
+    summed: u64,
+    (offset, stored, plain): &(u64, u32, u32),
+) -> Option<Result<()>> {
     let mut header = Vec::new();
     if let Err(error) = archive.store().read_at(object, *offset, ZSTD_HEADER_BYTES.min(*stored as usize), &mut header) {
         return Some(Err(error));
     }
     let right = match (skippable_len(&header), archive.codec) {
-        (Some(len), _) => len == u64::from(*stored) && *plain == 0 && Service::parse(&header).is_some(),
+        (Some(len), _) => {
+            len == u64::from(*stored) && *plain == 0 && (*offset < summed || Service::parse(&header).is_some())
+        }
         (None, Codec::Zstd(_)) => zstd_safe::get_frame_content_size(&header).ok().flatten() == Some(u64::from(*plain)),
         (None, Codec::Lz4) => lz4_content_size(&header) == u64::from(*plain),
         (None, _) => true,

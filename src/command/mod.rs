@@ -5,6 +5,7 @@ pub mod backup;
 pub mod bench;
 mod crew;
 pub mod damage;
+mod extract;
 mod frames;
 pub mod list;
 pub mod restore;

@@ -91,11 +91,11 @@ impl Restore {
     /// Whatever ends a restore; [`ErrorKind::Corrupt`] for damage without `keep_going`.
     pub fn run(&self, meter: &Meter) -> Result<Summary> {
         if self.from == "-" {
-            return Err(Error::new(ErrorKind::Unsupported, "cannot restore from a stream yet"));
+            return super::extract::from_stdin(self, meter);
         }
         match open_any(&self.from)? {
             Opened::Backup(archive) => self.run_archive(*archive, meter),
-            Opened::Foreign(path) => Err(Error::new(ErrorKind::Unsupported, format!("cannot restore {path:?}"))),
+            Opened::Foreign(path) => super::extract::from_file(self, &path, meter),
         }
     }
 

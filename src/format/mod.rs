@@ -2,8 +2,6 @@
 
 pub mod digest;
 pub mod entry;
-pub mod digest;
-pub mod entry;
 pub mod layout;
 pub mod page;
 pub mod pax;

@@ -226,9 +226,14 @@ impl Archive {
     /// The places a page is stored at, the one to read first in front.
     pub fn copies(&self, at: &PageAt) -> Vec<(Object, u64)> {
         let segment = SegmentId { backup: String::new(), stream: at.stream, number: at.segment };
-        let copy = if self.codec.skips() { Object::Segment(segment) } else { Object::Side(segment) };
         let manifest = at.manifest_offset.map(|offset| (Object::Manifest, offset));
-        manifest.into_iter().chain([(copy, at.offset)]).collect()
+        let copy = match (self.codec.skips(), &manifest) {
+            (true, _) => Some((Object::Segment(segment), at.offset)),
+            (false, None) => Some((Object::Side(segment), at.offset)),
+            // gzip and plain tar have a side file only where there is no manifest.
+            (false, Some(_)) => None,
+        };
+        manifest.into_iter().chain(copy).collect()
     }
 
     /// Read the page `at` from one of its copies.
@@ -304,6 +309,11 @@ impl Archive {
         }
         Ok(found)
     }
+}
+
+/// Is the file at `path` an archive that this program wrote, whole or damaged?
+pub fn is_archive(path: &std::path::Path) -> bool {
+    Archived::open(path).map_or_else(|error| error.kind == Kind::Corrupt, |archive| archive.is_some())
 }
 
 /// What an object is missing of is damage to the backup, not a wrong name.

@@ -147,11 +147,12 @@ impl Fixture {
         let tail = [Service::Root.frame(&sealed), Locator { offset, len: sealed.len() as u64 }.frame()];
         for frame in tail {
             service.extend(&frame);
-            out.table.push(frame.len(), 0);
+            if self.codec.skips() {
+                out.table.push(frame.len(), 0);
+            }
         }
-        if self.codec.skips() {
-            service.extend(out.table.frame());
-        } else {
+        service.extend(out.table.frame());
+        if !self.codec.skips() {
             fs::write(format!("{}{file_suffix}", path.display()), &*service).unwrap();
         }
         fs::write(path, &out.segment).unwrap();
@@ -184,6 +185,7 @@ struct Out<'a> {
     side: Vec<u8>,
     table: SeekTable,
     frames: u64,
+    plain_bytes: u64,
     stream: u32,
     number: u32,
     plain: Vec<u8>,
@@ -230,6 +232,7 @@ impl<'a> Out<'a> {
             side: vec![],
             table: SeekTable::default(),
             frames: 0,
+            plain_bytes: 0,
             stream: 0,
             number: 0,
             plain: vec![],
@@ -240,7 +243,7 @@ impl<'a> Out<'a> {
     }
 
     fn begin(&mut self, stream: u32, number: u32) {
-        (self.stream, self.number, self.frames) = (stream, number, 0);
+        (self.stream, self.number, self.frames, self.plain_bytes) = (stream, number, 0, 0);
         (self.segment, self.side, self.table) = (vec![], vec![], SeekTable::default());
         let codec = self.fixture.codec;
         let label = Label {
@@ -345,6 +348,7 @@ impl<'a> Out<'a> {
         self.table.push(stored.len(), self.plain.len());
         self.segment.extend(stored);
         self.frames += 1;
+        self.plain_bytes += self.plain.len() as u64;
         self.root.totals.plain_bytes += self.plain.len() as u64;
         self.plain.clear();
     }
@@ -378,9 +382,6 @@ impl<'a> Out<'a> {
             }
             let name = layout::segment(self.stream, self.number, self.fixture.codec.suffix());
             fs::write(dir.join(&name), &self.segment).unwrap();
-            if !self.fixture.codec.skips() {
-                fs::write(dir.join(format!("{name}{}", layout::SIDE_SUFFIX)), &self.side).unwrap();
-            }
         }
         let parts = self.segment.chunks(PART_BYTES as usize).map(|part| format!("{:016x}", crc64(part))).collect();
         self.root.liveness.push(Live {
@@ -395,7 +396,7 @@ impl<'a> Out<'a> {
             number: self.number,
             bytes: self.segment.len() as u64,
             frames: self.frames,
-            plain_bytes: 0,
+            plain_bytes: self.plain_bytes,
             parts,
         });
     }

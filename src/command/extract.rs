@@ -1,0 +1,212 @@
+//! Restore a tar that comes as a stream: from standard input, or written by some other program.
+//!
+//! There is no manifest, so members are written as they come, by one thread, while another decodes. Nothing says what is
+//! missing: only the frames' own checksums and the closing blocks of the tar are there to be checked. A later member
+//! replaces an earlier one of the same name, as `tar` has it. Directories get their metadata at the end.
+
+use super::{
+    damage::Report,
+    restore::{Restore, Summary},
+};
+use crate::pipeline::meter::{Meter, lap};
+use crate::{
+    error::{Error, Kind as ErrorKind, Result, quoted},
+    format::{
+        entry::{self, Entry, Kind, Path as EntryPath},
+        pax::{Found, Member, Reader, skip, skip_padding},
+    },
+    sink::{large::Large, tree::Tree, writer::Writer},
+    source::{
+        archive::Selection,
+        stream::{Plain, decode},
+    },
+};
+use std::{
+    fs::File,
+    io::{self, Read},
+    path::Path,
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::Instant,
+};
+
+/// Content that is read as a whole before its file is made; more is written in pieces of this size.
+const PIECE: usize = 1 << 20;
+
+/// Restore the tar on standard input.
+///
+/// # Errors
+/// As [`Restore::run`].
+pub(super) fn from_stdin(restore: &Restore, meter: &Meter) -> Result<Summary> {
+    run(restore, decode(io::stdin()), meter)
+}
+
+/// Restore the tar at `path`.
+///
+/// # Errors
+/// As [`Restore::run`].
+pub(super) fn from_file(restore: &Restore, path: &Path, meter: &Meter) -> Result<Summary> {
+    let file = File::open(path).map_err(|e| Error::io(format!("could not open {path:?}"), e))?;
+    run(restore, decode(file), meter)
+}
+
+fn run(restore: &Restore, input: Plain, meter: &Meter) -> Result<Summary> {
+    let start = Instant::now();
+    let selection = Selection::new(&restore.paths)?;
+    let found = vec![false; selection.paths().len()];
+    let tree = restore.tree()?;
+    let report = Report::new(restore.keep_going);
+    let writer = Writer::new(&tree);
+    let mut run = Run { input, writer, selection, found, directories: Vec::new(), meter };
+    report.survive(run.members().map_err(cut_short))?;
+    run.finish_directories()?;
+    tree.sync()?;
+    run.must_be_found()?;
+    Ok(Summary {
+        entries: meter.entries.load(Relaxed),
+        notes: tree.notes.lines(),
+        damage: report.damage(),
+        seconds: start.elapsed().as_secs_f64(),
+        ..Summary::default()
+    })
+}
+
+fn cut_short(error: Error) -> Error {
+    match error.kind {
+        ErrorKind::Corrupt => error.detail("what came before is restored; what comes after it in the stream is not"),
+        _ => error,
+    }
+}
+
+struct Run<'a> {
+    input: Plain,
+    writer: Writer,
+    selection: Selection,
+    /// Which of the selected paths have been seen.
+    found: Vec<bool>,
+    /// Directories that want their metadata. The one thing here that grows with the archive.
+    directories: Vec<Entry>,
+    meter: &'a Meter,
+}
+
+impl Run<'_> {
+    fn tree(&self) -> Arc<Tree> {
+        self.writer.tree.clone()
+    }
+
+    fn members(&mut self) -> Result<()> {
+        let mut reader = Reader::new();
+        let mut clock = Instant::now();
+        while let Some(found) = reader.next(&mut self.input)? {
+            match found {
+                Found::Member(member) if self.selection.takes(&member.entry.path) => self.member(member)?,
+                Found::Member(member) => skip(&mut self.input, member.stored_len)?,
+                Found::Unknown(unknown) => {
+                    let what = format!("member of type {:?}", char::from(unknown.typeflag));
+                    self.tree().notes.add(&what, "its meaning is not known", &unknown.name);
+                    skip(&mut self.input, unknown.stored_len)?;
+                }
+            }
+            lap(&self.meter.sink.busy, &mut clock);
+        }
+        if !reader.has_ended() {
+            self.tree().notes.add("more members, if there were any,", "the tar has no closing blocks", b"");
+        }
+        Ok(())
+    }
+
+    fn member(&mut self, member: Member) -> Result<()> {
+        let Member { entry, stored_len, lost } = member;
+        self.meter.entries.fetch_add(1, Relaxed);
+        for (path, found) in self.selection.paths().iter().zip(&mut self.found) {
+            *found |= entry::is_within(&entry.path, path);
+        }
+        lost.iter().for_each(|what| self.tree().notes.add(what, "a tar cannot say more", &entry.path));
+        match &entry.kind {
+            Kind::File { .. } => return self.file(&entry, stored_len),
+            Kind::Directory => {
+                self.writer.directory(&entry.path)?;
+                self.directories.push(entry);
+            }
+            Kind::HardLink(target) => self.link(target, &entry.path)?,
+            Kind::Socket => {}
+            _ => self.replacing(&entry.path, |writer| writer.other(&entry))?,
+        }
+        skip(&mut self.input, stored_len)
+    }
+
+    /// What stands in the way came from this very tar, or may be replaced anyway.
+    fn replacing(&mut self, path: &[u8], create: impl Fn(&mut Writer) -> Result<()>) -> Result<()> {
+        match create(&mut self.writer) {
+            Err(error) if error.kind == ErrorKind::Exists && !path.is_empty() => {
+                self.writer.remove(path).map_err(|_| error)?;
+                create(&mut self.writer)
+            }
+            other => other,
+        }
+    }
+
+    fn link(&mut self, target: &EntryPath, path: &EntryPath) -> Result<()> {
+        if target == path {
+            return Ok(());
+        }
+        match self.replacing(path, |writer| writer.link(target, path)) {
+            Err(error) if error.kind == ErrorKind::NotFound => {
+                self.tree().notes.add("hard link", "what it is a name of is not there", path);
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
+    fn file(&mut self, entry: &Entry, stored_len: u64) -> Result<()> {
+        let mut data = Vec::new();
+        self.piece(stored_len, &mut data)?;
+        if data.len() as u64 == stored_len {
+            self.replacing(&entry.path, |writer| writer.file(entry, &data))?;
+        } else {
+            self.large(entry, stored_len, data)?;
+        }
+        self.meter.files.fetch_add(1, Relaxed);
+        skip_padding(&mut self.input, stored_len)
+    }
+
+    /// A file that is dropped before its end is removed.
+    fn large(&mut self, entry: &Entry, stored_len: u64, mut data: Vec<u8>) -> Result<()> {
+        let large = Large::default();
+        let mut at = 0;
+        while !data.is_empty() {
+            self.replacing(&entry.path, |writer| large.write(writer, entry, at, &data))?;
+            at += data.len() as u64;
+            self.piece(stored_len - at, &mut data)?;
+        }
+        large.finish(&mut self.writer, entry)
+    }
+
+    /// Read the next piece of content, of which `left` bytes are left.
+    fn piece(&mut self, left: u64, data: &mut Vec<u8>) -> Result<()> {
+        let mut clock = Instant::now();
+        let wanted = left.min(PIECE as u64);
+        data.clear();
+        let read = (&mut self.input).take(wanted).read_to_end(data);
+        lap(&self.meter.source.busy, &mut clock);
+        self.meter.bytes.fetch_add(data.len() as u64, Relaxed);
+        read.map_err(|e| Error::io("could not read the tar", e))?;
+        if (data.len() as u64) < wanted {
+            return Err(Error::corrupt("the tar is cut off in the middle of a member"));
+        }
+        Ok(())
+    }
+
+    /// Deepest first; of several members for one directory the last counts.
+    fn finish_directories(&mut self) -> Result<()> {
+        self.directories.sort_by(|a, b| entry::order(&b.path, &a.path));
+        self.directories.iter().try_for_each(|directory| self.writer.finish_directory(directory))
+    }
+
+    fn must_be_found(&self) -> Result<()> {
+        let missing = self.selection.paths().iter().zip(&self.found).find(|(_, found)| !**found);
+        missing.map_or(Ok(()), |(path, _)| {
+            Err(Error::new(ErrorKind::NotFound, format!("could not find {} in the tar", quoted(path))))
+        })
+    }
+}

@@ -1,0 +1,101 @@
+//! What `backup` writes, `restore`, `list` and `verify` read.
+
+#![allow(missing_docs)]
+
+mod common;
+
+use common::{Fixture, content};
+use fullbore::pipeline::meter::Meter;
+use fullbore::{
+    command::{
+        backup::Backup,
+        restore::Restore,
+        scope::Scope,
+        verify::{Verdict, Verify},
+    },
+    format::digest::Algorithm,
+    plan::{SinkSpec, Tuning},
+    platform::Tricks,
+    stage::codec::Codec,
+};
+use std::{path::Path, sync::Arc};
+use tempfile::tempdir;
+
+fn restore(from: &Path, to: &Path) {
+    let restore = Restore {
+        from: from.to_str().unwrap().into(),
+        to: to.into(),
+        paths: vec![],
+        overwrite: false,
+        keep_going: false,
+        numeric_owner: false,
+        workers: 2.try_into().unwrap(),
+        memory: 1 << 27,
+        tricks: Tricks::Auto,
+    };
+    let summary = restore.run(&Meter::default()).unwrap();
+    assert_eq!((summary.exit_code(), summary.notes), (0, vec![]), "{from:?}");
+}
+
+fn verify(from: &Path, against: &Path) -> Verdict {
+    let verify = Verify {
+        from: from.to_str().unwrap().into(),
+        data: true,
+        against: Some(against.into()),
+        workers: 2.try_into().unwrap(),
+        memory: 1 << 27,
+        tricks: Tricks::Auto,
+    };
+    verify.run(&Meter::default()).unwrap()
+}
+
+fn backup(tree: &Path, to: SinkSpec, codec: Codec, digest: Algorithm) {
+    let backup = Backup {
+        scope: Scope { paths: vec![tree.into()], ..Scope::default() },
+        stdin_name: None,
+        to,
+        codec,
+        digest,
+        tags: Default::default(),
+        tuning: Tuning {
+            workers: 2.try_into().unwrap(),
+            readers: None,
+            memory_bytes: 1 << 27,
+            frame_bytes: 64 << 10,
+            segment_bytes: 300 << 10,
+            tricks: Tricks::Auto,
+        },
+    };
+    backup.run(&Arc::default(), &|_, _| {}).unwrap();
+}
+
+#[test]
+fn a_tree_comes_back_from_every_destination_and_codec() {
+    let dir = tempdir().unwrap();
+    let mut fixture = Fixture::sample();
+    fixture.entries.retain(|(_, entry, ..)| entry.path != b"dangling");
+    fixture.file("big/large", content(5, 2_222_222)).file("big/frame", content(6, 64 << 10));
+    fixture.write_repository(&dir.path().join("made"));
+    let tree = dir.path().join("tree");
+    restore(&dir.path().join("made"), &tree);
+    let cases = [
+        (Codec::Zstd(1), Algorithm::Blake3),
+        (Codec::Lz4, Algorithm::Crc32c),
+        (Codec::Gzip(1), Algorithm::Blake3),
+        (Codec::None, Algorithm::None),
+    ];
+    for (codec, digest) in cases {
+        let repository = dir.path().join(format!("repo-{codec}"));
+        let file = dir.path().join(format!("x-{codec}.{}", codec.suffix()));
+        for (at, sink) in
+            [(&repository, SinkSpec::Repository(repository.clone())), (&file, SinkSpec::File(file.clone()))]
+        {
+            backup(&tree, sink, codec, digest);
+            let to = dir.path().join(format!("to-{codec}-{}", at.is_dir()));
+            restore(at, &to);
+            let verdict = verify(at, &to);
+            assert_eq!((verdict.damage, verdict.warnings, verdict.differences), (vec![], vec![], vec![]), "{at:?}");
+            assert!(verify(at, &tree).differences.is_empty(), "{at:?}");
+        }
+    }
+}
