@@ -102,6 +102,17 @@ pub enum Slice {
     },
 }
 
+impl Slice {
+    /// Wait until the file that it is a piece of was opened, for the slice before it.
+    ///
+    /// Whoever reads waits for that anyway; who holds something that the slice before may need waits first.
+    pub fn wait(&self) {
+        if let Self::Piece { file, .. } = self {
+            file.opened.wait();
+        }
+    }
+}
+
 impl Large {
     /// A file of so many bytes of data, cut into so many pieces.
     pub fn new(entry: Entry, data_len: u64, pieces: u64) -> Arc<Self> {
