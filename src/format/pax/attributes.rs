@@ -201,7 +201,7 @@ mod tests {
             &b"x"[..],
             b"12",
             b" path=a\n",
-            b"10 path=a\n",
+            b"11 path=a\n",
             b"9 path=a\nx",
             b"9 path=ab",
             b"8 path=a\n",
