@@ -155,7 +155,7 @@ impl Tuning {
         let streams = streams.max(1);
         let frames = (self.memory_bytes * 3 / 4 / u64::from(self.frame_bytes)) as usize;
         let line = |workers: usize| (frames.saturating_sub(workers) / streams).saturating_sub(1);
-        let fits = |workers: &usize| line(*workers) * streams >= workers + 1 && line(*workers) >= 2;
+        let fits = |workers: &usize| line(*workers) * streams > *workers && line(*workers) >= 2;
         let workers = (1..=self.workers.get()).rev().find(fits).and_then(NonZeroUsize::new);
         let workers = workers.ok_or_else(|| {
             let least = (streams as u64 * 3 + 1) * u64::from(self.frame_bytes) * 4 / 3;

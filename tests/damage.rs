@@ -5,9 +5,9 @@
 mod common;
 
 use common::{Fixture, content};
+use fullbore::pipeline::meter::Meter;
 use fullbore::{
     command::{
-        meter::Meter,
         restore::{Restore, Summary},
         verify::{Verdict, Verify},
     },

@@ -5,10 +5,10 @@
 mod common;
 
 use common::{Fixture, content, entry};
+use fullbore::pipeline::meter::Meter;
 use fullbore::{
     command::{
         list::List,
-        meter::Meter,
         restore::Restore,
         show::Show,
         verify::{Verdict, Verify},

@@ -5,11 +5,9 @@
 mod common;
 
 use common::{Fixture, content, entry};
+use fullbore::pipeline::meter::Meter;
 use fullbore::{
-    command::{
-        meter::Meter,
-        restore::{Restore, Summary},
-    },
+    command::restore::{Restore, Summary},
     error::{Error, Kind as ErrorKind},
     format::entry::{Kind, order},
     platform::Tricks,

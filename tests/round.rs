@@ -5,10 +5,10 @@
 mod common;
 
 use common::{Fixture, content};
+use fullbore::pipeline::meter::Meter;
 use fullbore::{
     command::{
         backup::Backup,
-        meter::Meter,
         restore::Restore,
         scope::Scope,
         verify::{Verdict, Verify},

@@ -5,11 +5,9 @@
 mod common;
 
 use common::{Fixture, content};
+use fullbore::pipeline::meter::Meter;
 use fullbore::{
-    command::{
-        meter::Meter,
-        restore::{Restore, Summary},
-    },
+    command::restore::{Restore, Summary},
     error::{Error, Kind as ErrorKind},
     platform::Tricks,
 };

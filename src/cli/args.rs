@@ -10,15 +10,15 @@ use std::{num::NonZeroUsize, path::PathBuf};
 /// A full backup is tar in independent zstd frames: `zstd -dc FILE… | tar -xi` restores it without this program.
 #[derive(Debug, Parser)]
 #[command(name = "fullbore", version, max_term_width = 100, arg_required_else_help = true)]
-pub struct Cli {
+pub(super) struct Cli {
     /// What to do.
     #[command(subcommand)]
-    pub command: Command,
+    pub(super) command: Command,
 }
 
 /// What to do.
 #[derive(Debug, Subcommand)]
-pub enum Command {
+pub(super) enum Command {
     /// Back up files and directories, or standard input
     Backup(BackupArgs),
     /// Restore a backup or parts of it
@@ -49,201 +49,201 @@ pub enum Command {
 #[command(
     after_help = "EXIT CODES: 0 done, 1 failed (nothing was committed), 2 wrong arguments, 3 done but something could not be read"
 )]
-pub struct BackupArgs {
+pub(super) struct BackupArgs {
     /// Files and directories. One directory alone: its contents are the root of the backup
     #[arg(value_name = "PATH", required_unless_present = "stdin_name", value_hint = ValueHint::AnyPath)]
-    pub paths: Vec<PathBuf>,
+    pub(super) paths: Vec<PathBuf>,
     /// A directory (a repository, made on first use), FILE.tar.zst, FILE.tar.lz4, FILE.tar.gz, FILE.tar, - (standard output) or null: (nowhere, to measure)
     #[arg(long, value_name = "DEST", value_hint = ValueHint::AnyPath)]
-    pub to: String,
+    pub(super) to: String,
     /// Back up standard input as a file of this name
     #[arg(long, value_name = "NAME", conflicts_with_all = ["paths", "files_from"])]
-    pub stdin_name: Option<String>,
+    pub(super) stdin_name: Option<String>,
     /// zstd[:LEVEL] (1; negative ones are faster), lz4, gzip[:LEVEL] or none [default: zstd:1, or as DEST ends]
     #[arg(long, value_name = "CODEC")]
-    pub compress: Option<Codec>,
+    pub(super) compress: Option<Codec>,
     /// Threads that compress [default: the processors this process may use]
     #[arg(long, value_name = "N")]
-    pub workers: Option<NonZeroUsize>,
+    pub(super) workers: Option<NonZeroUsize>,
     /// Threads that read each device, or auto: as many as it pays
     #[arg(long, value_name = "N", default_value = "auto", value_parser = readers)]
-    pub readers: Readers,
+    pub(super) readers: Readers,
     /// All buffers together
     #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = size::parse)]
-    pub memory: u64,
+    pub(super) memory: u64,
     /// Bytes that are compressed by themselves: a power of two
     #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = frame_size)]
-    pub frame_size: u32,
+    pub(super) frame_size: u32,
     /// Stored bytes after which a repository begins a new segment
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = segment_size)]
-    pub segment_size: u64,
+    pub(super) segment_size: u64,
     /// How files are digested
     #[arg(long, value_enum, default_value_t = DigestArg::Blake3)]
-    pub digest: DigestArg,
+    pub(super) digest: DigestArg,
     /// Leave out what matches this pattern, as in .gitignore; can be repeated
     #[arg(long, value_name = "GLOB")]
-    pub exclude: Vec<String>,
+    pub(super) exclude: Vec<String>,
     /// Leave out what matches a pattern in this file
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub exclude_from: Vec<PathBuf>,
+    pub(super) exclude_from: Vec<PathBuf>,
     /// Leave out the contents of directories with a CACHEDIR.TAG
     #[arg(long)]
-    pub exclude_caches: bool,
+    pub(super) exclude_caches: bool,
     /// Leave out the contents of directories that hold this name
     #[arg(long, value_name = "NAME")]
-    pub exclude_if_present: Vec<String>,
+    pub(super) exclude_if_present: Vec<String>,
     /// Back up only the names in this file, one a line, relative to PATH; - for standard input
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub files_from: Option<PathBuf>,
+    pub(super) files_from: Option<PathBuf>,
     /// The names of --files-from end in NUL
     #[arg(long, requires = "files_from")]
-    pub null: bool,
+    pub(super) null: bool,
     /// Do not go into other file systems
     #[arg(long, short = 'x')]
-    pub one_file_system: bool,
+    pub(super) one_file_system: bool,
     /// Store each PATH under its whole path
     #[arg(long)]
-    pub full_paths: bool,
+    pub(super) full_paths: bool,
     /// Note this in the backup; can be repeated
     #[arg(long, value_name = "KEY=VALUE", value_parser = tag)]
-    pub tag: Vec<(String, String)>,
+    pub(super) tag: Vec<(String, String)>,
     /// Only say what would be backed up
     #[arg(long)]
-    pub dry_run: bool,
+    pub(super) dry_run: bool,
     #[command(flatten)]
-    pub output: OutputArgs,
+    pub(super) output: OutputArgs,
     #[command(flatten)]
-    pub run: RunArgs,
+    pub(super) run: RunArgs,
 }
 
 /// How the end of a run is told.
 #[derive(Debug, Args, Clone)]
-pub struct OutputArgs {
+pub(super) struct OutputArgs {
     /// One JSON object a line: progress, then the result
     #[arg(long)]
-    pub json: bool,
+    pub(super) json: bool,
     /// Say nothing but errors
     #[arg(long, short)]
-    pub quiet: bool,
+    pub(super) quiet: bool,
 }
 
 /// What all commands that move bytes have.
 #[derive(Debug, Args, Clone)]
-pub struct RunArgs {
+pub(super) struct RunArgs {
     /// Use plain system calls only: no io_uring, no page cache advice, no preallocation
     #[arg(long)]
-    pub no_tricks: bool,
+    pub(super) no_tricks: bool,
     /// Write a page about the run: throughput, and what the limit was, over time
     #[arg(long, value_name = "FILE.html", value_hint = ValueHint::FilePath)]
-    pub report: Option<PathBuf>,
+    pub(super) report: Option<PathBuf>,
 }
 
 /// `fullbore restore`.
 #[derive(Debug, Args)]
 #[command(after_help = "EXIT CODES: 0 done, 1 failed, 2 wrong arguments, 4 damage was found")]
-pub struct RestoreArgs {
+pub(super) struct RestoreArgs {
     /// A repository, an archive or - (standard input); @ID, @PREFIX or @latest chooses the backup
     #[arg(value_name = "FROM[@BACKUP]")]
-    pub from: String,
+    pub(super) from: String,
     /// The directory to restore into: absent or empty, unless --overwrite
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
-    pub to: PathBuf,
+    pub(super) to: PathBuf,
     /// Only these, and what is below them
     #[arg(value_name = "PATH")]
-    pub paths: Vec<PathBuf>,
+    pub(super) paths: Vec<PathBuf>,
     /// Restore into a directory that holds something; files that are in the way are replaced
     #[arg(long)]
-    pub overwrite: bool,
+    pub(super) overwrite: bool,
     /// Restore what is not damaged, and list the rest
     #[arg(long)]
-    pub keep_going: bool,
+    pub(super) keep_going: bool,
     /// Owners by number, even where their names are known
     #[arg(long)]
-    pub numeric_owner: bool,
+    pub(super) numeric_owner: bool,
     /// Threads [default: the processors this process may use]
     #[arg(long, value_name = "N")]
-    pub workers: Option<NonZeroUsize>,
+    pub(super) workers: Option<NonZeroUsize>,
     /// All buffers together
     #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = size::parse)]
-    pub memory: u64,
+    pub(super) memory: u64,
     #[command(flatten)]
-    pub output: OutputArgs,
+    pub(super) output: OutputArgs,
     #[command(flatten)]
-    pub run: RunArgs,
+    pub(super) run: RunArgs,
 }
 
 /// `fullbore list`.
 #[derive(Debug, Args)]
-pub struct ListArgs {
+pub(super) struct ListArgs {
     /// A repository or an archive; @ID, @PREFIX or @latest chooses a backup, whose entries are listed
     #[arg(value_name = "FROM[@BACKUP]")]
-    pub from: String,
+    pub(super) from: String,
     /// Only these, and what is below them
     #[arg(value_name = "PATH")]
-    pub paths: Vec<PathBuf>,
+    pub(super) paths: Vec<PathBuf>,
     /// One JSON object a line
     #[arg(long)]
-    pub json: bool,
+    pub(super) json: bool,
 }
 
 /// `fullbore show`.
 #[derive(Debug, Args)]
-pub struct ShowArgs {
+pub(super) struct ShowArgs {
     /// A repository or an archive; @ID, @PREFIX or @latest chooses the backup
     #[arg(value_name = "FROM[@BACKUP]")]
-    pub from: String,
+    pub(super) from: String,
     /// As JSON
     #[arg(long)]
-    pub json: bool,
+    pub(super) json: bool,
 }
 
 /// `fullbore verify`.
 #[derive(Debug, Args)]
 #[command(after_help = "EXIT CODES: 0 sound, 1 failed or different, 2 wrong arguments, 4 damage was found")]
-pub struct VerifyArgs {
+pub(super) struct VerifyArgs {
     /// A repository or an archive; @ID, @PREFIX or @latest chooses the backup
     #[arg(value_name = "FROM[@BACKUP]")]
-    pub from: String,
+    pub(super) from: String,
     /// Read and check every byte
     #[arg(long)]
-    pub data: bool,
+    pub(super) data: bool,
     /// Compare with this tree, and list the differences
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
-    pub against: Option<PathBuf>,
+    pub(super) against: Option<PathBuf>,
     /// Threads [default: the processors this process may use]
     #[arg(long, value_name = "N")]
-    pub workers: Option<NonZeroUsize>,
+    pub(super) workers: Option<NonZeroUsize>,
     /// One JSON object a line
     #[arg(long)]
-    pub json: bool,
+    pub(super) json: bool,
 }
 
 /// `fullbore bench`.
 #[derive(Debug, Args)]
-pub struct BenchArgs {
+pub(super) struct BenchArgs {
     /// What to measure
     #[arg(value_enum)]
-    pub what: BenchWhat,
+    pub(super) what: BenchWhat,
     /// Read from here (read, pipeline), or write here (write) [default: the current directory]
     #[arg(value_name = "PATH", value_hint = ValueHint::AnyPath)]
-    pub path: Option<PathBuf>,
+    pub(super) path: Option<PathBuf>,
     /// Codec for compress and pipeline
     #[arg(long, value_name = "CODEC", default_value = "zstd:1")]
-    pub compress: Codec,
+    pub(super) compress: Codec,
     /// Threads [default: the processors this process may use]
     #[arg(long, value_name = "N")]
-    pub workers: Option<NonZeroUsize>,
+    pub(super) workers: Option<NonZeroUsize>,
     /// Bytes to move
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size::parse)]
-    pub size: u64,
+    pub(super) size: u64,
     /// As JSON
     #[arg(long)]
-    pub json: bool,
+    pub(super) json: bool,
 }
 
 /// What to measure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum BenchWhat {
+pub(super) enum BenchWhat {
     /// Reading a file or tree
     Read,
     /// Digests
@@ -258,7 +258,7 @@ pub enum BenchWhat {
 
 /// A digest, as an argument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum DigestArg {
+pub(super) enum DigestArg {
     /// BLAKE3, what b3sum prints
     Blake3,
     /// CRC-32C, finds accidents only
@@ -279,7 +279,7 @@ impl From<DigestArg> for Algorithm {
 
 /// A number of readers, or as many as it pays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Readers(pub Option<NonZeroUsize>);
+pub(super) struct Readers(pub(super) Option<NonZeroUsize>);
 
 fn readers(text: &str) -> Result<Readers, String> {
     match text {

@@ -1,37 +1,48 @@
 //! Arguments to commands; progress and the final report.
 
-#[allow(unreachable_pub)]
 mod args;
+mod html;
 mod report;
 mod size;
 
 use crate::{
     command::{
-        backup::{Backup, tricks},
+        backup::{Backup, Outcome, tricks},
+        bench::{Bench, What},
+        list::List,
+        restore::Restore,
         scope::Scope,
+        show::Show,
+        verify::Verify,
     },
-    error::Result,
-    pipeline::meter::Meter,
+    error::{Error, Kind, Result},
+    pipeline::meter::{Meter, Sample, Verdict},
     plan::{SinkSpec, Tuning},
     platform,
     stage::codec::Codec,
 };
-use args::{BackupArgs, Cli, Command, RunArgs};
+use args::{BackupArgs, BenchArgs, BenchWhat, Cli, Command, ListArgs, OutputArgs, RestoreArgs, ShowArgs, VerifyArgs};
 use clap::{CommandFactory, Parser};
 use report::Progress;
-use std::{process::ExitCode, sync::Arc};
+use std::{io::Write, os::unix::ffi::OsStringExt, path::Path, process::ExitCode, sync::Arc};
 
 /// Run the program with the arguments of this process.
 pub fn main() -> ExitCode {
     platform::raise_open_files_limit();
     let result = match Cli::parse().command {
         Command::Backup(args) => backup(args),
+        Command::Restore(args) => restore(args),
+        Command::List(args) => list(args),
+        Command::Show(args) => show(args),
+        Command::Verify(args) => verify(args),
+        Command::Bench(args) => bench(args),
         Command::Completions { shell } => completions(shell),
-        Command::Man { to } => man(to),
-        _ => Ok(0),
+        Command::Man { to } => man(to.as_deref()),
     };
     match result {
         Ok(code) => ExitCode::from(code),
+        // Somebody who reads the first lines of a list is not a failure.
+        Err(error) if error.kind == Kind::BrokenPipe && error.detail.is_empty() => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{}", report::error(&error));
             ExitCode::from(error.exit_code())
@@ -41,24 +52,45 @@ pub fn main() -> ExitCode {
 
 /// Exit code of a backup that is complete but for what could not be read.
 const UNREADABLE: u8 = 3;
+const SIDES: [&str; 3] = ["source", "workers", "sink"];
 
 fn backup(args: BackupArgs) -> Result<u8> {
     let (to, ending) = SinkSpec::parse(&args.to);
-    let output = args.output.clone();
-    let run = args.run.clone();
+    let (output, page, dry_run) = (args.output.clone(), args.run.report.clone(), args.dry_run);
     let plan = plan(args, to, ending);
+    if dry_run {
+        return count(&plan, &output);
+    }
     let meter = Arc::new(Meter::default());
-    let progress = Progress::new(&output, None);
+    let progress = Progress::new(&output, plan.to == SinkSpec::Stdout);
     let outcome = plan.run(&meter, &|meter, sample| progress.tick(meter, sample));
     progress.clear();
-    let outcome = outcome?;
-    if output.json {
-        report::emit(&report::backup_json(&outcome.root, &outcome.verdict));
-    } else if !output.quiet {
-        report::backup(&outcome.root, &outcome.verdict, &plan.to.name()).iter().for_each(|line| eprintln!("{line}"));
+    let Outcome { root, verdict, timeline } = outcome?;
+    let mut lines = report::backup(&root, &verdict, &plan.to.name());
+    progress.end(&lines, &report::backup_json(&root, &verdict));
+    if let Some(path) = page {
+        lines.push(html::machine());
+        write_page(&path, &format!("backup {}", root.id), &lines, &verdict, &timeline)?;
     }
-    let _ = run;
-    Ok(if outcome.root.totals.unreadable > 0 { UNREADABLE } else { 0 })
+    Ok(if root.totals.unreadable > 0 { UNREADABLE } else { 0 })
+}
+
+fn write_page(path: &Path, title: &str, lines: &[String], verdict: &Verdict, timeline: &[Sample]) -> Result<()> {
+    let page = html::Page { title, lines, verdict, timeline, names: SIDES }.render();
+    std::fs::write(path, page).map_err(|e| Error::io(format!("could not write the report \"{}\"", path.display()), e))
+}
+
+/// What a backup would be of.
+fn count(plan: &Backup, output: &OutputArgs) -> Result<u8> {
+    let (files, entries, bytes) = plan.count()?;
+    let line =
+        serde_json::json!({"type": "result", "dry_run": true, "files": files, "entries": entries, "bytes": bytes});
+    match (output.json, output.quiet) {
+        (true, _) => println!("{line}"),
+        (false, false) => println!("{}, {} would be backed up", size::counted(files, "file"), size::bytes(bytes)),
+        (false, true) => {}
+    }
+    Ok(0)
 }
 
 fn plan(args: BackupArgs, to: SinkSpec, ending: Option<Codec>) -> Backup {
@@ -90,11 +122,110 @@ fn plan(args: BackupArgs, to: SinkSpec, ending: Option<Codec>) -> Backup {
     }
 }
 
+/// Paths as the archive has them.
+fn selected(paths: Vec<std::path::PathBuf>) -> Vec<Vec<u8>> {
+    paths.into_iter().map(|path| path.into_os_string().into_vec()).collect()
+}
+
+fn restore(args: RestoreArgs) -> Result<u8> {
+    let restore = Restore {
+        from: args.from,
+        to: args.to,
+        paths: selected(args.paths),
+        overwrite: args.overwrite,
+        keep_going: args.keep_going,
+        numeric_owner: args.numeric_owner,
+        workers: args.workers.unwrap_or_else(platform::cores),
+        memory: args.memory,
+        tricks: tricks(args.run.no_tricks),
+    };
+    let meter = Arc::new(Meter::default());
+    let progress = Progress::new(&args.output, false);
+    let summary = progress.watch(&meter, || restore.run(&meter));
+    progress.clear();
+    let summary = summary?;
+    let verdict = meter.verdict();
+    let mut lines = report::restore(&summary, &meter, &verdict, &restore.to);
+    progress.end(&lines, &report::restore_json(&summary, &meter, &verdict));
+    summary.damage.iter().for_each(|damage| eprintln!("{}", report::damage(damage)));
+    if let Some(path) = &args.run.report {
+        lines.push(html::machine());
+        write_page(path, &format!("restore of {}", summary.id), &lines, &verdict, &meter.timeline())?;
+    }
+    Ok(summary.exit_code())
+}
+
+fn list(args: ListArgs) -> Result<u8> {
+    let list = List { from: args.from, paths: selected(args.paths), json: args.json };
+    printed(|out| list.run(out))
+}
+
+fn show(args: ShowArgs) -> Result<u8> {
+    let show = Show { from: args.from, json: args.json };
+    printed(|out| show.run(out).map(|()| 0))
+}
+
+/// Run what prints to standard output.
+fn printed(print: impl FnOnce(&mut dyn Write) -> Result<u8>) -> Result<u8> {
+    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    let code = print(&mut out)?;
+    out.flush().map_err(|e| Error::io("could not write to standard output", e))?;
+    Ok(code)
+}
+
+fn verify(args: VerifyArgs) -> Result<u8> {
+    let verify = Verify {
+        from: args.from,
+        data: args.data,
+        against: args.against,
+        workers: args.workers.unwrap_or_else(platform::cores),
+        memory: 128 << 20,
+        tricks: tricks(false),
+    };
+    let meter = Arc::new(Meter::default());
+    let output = OutputArgs { json: args.json, quiet: false };
+    let progress = Progress::new(&output, false);
+    let found = progress.watch(&meter, || verify.run(&meter));
+    progress.clear();
+    let found = found?;
+    printed(|out| found.print(out).map(|()| 0))?;
+    progress.end(&[report::verify(&found, verify.data)], &report::verify_json(&found));
+    Ok(found.exit_code())
+}
+
+fn bench(args: BenchArgs) -> Result<u8> {
+    let what = match args.what {
+        BenchWhat::Read => What::Read,
+        BenchWhat::Digest => What::Digest,
+        BenchWhat::Compress => What::Compress,
+        BenchWhat::Write => What::Write,
+        BenchWhat::Pipeline => What::Pipeline,
+    };
+    let path = args.path.unwrap_or_else(|| ".".into());
+    let workers = args.workers.unwrap_or_else(platform::cores);
+    let bench = Bench { what, path, codec: args.compress, workers, bytes: args.size };
+    for figure in bench.run()? {
+        if args.json {
+            let rate = figure.rate as u64;
+            println!("{}", serde_json::json!({"name": figure.name, "bytes_per_second": rate, "remark": figure.remark}));
+        } else {
+            println!("{:<20} {:>12}   {}", figure.name, size::rate(figure.rate as u64, 1.0), figure.remark);
+        }
+    }
+    Ok(0)
+}
+
 fn completions(shell: clap_complete::Shell) -> Result<u8> {
     clap_complete::generate(shell, &mut Cli::command(), "fullbore", &mut std::io::stdout());
     Ok(0)
 }
 
-fn man(_to: Option<std::path::PathBuf>) -> Result<u8> {
+/// The manual page on standard output, or those of all commands in a directory.
+fn man(to: Option<&Path>) -> Result<u8> {
+    let failed = |e| Error::io("could not write the manual", e);
+    match to {
+        None => clap_mangen::Man::new(Cli::command()).render(&mut std::io::stdout()).map_err(failed)?,
+        Some(dir) => clap_mangen::generate_to(Cli::command(), dir).map_err(failed)?,
+    }
     Ok(0)
 }

@@ -2,18 +2,21 @@
 
 use super::{
     args::OutputArgs,
-    size::{bytes, counted, rate, seconds},
+    size::{bytes, count, counted, rate, seconds},
 };
 use crate::{
+    command::{damage::Damage, restore::Summary, verify::Verdict as Found},
     error::{Error, quoted},
-    format::root::Root,
+    format::root::{Name, Root},
     pipeline::meter::{Meter, Sample, Side, Verdict, verdict},
 };
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 use std::{
     io::IsTerminal,
-    sync::{Mutex, atomic::Ordering::Relaxed},
+    path::Path,
+    sync::{Mutex, atomic::Ordering::Relaxed, mpsc},
+    time::Duration,
 };
 
 /// Seconds between two words to a program that reads JSON.
@@ -21,67 +24,94 @@ const JSON_SECONDS: f64 = 1.0;
 /// Entries named at the end of a run; the manifest has them all.
 const NAMED: usize = 10;
 
-/// Tells how far a run is.
-pub struct Progress {
+/// Tells how far a run is, and what came of it.
+pub(super) struct Progress {
     bar: Option<ProgressBar>,
-    json: bool,
+    output: OutputArgs,
+    /// Standard output is the backup itself: what is said goes to standard error.
+    aside: bool,
     last: Mutex<Sample>,
 }
 
 impl Progress {
     /// A bar on a terminal, objects if JSON is wanted, else nothing.
-    pub fn new(output: &OutputArgs, total_bytes: Option<u64>) -> Self {
+    pub(super) fn new(output: &OutputArgs, aside: bool) -> Self {
         let wanted = !output.json && !output.quiet && std::io::stderr().is_terminal();
-        let bar = wanted.then(|| {
-            let bar = total_bytes.map_or_else(ProgressBar::no_length, ProgressBar::new);
-            let template = if total_bytes.is_some() {
-                "{bar:30} {decimal_bytes} of {decimal_total_bytes}, {decimal_bytes_per_sec}, {eta} left; {msg}"
-            } else {
-                "{spinner} {decimal_bytes}, {decimal_bytes_per_sec}, {elapsed}; {msg}"
-            };
-            bar.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
-            bar
-        });
-        Self { bar, json: output.json && !output.quiet, last: Mutex::default() }
+        let bar = wanted.then(ProgressBar::no_length);
+        bar.iter().for_each(|bar| bar.set_style(style(false)));
+        Self { bar, output: output.clone(), aside, last: Mutex::default() }
     }
 
     /// A moment of the run.
-    pub fn tick(&self, meter: &Meter, now: Sample) {
+    pub(super) fn tick(&self, meter: &Meter, now: Sample) {
         let Ok(mut last) = self.last.lock() else { return };
         let recent = verdict(&last, &now);
         let entries = meter.entries.load(Relaxed);
         if let Some(bar) = &self.bar {
+            let total = meter.total_bytes.load(Relaxed);
+            if total > 0 && bar.length().is_none() {
+                bar.set_length(total);
+                bar.set_style(style(true));
+            }
             bar.set_position(now.bytes);
             if recent.seconds > 0.3 {
-                bar.set_message(format!(
-                    "{}, limit: {}",
-                    counted(entries, "entry").replace("ys", "ies"),
-                    recent.limit.name()
-                ));
+                bar.set_message(format!("{} entries, limit: {}", count(entries), recent.limit.name()));
                 *last = now;
             }
-        } else if self.json && recent.seconds >= JSON_SECONDS {
+        } else if self.output.json && !self.output.quiet && recent.seconds >= JSON_SECONDS {
             let speed = (now.bytes - last.bytes) as f64 / recent.seconds;
-            let line = json!({"type": "progress", "seconds": now.seconds, "entries": entries, "bytes": now.bytes,
-                "stored_bytes": now.stored_bytes, "bytes_per_second": speed as u64, "limit": recent.limit.name()});
-            emit(&line);
+            self.emit(&json!({"type": "progress", "seconds": now.seconds, "entries": entries, "bytes": now.bytes,
+                "stored_bytes": now.stored_bytes, "bytes_per_second": speed as u64, "limit": recent.limit.name()}));
             *last = now;
         }
     }
 
-    /// The run is over.
-    pub fn clear(&self) {
+    /// Run `work`, and tell how far it is meanwhile.
+    pub(super) fn watch<T>(&self, meter: &Meter, work: impl FnOnce() -> T) -> T {
+        std::thread::scope(|scope| {
+            let (done, over) = mpsc::channel::<()>();
+            scope.spawn(move || {
+                while over.recv_timeout(Duration::from_millis(50)) == Err(mpsc::RecvTimeoutError::Timeout) {
+                    self.tick(meter, meter.tick());
+                }
+            });
+            let result = work();
+            drop(done);
+            meter.tick();
+            result
+        })
+    }
+
+    /// The run is over, for better or worse.
+    pub(super) fn clear(&self) {
         self.bar.iter().for_each(ProgressBar::finish_and_clear);
+    }
+
+    /// What came of it: lines for a person, or an object.
+    pub(super) fn end(&self, lines: &[String], result: &serde_json::Value) {
+        match (self.output.json, self.output.quiet) {
+            (true, _) => self.emit(result),
+            (false, false) => lines.iter().for_each(|line| eprintln!("{line}")),
+            (false, true) => {}
+        }
+    }
+
+    fn emit(&self, line: &serde_json::Value) {
+        if self.aside { eprintln!("{line}") } else { println!("{line}") }
     }
 }
 
-/// One line of JSON on standard output; if standard output is the backup, on standard error.
-pub fn emit(line: &serde_json::Value) {
-    println!("{line}");
+fn style(known: bool) -> ProgressStyle {
+    let template = if known {
+        "{bar:30} {decimal_bytes} of {decimal_total_bytes}, {decimal_bytes_per_sec}, {eta} left; {msg}"
+    } else {
+        "{spinner} {decimal_bytes}, {decimal_bytes_per_sec}, {elapsed}; {msg}"
+    };
+    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
 /// The last lines of a backup.
-pub fn backup(root: &Root, verdict: &Verdict, to: &str) -> Vec<String> {
+pub(super) fn backup(root: &Root, verdict: &Verdict, to: &str) -> Vec<String> {
     let totals = &root.totals;
     let stored = if totals.stored_bytes == 0 { 1 } else { totals.stored_bytes };
     let mut lines = not_captured(root);
@@ -112,7 +142,7 @@ fn not_captured(root: &Root) -> Vec<String> {
 }
 
 /// What the limit was, and what the other two could do: `limit: workers, busy 97 %; the source could give 2.1×`.
-pub fn limit(verdict: &Verdict, names: [&str; 3]) -> String {
+pub(super) fn limit(verdict: &Verdict, names: [&str; 3]) -> String {
     let sides = [Side::Source, Side::Workers, Side::Sink];
     let could = ["could give", "could do", "could take"];
     let others = sides.into_iter().filter(|side| *side != verdict.limit).map(|side| {
@@ -129,8 +159,76 @@ pub fn limit(verdict: &Verdict, names: [&str; 3]) -> String {
     )
 }
 
+/// The last lines of a restore.
+pub(super) fn restore(summary: &Summary, meter: &Meter, verdict: &Verdict, to: &Path) -> Vec<String> {
+    let (files, content) = (meter.files.load(Relaxed), meter.bytes.load(Relaxed));
+    let mut lines: Vec<_> = summary.notes.iter().map(|note| format!("note: {note}")).collect();
+    lines.push(format!(
+        "{}, {} in {}, {}; {} read",
+        counted(files, "file"),
+        bytes(content),
+        seconds(verdict.seconds),
+        rate(content, verdict.seconds),
+        bytes(meter.stored_bytes.load(Relaxed)),
+    ));
+    lines.push(limit(verdict, ["backup", "workers", "target"]));
+    lines.push(match summary.damage.len() {
+        0 if summary.id.is_empty() => format!("the archive is restored in \"{}\"", to.display()),
+        0 => format!("backup {} is restored in \"{}\", every digest matched", summary.id, to.display()),
+        _ => format!("what is whole of backup {} is restored in \"{}\"", summary.id, to.display()),
+    });
+    lines
+}
+
+/// The result of a restore as JSON.
+pub(super) fn restore_json(summary: &Summary, meter: &Meter, verdict: &Verdict) -> serde_json::Value {
+    let damaged: Vec<_> = summary.damage.iter().map(damage_json).collect();
+    json!({"type": "result", "id": summary.id, "complete": damaged.is_empty(), "limit": verdict.limit.name(),
+        "shares": shares(verdict), "seconds": verdict.seconds, "entries": summary.entries,
+        "files": meter.files.load(Relaxed), "bytes": meter.bytes.load(Relaxed),
+        "stored_bytes": meter.stored_bytes.load(Relaxed), "notes": summary.notes, "damage": damaged})
+}
+
+fn damage_json(damage: &Damage) -> serde_json::Value {
+    let files: Vec<_> = damage.files.iter().map(|path| Name(path.clone())).collect();
+    json!({"what": damage.what, "detail": damage.detail, "files": files})
+}
+
+/// Something that is damaged, as the operator sees it.
+pub(super) fn damage(damage: &Damage) -> String {
+    damage.detail.iter().fold(format!("damage: {}", damage.what), |text, line| format!("{text}\n        {line}"))
+}
+
+/// The last line of a verification.
+pub(super) fn verify(found: &Found, data: bool) -> String {
+    let what = if data { "every byte" } else { "the structure" };
+    let entries = format!("{} entries", count(found.entries));
+    match found.exit_code() {
+        0 => format!("backup {} is sound: {what} of {entries} was checked in {}", found.id, seconds(found.seconds)),
+        1 => format!(
+            "backup {} is sound, and the tree differs in {}",
+            found.id,
+            counted(found.differences.len() as u64, "place")
+        ),
+        _ => format!(
+            "backup {} is damaged in {}",
+            found.id,
+            counted((found.damage.len() + found.warnings.len()) as u64, "place")
+        ),
+    }
+}
+
+/// The result of a verification as JSON.
+pub(super) fn verify_json(found: &Found) -> serde_json::Value {
+    let differences: Vec<_> =
+        found.differences.iter().map(|d| json!({"path": Name(d.path.clone()), "what": d.what})).collect();
+    let damage: Vec<_> = found.damage.iter().map(damage_json).collect();
+    json!({"type": "result", "id": found.id, "sound": found.exit_code() != 4, "entries": found.entries,
+        "seconds": found.seconds, "damage": damage, "warnings": found.warnings, "differences": differences})
+}
+
 /// The result of a backup as JSON.
-pub fn backup_json(root: &Root, verdict: &Verdict) -> serde_json::Value {
+pub(super) fn backup_json(root: &Root, verdict: &Verdict) -> serde_json::Value {
     let totals = &root.totals;
     json!({"type": "result", "id": root.id, "time": root.time, "complete": true, "limit": verdict.limit.name(),
         "shares": shares(verdict), "seconds": verdict.seconds, "entries": totals.entries, "files": totals.files,
@@ -140,7 +238,7 @@ pub fn backup_json(root: &Root, verdict: &Verdict) -> serde_json::Value {
 }
 
 /// Busy, starved and blocked shares of each side, by name.
-pub fn shares(verdict: &Verdict) -> serde_json::Value {
+pub(super) fn shares(verdict: &Verdict) -> serde_json::Value {
     let row = |side: Side| {
         let share = verdict.of(side);
         let round = |value: f64| (value * 1000.0).round() / 1000.0;
@@ -153,7 +251,7 @@ pub fn shares(verdict: &Verdict) -> serde_json::Value {
 }
 
 /// An error as the operator sees it.
-pub fn error(error: &Error) -> String {
+pub(super) fn error(error: &Error) -> String {
     let mut text = format!("error: {}", error.line());
     for line in &error.detail {
         text.push_str(&format!("\n       {line}"));

@@ -4,7 +4,7 @@
 ///
 /// # Errors
 /// A sentence for the operator.
-pub fn parse(text: &str) -> Result<u64, String> {
+pub(super) fn parse(text: &str) -> Result<u64, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     let shift = match unit.trim().to_ascii_lowercase().trim_end_matches("ib").trim_end_matches('b') {
@@ -20,7 +20,7 @@ pub fn parse(text: &str) -> Result<u64, String> {
 }
 
 /// Bytes in thousands: `1.23 GB`.
-pub fn bytes(count: u64) -> String {
+pub(super) fn bytes(count: u64) -> String {
     let units = ["kB", "MB", "GB", "TB", "PB", "EB"];
     let mut value = count as f64;
     if count < 1000 {
@@ -38,12 +38,12 @@ pub fn bytes(count: u64) -> String {
 }
 
 /// A rate: `572 MB/s`.
-pub fn rate(count: u64, seconds: f64) -> String {
+pub(super) fn rate(count: u64, seconds: f64) -> String {
     format!("{}/s", bytes((count as f64 / seconds.max(1e-6)) as u64))
 }
 
 /// A duration: `0.42 s`, `12.3 s`, `1m 02s`, `3h 05m`.
-pub fn seconds(seconds: f64) -> String {
+pub(super) fn seconds(seconds: f64) -> String {
     let whole = seconds.round() as u64;
     match seconds {
         s if s < 1.0 => format!("{s:.2} s"),
@@ -54,14 +54,14 @@ pub fn seconds(seconds: f64) -> String {
 }
 
 /// A count with commas: `60,000`.
-pub fn count(count: u64) -> String {
+pub(super) fn count(count: u64) -> String {
     let digits = count.to_string();
     let groups: Vec<_> = digits.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy).collect();
     groups.join(",")
 }
 
 /// A count and its noun: `1 file`, `60,000 files`.
-pub fn counted(number: u64, noun: &str) -> String {
+pub(super) fn counted(number: u64, noun: &str) -> String {
     format!("{} {noun}{}", count(number), if number == 1 { "" } else { "s" })
 }
 

@@ -3,7 +3,8 @@
 //! Content is compared by digest, by many workers; the rest by one thread that walks both in the same order. Memory holds
 //! the names of the directories between the root and the entry at hand.
 
-use super::{crew, meter::Meter, text};
+use super::{crew, text};
+use crate::pipeline::meter::Meter;
 use crate::{
     error::{Error, Result},
     format::{

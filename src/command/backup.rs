@@ -19,7 +19,7 @@ use crate::{
     plan::{Depths, MAX_THREADS, SinkSpec, StageSpec, Tuning, chain},
     platform::{self, Tricks},
     sink::Sink,
-    source::{Source, stdin::Stdin},
+    source::{Source, archive::Archive, stdin::Stdin},
     stage::{Stage, codec::Codec},
 };
 use std::{
@@ -111,10 +111,27 @@ impl Backup {
         }
     }
 
+    /// What it would be of: files, entries and their bytes. Nothing is read but directories.
+    ///
+    /// # Errors
+    /// As [`Backup::run`].
+    pub fn count(&self) -> Result<(u64, u64, u64)> {
+        let (mut files, mut entries, mut bytes) = (0, 0, 0);
+        for source in self.sources(false)?.0 {
+            for scanned in source.scan()? {
+                let entry = scanned?.entry;
+                entries += 1;
+                files += u64::from(entry.is_file());
+                bytes += entry.size();
+            }
+        }
+        Ok((files, entries, bytes))
+    }
+
     /// An archive is replaced only by another: what else has that name is not ours to remove.
     fn check_output(&self) -> Result<()> {
         match &self.to {
-            SinkSpec::File(path) if path.exists() && !crate::source::archive::is_archive(path) => {
+            SinkSpec::File(path) if path.exists() && matches!(Archive::open_file(path), Ok(None)) => {
                 let what = format!("cannot write to {}: it exists and is no fullbore archive", self.to.name());
                 Err(Error::new(Kind::Exists, what).hint("choose another --to, or move it out of the way"))
             }
@@ -178,13 +195,12 @@ impl Backup {
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let (done, over) = mpsc::channel::<()>();
-            let run = |(number, (source, sink)): (usize, (Arc<dyn Source>, Box<dyn Sink>))| {
-                let lay = Lay::new(layout.clone(), meter.clone(), number as u32 + 1, sink);
-                let (crew, end, frame_bytes) = (&crews[number], Stop { root, stop: &stop }, self.tuning.frame_bytes);
-                scope.spawn(move || stream(&*source, crew, lay?, frame_bytes, &end))
-            };
-            // All are spawned before the first is waited for.
-            let streams: Vec<_> = sources.into_iter().zip(sinks).enumerate().map(run).collect();
+            let mut streams = Vec::new();
+            for ((source, sink), (threads, number)) in sources.into_iter().zip(sinks).zip(crews.iter().zip(1..)) {
+                let lay = Lay::new(layout.clone(), meter.clone(), number, sink);
+                let (end, frame_bytes) = (Stop { root, stop: &stop }, self.tuning.frame_bytes);
+                streams.push(scope.spawn(move || stream(&*source, threads, lay?, frame_bytes, &end)));
+            }
             scope.spawn(|| self.attend(&crews, meter, watch, over));
             let lost = |_| Err(Error::new(Kind::Bug, "a stream stopped"));
             let laid: Vec<_> = streams.into_iter().map(|stream| stream.join().unwrap_or_else(lost)).collect();

@@ -6,9 +6,9 @@
 
 use super::{
     damage::Report,
-    meter::Meter,
     restore::{Restore, Summary},
 };
+use crate::pipeline::meter::{Meter, lap};
 use crate::{
     error::{Error, Kind as ErrorKind, Result, quoted},
     format::{
@@ -106,7 +106,7 @@ impl Run<'_> {
                     skip(&mut self.input, unknown.stored_len)?;
                 }
             }
-            Meter::lap(&self.meter.write_nanos, &mut clock);
+            lap(&self.meter.sink.busy, &mut clock);
         }
         if !reader.has_ended() {
             self.tree().notes.add("more members, if there were any,", "the tar has no closing blocks", b"");
@@ -188,7 +188,7 @@ impl Run<'_> {
         let wanted = left.min(PIECE as u64);
         data.clear();
         let read = (&mut self.input).take(wanted).read_to_end(data);
-        Meter::lap(&self.meter.fetch_nanos, &mut clock);
+        lap(&self.meter.source.busy, &mut clock);
         self.meter.bytes.fetch_add(data.len() as u64, Relaxed);
         read.map_err(|e| Error::io("could not read the tar", e))?;
         if (data.len() as u64) < wanted {

@@ -2,12 +2,12 @@
 
 pub mod against;
 pub mod backup;
+pub mod bench;
 mod crew;
 pub mod damage;
 mod extract;
 mod frames;
 pub mod list;
-pub mod meter;
 pub mod restore;
 pub mod scope;
 pub mod show;

@@ -7,8 +7,8 @@
 use super::{
     crew,
     damage::{Damage, Report, frame_damage},
-    meter::Meter,
 };
+use crate::pipeline::meter::{Meter, lap};
 use crate::{
     error::{Error, Kind as ErrorKind, Result, quoted},
     format::{
@@ -112,7 +112,9 @@ impl Restore {
         must_be_there(&archive, &selection)?;
         platform::raise_open_files_limit();
         let run = Run { archive, selection, tree: self.tree()?, report, meter, stand_ins: Mutex::default() };
-        run.content(self.workers_that_fit(&run.archive))?;
+        let workers = self.workers_that_fit(&run.archive);
+        meter.share(workers.get());
+        run.content(workers)?;
         run.links_and_directories()?;
         run.tree.sync()?;
         let notes = run.report.warnings().into_iter().chain(run.tree.notes.lines()).collect();
@@ -233,11 +235,11 @@ impl Run<'_> {
         }
         let plain = std::mem::take(&mut hand.plain);
         let checked: Vec<Checked> = job.pieces.iter().map(|piece| self.check(piece, &plain)).collect();
-        Meter::lap(&self.meter.work_nanos, &mut clock);
+        lap(&self.meter.workers.busy, &mut clock);
         let mut pieces = job.pieces.iter().zip(checked);
         let written = pieces.try_for_each(|(piece, checked)| self.write(&mut hand.writer, piece, &plain, checked));
         let written = written.and_then(|()| job.bare.iter().try_for_each(|item| bare(&mut hand.writer, item)));
-        Meter::lap(&self.meter.write_nanos, &mut clock);
+        lap(&self.meter.sink.busy, &mut clock);
         hand.plain = plain;
         written
     }
@@ -246,7 +248,7 @@ impl Run<'_> {
         let Some((segment, frame)) = &job.frame else { return Ok(()) };
         let fetched = self.archive.fetch(segment, frame, &mut hand.stored);
         self.meter.stored_bytes.fetch_add(u64::from(frame.stored_len), Relaxed);
-        Meter::lap(&self.meter.fetch_nanos, clock);
+        lap(&self.meter.source.busy, clock);
         fetched?;
         hand.decompressor.decompress(&hand.stored, frame.plain_len as usize, &mut hand.plain)
     }

@@ -9,8 +9,8 @@ use super::{
     crew,
     damage::{Damage, Report, frame_damage, names},
     frames::{self, Frames},
-    meter::Meter,
 };
+use crate::pipeline::meter::{Meter, lap};
 use crate::{
     error::{Error, Result},
     format::{
@@ -248,7 +248,7 @@ impl Check<'_> {
             Task::Part { segment, index, from, to, sum } => {
                 let mut clock = Instant::now();
                 let found = self.sum(hand, &segment, from, to);
-                Meter::lap(&self.meter.fetch_nanos, &mut clock);
+                lap(&self.meter.source.busy, &mut clock);
                 match found {
                     Ok(found) if sum == format!("{found:016x}") => Ok(()),
                     result => self.bad_part(segment, index, (from, to), result.err()),
@@ -283,7 +283,7 @@ impl Check<'_> {
         let Some(at) = &job.frame else { return Ok(()) };
         let mut clock = Instant::now();
         let fetched = self.archive.fetch(&at.0, &at.1, &mut hand.stored);
-        Meter::lap(&self.meter.fetch_nanos, &mut clock);
+        lap(&self.meter.source.busy, &mut clock);
         let Hand { decompressor, stored, plain } = hand;
         let decoded = fetched.and_then(|()| decompressor.decompress(stored, at.1.plain_len as usize, plain));
         if let Err(error) = decoded {
@@ -292,7 +292,7 @@ impl Check<'_> {
             return Ok(());
         }
         let checked = job.pieces.iter().try_for_each(|wanted| self.piece(wanted, &hand.plain));
-        Meter::lap(&self.meter.work_nanos, &mut clock);
+        lap(&self.meter.workers.busy, &mut clock);
         checked
     }
 

@@ -33,6 +33,13 @@ pub fn timed<T>(counter: &AtomicU64, work: impl FnOnce() -> T) -> T {
     result
 }
 
+/// Add the time since `start` to `counter`, and begin anew.
+pub fn lap(counter: &AtomicU64, start: &mut Instant) {
+    let now = Instant::now();
+    counter.fetch_add((now - *start).as_nanos() as u64, Relaxed);
+    *start = now;
+}
+
 /// As [`timed`] with `gauge.busy`; if the thread had to sleep meanwhile, the time also counts as such.
 pub fn timed_reading<T>(gauge: &Gauge, work: impl FnOnce() -> T) -> T {
     let (start, sleeps) = (Instant::now(), platform::times_asleep());
@@ -64,6 +71,8 @@ pub struct Meter {
     pub files: AtomicU64,
     /// Logical bytes of those files.
     pub bytes: AtomicU64,
+    /// Logical bytes there will be; 0 while unknown.
+    pub total_bytes: AtomicU64,
     /// Streams that share the parts.
     pub streams: AtomicUsize,
     start: Instant,
@@ -81,6 +90,7 @@ impl Default for Meter {
             entries: AtomicU64::new(0),
             files: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
+            total_bytes: AtomicU64::new(0),
             streams: AtomicUsize::new(1),
             start: Instant::now(),
             timeline: Mutex::default(),
@@ -171,6 +181,13 @@ pub struct Sample {
 }
 
 impl Meter {
+    /// The three parts take turns on `threads` threads.
+    pub fn share(&self, threads: usize) {
+        for gauge in [&self.source, &self.workers, &self.sink] {
+            gauge.threads.store(threads, Relaxed);
+        }
+    }
+
     /// All counters now.
     pub fn sample(&self) -> Sample {
         let seconds = |counter: &AtomicU64| Duration::from_nanos(counter.load(Relaxed)).as_secs_f64();
@@ -237,6 +254,17 @@ impl Timeline {
 }
 
 impl Sample {
+    /// The start of a run.
+    pub const ZERO: Self = Self {
+        seconds: 0.0,
+        bytes: 0,
+        stored_bytes: 0,
+        times: [[0.0; 3]; 3],
+        asleep: 0.0,
+        threads: [1; 3],
+        streams: 1,
+    };
+
     /// Share of the source's threads that slept in reads between an earlier sample and this one.
     pub fn asleep_since(&self, before: &Sample) -> f64 {
         (self.asleep - before.asleep) / ((self.seconds - before.seconds).max(1e-9) * self.threads[0] as f64)

@@ -23,7 +23,7 @@ pub struct Mount {
 }
 
 /// File systems that hold the state of the kernel, not files.
-const PSEUDO: [&str; 20] = [
+const PSEUDO: [&str; 21] = [
     "autofs",
     "binfmt_misc",
     "bpf",
@@ -44,11 +44,12 @@ const PSEUDO: [&str; 20] = [
     "securityfs",
     "selinuxfs",
     "sysfs",
+    "tracefs",
 ];
 
-/// Is `kind` a file system that holds no files worth a backup? `tracefs` is one too, `tmpfs` is not.
+/// Is `kind` a file system that holds no files worth a backup? `tmpfs` is not one: people keep files there.
 pub fn is_pseudo(kind: &str) -> bool {
-    kind == "tracefs" || PSEUDO.contains(&kind)
+    PSEUDO.contains(&kind)
 }
 
 /// The mounts strictly below `path`, the topmost where several stand on one another, ascending by path.

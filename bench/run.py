@@ -1,0 +1,451 @@
+#!/usr/bin/env python3
+"""Measures fullbore against its peers and its targets: run.py [ROW...]
+
+Makes the corpora and installs the peers first, where they are missing.  The two
+sides of a comparison run in turn (A B A B ...) after one uncounted run of each;
+a ratio is the median of the ratios of the pairs.  Prints a Markdown table; the
+exit status is 1 if a row failed or missed its target.
+"""
+
+import argparse
+import dataclasses
+import filecmp
+import functools
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Callable
+
+import corpora
+from measure import MIB, Failed, Run, Work, bytes_read_below, count_syscalls, run, text_of, zstd_seconds
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+CORES = len(os.sched_getaffinity(0))
+MEMORY = 128 * MIB
+SLACK = 64 * MIB
+
+
+@dataclass
+class Corpus:
+    name: str
+    path: str
+    files: int
+    bytes: int
+
+    @property
+    def room(self):
+        """Bytes of tmpfs that hold a copy; None if memory is the wrong place for one."""
+        return None if self.bytes > 4 << 30 else int(self.bytes * 1.1) + self.files * 5000 + 256 * MIB
+
+
+@dataclass
+class Side:
+    """A command, and what has to be made ready before, and checked after, each run."""
+    command: list | str
+    prepare: Callable = lambda: None
+    check: Callable = lambda: None
+    env: dict = field(default_factory=dict)
+
+    def __call__(self, check=False):
+        self.prepare()
+        result = run(self.command, self.env)
+        if check:
+            self.check()
+        return result
+
+
+@dataclass
+class Pairs:
+    a: Side
+    b: Side
+    runs: list
+
+    def of(self, what):
+        return [(getattr(a, what), getattr(b, what)) for a, b in self.runs]
+
+
+@dataclass
+class Line:
+    """One line of the table."""
+    row: str
+    what: str
+    result: float
+    target: float
+    sign: str = "<="
+    unit: str = ""
+    shown: str = ""
+    a: str = ""
+    b: str = ""
+    commands: list = field(default_factory=list)
+    raw: list = field(default_factory=list)
+
+    @property
+    def met(self):
+        return self.result <= self.target if self.sign == "<=" else self.result >= self.target
+
+    def markdown(self):
+        result = self.shown or f"{self.result:.4g}{self.unit}"
+        commands = "<br>".join("`" + text_of(c).replace("|", "\\|") + "`" for c in self.commands)
+        return (f"| {self.row} | {self.what} | {self.sign} {self.target:.4g}{self.unit} | {result} | "
+                f"{'yes' if self.met else '**no**'} | {self.a} | {self.b} | {commands} |")
+
+
+HEADER = ("| row | measure | target | result | met | A | B | commands: A, B |\n"
+          "|---|---|---|---|---|---|---|---|")
+
+
+def ratio_line(row, what, target, pairs, commands, sign="<=", unit="s"):
+    """The median of the ratios A / B, with their range, and the medians of both sides."""
+    ratios = [a / b for a, b in pairs]
+    middle = median(ratios)
+    return Line(row, what, middle, target, sign,
+                shown=f"{middle:.3f} ({min(ratios):.3f}–{max(ratios):.3f})",
+                a=f"{median(a for a, _ in pairs):.4g} {unit}",
+                b=f"{median(b for _, b in pairs):.4g} {unit}", commands=commands, raw=pairs)
+
+
+class Bench:
+    """The rows, and what they share."""
+
+    def __init__(self, args):
+        self.base = os.path.abspath(args.dir)
+        self.fullbore = os.path.abspath(args.fullbore)
+        self.pairs = args.pairs
+        self.work = Work(self.base)
+
+    # ------------------------------------------------------------- ingredients
+
+    @functools.cache
+    def corpus(self, name):
+        path, counts = corpora.ensure(name, self.base)
+        return Corpus(name, path, counts["files"], counts["bytes"])
+
+    def alternate(self, a, b):
+        a(check=True)
+        b(check=True)
+        return Pairs(a, b, [(a(), b()) for _ in range(self.pairs)])
+
+    def place(self, name, corpus):
+        """Where a fresh place of that name will be, and what makes it."""
+        return (self.work.path(name, on_disk=corpus.room is None),
+                lambda: self.work.fresh(name, corpus.room))
+
+    def backup(self, corpus, *options, source=None, place="out"):
+        folder, prepare = self.place(place, corpus)
+        return Side([self.fullbore, "backup", source or corpus.path, "--to",
+                     f"{folder}/{corpus.name}.repo", *options], prepare)
+
+    def tar_zstd(self, corpus, place="out"):
+        folder, prepare = self.place(place, corpus)
+        return Side(f"tar -C {corpus.path} -cf - . | zstd -1 -T0 -q -o {folder}/{corpus.name}.tar.zst", prepare)
+
+    def into(self, corpus, command):
+        """A restore into the fresh place `restored`, checked by count and size."""
+        folder, prepare = self.place("restored", corpus)
+
+        def check():
+            found = corpora.count_tree(folder)
+            if (found["files"], found["bytes"]) != (corpus.files, corpus.bytes):
+                raise Failed(f"restored {found['files']} files, {found['bytes']} bytes; "
+                             f"there were {corpus.files}, {corpus.bytes}")
+        return Side(command(folder), prepare, check)
+
+    def repository(self, corpus):
+        """Makes a repository of the corpus; returns its path."""
+        side = self.backup(corpus, place="source")
+        side()
+        return side.command[4]
+
+    def restore(self, corpus, repo, *options):
+        return self.into(corpus, lambda to: [self.fullbore, "restore", repo, "--to", to, *options])
+
+    # ---------------------------------------------------------- against tar|zstd
+
+    @functools.cache
+    def backup_pairs(self, name):
+        corpus = self.corpus(name)
+        return self.alternate(self.backup(corpus), self.tar_zstd(corpus))
+
+    def backup_tar(self, row, name, target):
+        pairs = self.backup_pairs(name)
+        yield ratio_line(row, "wall", target, pairs.of("wall"), [pairs.a.command, pairs.b.command])
+
+    def cpu(self, row, name, wall_target, cpu_target):
+        corpus, pairs = self.corpus(name), self.backup_pairs(name)
+        tar = os.path.join(self.work.fresh("tar"), f"{name}.tar")
+        run(["tar", "-C", corpus.path, "-cf", tar, "."])
+        seconds, speed = zstd_seconds(tar)
+        yield ratio_line(row, f"wall against zstd's own work ({speed:.0f} MB/s) on {CORES} cores",
+                         wall_target, [(a.wall, seconds / CORES) for a, _ in pairs.runs],
+                         [pairs.a.command, f"zstd -b1 -i15 -B1M -T1 {name}.tar"])
+        yield ratio_line(row, "CPU, user + system", cpu_target, pairs.of("cpu"),
+                         [pairs.a.command, pairs.b.command])
+
+    def restore_tar(self, row, name, target):
+        corpus = self.corpus(name)
+        repo = self.repository(corpus)
+        packed = repo.removesuffix(".repo") + ".tar.zst"
+        run(f"tar -C {corpus.path} -cf - . | zstd -1 -T0 -q -o {packed}")
+        pairs = self.alternate(self.restore(corpus, repo),
+                               self.into(corpus, lambda to: f"zstd -dc {packed} | tar -xf - -C {to}"))
+        yield ratio_line(row, "wall", target, pairs.of("wall"), [pairs.a.command, pairs.b.command])
+
+    def size(self, row, name, target):
+        corpus = self.corpus(name)
+        side = self.backup(corpus)
+        side()
+        ours = corpora.count_tree(side.command[4])["bytes"]
+        packed, prepare = self.place("out", corpus)
+        packed += "/all.tar.zst"
+        prepare()
+        command = f"tar -C {corpus.path} -cf - . | zstd -1 -q -o {packed}"
+        run(command)
+        yield ratio_line(row, "stored bytes", target, [(ours / 1e6, os.path.getsize(packed) / 1e6)],
+                         [side.command, command], unit="MB")
+
+    # --------------------------------------------------- against restic and borg
+
+    @functools.cache
+    def restic_modes(self):
+        text = subprocess.run(["restic", "help", "backup"], capture_output=True, text=True).stdout
+        found = re.search(r"--compression mode.*one of \(([\w|-]+)\)", text)
+        return [m for m in found[1].split("|") if m not in ("max", "better")] if found else [None]
+
+    def restic(self, corpus, mode):
+        folder, prepare = self.place("out", corpus)
+        env = {"RESTIC_PASSWORD": "bench", "RESTIC_CACHE_DIR": f"{folder}/cache"}
+        options = ["--compression", mode] if mode else []
+
+        def init():
+            prepare()
+            run(["restic", "init", "-q", "-r", f"{folder}/repo"], env)
+        return Side(["restic", "backup", "-q", "-r", f"{folder}/repo", *options, corpus.path], init, env=env)
+
+    def backup_restic(self, row, name, target):
+        corpus = self.corpus(name)
+        sides = [self.restic(corpus, mode) for mode in self.restic_modes()]
+        fastest = min(sides, key=lambda side: side().wall)
+        pairs = self.alternate(self.backup(corpus), fastest)
+        yield ratio_line(row, "wall, restic in its fastest mode", target, pairs.of("wall"),
+                         [pairs.a.command, pairs.b.command])
+
+    def backup_borg(self, row, name, target):
+        corpus = self.corpus(name)
+        folder, prepare = self.place("out", corpus)
+        env = {"BORG_BASE_DIR": f"{folder}/base", "BORG_UNKNOWN_UNENCRYPTED_REPO_ACCESS_IS_OK": "yes"}
+
+        def init():
+            prepare()
+            os.mkdir(f"{folder}/base")
+            run(["borg", "init", "--encryption", "none", f"{folder}/repo"], env)
+        borg = Side(["borg", "create", "--compression", "zstd,1", f"{folder}/repo::a", corpus.path], init, env=env)
+        pairs = self.alternate(self.backup(corpus), borg)
+        yield ratio_line(row, "wall", target, pairs.of("wall"), [pairs.a.command, pairs.b.command])
+
+    # --------------------------------------------------------- memory, system calls
+
+    def rss(self, row):
+        limit = (MEMORY + SLACK) / MIB
+        peaks = {}
+        for name in ("pg", "tree", "mail", "sync", "million", "huge"):
+            corpus = self.corpus(name)
+            backup = self.backup(corpus, "--memory", "128M", place="source")
+            restore = self.restore(corpus, backup.command[4], "--memory", "128M")
+            for verb, side in (("backup", backup), ("restore", restore)):
+                peak = peaks[name, verb] = side(check=True).rss / MIB
+                yield Line(row, f"peak memory, {verb} of {name}", peak, limit, unit=" MiB",
+                           commands=[side.command], raw=[peak])
+            self.work.clear()
+        for verb in ("backup", "restore"):
+            yield ratio_line(row, f"peak memory, {verb}: million against tree", 1.10,
+                             [(peaks["million", verb], peaks["tree", verb])], [], unit="MiB")
+
+    def syscalls(self, row):
+        for name in ("tree", "million"):
+            corpus = self.corpus(name)
+            backup = self.backup(corpus, place="source")
+            restore = self.restore(corpus, backup.command[4])
+            for verb, side, target in (("backup", backup, 5), ("restore", restore, 7)):
+                side(check=True)    # warm
+                side.prepare()
+                calls = count_syscalls(side.command)
+                yield Line(row, f"system calls per file, {verb} of {name}", calls / corpus.files, target,
+                           a=f"{calls} calls", b=f"{corpus.files} files",
+                           commands=[["strace", "-f", "-c", *side.command]], raw=[calls])
+
+    # ---------------------------------------------------------------- the others
+
+    def digest(self, row, name, target):
+        corpus = self.corpus(name)
+        ours = Side([self.fullbore, "backup", corpus.path, "--to", "null:", "--compress", "none"])
+        rdiff = Side(f"find {corpus.path} -type f -print0 | "
+                     f"xargs -0 -n1 -P{CORES} rdiff signature > /dev/null")
+        pairs = self.alternate(ours, rdiff)
+        yield ratio_line(row, "wall", target, pairs.of("wall"), [ours.command, rdiff.command])
+
+    def one_file(self, row):
+        corpus = self.corpus("million")
+        repo = self.repository(corpus)
+        folder = "11/0c"
+        name = f"{folder}/{sorted(os.listdir(f'{corpus.path}/{folder}'))[500]}"
+        to = self.work.fresh("restored", 64 * MIB)
+
+        def command(stored):
+            return [self.fullbore, "restore", repo, "--to", to, stored]
+
+        def works(stored):
+            self.work.fresh("restored", 64 * MIB)
+            try:
+                run(command(stored))
+            except Failed:
+                return False
+            found = [os.path.join(d, n) for d, _, names in os.walk(to) for n in names]
+            return len(found) == 1 and filecmp.cmp(found[0], f"{corpus.path}/{name}", shallow=False)
+
+        # a stored path starts at the root of the backup, or with the name given
+        stored = next(filter(works, (name, f"million/{name}", f"{corpus.path}/{name}".lstrip("/"))), None)
+        if stored is None:
+            raise Failed(f"{name} of the corpus million cannot be restored alone")
+        walls = []
+        for _ in range(5):
+            self.work.fresh("restored", 64 * MIB)
+            walls.append(run(command(stored)).wall * 1000)
+        middle = median(walls)
+        yield Line(row, "wall", middle, 50, unit=" ms", commands=[command(stored)], raw=walls,
+                   shown=f"{middle:.1f} ms ({min(walls):.1f}–{max(walls):.1f})")
+        self.work.fresh("restored", 64 * MIB)
+        size = bytes_read_below(command(stored), repo)
+        if not size:
+            raise Failed("no read of the repository was seen")
+        yield Line(row, "read of the repository", size / MIB, 3, unit=" MiB", raw=[size],
+                   commands=[["strace", "-ff", "-y", *command(stored)]])
+
+    def scheduler(self, row, target):
+        if os.geteuid() != 0:
+            raise Failed("only root can mount a loop device")
+        for name in ("pg", "tree"):
+            yield self.scheduler_of(row, self.corpus(name), target)
+
+    def scheduler_of(self, row, corpus, target):
+        """Backups from a cold ext4 on a loop device, under one scheduler and the other."""
+        image = os.path.join(self.work.disk, "loop.img")
+        source = os.path.join(self.work.disk, "loop")
+        os.makedirs(source, exist_ok=True)
+        with open(image, "wb") as file:
+            file.truncate(int(corpus.bytes * 1.2) + corpus.files * 6000 + 512 * MIB)
+        run(["mkfs.ext4", "-q", "-F", "-i", "4096", image])
+        setup = ["losetup", "--show", "-f", image]
+        try:        # past the page cache, where the file system below can
+            device = subprocess.check_output([*setup, "--direct-io=on"], text=True, stderr=subprocess.DEVNULL)
+        except subprocess.CalledProcessError:
+            device = subprocess.check_output(setup, text=True)
+        device = device.strip()
+        detach, umount = ["losetup", "-d", device], ["umount", source]
+        self.work.undo.append(detach)
+        self.work.do(["mount", device, source], undo=umount)
+        run(["cp", "-a", f"{corpus.path}/.", source])
+        queue = f"/sys/block/{os.path.basename(device)}/queue/scheduler"
+
+        def cold(scheduler):
+            self.work.undone(umount)
+            os.system(f"modprobe -q {scheduler} 2>/dev/null")   # or it is built in
+            with open(queue, "w") as file:
+                file.write(scheduler)
+            os.sync()
+            with open(image, "rb") as file:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            with open("/proc/sys/vm/drop_caches", "w") as file:
+                file.write("3")
+            self.work.do(["mount", "-o", "ro", device, source], undo=umount)
+
+        def side(scheduler):
+            plain = self.backup(corpus, source=source)
+            return Side(plain.command, lambda: (plain.prepare(), cold(scheduler)))
+
+        try:
+            pairs = self.alternate(side("mq-deadline"), side("bfq"))
+        finally:
+            self.work.undone(umount)
+            self.work.undone(detach)
+            os.unlink(image)
+        return ratio_line(row, f"speed under bfq / under mq-deadline, cold, {corpus.name} "
+                               "(A mq-deadline, B bfq)", target, pairs.of("wall"),
+                          [pairs.a.command], sign=">=")
+
+
+ROWS = {
+    "backup-pg": lambda b, r: b.backup_tar(r, "pg", 0.55),
+    "backup-pg-restic": lambda b, r: b.backup_restic(r, "pg", 0.25),
+    "backup-pg-borg": lambda b, r: b.backup_borg(r, "pg", 0.25),
+    "backup-tree": lambda b, r: b.backup_tar(r, "tree", 0.62),
+    "backup-tree-restic": lambda b, r: b.backup_restic(r, "tree", 0.20),
+    "backup-tree-borg": lambda b, r: b.backup_borg(r, "tree", 0.20),
+    "cpu-pg": lambda b, r: b.cpu(r, "pg", 1.25, 0.65),
+    "cpu-tree": lambda b, r: b.cpu(r, "tree", 1.25, 0.65),
+    "restore-pg": lambda b, r: b.restore_tar(r, "pg", 0.55),
+    "restore-tree": lambda b, r: b.restore_tar(r, "tree", 0.60),
+    "size-pg": lambda b, r: b.size(r, "pg", 1.02),
+    "size-tree": lambda b, r: b.size(r, "tree", 1.02),
+    "rss": lambda b, r: b.rss(r),
+    "syscalls": lambda b, r: b.syscalls(r),
+    "digest-mail": lambda b, r: b.digest(r, "mail", 0.15),
+    "one-file": lambda b, r: b.one_file(r),
+    "scheduler": lambda b, r: b.scheduler(r, 0.90),
+}
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0],
+                                     epilog="rows: " + ", ".join(ROWS))
+    parser.add_argument("rows", nargs="*", metavar="ROW")
+    parser.add_argument("--pairs", type=int, default=5, help="counted runs of each side")
+    parser.add_argument("--quick", action="store_true", help="one pair")
+    parser.add_argument("--fullbore", metavar="PATH", help="the program to measure",
+                        default=os.path.join(HERE, "..", "target", "release", "fullbore"))
+    parser.add_argument("--dir", default=corpora.DEFAULT_DIR, help="of the corpora, and to work in")
+    parser.add_argument("--out", metavar="FILE", help="all raw figures, as JSON")
+    args = parser.parse_args()
+    if unknown := set(args.rows) - set(ROWS):
+        parser.error("no such row: " + ", ".join(sorted(unknown)))
+    if not os.access(args.fullbore, os.X_OK):
+        parser.error(f"no program at {args.fullbore}: cargo build --release, or --fullbore PATH")
+    if args.quick:
+        args.pairs = 1
+    return args
+
+
+def main():
+    args = arguments()
+    subprocess.run([os.path.join(HERE, "peers.sh")], check=True, stdout=sys.stderr)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    bench, lines, errors = Bench(args), [], {}
+    print(HEADER, flush=True)
+    try:
+        for row in args.rows or ROWS:
+            print(f"{row} ...", file=sys.stderr, flush=True)
+            try:
+                for line in ROWS[row](bench, row):
+                    lines.append(line)
+                    text = line.markdown().replace(bench.fullbore, "fullbore")
+                    print(text.replace(bench.work.disk, "$W").replace(bench.base, "$D"), flush=True)
+            except (Failed, OSError, subprocess.SubprocessError) as error:
+                errors[row] = str(error)
+                print(f"| {row} | failed: {str(error).replace('|', chr(92) + '|')} |  |  | **no** |  |  |  |", flush=True)
+            finally:
+                bench.work.clear()
+    finally:
+        bench.work.close()
+        if args.out:
+            figures = [{**dataclasses.asdict(line), "met": line.met} for line in lines]
+            with open(args.out, "w") as file:
+                json.dump({"cores": CORES, "pairs": args.pairs, "lines": figures, "errors": errors}, file, indent=1)
+    return 1 if errors or not all(line.met for line in lines) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,165 @@
+//! One self-contained page about a run: what the limit was, and throughput and shares over time as pictures.
+
+use super::size::{bytes, rate, seconds};
+use crate::pipeline::meter::{Sample, Shares, Side, Verdict, verdict};
+use std::fmt::Write;
+
+/// What the page says in words.
+pub(super) struct Page<'a> {
+    /// Heading.
+    pub(super) title: &'a str,
+    /// The lines that were printed.
+    pub(super) lines: &'a [String],
+    /// What limited the run.
+    pub(super) verdict: &'a Verdict,
+    /// The run over time.
+    pub(super) timeline: &'a [Sample],
+    /// Names of source, workers and sink.
+    pub(super) names: [&'a str; 3],
+}
+
+const WIDTH: f64 = 900.0;
+const HEIGHT: f64 = 160.0;
+/// Points drawn; more could not be told apart.
+const POINTS: usize = 300;
+
+impl Page<'_> {
+    /// The page.
+    pub(super) fn render(&self) -> String {
+        let points = self.points();
+        let mut body = format!("<h1>{}</h1>\n<pre>{}</pre>\n", escape(self.title), escape(&self.lines.join("\n")));
+        body.push_str(&self.table());
+        body.push_str(&self.throughput(&points));
+        for side in [Side::Source, Side::Workers, Side::Sink] {
+            body.push_str(&self.shares(side, &points));
+        }
+        format!(
+            "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{}</title>\n<style>{STYLE}</style></head>\n<body>\n{body}</body></html>\n",
+            escape(self.title)
+        )
+    }
+
+    /// The time between two points each: when, bytes a second, stored bytes a second, verdict.
+    fn points(&self) -> Vec<(f64, f64, f64, Verdict)> {
+        let step = self.timeline.len().div_ceil(POINTS).max(1);
+        let samples: Vec<_> = std::iter::once(&START).chain(self.timeline.iter().step_by(step)).collect();
+        let between = |pair: &[&Sample]| {
+            let time = (pair[1].seconds - pair[0].seconds).max(1e-9);
+            let speed = |from: u64, to: u64| to.saturating_sub(from) as f64 / time;
+            let stored = speed(pair[0].stored_bytes, pair[1].stored_bytes);
+            (pair[1].seconds, speed(pair[0].bytes, pair[1].bytes), stored, verdict(pair[0], pair[1]))
+        };
+        samples.windows(2).map(between).collect()
+    }
+
+    fn table(&self) -> String {
+        let row = |side: Side| {
+            let Shares { busy, starved, blocked } = self.verdict.of(side);
+            let mark = if side == self.verdict.limit { " class=\"limit\"" } else { "" };
+            let cell = |share: f64| format!("<td>{:.0} %</td>", share * 100.0);
+            format!(
+                "<tr{mark}><th>{}</th>{}{}{}</tr>\n",
+                self.names[side as usize],
+                cell(busy),
+                cell(starved),
+                cell(blocked)
+            )
+        };
+        let rows: String = [Side::Source, Side::Workers, Side::Sink].map(row).concat();
+        format!("<table><tr><th></th><th>busy</th><th>starved</th><th>blocked</th></tr>\n{rows}</table>\n")
+    }
+
+    fn throughput(&self, points: &[(f64, f64, f64, Verdict)]) -> String {
+        let top = points.iter().map(|p| p.1.max(p.2)).fold(1.0, f64::max);
+        let end = points.last().map_or(1.0, |p| p.0);
+        let line = |value: fn(&(f64, f64, f64, Verdict)) -> f64| -> String {
+            let point = |p: &(f64, f64, f64, Verdict)| {
+                format!("{:.1},{:.1} ", p.0 / end * WIDTH, HEIGHT - value(p) / top * HEIGHT)
+            };
+            points.iter().map(point).collect()
+        };
+        let lines = format!(
+            "<polyline class=\"plain\" points=\"{}\"/><polyline class=\"stored\" points=\"{}\"/>",
+            line(|p| p.1),
+            line(|p| p.2)
+        );
+        let caption = format!(
+            "content <span class=\"plain\">▬</span> and stored <span class=\"stored\">▬</span> bytes over {}; the top is {}",
+            seconds(end),
+            rate(top as u64, 1.0)
+        );
+        chart("throughput", &caption, &lines)
+    }
+
+    fn shares(&self, side: Side, points: &[(f64, f64, f64, Verdict)]) -> String {
+        let end = points.last().map_or(1.0, |p| p.0);
+        let (mut bars, mut from) = (String::new(), 0.0);
+        for (to, _, _, verdict) in points {
+            let shares = verdict.of(side);
+            let (x, width, mut y) = (from / end * WIDTH, (to - from) / end * WIDTH, HEIGHT);
+            for (class, share) in [("busy", shares.busy), ("starved", shares.starved), ("blocked", shares.blocked)] {
+                y -= share * HEIGHT;
+                let _ = write!(
+                    bars,
+                    "<rect class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"{:.1}\"/>",
+                    width + 0.2,
+                    share * HEIGHT
+                );
+            }
+            from = *to;
+        }
+        let caption = "<span class=\"busy\">■</span> busy <span class=\"starved\">■</span> starved <span class=\"blocked\">■</span> blocked";
+        chart(self.names[side as usize], caption, &bars)
+    }
+}
+
+const START: Sample = Sample::ZERO;
+
+fn chart(title: &str, caption: &str, content: &str) -> String {
+    format!(
+        "<h2>{title}</h2>\n<svg id=\"{title}\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\">{content}</svg>\n<p>{caption}</p>\n"
+    )
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+const STYLE: &str = "body{font:15px system-ui,sans-serif;max-width:920px;margin:2em auto;padding:0 1em;color:#222}\
+    pre{background:#f4f4f2;padding:1em;white-space:pre-wrap}svg{width:100%;background:#f4f4f2}\
+    table{border-collapse:collapse}td,th{padding:.2em 1em;text-align:right}.limit{background:#fde9d0}\
+    polyline{fill:none;stroke-width:2}polyline.plain{stroke:#2060a0}polyline.stored{stroke:#c06020}\
+    span.plain{color:#2060a0}span.stored{color:#c06020}\
+    rect.busy{fill:#2060a0}rect.starved{fill:#d8d8d4}rect.blocked{fill:#c06020}\
+    span.busy{color:#2060a0}span.starved{color:#b8b8b4}span.blocked{color:#c06020}h2{font-size:1.1em;margin-bottom:.3em}";
+
+/// Peak memory and processor time of this process, for the report.
+pub(super) fn machine() -> String {
+    let cpu = crate::platform::process_cpu_seconds();
+    format!("{} of processor time, {} of memory at most", seconds(cpu), bytes(crate::platform::peak_rss_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pipeline::meter::Meter;
+
+    #[test]
+    fn a_page_holds_its_pictures_and_no_reference_to_elsewhere() {
+        let meter = Meter::default();
+        (0..5).for_each(|_| {
+            meter.tick();
+        });
+        let page = Page {
+            title: "backup <x>",
+            lines: &["a & b".to_owned()],
+            verdict: &meter.verdict(),
+            timeline: &meter.timeline(),
+            names: ["source", "workers", "sink"],
+        };
+        let html = page.render();
+        assert_eq!(html.matches("<svg").count(), 4);
+        assert!(html.contains("backup &lt;x&gt;") && html.contains("a &amp; b"));
+        assert!(!html.contains("http") && !html.contains("src="));
+    }
+}

@@ -1,0 +1,230 @@
+//! The ceilings of this machine, each by itself, and what the pipeline reaches of them.
+//!
+//! Every figure is bytes of content a second over all threads. Reading and the pipeline are the program's own path with
+//! stages left out, so what they show is what a backup gets.
+
+use super::{
+    backup::{Backup, Outcome},
+    scope::Scope,
+};
+use crate::{
+    error::{Error, Result},
+    format::digest::{Algorithm, piece},
+    pipeline::meter::Meter,
+    plan::{SinkSpec, Tuning},
+    platform::{Tricks, walk},
+    sink::file::Output,
+    stage::codec::Codec,
+};
+use std::{
+    collections::BTreeMap,
+    num::NonZeroUsize,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Instant,
+};
+
+/// What to measure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum What {
+    /// Reading a file or tree.
+    Read,
+    /// Digests.
+    Digest,
+    /// Compression and decompression.
+    Compress,
+    /// Writing and syncing a file.
+    Write,
+    /// A backup into nowhere, against each of its parts.
+    Pipeline,
+}
+
+/// What to measure, and with what.
+#[derive(Debug, Clone)]
+pub struct Bench {
+    /// What.
+    pub what: What,
+    /// Where to read or write.
+    pub path: PathBuf,
+    /// Codec.
+    pub codec: Codec,
+    /// Threads.
+    pub workers: NonZeroUsize,
+    /// Bytes to move where the amount is free.
+    pub bytes: u64,
+}
+
+/// One figure: what was measured, bytes a second, and a remark.
+#[derive(Debug, Clone)]
+pub struct Figure {
+    /// What.
+    pub name: String,
+    /// Bytes of content a second.
+    pub rate: f64,
+    /// What else is to be said.
+    pub remark: String,
+}
+
+const FRAME: usize = 1 << 20;
+
+impl Bench {
+    /// Measure.
+    ///
+    /// # Errors
+    /// The system's, of the path.
+    pub fn run(&self) -> Result<Vec<Figure>> {
+        match self.what {
+            What::Read => Ok(vec![self.read()?]),
+            What::Digest => Ok(self.digests()),
+            What::Compress => self.codecs(),
+            What::Write => Ok(vec![self.write()?]),
+            What::Pipeline => self.pipeline(),
+        }
+    }
+
+    /// A backup of the path into nowhere.
+    fn backup(&self, codec: Codec, digest: Algorithm) -> Result<Outcome> {
+        let tuning = Tuning {
+            workers: self.workers,
+            readers: None,
+            memory_bytes: 128 << 20,
+            frame_bytes: FRAME as u32,
+            segment_bytes: 1 << 30,
+            tricks: Tricks::Auto,
+        };
+        let scope = Scope { paths: vec![self.path.clone()], ..Scope::default() };
+        let (to, tags) = (SinkSpec::Null, BTreeMap::new());
+        let backup = Backup { scope, stdin_name: None, to, codec, digest, tags, tuning };
+        backup.run(&Arc::new(Meter::default()), &|_, _| ())
+    }
+
+    fn read(&self) -> Result<Figure> {
+        let outcome = self.backup(Codec::None, Algorithm::None)?;
+        let remark = format!("{} files, {} threads that compute", outcome.root.totals.files, self.workers);
+        Ok(figure("read", outcome.root.totals.bytes, outcome.verdict.seconds, remark))
+    }
+
+    fn digests(&self) -> Vec<Figure> {
+        let sample = sample_text();
+        let digest = |algorithm: Algorithm| {
+            let seconds = self.on_all_threads(|_| drop(piece(algorithm, &sample, 0, u64::MAX, FRAME as u64)));
+            figure(
+                &format!("digest {algorithm:?}").to_lowercase(),
+                self.rounds() * FRAME as u64,
+                seconds,
+                self.threads(),
+            )
+        };
+        [Algorithm::Blake3, Algorithm::Crc32c].map(digest).into()
+    }
+
+    /// Compress, and decompress, a sample: from the path if it is a file, else text made up.
+    fn codecs(&self) -> Result<Vec<Figure>> {
+        let plain = self.sample()?;
+        let mut packed = Vec::new();
+        self.codec.compressor()?.compress(&plain, &mut packed)?;
+        let bytes = self.rounds() * plain.len() as u64;
+        let ratio = format!("ratio {:.2}, {}", plain.len() as f64 / packed.len() as f64, self.threads());
+        let pack = |rounds: u64| {
+            let (Ok(mut compressor), mut out) = (self.codec.compressor(), Vec::new()) else { return };
+            (0..rounds).for_each(|_| drop(compressor.compress(&plain, &mut out)));
+        };
+        let unpack = |rounds: u64| {
+            let (mut decompressor, mut out) = (self.codec.decompressor(), Vec::new());
+            (0..rounds).for_each(|_| drop(decompressor.decompress(&packed, plain.len(), &mut out)));
+        };
+        let each = self.rounds() / self.workers.get() as u64;
+        Ok(vec![
+            figure(&format!("compress {}", self.codec), bytes, self.together(|| pack(each)), ratio),
+            figure(&format!("decompress {}", self.codec), bytes, self.together(|| unpack(each)), self.threads()),
+        ])
+    }
+
+    fn write(&self) -> Result<Figure> {
+        let path = self.path.join(format!(".fullbore-bench-{}", std::process::id()));
+        let sample = sample_text();
+        let mut output = Output::create(&path, Tricks::Auto)?;
+        let start = Instant::now();
+        let written = (0..self.rounds()).try_for_each(|i| output.write(&sample, i * FRAME as u64));
+        let synced = written.and_then(|()| output.sync());
+        let seconds = start.elapsed().as_secs_f64();
+        std::fs::remove_file(&path).map_err(|e| Error::io(format!("could not remove \"{}\"", path.display()), e))?;
+        synced?;
+        Ok(figure("write", self.rounds() * FRAME as u64, seconds, "one writer, durable at the end".to_owned()))
+    }
+
+    fn pipeline(&self) -> Result<Vec<Figure>> {
+        let mut figures = vec![self.read()?];
+        figures.extend(self.digests().into_iter().take(1));
+        figures.extend(self.codecs()?.into_iter().take(1));
+        let outcome = self.backup(self.codec, Algorithm::Blake3)?;
+        // What takes turns on the same processors adds up: the best the path can do is the harmonic sum of its parts.
+        let ideal = 1.0 / figures.iter().map(|part| 1.0 / part.rate).sum::<f64>();
+        let whole = outcome.root.totals.bytes as f64 / outcome.verdict.seconds.max(1e-9);
+        let limit = outcome.verdict.limit.name();
+        let remark = format!("{:.0} % of what its parts allow together; limit: {limit}", whole / ideal * 100.0);
+        figures.push(Figure { name: "pipeline".to_owned(), rate: whole, remark });
+        Ok(figures)
+    }
+
+    fn rounds(&self) -> u64 {
+        (self.bytes / FRAME as u64).max(self.workers.get() as u64)
+    }
+
+    fn threads(&self) -> String {
+        format!("{} threads", self.workers)
+    }
+
+    fn on_all_threads(&self, work: impl Fn(u64) + Sync) -> f64 {
+        let each = self.rounds() / self.workers.get() as u64;
+        self.together(|| (0..each).for_each(&work))
+    }
+
+    /// Seconds until `work` is done on every thread.
+    fn together(&self, work: impl Fn() + Sync) -> f64 {
+        let start = Instant::now();
+        std::thread::scope(|scope| (0..self.workers.get()).for_each(|_| drop(scope.spawn(&work))));
+        start.elapsed().as_secs_f64()
+    }
+
+    /// A frame of the first file of at least that size, or text made up.
+    fn sample(&self) -> Result<Vec<u8>> {
+        let found = first_file(&self.path).and_then(|path| std::fs::read(path).ok());
+        Ok(found.map_or_else(sample_text, |mut bytes| {
+            bytes.truncate(FRAME);
+            bytes
+        }))
+    }
+}
+
+fn figure(name: &str, bytes: u64, seconds: f64, remark: String) -> Figure {
+    Figure { name: name.to_owned(), rate: bytes as f64 / seconds.max(1e-9), remark }
+}
+
+/// The largest file directly at or in a path, if it fills a frame and is no more than 1 GiB.
+fn first_file(path: &Path) -> Option<PathBuf> {
+    let size = |path: &Path| path.symlink_metadata().ok().filter(std::fs::Metadata::is_file).map(|meta| meta.len());
+    let fits = |size: &u64| (FRAME as u64..1 << 30).contains(size);
+    if size(path).filter(fits).is_some() {
+        return Some(path.to_owned());
+    }
+    walk::open_root(path).ok()?;
+    let files = std::fs::read_dir(path).ok()?.flatten().map(|entry| entry.path());
+    files.filter_map(|path| Some((size(&path).filter(fits)?, path))).max().map(|(_, path)| path)
+}
+
+/// A frame of rows such as tables have: about half of it random.
+fn sample_text() -> Vec<u8> {
+    let mut out = Vec::with_capacity(FRAME + 128);
+    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    let mut row = 0u64;
+    while out.len() < FRAME {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        out.extend(format!("{row}\t{state:016x}\tcustomer {}\t2026-11-21 05:45:01\n", state % 1000).into_bytes());
+        row += 1;
+    }
+    out.truncate(FRAME);
+    out
+}
