@@ -304,11 +304,17 @@ fn archives_of_bsdtar_are_read() {
     if !has("bsdtar") || !has("tar") {
         return;
     }
-    let skip = without(not_for_bsdtar(), &not_for_bsdtar()[1..]);
-    let (dir, tree) = planted(&without(all(), &[&skip[..], &[huge()]].concat()));
+    // In the C locale it cuts the name of a sparse file off after 100 bytes; fractions before 1970 it writes its own way.
+    let (is_cut, is_old) = (|entry: &Entry| entry.path.starts_with("sparse é".as_bytes()), &not_for_bsdtar()[0].path);
+    let mut entries = without(all(), &[huge()]);
+    entries.retain(|entry| !is_cut(entry) && entry.path != *is_old);
+    let (dir, tree) = planted(&entries);
     let options = ["--format=pax", "--options=hdrcharset=BINARY", "--xattrs", "--acls"];
     run("bsdtar", dir.path(), &[&options[..], &["-C", "out", "-cf", "b.tar", "."]].concat());
     assert_reads(dir.path(), &tree, |_| ());
+    // There its numbers of devices have six digits, and times before 1970 become zero.
+    entries.retain(|entry| entry.path != b"block" && entry.mtime.seconds >= 0);
+    let (dir, tree) = planted(&entries);
     run("bsdtar", dir.path(), &["--format=gnutar", "-C", "out", "-cf", "b.tar", "."]);
     assert_reads(dir.path(), &tree, only_seconds);
     let (dir, tree) = planted(&common());

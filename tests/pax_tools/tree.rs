@@ -16,8 +16,8 @@ const SMALL: u64 = 4 << 20;
 pub(crate) struct Seen {
     /// Without inode, times of change, names of owners and map; attributes sorted; a hard link as what it points to.
     pub(crate) entry: Entry,
-    /// What a regular file holds, holes as zeros; nothing if it is large.
-    pub(crate) content: Vec<u8>,
+    /// The digest of what a regular file holds, holes as zeros; of nothing if it is large.
+    pub(crate) content: String,
     /// The first name of the object.
     pub(crate) first: Path,
 }
@@ -105,7 +105,7 @@ fn tree(found: Vec<(Entry, Vec<u8>)>) -> Tree {
     seen.into_iter()
         .map(|(top, entry, content)| {
             let first = groups[&top].iter().min().unwrap().clone();
-            (entry.path.clone(), Seen { entry, content, first })
+            (entry.path.clone(), Seen { entry, content: blake3::hash(&content).to_string(), first })
         })
         .collect()
 }
