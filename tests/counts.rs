@@ -1,0 +1,86 @@
+//! What a run costs, counted and not timed: system calls, memory, bytes read.
+
+#![allow(missing_docs)]
+
+mod runs;
+
+use runs::{assert_same, fullbore, has, or_skip, shape, shell, temp, text};
+use std::{fs, path::Path};
+
+const FILES: usize = 20_000;
+
+/// Many small files in few directories.
+fn many(tree: &Path) {
+    for dir in 0..20 {
+        fs::create_dir_all(tree.join(format!("d{dir:02}"))).unwrap();
+        for file in 0..FILES / 20 {
+            let path = tree.join(format!("d{dir:02}/f{file:04}"));
+            fs::write(path, text(file as u64, 100 + file * 7 % 3000)).unwrap();
+        }
+    }
+}
+
+/// System calls of a run, in all.
+fn calls(dir: &Path, line: &str, args: impl IntoIterator<Item = std::ffi::OsString>) -> u64 {
+    let table = dir.join("calls");
+    let all = [table.clone().into_os_string(), runs::FULLBORE.into()].into_iter().chain(args);
+    let ran = shell(&format!("strace -f -c -qq -o \"$1\" \"$2\" {line}"), all);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    let table = fs::read_to_string(table).unwrap();
+    let total = table.lines().find(|line| line.ends_with(" total")).unwrap();
+    total.split_whitespace().nth(3).unwrap().parse().unwrap()
+}
+
+/// Peak of the resident memory of a run, in KiB.
+fn peak(args: impl IntoIterator<Item = std::ffi::OsString>) -> u64 {
+    let script = "import resource, subprocess, sys\nsubprocess.run(sys.argv[1:], check=True)\n\
+        print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)";
+    let all = [script.into(), runs::FULLBORE.into()].into_iter().chain(args);
+    shell("python3 -c \"$@\"", all).ends_with(0).out.trim().parse().unwrap()
+}
+
+#[test]
+fn small_files_cost_few_system_calls_and_no_memory() {
+    let dir = temp();
+    let (tree, store, back) = (dir.path().join("t"), dir.path().join("r"), dir.path().join("b"));
+    many(&tree);
+    if or_skip(has("strace"), "there is no strace") {
+        let backup = calls(dir.path(), "backup \"$3\" --to \"$4\" --quiet", args![tree, store]);
+        let restore = calls(dir.path(), "restore \"$3\" --to \"$4\" --quiet", args![store, back]);
+        let each = |calls: u64| calls as f64 / FILES as f64;
+        assert!(each(backup) <= 5.0 && each(restore) <= 7.0, "backup {}, restore {}", each(backup), each(restore));
+        assert_same(&shape(&tree), &shape(&back), "under strace");
+    }
+    if or_skip(has("python3"), "there is no python3") {
+        for memory in [32, 128] {
+            let to = dir.path().join(format!("m{memory}"));
+            let memory_flag = format!("{memory}M");
+            let kib = peak(args!["backup", tree, "--to", to, "--memory", memory_flag, "--quiet"]);
+            assert!(kib <= (memory + 64) << 10, "backup: {kib} KiB of {memory} MiB and 64");
+            let kib = peak(args!["restore", to, "--to", dir.path().join(format!("b{memory}")), "--memory", memory_flag, "--quiet"]);
+            assert!(kib <= (memory + 64) << 10, "restore: {kib} KiB of {memory} MiB and 64");
+        }
+    }
+}
+
+#[test]
+fn one_file_out_of_many_reads_little_of_the_backup() {
+    if !or_skip(has("strace"), "there is no strace") {
+        return;
+    }
+    let dir = temp();
+    let tree = dir.path().join("t");
+    many(&tree);
+    for to in ["r", "x.tar.zst", "x.tar.lz4"].map(|to| dir.path().join(to)) {
+        fullbore(args!["backup", tree, "--to", to, "--quiet"]).ends_with(0);
+        let (trace, back) = (dir.path().join("trace"), dir.path().join("b"));
+        let line = "strace -f -qq -e trace=read,pread64,readv,preadv,preadv2,mmap -o \"$1\" \"$2\" restore \"$3\" --to \"$4\" d13/f0777 --quiet";
+        shell(line, args![trace, runs::FULLBORE, to, back]).ends_with(0);
+        let trace = fs::read_to_string(trace).unwrap();
+        let read = trace.lines().filter(|line| line.contains("read")).filter_map(|line| line.rsplit_once("= ")?.1.parse::<u64>().ok());
+        let read: u64 = read.sum();
+        assert!(read <= 3 << 20, "{to:?}: {read} bytes");
+        assert_eq!(fs::read(back.join("d13/f0777")).unwrap(), fs::read(tree.join("d13/f0777")).unwrap());
+        fs::remove_dir_all(back).unwrap();
+    }
+}

@@ -1,0 +1,404 @@
+//! What a file system can hold comes back; what cannot be captured or restored is said.
+
+#![allow(missing_docs)]
+
+mod runs;
+
+use runs::{Ran, assert_same, fed, fullbore, has, is_root, noise, or_skip, set_mode, set_mtime, set_xattr, shape, shell, started, temp};
+use rustix::fs::{CWD, FileType, Mode, makedev, mkdirat, mknodat};
+use std::{
+    ffi::OsString,
+    fs::{self, File},
+    io::{Read, Write},
+    os::{
+        fd::OwnedFd,
+        unix::fs::{FileExt, MetadataExt, chown, lchown, symlink},
+    },
+    path::Path,
+    time::{Duration, Instant},
+};
+
+/// Back up `tree`, by a repository and by one file, and compare what comes back.
+fn assert_comes_back(tree: &Path) {
+    let dir = temp();
+    let before = shape(tree);
+    for to in ["repository", "x.tar.zst", "x.tar.gz"].map(|to| dir.path().join(to)) {
+        let back = dir.path().join("back");
+        let ran = fullbore(args!["backup", tree, "--to", to, "--quiet"]);
+        assert_eq!((ran.code, &*ran.err), (0, ""));
+        let ran = fullbore(args!["restore", to, "--to", back, "--json"]).ends_with(0);
+        assert_eq!(ran.json().last().unwrap()["notes"], serde_json::json!([]));
+        assert_same(&before, &shape(&back), &format!("{to:?}"));
+        fullbore(args!["verify", to, "--data", "--against", back]).ends_with(0);
+        shell("chmod -R u+rwX \"$1\"; rm -rf \"$1\"", args![back]).ends_with(0);
+    }
+}
+
+/// Run as nobody, if this is root; else as who we are.
+fn as_nobody(args: impl IntoIterator<Item = OsString>) -> Ran {
+    if !is_root() {
+        return fullbore(args);
+    }
+    let all = [OsString::from(runs::FULLBORE)].into_iter().chain(args);
+    shell("exec setpriv --reuid 65534 --regid 65534 --clear-groups --inh-caps=-all \"$@\"", all)
+}
+
+#[test]
+fn modes_with_setuid_setgid_and_sticky_come_back() {
+    let dir = temp();
+    for mode in [0o4755, 0o2755, 0o1644, 0o7777, 0o6711, 0o600, 0o444] {
+        let file = dir.path().join(format!("f{mode:o}"));
+        runs::write(&file, "x");
+        set_mode(&file, mode);
+        let sub = dir.path().join(format!("d{mode:o}"));
+        fs::create_dir(&sub).unwrap();
+        set_mode(&sub, mode | 0o700);
+    }
+    assert_comes_back(dir.path());
+}
+
+#[test]
+fn owners_come_back_with_the_setuid_bits_they_would_clear() {
+    if !or_skip(is_root(), "owners are set by root only") {
+        return;
+    }
+    let dir = temp();
+    let file = dir.path().join("f");
+    runs::write(&file, "x");
+    chown(&file, Some(12_345), Some(4_000_000_000)).unwrap();
+    set_mode(&file, 0o6755);
+    symlink("f", dir.path().join("link")).unwrap();
+    lchown(dir.path().join("link"), Some(7), Some(8)).unwrap();
+    let sub = dir.path().join("sub");
+    fs::create_dir(&sub).unwrap();
+    chown(&sub, Some(65_534), Some(2)).unwrap();
+    set_mode(&sub, 0o2770);
+    assert_comes_back(dir.path());
+}
+
+#[test]
+fn owners_are_stored_by_name_and_restored_by_number_if_asked() {
+    let dir = temp();
+    let (tree, store, back) = (dir.path().join("t"), dir.path().join("r"), dir.path().join("b"));
+    runs::write(tree.join("f"), "x");
+    fullbore(args!["backup", tree, "--to", store, "--quiet"]).ends_with(0);
+    let ran = fullbore(args!["list", format!("{}@latest", store.display()), "--json", "f"]).ends_with(0);
+    let name = shell("id -un; id -gn", []).out;
+    let entry = &ran.json()[0];
+    assert_eq!(format!("{}\n{}\n", entry["user"].as_str().unwrap(), entry["group"].as_str().unwrap()), name);
+    fullbore(args!["restore", store, "--to", back, "--numeric-owner", "--quiet"]).ends_with(0);
+    assert_same(&shape(&tree), &shape(&back), "by number");
+}
+
+#[test]
+fn times_to_the_nanosecond_come_back() {
+    let dir = temp();
+    for (seconds, nanos) in [(0, 0), (0, 1), (-1, 999_999_999), (1, 999_999_999), (2_147_483_648, 7), (8_589_934_592, 0), (-2_000_000_000, 5)] {
+        let file = dir.path().join(format!("{seconds}.{nanos}"));
+        runs::write(&file, "x");
+        set_mtime(&file, seconds, nanos);
+    }
+    let sub = dir.path().join("sub");
+    runs::write(sub.join("f"), "y");
+    symlink("f", sub.join("link")).unwrap();
+    set_mtime(&sub.join("link"), 1, 2);
+    set_mtime(&sub, 3, 4);
+    set_mtime(dir.path(), 5, 6);
+    assert_comes_back(dir.path());
+}
+
+#[test]
+fn attributes_of_users_come_back() {
+    let dir = temp();
+    let file = dir.path().join("f");
+    runs::write(&file, "x");
+    if !or_skip(set_xattr(&file, "user.a", b"one"), "no attributes here") {
+        return;
+    }
+    set_xattr(&file, "user.with = and\nmore", b"=\n\0\xff");
+    set_xattr(&file, "user.empty", b"");
+    set_xattr(&file, "user.long", &noise(1, 2000));
+    fs::create_dir(dir.path().join("d")).unwrap();
+    set_xattr(&dir.path().join("d"), "user.d", b"directory");
+    set_xattr(dir.path(), "user.root", b"root");
+    let large = dir.path().join("large");
+    runs::write(&large, noise(2, 3_000_000));
+    set_xattr(&large, "user.large", b"yes");
+    assert_comes_back(dir.path());
+}
+
+#[test]
+fn attributes_of_the_system_and_capabilities_come_back_as_root() {
+    if !or_skip(is_root() && has("setcap"), "root and setcap are needed") {
+        return;
+    }
+    let dir = temp();
+    for (name, bytes) in [("small", noise(1, 10)), ("large", noise(2, 3_000_000))] {
+        let file = dir.path().join(name);
+        runs::write(&file, bytes);
+        set_mode(&file, 0o755);
+        assert!(set_xattr(&file, "trusted.t", b"\0\x01\xff"));
+        shell("setcap cap_net_raw,cap_sys_admin+ep \"$1\"", args![file]).ends_with(0);
+        assert!(shape(dir.path())[name.as_bytes()].xattrs.contains_key("security.capability"));
+    }
+    symlink("small", dir.path().join("link")).unwrap();
+    assert!(set_xattr(&dir.path().join("link"), "trusted.link", b"of its own"));
+    runs::make_fifo(&dir.path().join("fifo"));
+    assert!(set_xattr(&dir.path().join("fifo"), "trusted.fifo", b"too"));
+    assert_comes_back(dir.path());
+}
+
+#[test]
+fn access_lists_come_back() {
+    let dir = temp();
+    runs::write(dir.path().join("f"), "x");
+    fs::create_dir(dir.path().join("d")).unwrap();
+    let line = "cd \"$1\" && setfacl -m u:12345:rw,g:54321:r,u:nobody:rwx,m::rw f && setfacl -m u:7:rwx,d:u:7:rx,d:g:daemon:rwx d";
+    if !or_skip(shell(line, args![dir.path()]).code == 0, "no access lists here") {
+        return;
+    }
+    runs::write(dir.path().join("d/inherits"), "y");
+    let lists = |at: &Path| shell("cd \"$1\" && getfacl -n f d d/inherits", args![at]).ends_with(0).out;
+    assert!(lists(dir.path()).contains("default:user:7:r-x"));
+    assert_comes_back(dir.path());
+    let (out, before) = (temp(), lists(dir.path()));
+    fullbore(args!["backup", dir.path(), "--to", out.path().join("r"), "--quiet"]).ends_with(0);
+    fullbore(args!["restore", out.path().join("r"), "--to", out.path().join("b"), "--quiet"]).ends_with(0);
+    assert_eq!(lists(&out.path().join("b")), before);
+}
+
+#[test]
+fn devices_come_back_as_root() {
+    let dir = temp();
+    let make = |name: &str, kind, device| mknodat(CWD, dir.path().join(name), kind, Mode::from_raw_mode(0o640), device).is_ok();
+    let made = make("null", FileType::CharacterDevice, makedev(1, 3)) && make("big", FileType::BlockDevice, makedev(259, 70_000));
+    if or_skip(made, "devices are made by root only") {
+        runs::make_fifo(&dir.path().join("fifo"));
+        assert_comes_back(dir.path());
+    }
+}
+
+#[test]
+fn names_of_any_bytes_come_back() {
+    let dir = temp();
+    for byte in (1..=255u8).filter(|byte| *byte != b'/') {
+        let name: OsString = std::os::unix::ffi::OsStringExt::from_vec(vec![b'x', byte]);
+        runs::write(dir.path().join(name), [byte]);
+    }
+    for name in ["n".repeat(255), " ".into(), "a\\".into(), "-rf".into(), "..." .into(), "ü".repeat(100)] {
+        runs::write(dir.path().join(&name), name.as_bytes());
+    }
+    assert_comes_back(dir.path());
+}
+
+#[test]
+fn paths_deeper_than_the_system_takes_come_back() {
+    let dir = temp();
+    let tree = dir.path().join("t");
+    fs::create_dir(&tree).unwrap();
+    let mut at: OwnedFd = File::open(&tree).unwrap().into();
+    for level in 0..60 {
+        let name = format!("{level:02}{}", "d".repeat(120));
+        mkdirat(&at, &*name, Mode::from_raw_mode(0o755)).unwrap();
+        at = rustix::fs::openat(&at, &*name, rustix::fs::OFlags::DIRECTORY, Mode::empty()).unwrap();
+    }
+    let flags = rustix::fs::OFlags::CREATE | rustix::fs::OFlags::WRONLY;
+    let file = rustix::fs::openat(&at, "at the bottom", flags, Mode::from_raw_mode(0o600)).unwrap();
+    File::from(file).write_all(b"deep").unwrap();
+    rustix::fs::symlinkat("target", &at, "link").unwrap();
+    assert!(shape(&tree).keys().any(|path| path.len() > 7000));
+    assert_comes_back(&tree);
+    fullbore(args!["backup", tree, "--to", dir.path().join("x.tar"), "--quiet"]).ends_with(0);
+    let out = dir.path().join("out");
+    fs::create_dir(&out).unwrap();
+    shell("rm -rf \"$1\" && mv \"$2\" \"$1\"", args![tree, out]).ends_with(0);
+}
+
+#[test]
+fn a_terabyte_of_holes_costs_what_its_data_costs() {
+    let dir = temp();
+    let (tree, store, back) = (dir.path().join("t"), dir.path().join("r"), dir.path().join("b"));
+    fs::create_dir(&tree).unwrap();
+    let file = File::create(tree.join("sparse")).unwrap();
+    file.set_len(1 << 40).unwrap();
+    for i in 0..16u64 {
+        file.write_all_at(&noise(i, 64 << 10), i * (1 << 40) / 16 + 4096).unwrap();
+    }
+    fs::write(tree.join("edge"), "").unwrap();
+    File::options().write(true).open(tree.join("edge")).unwrap().set_len(1 << 33).unwrap();
+    let start = Instant::now();
+    let ran = fullbore(args!["backup", tree, "--to", store, "--json"]).ends_with(0);
+    let result = ran.json().pop().unwrap();
+    assert_eq!(result["bytes"], (1u64 << 40) + (1 << 33));
+    assert!(result["stored_bytes"].as_u64().unwrap() < 1_200_000, "{result}");
+    fullbore(args!["restore", store, "--to", back, "--quiet"]).ends_with(0);
+    fullbore(args!["verify", store, "--data", "--against", back]).ends_with(0);
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    assert_same(&shape(&tree), &shape(&back), "sparse");
+    let blocks = fs::metadata(back.join("sparse")).unwrap().blocks();
+    assert!(blocks * 512 <= 1_500_000, "{blocks} blocks");
+    assert_eq!(fs::metadata(back.join("edge")).unwrap().len(), 1 << 33);
+}
+
+#[test]
+fn a_file_over_8_gib_comes_back_with_its_length() {
+    // Its data is at its end: the length needs more than eleven octal digits of a header.
+    let dir = temp();
+    let tree = dir.path().join("t");
+    fs::create_dir(&tree).unwrap();
+    let file = File::create(tree.join("f")).unwrap();
+    file.write_all_at(b"end", (9 << 30) + 1).unwrap();
+    assert_comes_back(&tree);
+}
+
+#[test]
+fn hard_links_stay_hard_across_directories() {
+    let dir = temp();
+    runs::write(dir.path().join("z/first"), noise(1, 200_000));
+    runs::write(dir.path().join("a/b/c"), "small");
+    fs::hard_link(dir.path().join("z/first"), dir.path().join("a/second")).unwrap();
+    fs::hard_link(dir.path().join("z/first"), dir.path().join("third")).unwrap();
+    fs::hard_link(dir.path().join("a/b/c"), dir.path().join("z/c")).unwrap();
+    assert_comes_back(dir.path());
+    let (out, only) = (temp(), "z");
+    fullbore(args!["backup", dir.path(), "--to", out.path().join("r"), "--quiet"]).ends_with(0);
+    fullbore(args!["restore", out.path().join("r"), "--to", out.path().join("b"), only, "--quiet"]).ends_with(0);
+    assert_eq!(fs::read(out.path().join("b/z/first")).unwrap(), noise(1, 200_000));
+    assert_eq!(fs::read(out.path().join("b/z/c")).unwrap(), b"small");
+}
+
+#[test]
+fn sockets_are_noted_and_not_stored() {
+    let dir = temp();
+    let (tree, store) = (dir.path().join("t"), dir.path().join("r"));
+    runs::write(tree.join("f"), "x");
+    let _socket = std::os::unix::net::UnixListener::bind(tree.join("socket")).unwrap();
+    let ran = fullbore(args!["backup", tree, "--to", store, "--json"]).ends_with(0);
+    assert_eq!(ran.json().pop().unwrap()["sockets"], 1);
+    let ran = fullbore(args!["show", store, "--json"]).ends_with(0);
+    assert!(ran.out.contains("socket"), "{}", ran.out);
+    fullbore(args!["restore", store, "--to", dir.path().join("b"), "--quiet"]).ends_with(0);
+    assert_eq!(runs::names(&dir.path().join("b")), ["f"]);
+}
+
+#[test]
+fn what_cannot_be_read_is_listed_and_the_rest_goes_on() {
+    let dir = temp();
+    let (tree, store) = (dir.path().join("t"), dir.path().join("out/r"));
+    for name in ["a", "closed/f", "secret", "large secret", "z"] {
+        runs::write(tree.join(name), noise(1, if name.starts_with("large") { 3_000_000 } else { 100 }));
+    }
+    fs::create_dir(dir.path().join("out")).unwrap();
+    set_mode(&dir.path().join("out"), 0o777);
+    set_mode(dir.path(), 0o755);
+    ["secret", "large secret", "closed"].iter().for_each(|name| set_mode(&tree.join(name), 0));
+    let ran = as_nobody(args!["backup", tree, "--to", store]).ends_with(3);
+    for name in ["secret", "large secret", "closed"] {
+        assert!(ran.err.contains(&format!("not captured: \"{name}\": permission denied")), "{}", ran.err);
+    }
+    assert!(!ran.err.contains("\"a\"") && !ran.err.contains("\"z\""), "{}", ran.err);
+    let shown = fullbore(args!["show", store, "--json"]).ends_with(0);
+    assert!(shown.out.contains("large secret") && shown.out.contains("permission denied"), "{}", shown.out);
+    let listed = fullbore(args!["list", store, "--json"]).ends_with(0).json();
+    assert_eq!(listed[0]["complete"], false);
+    let back = dir.path().join("b");
+    fullbore(args!["restore", store, "--to", back, "--quiet"]).ends_with(0);
+    assert_eq!(runs::names(&back), ["a", "closed", "z"]);
+    fullbore(args!["verify", store, "--data"]).ends_with(0);
+    let piped = dir.path().join("out/x.tar.zst");
+    as_nobody(args!["backup", tree, "--to", piped, "--quiet"]).ends_with(3);
+    shell("zstd -dc \"$1\" | tar -t >/dev/null", args![piped]).ends_with(0);
+    set_mode(&tree.join("closed"), 0o755);
+}
+
+/// Begin a backup that stands still because nobody reads its output, do something to the tree, and let it go on.
+fn changed_meanwhile(tree: &Path, out: &Path, change: impl FnOnce()) -> Ran {
+    let options = args!["--compress", "none", "--frame-size", "64K", "--memory", "2M", "--workers", "1", "--readers", "1"];
+    let mut child = started(args!["backup", tree, "--to", "-", "--json"].into_iter().chain(options));
+    let (mut stdout, mut first) = (child.stdout.take().unwrap(), [0; 4096]);
+    stdout.read_exact(&mut first).unwrap();
+    std::thread::sleep(Duration::from_millis(300)); // until all its buffers are full
+    change();
+    let mut all = first.to_vec();
+    stdout.read_to_end(&mut all).unwrap();
+    fs::write(out, all).unwrap();
+    Ran::from(child.wait_with_output().unwrap())
+}
+
+#[test]
+fn files_that_change_while_they_are_read_are_listed() {
+    let dir = temp();
+    let (tree, out, back) = (dir.path().join("t"), dir.path().join("x.tar"), dir.path().join("b"));
+    runs::write(tree.join("a large"), noise(1, 12_000_000));
+    // Far behind what the buffers hold; opened and scanned by then or not, all are accounted for.
+    for name in ["b grows", "c shrinks", "d vanishes", "e stays"] {
+        runs::write(tree.join(name), noise(2, 1_000_000));
+    }
+    let ran = changed_meanwhile(&tree, &out, || {
+        File::options().append(true).open(tree.join("b grows")).unwrap().write_all(&[7; 100_000]).unwrap();
+        File::options().write(true).open(tree.join("c shrinks")).unwrap().set_len(400_000).unwrap();
+        File::options().write(true).open(tree.join("a large")).unwrap().set_len(9_000_000).unwrap();
+        fs::remove_file(tree.join("d vanishes")).unwrap();
+    });
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    let result: serde_json::Value = serde_json::from_str(ran.err.lines().last().unwrap()).unwrap();
+    assert_eq!((&result["changed"], &result["vanished"]), (&3.into(), &1.into()), "{result}");
+    shell("tar -xf \"$1\" -C \"$(mkdir \"$2\"; echo \"$2\")\"", args![out, back]).ends_with(0);
+    let len = |name: &str| fs::metadata(back.join(name)).map(|meta| meta.len()).ok();
+    assert_eq!([len("a large"), len("b grows"), len("c shrinks"), len("d vanishes")], [Some(12_000_000), Some(1_000_000), Some(1_000_000), None]);
+    let large = fs::read(back.join("a large")).unwrap();
+    assert!(large[..9_000_000] == noise(1, 9_000_000) && large[9_000_000..].iter().all(|byte| *byte == 0));
+    let shrunk = fs::read(back.join("c shrinks")).unwrap();
+    assert!(shrunk[..400_000] == noise(2, 400_000) && shrunk[400_000..].iter().all(|byte| *byte == 0));
+    assert!(fs::read(back.join("e stays")).unwrap() == noise(2, 1_000_000));
+}
+
+#[test]
+fn an_unprivileged_restore_says_what_it_may_not_set() {
+    if !or_skip(is_root(), "root makes the backup") {
+        return;
+    }
+    let dir = temp();
+    let (tree, store, out) = (dir.path().join("t"), dir.path().join("r"), dir.path().join("out"));
+    runs::write(tree.join("d/f"), "content");
+    chown(tree.join("d/f"), Some(1234), Some(1234)).unwrap();
+    mknodat(CWD, tree.join("null"), FileType::CharacterDevice, Mode::from_raw_mode(0o666), makedev(1, 3)).unwrap();
+    fs::create_dir(&out).unwrap();
+    [dir.path(), &out].iter().for_each(|path| set_mode(path, 0o777));
+    fullbore(args!["backup", tree, "--to", store, "--quiet"]).ends_with(0);
+    let ran = as_nobody(args!["restore", store, "--to", out.join("b")]).ends_with(0);
+    assert!(ran.err.contains("owner not restored") && ran.err.contains("null"), "{}", ran.err);
+    assert_eq!(fs::read(out.join("b/d/f")).unwrap(), b"content");
+}
+
+#[test]
+fn standard_input_is_stored_as_a_file_whatever_the_codec() {
+    let dir = temp();
+    for len in [0, 1, 65_535, 65_536, 65_537, 3_000_000] {
+        let input = noise(len as u64, len);
+        for (n, (codec, file)) in [("zstd", "x.tar.zst"), ("lz4", "x.tar.lz4"), ("gzip:1", "x.tar.gz"), ("none", "x.tar")].into_iter().enumerate() {
+            for to in [dir.path().join(file), dir.path().join(format!("r{n}"))] {
+                let options = args!["--compress", codec, "--frame-size", "64K", "--to", to, "--quiet"];
+                let ran = Ran::from(fed(args!["backup", "--stdin-name", "dump.sql"].into_iter().chain(options), &input));
+                assert_eq!(ran.code, 0, "{codec} {len}: {}", ran.err);
+                assert_stream(&to, dir.path(), &input);
+            }
+        }
+        let ran = fed(args!["backup", "--stdin-name", "dump.sql", "--to", "-", "--quiet", "--frame-size", "64K"], &input);
+        assert!(ran.status.success());
+        let to = dir.path().join("y.tar.zst");
+        fs::write(&to, &ran.stdout).unwrap();
+        assert_stream(&to, dir.path(), &input);
+        let tar = shell("zstd -dc \"$1\" | tar -xO dump.sql | sha256sum", args![to]).ends_with(0).out;
+        fs::write(dir.path().join("input"), &input).unwrap();
+        assert_eq!(tar, shell("sha256sum < \"$1\"", args![dir.path().join("input")]).out);
+    }
+}
+
+fn assert_stream(from: &Path, dir: &Path, input: &[u8]) {
+    let back = dir.join("back");
+    fullbore(args!["restore", from, "--to", back, "--quiet"]).ends_with(0);
+    assert!(fs::read(back.join("dump.sql")).unwrap() == input, "{from:?}");
+    fullbore(args!["verify", from, "--data"]).ends_with(0);
+    fs::remove_dir_all(back).unwrap();
+}

@@ -1,0 +1,97 @@
+//! A lower floor never imports a higher one, and only the lowest is unsafe; see the architecture.
+
+#![allow(missing_docs)]
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+const FLOORS: [(&str, u32); 15] = [
+    ("error", 0),
+    ("platform", 1),
+    ("format", 1),
+    ("frame", 2),
+    ("source", 3),
+    ("stage", 3),
+    ("sink", 3),
+    ("pipeline", 4),
+    ("postgres", 4),
+    ("remote", 4),
+    ("repo", 4),
+    ("plan", 5),
+    ("command", 6),
+    ("cli", 7),
+    ("lib", 8),
+];
+
+fn rank(module: &str) -> u32 {
+    FLOORS.iter().find(|(name, _)| *name == module).unwrap_or_else(|| panic!("{module} has no floor")).1
+}
+
+/// Every source file, its top module and its text without comments.
+fn sources() -> Vec<(PathBuf, String, String)> {
+    let (src, mut dirs, mut found) = (Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), Vec::new(), Vec::new());
+    dirs.push(src.clone());
+    while let Some(dir) = dirs.pop() {
+        for path in fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()) {
+            if path.is_dir() {
+                dirs.push(path);
+                continue;
+            }
+            let top = path.strip_prefix(&src).unwrap().iter().next().unwrap().to_str().unwrap().to_owned();
+            let code = |line: &&str| !line.trim_start().starts_with("//");
+            let text = fs::read_to_string(&path).unwrap().lines().filter(code).collect::<Vec<_>>().join("\n");
+            found.push((path, top.trim_end_matches(".rs").to_owned(), text));
+        }
+    }
+    found
+}
+
+/// The top modules that a text names after `crate::`, alone or in braces.
+fn imports(text: &str) -> Vec<String> {
+    let mut names = Vec::new();
+    for (at, _) in text.match_indices("crate::") {
+        let (mut depth, mut word, rest) = (0, String::new(), &text[at + 7..]);
+        let mut wanted = true;
+        for c in rest.chars() {
+            match c {
+                '{' => depth += 1,
+                '}' => depth -= 1,
+                c if (c.is_alphanumeric() || c == '_') && wanted && depth <= 1 => word.push(c),
+                _ => {}
+            }
+            if !(c.is_alphanumeric() || c == '_') && !word.is_empty() {
+                names.push(std::mem::take(&mut word));
+                wanted = false;
+            }
+            if depth == 1 && c == ',' {
+                wanted = true;
+            }
+            if depth <= 0 && (c == '}' || !wanted) {
+                break;
+            }
+        }
+    }
+    names
+}
+
+#[test]
+fn no_floor_knows_a_higher_one() {
+    let mut bad = Vec::new();
+    for (path, top, text) in sources().iter().filter(|(_, top, _)| top != "main") {
+        let above = imports(text).into_iter().filter(|name| name.starts_with(char::is_lowercase) && rank(name) > rank(top));
+        bad.extend(above.map(|name| format!("{}: {top} knows {name}", path.display())));
+    }
+    assert_eq!(bad, [""; 0]);
+    assert_eq!(imports("use crate::{\n a::{b, c},\n d,\n e::f,\n};\nuse crate::g::h;\ncrate::i();"), ["a", "d", "e", "g", "i"]);
+}
+
+#[test]
+fn only_the_platform_is_unsafe_or_asks_which_system_this_is() {
+    let words = ["unsafe ", "cfg(target_os", "io_uring::"];
+    let uses = |text: &str| words.into_iter().find(|word| text.contains(word));
+    let bad = sources().into_iter().filter(|(_, top, _)| top != "platform");
+    let bad: Vec<_> = bad.filter_map(|(path, _, text)| Some(format!("{}: {}", path.display(), uses(&text)?))).collect();
+    assert_eq!(bad, [""; 0]);
+}

@@ -1,0 +1,219 @@
+//! Which objects a backup is of, as the operator says it; and what is said back.
+
+#![allow(missing_docs)]
+
+mod runs;
+
+use runs::{Mount, Ran, assert_same, fed, fullbore, is_root, only, or_skip, sample, shape, temp};
+use std::{ffi::OsString, fs, path::Path};
+
+/// Paths in the only backup of `from`, the root as `.`.
+fn listed(from: &Path) -> Vec<String> {
+    let ran = fullbore(args!["list", format!("{}@latest", from.display()), "--json"]).ends_with(0);
+    let name = |entry: serde_json::Value| match entry["path"].as_str().unwrap() {
+        "" => ".".to_owned(),
+        path => path.to_owned(),
+    };
+    ran.json().into_iter().map(name).collect()
+}
+
+/// Back `tree` up by these options, and list what is stored.
+fn stored(tree: &Path, options: impl IntoIterator<Item = OsString>) -> Vec<String> {
+    let dir = temp();
+    let to = dir.path().join("r");
+    fullbore(args!["backup", tree, "--to", to, "--quiet"].into_iter().chain(options)).ends_with(0);
+    listed(&to)
+}
+
+fn files(dir: &Path, names: &[&str]) {
+    names.iter().for_each(|name| runs::write(dir.join(name), name));
+}
+
+#[test]
+fn the_contents_of_one_directory_are_the_root() {
+    let dir = temp();
+    files(dir.path(), &["t/a", "t/b/c"]);
+    assert_eq!(stored(&dir.path().join("t"), []), [".", "a", "b", "b/c"]);
+    assert_eq!(stored(&dir.path().join("t/"), []), [".", "a", "b", "b/c"]);
+}
+
+#[test]
+fn a_single_file_is_the_file() {
+    let dir = temp();
+    files(dir.path(), &["t/a", "t/b"]);
+    assert_eq!(stored(&dir.path().join("t/a"), []), ["a"]);
+}
+
+#[test]
+fn several_paths_are_stored_under_their_last_names() {
+    let dir = temp();
+    files(dir.path(), &["x/one/f", "y/two/f", "z/file"]);
+    let to = dir.path().join("r");
+    let paths = args![dir.path().join("y/two"), dir.path().join("x/one"), dir.path().join("z/file")];
+    fullbore(args!["backup", "--to", to, "--quiet"].into_iter().chain(paths)).ends_with(0);
+    assert_eq!(listed(&to), ["file", "one", "one/f", "two", "two/f"]);
+    let back = dir.path().join("b");
+    fullbore(args!["restore", to, "--to", back, "--quiet"]).ends_with(0);
+    assert_same(&shape(&dir.path().join("x/one")), &shape(&back.join("one")), "one of several");
+}
+
+#[test]
+fn equal_names_are_an_error_that_suggests_whole_paths() {
+    let dir = temp();
+    files(dir.path(), &["x/same/f", "y/same/g"]);
+    let (to, paths) = (dir.path().join("r"), args![dir.path().join("x/same"), dir.path().join("y/same")]);
+    let backup = |options: &[&str]| {
+        fullbore(args!["backup", "--to", to].into_iter().chain(paths.clone()).chain(runs::args(options)))
+    };
+    let ran = backup(&[]).ends_with(2).has_one_error("cannot store two paths as \"same\"");
+    assert!(ran.err.contains("hint:  use --full-paths"), "{}", ran.err);
+    assert!(!to.exists());
+    backup(&["--full-paths", "--quiet"]).ends_with(0);
+    let base = dir.path().to_str().unwrap().trim_start_matches('/').to_owned();
+    let names = listed(&to);
+    for name in ["x/same", "x/same/f", "y/same/g", "x", ""] {
+        let name = format!("{base}/{name}");
+        assert!(names.iter().any(|have| *have == name.trim_end_matches('/')), "{name} is not in {names:?}");
+    }
+}
+
+#[test]
+fn a_path_that_is_not_there_is_an_error() {
+    let dir = temp();
+    let ran = fullbore(args!["backup", dir.path().join("no"), "--to", dir.path().join("r")]);
+    ran.ends_with(1).has_one_error("no such file");
+    assert!(!dir.path().join("r").exists());
+}
+
+#[test]
+fn a_list_of_names_is_taken_in_any_order_with_the_directories_above() {
+    let dir = temp();
+    files(dir.path(), &["t/a/b/c", "t/a/d", "t/e", "t/new\nline"]);
+    let (tree, list) = (dir.path().join("t"), dir.path().join("list"));
+    fs::write(&list, "./e\na/b/c\n\ne\n").unwrap();
+    assert_eq!(stored(&tree, args!["--files-from", list]), [".", "a", "a/b", "a/b/c", "e"]);
+    let ran = fed(args!["backup", tree, "--files-from", "-", "--null", "--to", dir.path().join("r")], b"new\nline\0a/d\0");
+    Ran::from(ran).ends_with(0);
+    assert_eq!(listed(&dir.path().join("r")), [".", "a", "a/d", "new\nline"]);
+    fs::write(&list, "../outside\n").unwrap();
+    fullbore(args!["backup", tree, "--files-from", list, "--to", dir.path().join("r")]).ends_with(2).has_one_error("..");
+}
+
+#[test]
+fn patterns_leave_out_what_they_match() {
+    let dir = temp();
+    files(dir.path(), &["t/a.o", "t/a.c", "t/build/x", "t/sub/build/y", "t/sub/a.o", "t/keep.o", "t/log/z"]);
+    let (tree, list) = (dir.path().join("t"), dir.path().join("patterns"));
+    assert_eq!(stored(&tree, args!["--exclude", "*.o", "--exclude", "!keep.o", "--exclude", "/build"]),
+        [".", "a.c", "keep.o", "log", "log/z", "sub", "sub/build", "sub/build/y"]);
+    fs::write(&list, "# objects\n*.o\nbuild/\n").unwrap();
+    assert_eq!(stored(&tree, args!["--exclude-from", list, "--exclude", "log"]), [".", "a.c", "sub"]);
+    let ran = fullbore(args!["backup", tree, "--exclude", "a{", "--to", dir.path().join("r")]);
+    ran.ends_with(2).has_one_error("pattern");
+}
+
+#[test]
+fn marked_directories_are_stored_without_their_contents() {
+    let dir = temp();
+    files(dir.path(), &["t/cache/x", "t/cache/sub/y", "t/marked/.nobackup", "t/marked/z", "t/fake/CACHEDIR.TAG", "t/fake/w"]);
+    let tree = dir.path().join("t");
+    fs::write(tree.join("cache/CACHEDIR.TAG"), "Signature: 8a477f597d28d172789f06886806bc55\n# a cache").unwrap();
+    let all = stored(&tree, args!["--exclude-caches", "--exclude-if-present", ".nobackup"]);
+    assert_eq!(all, [".", "cache", "cache/CACHEDIR.TAG", "fake", "fake/CACHEDIR.TAG", "fake/w", "marked"]);
+}
+
+#[test]
+fn a_dry_run_counts_and_writes_nothing() {
+    let dir = temp();
+    let (tree, to) = (dir.path().join("t"), dir.path().join("r"));
+    sample(&tree);
+    let ran = fullbore(args!["backup", tree, "--to", to, "--dry-run", "--json"]).ends_with(0);
+    let dry = &ran.json()[0];
+    let real = fullbore(args!["backup", tree, "--to", "null:", "--json"]).ends_with(0).json().pop().unwrap();
+    assert_eq!((&dry["files"], &dry["bytes"], &dry["entries"]), (&real["files"], &real["bytes"], &real["entries"]));
+    assert!(!to.exists());
+}
+
+#[test]
+fn json_has_the_promised_fields() {
+    let dir = temp();
+    let (tree, to) = (dir.path().join("t"), dir.path().join("r"));
+    sample(&tree);
+    let options = args!["--tag", "job=night", "--tag", "empty=", "--json"];
+    let lines = fullbore(args!["backup", tree, "--to", to].into_iter().chain(options)).ends_with(0).json();
+    let result = lines.last().unwrap();
+    for field in ["id", "limit", "shares", "seconds", "entries", "bytes", "stored_bytes", "files", "unreadable"] {
+        assert!(!result[field].is_null(), "{field} is not in {result}");
+    }
+    for side in ["source", "workers", "sink"] {
+        let share = |name: &str| result["shares"][side][name].as_f64().unwrap();
+        assert!((0.0..=1.02).contains(&(share("busy") + share("starved") + share("blocked"))), "{result}");
+    }
+    assert!(lines[..lines.len() - 1].iter().all(|line| line["type"] == "progress"));
+    let backup = fullbore(args!["list", to, "--json"]).ends_with(0).json().pop().unwrap();
+    for field in ["id", "time", "source", "entries", "bytes", "stored_bytes", "complete"] {
+        assert!(!backup[field].is_null(), "{field} is not in {backup}");
+    }
+    assert_eq!((&backup["entries"], &backup["bytes"]), (&result["entries"], &result["bytes"]));
+    assert_eq!(backup["tags"], serde_json::json!({"job": "night", "empty": ""}));
+    assert_eq!(backup["entries"], shape(&tree).len());
+    let shown = fullbore(args!["show", to, "--json"]).ends_with(0);
+    assert_eq!(serde_json::from_str::<serde_json::Value>(&shown.out).unwrap()["id"], backup["id"]);
+}
+
+#[test]
+fn quiet_runs_say_nothing_and_wrong_arguments_end_with_2() {
+    let dir = temp();
+    files(dir.path(), &["t/a"]);
+    let ran = fullbore(args!["backup", dir.path().join("t"), "--to", dir.path().join("r"), "--quiet"]).ends_with(0);
+    assert_eq!((&*ran.out, &*ran.err), ("", ""));
+    for wrong in [&["--compress", "zip"][..], &["--frame-size", "100K"], &["--workers", "0"], &["--tag", "x"], &["--memory", "1"], &["--compress", "zstd:99"]] {
+        let ran = fullbore(args!["backup", dir.path().join("t"), "--to", dir.path().join("r2")].into_iter().chain(runs::args(wrong)));
+        assert_eq!(ran.code, 2, "{wrong:?}: {}{}", ran.out, ran.err);
+        assert!(!dir.path().join("r2").exists(), "{wrong:?}");
+    }
+}
+
+#[test]
+fn two_file_systems_are_two_streams_of_one_backup() {
+    let dir = temp();
+    let tree = dir.path().join("t");
+    sample(&tree);
+    files(&tree, &["a/z", "n/below the other", "z/last"]);
+    let Some(_mount) = Mount::tmpfs(&tree.join("m"), "64m") else { return };
+    files(&tree, &["m/one", "m/sub/two"]);
+    runs::write(tree.join("m/large"), runs::noise(1, 3_000_000));
+    let Some(_inner) = Mount::tmpfs(&tree.join("m/sub/inner"), "8m") else { return };
+    files(&tree, &["m/sub/inner/three"]);
+    let (to, back) = (dir.path().join("r"), dir.path().join("b"));
+    fullbore(args!["backup", tree, "--to", to, "--quiet"]).ends_with(0);
+    let names = runs::names(&only(&to.join("backups")));
+    assert_eq!(names.iter().filter(|name| name.starts_with("s0")).map(|name| &name[..3]).collect::<Vec<_>>(), ["s01", "s02", "s03"]);
+    let before = shape(&tree);
+    fullbore(args!["restore", to, "--to", back, "--quiet"]).ends_with(0);
+    assert_same(&before, &shape(&back), "three streams");
+    fullbore(args!["verify", to, "--data", "--against", tree]).ends_with(0);
+    let (file, one) = (dir.path().join("x.tar.zst"), dir.path().join("one"));
+    fullbore(args!["backup", tree, "--to", file, "--quiet"]).ends_with(0);
+    fullbore(args!["restore", file, "--to", one, "--quiet"]).ends_with(0);
+    assert_same(&before, &shape(&one), "one stream");
+    let small = dir.path().join("small");
+    fullbore(args!["restore", to, "--to", small, "m/sub/inner/three", "z/last", "--quiet"]).ends_with(0);
+    assert_eq!(fs::read(small.join("m/sub/inner/three")).unwrap(), b"m/sub/inner/three");
+    let only_this = stored(&tree, args!["-x"]);
+    assert!(only_this.contains(&"m".to_owned()) && only_this.contains(&"z/last".to_owned()));
+    assert!(!only_this.iter().any(|path| path.starts_with("m/")), "{only_this:?}");
+}
+
+#[test]
+fn pseudo_file_systems_are_not_entered() {
+    let dir = temp();
+    let at = dir.path().join("t/proc");
+    fs::create_dir_all(&at).unwrap();
+    let mounted = is_root() && runs::shell("mount -t proc proc \"$1\"", args![at]).code == 0;
+    if or_skip(mounted, "no proc can be mounted here") {
+        let listed = stored(&dir.path().join("t"), []);
+        runs::shell("umount -l \"$1\"", args![at]).ends_with(0);
+        assert_eq!(listed, [".", "proc"]);
+    }
+}

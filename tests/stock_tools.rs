@@ -1,0 +1,162 @@
+//! A backup can be read without this program: by zstd, lz4, gzip, GNU tar, bsdtar and Python.
+
+#![allow(missing_docs)]
+
+mod runs;
+
+use runs::{Shape, assert_same, fullbore, has, is_root, or_skip, sample, shape, shell, temp};
+use std::{ffi::OsString, fs, path::{Path, PathBuf}};
+
+/// Programs that write the plain tar of `$1`… to standard output, by codec.
+const DECODERS: [(&str, &str, &str); 4] =
+    [("zstd:1", "x.tar.zst", "zstd -dcq"), ("lz4", "x.tar.lz4", "lz4 -dcm"), ("gzip:1", "x.tar.gz", "gzip -dc"), ("none", "x.tar", "cat")];
+
+const EXTRACTORS: [(&str, &str); 3] = [
+    ("tar", "tar -xi --xattrs --xattrs-include='*' --acls -p -C"),
+    ("bsdtar", "bsdtar -xpf - --options 'tar:read_concatenated_archives' -C"),
+    ("python3", "python3 -c '
+import sys, tarfile
+with tarfile.open(fileobj=sys.stdin.buffer, mode=\"r|\", ignore_zeros=True) as tar:
+    tar.extractall(sys.argv[1], filter=\"fully_trusted\")
+'"),
+];
+
+/// What all extractors keep: bsdtar and Python do not know where holes are, Python neither knows fractions of a
+/// second exactly nor attributes.
+fn known_to(program: &str, mut shape: Shape) -> Shape {
+    for node in shape.values_mut() {
+        if program != "tar" {
+            node.data.clear();
+            node.xattrs.clear();
+            node.digest = if node.digest == "unreadable" { String::new() } else { std::mem::take(&mut node.digest) };
+        }
+        if program == "python3" {
+            node.mtime.1 = node.mtime.1 / 10_000 * 10_000;
+        }
+    }
+    shape
+}
+
+/// Digests over all bytes, holes too.
+fn with_whole_digests(dir: &Path, mut shape: Shape) -> Shape {
+    for (path, node) in shape.iter_mut().filter(|(_, node)| node.kind == "file") {
+        let path = dir.join(<std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(path));
+        node.digest = blake3::hash(&fs::read(path).unwrap()).to_string();
+    }
+    shape
+}
+
+fn tree(dir: &Path) -> PathBuf {
+    let tree = dir.join("tree");
+    sample(&tree);
+    runs::write(tree.join(format!("{}/{}", "d".repeat(150), "f".repeat(200))), "a long path");
+    runs::write(tree.join("ümläut/☃"), "not ASCII");
+    runs::set_xattr(&tree.join("words"), "user.note", b"kept");
+    // Python restores a time as a fraction, which is not exact far from now.
+    for path in ["words", "a/link", "a", ""] {
+        runs::set_mtime(&tree.join(path), 1_500_000_000, 250_000_000);
+    }
+    tree
+}
+
+/// Extract `files` by every extractor, and compare with the tree.
+fn assert_extracts(tree: &Path, decoder: &str, files: &[PathBuf]) {
+    let before = with_whole_digests(tree, shape(tree));
+    for (program, line) in EXTRACTORS {
+        if !or_skip(has(program), program) {
+            continue;
+        }
+        let dir = temp();
+        let out = dir.path().join("out");
+        fs::create_dir(&out).unwrap();
+        // Python extracts hard links by its own rules for owners; the rest of the command is the same for all.
+        let line = format!("out=$1; shift; {decoder} \"$@\" | {line} \"$out\"");
+        let args = [OsString::from(&out)].into_iter().chain(files.iter().map(OsString::from));
+        let ran = shell(&line, args);
+        assert_eq!((ran.code, &*ran.err), (0, ""), "{program} {decoder}");
+        let after = with_whole_digests(&out, shape(&out));
+        assert_same(&known_to(program, before.clone()), &known_to(program, after), &format!("{program} {decoder}"));
+    }
+}
+
+#[test]
+fn every_extractor_restores_every_codec_from_segments_and_from_one_file() {
+    if !or_skip(is_root(), "owners are set by root only") {
+        return;
+    }
+    let dir = temp();
+    let tree = tree(dir.path());
+    for (n, (codec, file, decoder)) in DECODERS.into_iter().enumerate() {
+        let (repository, file) = (dir.path().join(format!("r{n}")), dir.path().join(file));
+        for to in [&repository, &file] {
+            let options = args!["--compress", codec, "--segment-size", "1M", "--frame-size", "64K", "--quiet"];
+            fullbore(args!["backup", tree, "--to", to].into_iter().chain(options)).ends_with(0);
+        }
+        let segments = runs::segments(&repository);
+        assert!(segments.len() > 1, "{segments:?}");
+        assert_extracts(&tree, decoder, &segments);
+        assert_extracts(&tree, decoder, &[file]);
+    }
+}
+
+#[test]
+fn the_tools_of_each_codec_accept_its_files() {
+    let dir = temp();
+    let tree = tree(dir.path());
+    let tests = ["zstd -tq \"$1\" && zstd -lq \"$1\"", "lz4 -tq \"$1\"", "gzip -t \"$1\"", "tar -tf \"$1\" >/dev/null"];
+    for (n, ((codec, file, _), line)) in DECODERS.into_iter().zip(tests).enumerate() {
+        let (repository, file) = (dir.path().join(format!("r{n}")), dir.path().join(file));
+        for to in [&repository, &file] {
+            fullbore(args!["backup", tree, "--to", to, "--compress", codec, "--segment-size", "1M", "--quiet"]).ends_with(0);
+        }
+        for file in runs::segments(&repository).into_iter().chain([file]) {
+            shell(line, args![file]).ends_with(0);
+        }
+    }
+}
+
+#[test]
+fn zstd_lists_the_size_and_the_checksum_of_every_frame() {
+    let dir = temp();
+    let (tree, file) = (tree(dir.path()), dir.path().join("x.tar.zst"));
+    fullbore(args!["backup", tree, "--to", file, "--quiet"]).ends_with(0);
+    let listed = shell("zstd -lv \"$1\"", args![file]).ends_with(0).out;
+    let size = shell("zstd -dc \"$1\" | wc -c", args![file]).ends_with(0).out;
+    assert!(listed.contains(&format!("({} B)", size.trim())), "{listed}{size}");
+    assert!(listed.contains("Check: XXH64"), "{listed}");
+}
+
+#[test]
+fn tools_that_look_at_the_first_bytes_see_the_codec() {
+    if !or_skip(has("bsdtar"), "there is no bsdtar") {
+        return;
+    }
+    let dir = temp();
+    let tree = tree(dir.path());
+    for (codec, file, _) in DECODERS {
+        let file = dir.path().join(file);
+        fullbore(args!["backup", tree, "--to", file, "--compress", codec, "--quiet"]).ends_with(0);
+        let listed = shell("bsdtar -tf \"$1\" | wc -l", args![file]).ends_with(0).out;
+        assert_eq!(listed.trim().parse::<usize>().unwrap(), shape(&tree).len(), "{codec}");
+    }
+}
+
+#[test]
+fn a_pipe_restores_backups_of_ours_and_tars_of_others() {
+    let dir = temp();
+    let tree = tree(dir.path());
+    let before = shape(&tree);
+    for codec in ["zstd", "lz4", "gzip", "none"] {
+        let back = dir.path().join(codec);
+        let line = "\"$1\" backup \"$2\" --to - --quiet --compress \"$4\" | \"$1\" restore - --to \"$3\" --quiet";
+        let ran = shell(line, args![runs::FULLBORE, tree, back, codec]);
+        assert_eq!((ran.code, &*ran.err), (0, ""), "{codec}");
+        assert_same(&before, &shape(&back), codec);
+    }
+    for (n, line) in ["tar -cS --format=pax --xattrs -C \"$2\" .", "tar -cS --format=pax --xattrs -C \"$2\" . | zstd -q"].iter().enumerate() {
+        let back = dir.path().join(format!("tar{n}"));
+        let ran = shell(&format!("{line} | \"$1\" restore - --to \"$3\" --quiet"), args![runs::FULLBORE, tree, back]);
+        assert_eq!((ran.code, &*ran.err), (0, ""), "{line}");
+        assert_same(&before, &shape(&back), line);
+    }
+}
