@@ -1,6 +1,10 @@
 //! The unit of work, and the buffers it lives in.
 
-use crate::format::{digest::Piece, entry::{Entry, Xattr}, page::State};
+use crate::format::{
+    digest::Piece,
+    entry::{Entry, Xattr},
+    page::State,
+};
 use std::{
     ops::{Deref, DerefMut},
     os::fd::OwnedFd,
@@ -101,6 +105,17 @@ pub enum Slice {
         /// Is it the last?
         last: bool,
     },
+}
+
+impl Slice {
+    /// Wait until the file that it is a piece of was opened, for the slice before it.
+    ///
+    /// Whoever reads waits for that anyway; who holds something that the slice before may need waits first.
+    pub fn wait(&self) {
+        if let Self::Piece { file, .. } = self {
+            file.opened.wait();
+        }
+    }
 }
 
 impl Large {

@@ -4,7 +4,10 @@
 
 mod runs;
 
-use runs::{Ran, assert_same, fed, fullbore, has, is_root, noise, or_skip, set_mode, set_mtime, set_xattr, shape, shell, started, temp};
+use runs::{
+    Ran, assert_same, fed, fullbore, has, is_root, noise, or_skip, set_mode, set_mtime, set_xattr, shape, shell,
+    started, temp,
+};
 use rustix::fs::{CWD, FileType, Mode, makedev, mkdirat, mknodat};
 use std::{
     ffi::OsString,
@@ -93,7 +96,15 @@ fn owners_are_stored_by_name_and_restored_by_number_if_asked() {
 #[test]
 fn times_to_the_nanosecond_come_back() {
     let dir = temp();
-    for (seconds, nanos) in [(0, 0), (0, 1), (-1, 999_999_999), (1, 999_999_999), (2_147_483_648, 7), (8_589_934_592, 0), (-2_000_000_000, 5)] {
+    for (seconds, nanos) in [
+        (0, 0),
+        (0, 1),
+        (-1, 999_999_999),
+        (1, 999_999_999),
+        (2_147_483_648, 7),
+        (8_589_934_592, 0),
+        (-2_000_000_000, 5),
+    ] {
         let file = dir.path().join(format!("{seconds}.{nanos}"));
         runs::write(&file, "x");
         set_mtime(&file, seconds, nanos);
@@ -170,8 +181,11 @@ fn access_lists_come_back() {
 #[test]
 fn devices_come_back_as_root() {
     let dir = temp();
-    let make = |name: &str, kind, device| mknodat(CWD, dir.path().join(name), kind, Mode::from_raw_mode(0o640), device).is_ok();
-    let made = make("null", FileType::CharacterDevice, makedev(1, 3)) && make("big", FileType::BlockDevice, makedev(259, 70_000));
+    let make = |name: &str, kind, device| {
+        mknodat(CWD, dir.path().join(name), kind, Mode::from_raw_mode(0o640), device).is_ok()
+    };
+    let made = make("null", FileType::CharacterDevice, makedev(1, 3))
+        && make("big", FileType::BlockDevice, makedev(259, 70_000));
     if or_skip(made, "devices are made by root only") {
         runs::make_fifo(&dir.path().join("fifo"));
         assert_comes_back(dir.path());
@@ -185,7 +199,7 @@ fn names_of_any_bytes_come_back() {
         let name: OsString = std::os::unix::ffi::OsStringExt::from_vec(vec![b'x', byte]);
         runs::write(dir.path().join(name), [byte]);
     }
-    for name in ["n".repeat(255), " ".into(), "a\\".into(), "-rf".into(), "..." .into(), "ü".repeat(100)] {
+    for name in ["n".repeat(255), " ".into(), "a\\".into(), "-rf".into(), "...".into(), "ü".repeat(100)] {
         runs::write(dir.path().join(&name), name.as_bytes());
     }
     assert_comes_back(dir.path());
@@ -313,7 +327,8 @@ fn what_cannot_be_read_is_listed_and_the_rest_goes_on() {
 
 /// Begin a backup that stands still because nobody reads its output, do something to the tree, and let it go on.
 fn changed_meanwhile(tree: &Path, out: &Path, change: impl FnOnce()) -> Ran {
-    let options = args!["--compress", "none", "--frame-size", "64K", "--memory", "2M", "--workers", "1", "--readers", "1"];
+    let options =
+        args!["--compress", "none", "--frame-size", "64K", "--memory", "2M", "--workers", "1", "--readers", "1"];
     let mut child = started(args!["backup", tree, "--to", "-", "--json"].into_iter().chain(options));
     let (mut stdout, mut first) = (child.stdout.take().unwrap(), [0; 4096]);
     stdout.read_exact(&mut first).unwrap();
@@ -345,7 +360,10 @@ fn files_that_change_while_they_are_read_are_listed() {
     assert_eq!((&result["changed"], &result["vanished"]), (&3.into(), &1.into()), "{result}");
     shell("tar -xf \"$1\" -C \"$(mkdir \"$2\"; echo \"$2\")\"", args![out, back]).ends_with(0);
     let len = |name: &str| fs::metadata(back.join(name)).map(|meta| meta.len()).ok();
-    assert_eq!([len("a large"), len("b grows"), len("c shrinks"), len("d vanishes")], [Some(12_000_000), Some(1_000_000), Some(1_000_000), None]);
+    assert_eq!(
+        [len("a large"), len("b grows"), len("c shrinks"), len("d vanishes")],
+        [Some(12_000_000), Some(1_000_000), Some(1_000_000), None]
+    );
     let large = fs::read(back.join("a large")).unwrap();
     assert!(large[..9_000_000] == noise(1, 9_000_000) && large[9_000_000..].iter().all(|byte| *byte == 0));
     let shrunk = fs::read(back.join("c shrinks")).unwrap();
@@ -376,15 +394,21 @@ fn standard_input_is_stored_as_a_file_whatever_the_codec() {
     let dir = temp();
     for len in [0, 1, 65_535, 65_536, 65_537, 3_000_000] {
         let input = noise(len as u64, len);
-        for (n, (codec, file)) in [("zstd", "x.tar.zst"), ("lz4", "x.tar.lz4"), ("gzip:1", "x.tar.gz"), ("none", "x.tar")].into_iter().enumerate() {
-            for to in [dir.path().join(file), dir.path().join(format!("r{n}"))] {
+        for (n, (codec, file)) in
+            [("zstd", "x.tar.zst"), ("lz4", "x.tar.lz4"), ("gzip:1", "x.tar.gz"), ("none", "x.tar")]
+                .into_iter()
+                .enumerate()
+        {
+            for to in [dir.path().join(file), dir.path().join(format!("r{n} {len}"))] {
                 let options = args!["--compress", codec, "--frame-size", "64K", "--to", to, "--quiet"];
-                let ran = Ran::from(fed(args!["backup", "--stdin-name", "dump.sql"].into_iter().chain(options), &input));
+                let ran =
+                    Ran::from(fed(args!["backup", "--stdin-name", "dump.sql"].into_iter().chain(options), &input));
                 assert_eq!(ran.code, 0, "{codec} {len}: {}", ran.err);
                 assert_stream(&to, dir.path(), &input);
             }
         }
-        let ran = fed(args!["backup", "--stdin-name", "dump.sql", "--to", "-", "--quiet", "--frame-size", "64K"], &input);
+        let ran =
+            fed(args!["backup", "--stdin-name", "dump.sql", "--to", "-", "--quiet", "--frame-size", "64K"], &input);
         assert!(ran.status.success());
         let to = dir.path().join("y.tar.zst");
         fs::write(&to, &ran.stdout).unwrap();

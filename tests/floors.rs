@@ -80,11 +80,15 @@ fn imports(text: &str) -> Vec<String> {
 fn no_floor_knows_a_higher_one() {
     let mut bad = Vec::new();
     for (path, top, text) in sources().iter().filter(|(_, top, _)| top != "main") {
-        let above = imports(text).into_iter().filter(|name| name.starts_with(char::is_lowercase) && rank(name) > rank(top));
+        let above =
+            imports(text).into_iter().filter(|name| name.starts_with(char::is_lowercase) && rank(name) > rank(top));
         bad.extend(above.map(|name| format!("{}: {top} knows {name}", path.display())));
     }
     assert_eq!(bad, [""; 0]);
-    assert_eq!(imports("use crate::{\n a::{b, c},\n d,\n e::f,\n};\nuse crate::g::h;\ncrate::i();"), ["a", "d", "e", "g", "i"]);
+    assert_eq!(
+        imports("use crate::{\n a::{b, c},\n d,\n e::f,\n};\nuse crate::g::h;\ncrate::i();"),
+        ["a", "d", "e", "g", "i"]
+    );
 }
 
 #[test]

@@ -73,7 +73,7 @@ fn make_archives_of_the_current_format() {
     for i in 0..9u64 {
         runs::write(tree.join(format!("a/b/f{i}")), runs::text(i, (i * i * 37) as usize));
     }
-    runs::write(tree.join("large"), runs::text(9, 200_000));
+    runs::write(tree.join("large"), runs::text(9, 70_000));
     runs::write(tree.join("a/any \u{fc} \n name"), "x");
     fs::hard_link(tree.join("a/b/f5"), tree.join("hard")).unwrap();
     std::os::unix::fs::symlink("a/b/f5", tree.join("soft")).unwrap();
@@ -87,8 +87,16 @@ fn make_archives_of_the_current_format() {
     }
     fs::create_dir_all(&format).unwrap();
     fs::write(format.join("listing"), listing(&tree)).unwrap();
-    for (name, codec) in [("repository-zstd", "zstd"), ("repository-lz4", "lz4"), ("repository-gzip", "gzip"), ("repository-none", "none"),
-        ("x.tar.zst", "zstd"), ("x.tar.lz4", "lz4"), ("x.tar.gz", "gzip"), ("x.tar", "none")] {
+    for (name, codec) in [
+        ("repository-zstd", "zstd"),
+        ("repository-lz4", "lz4"),
+        ("repository-gzip", "gzip"),
+        ("repository-none", "none"),
+        ("x.tar.zst", "zstd"),
+        ("x.tar.lz4", "lz4"),
+        ("x.tar.gz", "gzip"),
+        ("x.tar", "none"),
+    ] {
         let options = args!["--compress", codec, "--frame-size", "64K", "--quiet"];
         fullbore(args!["backup", tree, "--to", format.join(name)].into_iter().chain(options)).ends_with(0);
         let _ = fs::remove_dir(format.join(name).join("intents")); // git keeps no empty directory

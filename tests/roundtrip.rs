@@ -9,7 +9,9 @@ use proptest::{
     prelude::*,
     test_runner::{RngAlgorithm, TestRng, TestRunner},
 };
-use runs::{assert_same, fullbore, is_root, noise, sample, segments, set_mode, set_mtime, set_xattr, shape, shell, temp, text};
+use runs::{
+    assert_same, fullbore, is_root, noise, sample, segments, set_mode, set_mtime, set_xattr, shape, shell, temp, text,
+};
 use std::{
     ffi::OsStr,
     fs::{self, File},
@@ -114,7 +116,9 @@ fn plant(root: &Path, things: &[Thing]) {
 fn put(path: &Path, what: &What, files: &[PathBuf]) -> bool {
     match what {
         What::Directory => fs::create_dir(path).unwrap(),
-        What::File(seed, len) => fs::write(path, if seed & 1 == 0 { noise(*seed, *len) } else { text(*seed, *len) }).unwrap(),
+        What::File(seed, len) => {
+            fs::write(path, if seed & 1 == 0 { noise(*seed, *len) } else { text(*seed, *len) }).unwrap()
+        }
         What::Sparse(size, runs) => {
             let file = File::create(path).unwrap();
             file.set_len(*size).unwrap();
@@ -132,7 +136,8 @@ fn put(path: &Path, what: &What, files: &[PathBuf]) -> bool {
 
 #[test]
 fn any_tree_comes_back_exactly() {
-    let config = ProptestConfig { cases: 24, failure_persistence: None, max_shrink_iters: 60, ..ProptestConfig::default() };
+    let config =
+        ProptestConfig { cases: 24, failure_persistence: None, max_shrink_iters: 60, ..ProptestConfig::default() };
     let mut runner = TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha));
     let cases = (vec(thing(), 0..40), 0..CODECS.len(), any::<bool>(), any::<bool>());
     let result = runner.run(&cases, |(things, codec, one_file, tricks)| {
@@ -179,7 +184,8 @@ fn stored(tree: &Path, codec: &str, options: &[&str]) -> Vec<Vec<u8>> {
     let command = args!["backup", tree, "--to", repository, "--compress", codec, "--quiet", "--segment-size", "1M"];
     let frame = args!["--frame-size", "64K"];
     fullbore(command.into_iter().chain(frame).chain(runs::args(options))).ends_with(0);
-    let mut stored: Vec<_> = segments(&repository).iter().map(|path| after_label(&fs::read(path).unwrap(), codec)).collect();
+    let mut stored: Vec<_> =
+        segments(&repository).iter().map(|path| after_label(&fs::read(path).unwrap(), codec)).collect();
     stored.push(fs::read(runs::only(&repository.join("backups")).join("manifest")).unwrap());
     stored
 }

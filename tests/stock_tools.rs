@@ -5,33 +5,49 @@
 mod runs;
 
 use runs::{Shape, assert_same, fullbore, has, is_root, or_skip, sample, shape, shell, temp};
-use std::{ffi::OsString, fs, path::{Path, PathBuf}};
+use std::{
+    ffi::OsString,
+    fs,
+    path::{Path, PathBuf},
+};
 
 /// Programs that write the plain tar of `$1`… to standard output, by codec.
-const DECODERS: [(&str, &str, &str); 4] =
-    [("zstd:1", "x.tar.zst", "zstd -dcq"), ("lz4", "x.tar.lz4", "lz4 -dcm"), ("gzip:1", "x.tar.gz", "gzip -dc"), ("none", "x.tar", "cat")];
+const DECODERS: [(&str, &str, &str); 4] = [
+    ("zstd:1", "x.tar.zst", "zstd -dcq"),
+    ("lz4", "x.tar.lz4", "lz4 -dcm"),
+    ("gzip:1", "x.tar.gz", "gzip -dc"),
+    ("none", "x.tar", "cat"),
+];
 
 const EXTRACTORS: [(&str, &str); 3] = [
     ("tar", "tar -xi --xattrs --xattrs-include='*' --acls -p -C"),
     ("bsdtar", "bsdtar -xpf - --options 'tar:read_concatenated_archives' -C"),
-    ("python3", "python3 -c '
+    (
+        "python3",
+        "python3 -c '
 import sys, tarfile
 with tarfile.open(fileobj=sys.stdin.buffer, mode=\"r|\", ignore_zeros=True) as tar:
     tar.extractall(sys.argv[1], filter=\"fully_trusted\")
-'"),
+'",
+    ),
 ];
 
-/// What all extractors keep: bsdtar and Python do not know where holes are, Python neither knows fractions of a
-/// second exactly nor attributes.
+/// What an extractor keeps: bsdtar and Python do not say where holes are and leave attributes away as we call them, and
+/// Python knows no fractions of a microsecond and no times of symbolic links.
 fn known_to(program: &str, mut shape: Shape) -> Shape {
+    if program == "bsdtar" {
+        shape.remove(&b""[..]); // nor does bsdtar touch the directory it extracts into
+    }
     for node in shape.values_mut() {
         if program != "tar" {
             node.data.clear();
             node.xattrs.clear();
-            node.digest = if node.digest == "unreadable" { String::new() } else { std::mem::take(&mut node.digest) };
         }
         if program == "python3" {
             node.mtime.1 = node.mtime.1 / 10_000 * 10_000;
+            if node.kind.starts_with("symlink") {
+                node.mtime = (0, 0);
+            }
         }
     }
     shape
@@ -69,7 +85,6 @@ fn assert_extracts(tree: &Path, decoder: &str, files: &[PathBuf]) {
         let dir = temp();
         let out = dir.path().join("out");
         fs::create_dir(&out).unwrap();
-        // Python extracts hard links by its own rules for owners; the rest of the command is the same for all.
         let line = format!("out=$1; shift; {decoder} \"$@\" | {line} \"$out\"");
         let args = [OsString::from(&out)].into_iter().chain(files.iter().map(OsString::from));
         let ran = shell(&line, args);
@@ -107,7 +122,8 @@ fn the_tools_of_each_codec_accept_its_files() {
     for (n, ((codec, file, _), line)) in DECODERS.into_iter().zip(tests).enumerate() {
         let (repository, file) = (dir.path().join(format!("r{n}")), dir.path().join(file));
         for to in [&repository, &file] {
-            fullbore(args!["backup", tree, "--to", to, "--compress", codec, "--segment-size", "1M", "--quiet"]).ends_with(0);
+            fullbore(args!["backup", tree, "--to", to, "--compress", codec, "--segment-size", "1M", "--quiet"])
+                .ends_with(0);
         }
         for file in runs::segments(&repository).into_iter().chain([file]) {
             shell(line, args![file]).ends_with(0);
@@ -153,7 +169,11 @@ fn a_pipe_restores_backups_of_ours_and_tars_of_others() {
         assert_eq!((ran.code, &*ran.err), (0, ""), "{codec}");
         assert_same(&before, &shape(&back), codec);
     }
-    for (n, line) in ["tar -cS --format=pax --xattrs -C \"$2\" .", "tar -cS --format=pax --xattrs -C \"$2\" . | zstd -q"].iter().enumerate() {
+    for (n, line) in
+        ["tar -cS --format=pax --xattrs -C \"$2\" .", "tar -cS --format=pax --xattrs -C \"$2\" . | zstd -q"]
+            .iter()
+            .enumerate()
+    {
         let back = dir.path().join(format!("tar{n}"));
         let ran = shell(&format!("{line} | \"$1\" restore - --to \"$3\" --quiet"), args![runs::FULLBORE, tree, back]);
         assert_eq!((ran.code, &*ran.err), (0, ""), "{line}");

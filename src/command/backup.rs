@@ -18,7 +18,7 @@ use crate::{
     },
     plan::{Depths, MAX_THREADS, SinkSpec, StageSpec, Tuning, chain},
     platform::{self, Tricks},
-    sink::Sink,
+    sink::{Sink, file::is_half_named},
     source::{Source, archive::Archive, stdin::Stdin},
     stage::{Stage, codec::Codec},
 };
@@ -79,6 +79,7 @@ impl Backup {
         let time = begun.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         self.check_output()?;
         let (sources, origin) = self.sources(matches!(self.to, SinkSpec::Repository(_) | SinkSpec::Null))?;
+        self.tuning.depths(sources.len())?; // what cannot work leaves no trace
         let mut destination = self.to.open(&id, &time, self.codec, self.tuning.tricks)?;
         let abilities = destination.abilities();
         let layout = Arc::new(Layout {
@@ -131,7 +132,9 @@ impl Backup {
     /// An archive is replaced only by another: what else has that name is not ours to remove.
     fn check_output(&self) -> Result<()> {
         match &self.to {
-            SinkSpec::File(path) if path.exists() && matches!(Archive::open_file(path), Ok(None)) => {
+            SinkSpec::File(path)
+                if path.exists() && !is_half_named(path) && matches!(Archive::open_file(path), Ok(None)) =>
+            {
                 let what = format!("cannot write to {}: it exists and is no fullbore archive", self.to.name());
                 Err(Error::new(Kind::Exists, what).hint("choose another --to, or move it out of the way"))
             }
@@ -224,7 +227,10 @@ impl Backup {
             let crew = Crew::start(first, meter.source.clone(), move || {
                 let (source, pool, permits) = (source.clone(), pool.clone(), permits.clone());
                 let (reads, meter, mut chain) = (reads.clone(), gauges.clone(), chain(&stages, &pool)?);
-                Ok(Box::new(move |slice| {
+                Ok(Box::new(move |slice: Slice| {
+                    if reads.is_some() {
+                        slice.wait(); // else pieces hold every permit, and wait for a slice that wants one
+                    }
                     let read = || timed_reading(&meter.source, || source.read(slice, pool.take()));
                     let frame = match &reads {
                         Some(reads) => reads.hold(read)?,

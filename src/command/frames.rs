@@ -63,10 +63,11 @@ pub(super) fn read(archive: &Archive, segment: &Segment, data: bool) -> Result<F
     }
     let table = table(archive, &object, None)?.filter(|table| fits(table, segment));
     let table = table.ok_or_else(|| damaged("its seek table cannot be read"))?;
-    let label = match table.get(1) {
-        Some((offset, ..)) => service(archive, &object, *offset)?,
-        None => None,
-    };
+    // It follows the first frame, or what fills the place of the header of a stream.
+    let mut label = None;
+    for (offset, ..) in table.iter().skip(1).take(2) {
+        label = label.or(service(archive, &object, *offset)?.filter(|(service, ..)| *service == Service::Label));
+    }
     if !label.is_some_and(|(_, label, _)| is_label_of(archive, segment, &label)) {
         return Err(damaged("its label is not the one it should have"));
     }

@@ -3,7 +3,8 @@
 //! ```text
 //! [empty frame] [label] [frame]… [page]… [root, in a one-file archive] [locator, likewise] [seek table]
 //! ```
-//! The empty frame comes first so that tools which look at the first bytes see the codec. A page follows the frames it
+//! The empty frame comes first so that tools which look at the first bytes see the codec; with lz4 it is the first frame of
+//! data, since bsdtar takes an empty one for the end. A page follows the frames it
 //! describes. The seek table is zstd's official seekable format, in which skippable frames count as size 0.
 //! gzip and plain tar have no skippable frames: there the service frames make up a file of their own beside the segment.
 

@@ -151,8 +151,8 @@ fn too_long() -> Error {
 struct Parts {
     done: Vec<u64>,
     open: Crc64,
-    /// What the first part differs by since zeros in it were replaced.
-    change: u64,
+    /// What replaced zeros in the first part: the difference of the checks of both, and where they end.
+    change: Option<(u64, u64)>,
 }
 
 impl Parts {
@@ -171,16 +171,18 @@ impl Parts {
     fn all(&self) -> Vec<u64> {
         let (crc, len) = self.open.value();
         let mut all: Vec<_> = self.done.iter().copied().chain((len > 0).then_some(crc)).collect();
-        all.first_mut().into_iter().for_each(|first| *first ^= self.change);
+        let first_len = if self.done.is_empty() { len } else { PART_BYTES };
+        if let (Some(first), Some((change, end))) = (all.first_mut(), self.change) {
+            *first ^= crc64_join(change, 0, first_len - end);
+        }
         all
     }
 
-    /// What the first part becomes when zeros at `offset` in it turn into `bytes`: a CRC is linear, so the difference
-    /// of the two runs, moved over what follows them, is the difference of the whole.
+    /// Zeros at `offset` in the first part turn into `bytes`. A CRC is linear: the difference of the two runs, moved over
+    /// what follows them, is the difference of the whole; what follows is known at the end only.
     fn amend(&mut self, offset: u64, bytes: &[u8]) {
         let zeros = crc64(&vec![0; bytes.len()]);
-        let part_len = if self.done.is_empty() { self.open.value().1 } else { PART_BYTES };
-        self.change = crc64_join(crc64(bytes) ^ zeros, 0, part_len - offset - bytes.len() as u64);
+        self.change = Some((crc64(bytes) ^ zeros, offset + bytes.len() as u64));
     }
 }
 
@@ -221,6 +223,9 @@ mod tests {
             let (offset, bytes) = filling.fill_gap(codec, 9 << 30).unwrap().unwrap();
             stored[offset as usize..][..bytes.len()].copy_from_slice(&bytes);
             assert_eq!(filling.offset, stored.len() as u64, "{codec}");
+            assert_eq!(filling.facts().parts, format!("{:016x}", crc64(&stored)), "{codec}");
+            filling.stored(b"what follows when the length is known");
+            stored.extend(b"what follows when the length is known");
             assert_eq!(filling.facts().parts, format!("{:016x}", crc64(&stored)), "{codec}");
         }
     }

@@ -66,6 +66,8 @@ pub struct Lay {
     compressor: Compressor,
     pages: Pages,
     filling: Filling,
+    /// The label of the open segment, until there is a frame that it can follow.
+    label: Option<Vec<u8>>,
     laid: Laid,
 }
 
@@ -77,7 +79,8 @@ impl Lay {
     pub fn new(shared: Arc<Layout>, meter: Arc<Meter>, stream: u32, sink: Box<dyn Sink>) -> Result<Self> {
         let compressor = shared.codec.compressor()?;
         let filling = Filling::new(stream, 0);
-        Ok(Self { shared, meter, stream, sink, compressor, pages: Pages::default(), filling, laid: Laid::default() })
+        let (pages, laid) = (Pages::default(), Laid::default());
+        Ok(Self { shared, meter, stream, sink, compressor, pages, filling, label: None, laid })
     }
 
     /// The next frame of the stream.
@@ -146,7 +149,7 @@ impl Lay {
             let at = FrameAt { segment: 0, offset: self.filling.offset, stored_len: 0, plain_len: 0 };
             self.pages.add(at, part);
         }
-        Ok(())
+        self.label()
     }
 
     fn begin(&mut self) -> Result<()> {
@@ -159,23 +162,20 @@ impl Lay {
             number: self.filling.number(),
             codec: self.shared.codec.name().to_owned(),
         };
-        let first = self.first_bytes()?;
-        if !first.is_empty() {
-            self.put(first.into(), 0)?;
+        self.label = Some(label.frame());
+        // What stands before everything else, so that tools which look at the first bytes see the codec.
+        match self.shared.codec {
+            Codec::Zstd(_) => self.put(EMPTY_ZSTD.to_vec().into(), 0),
+            Codec::Gzip(_) => self.put(GZIP_HEADER.to_vec().into(), 0),
+            // To bsdtar an empty frame of lz4 is the end of the archive: there the label follows the first frame of data.
+            Codec::Lz4 => Ok(()),
+            Codec::None => self.label(),
         }
-        self.service(&label.frame(), true).map(drop)
     }
 
-    /// What stands before everything else, so that tools which look at the first bytes see the codec.
-    fn first_bytes(&mut self) -> Result<Vec<u8>> {
-        let mut out = Vec::new();
-        match self.shared.codec {
-            Codec::Zstd(_) => out.extend(EMPTY_ZSTD),
-            Codec::Lz4 => self.compressor.compress(&[], &mut out)?,
-            Codec::Gzip(_) => out.extend(GZIP_HEADER),
-            Codec::None => {}
-        }
-        Ok(out)
+    /// Put the label, if it is still to be put.
+    fn label(&mut self) -> Result<()> {
+        self.label.take().map_or(Ok(()), |label| self.service(&label, true).map(drop))
     }
 
     /// Close the segment: the end of the tar, its last page, the root if this is a one-file archive, the seek table.
@@ -256,7 +256,8 @@ impl Lay {
         self.filling.seek.push(data.len(), plain_len);
         let offset = self.filling.stored(&data);
         self.meter.plain_bytes.fetch_add(plain_len as u64, Relaxed);
-        self.send(offset, data, Role::Stream)
+        self.send(offset, data, Role::Stream)?;
+        self.label()
     }
 
     fn send(&mut self, offset: u64, data: Buf, role: Role) -> Result<()> {

@@ -18,9 +18,11 @@ use crate::{
 };
 use serde::{Deserialize, Serialize};
 use std::{
+    ffi::OsStr,
     fs::{self, File},
     hash::{BuildHasher, Hasher, RandomState},
-    io::Write,
+    io::{self, Write},
+    os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
     sync::{Arc, Mutex},
     thread::JoinHandle,
@@ -55,10 +57,15 @@ impl Store {
     pub fn begin(root: &Path, id: &str, time: &str, suffix: &'static str, tricks: Tricks) -> Result<Self> {
         let repository = open_or_make(root, time)?;
         remove_abandoned(root);
-        let intent = announce(root, id, time)?;
         let dir = root.join(BACKUPS).join(id);
-        fs::create_dir(&dir).map_err(|e| Error::io(format!("could not create {}", name(&dir)), e))?;
-        let manifest = Output::create(&dir.join(MANIFEST), tricks)?;
+        let begun = announce(root, id, time).and_then(|intent| {
+            fs::create_dir(&dir).map_err(|e| Error::io(format!("could not create {}", name(&dir)), e))?;
+            Ok((intent, Output::create(&dir.join(MANIFEST), tricks)?))
+        });
+        let (intent, manifest) = begun.inspect_err(|_| {
+            remove_backup(&dir);
+            withdraw(root, id);
+        })?;
         let (root, id, manifest) = (root.to_owned(), id.to_owned(), Arc::new(Mutex::new(manifest)));
         Ok(Self { root, id, suffix, repository, intent, manifest, tricks })
     }
@@ -67,12 +74,19 @@ impl Store {
         self.root.join(BACKUPS).join(&self.id)
     }
 
+    fn make_durable(&self, root: &[u8]) -> Result<()> {
+        if let Ok(manifest) = self.manifest.lock() {
+            manifest.sync()?;
+        }
+        let dir = self.dir();
+        sync_dir(&dir)?;
+        sync_dir(&self.root.join(BACKUPS))?;
+        write_new(&dir.join(ROOT), root, |from, to| fs::rename(from, to))
+    }
+
     fn withdraw(&self) {
         let _lock = &self.intent;
-        let path = intent_path(&self.root, &self.id);
-        if let Err(error) = fs::remove_file(&path) {
-            platform::debug(|| format!("could not remove {}: {error}", name(&path)));
-        }
+        withdraw(&self.root, &self.id);
     }
 }
 
@@ -94,15 +108,16 @@ impl Destination for Store {
     }
 
     fn commit(self: Box<Self>, root: &[u8]) -> Result<()> {
-        if let Ok(manifest) = self.manifest.lock() {
-            manifest.sync()?;
+        match self.make_durable(root) {
+            Ok(()) => {
+                self.withdraw();
+                Ok(())
+            }
+            Err(error) => {
+                self.abort();
+                Err(error)
+            }
         }
-        let dir = self.dir();
-        sync_dir(&dir)?;
-        sync_dir(&self.root.join(BACKUPS))?;
-        write_new(&dir.join(ROOT), root)?;
-        self.withdraw();
-        Ok(())
     }
 
     fn abort(self: Box<Self>) {
@@ -111,16 +126,37 @@ impl Destination for Store {
     }
 }
 
-/// Write a file under its final name, durable, all or nothing.
-fn write_new(path: &Path, bytes: &[u8]) -> Result<()> {
-    let partial = path.with_extension("json.partial");
+/// Write a file, durable, all or nothing; `place` gives it its final name.
+fn write_new(path: &Path, bytes: &[u8], place: impl FnOnce(&Path, &Path) -> io::Result<()>) -> Result<()> {
+    let partial = path.with_extension(format!("json.{}.partial", random_letters(6)));
     let failed = |e| Error::io(format!("could not write {}", name(path)), e);
     let written = File::create(&partial).and_then(|mut file| {
         file.write_all(bytes)?;
         write::fsync(&file)
     });
-    written.and_then(|()| fs::rename(&partial, path)).map_err(failed)?;
+    let placed = written.and_then(|()| place(&partial, path));
+    // A link leaves the other name; and an error must leave nothing.
+    if let Err(error) = fs::remove_file(&partial)
+        && error.kind() != io::ErrorKind::NotFound
+    {
+        platform::debug(|| format!("could not remove {}: {error}", name(&partial)));
+    }
+    placed.map_err(failed)?;
     path.parent().map_or(Ok(()), sync_dir)
+}
+
+/// Give a file its final name, unless another has it. Where there are no hard links, the last one wins.
+fn if_absent(partial: &Path, path: &Path) -> io::Result<()> {
+    match fs::hard_link(partial, path) {
+        Err(_) if path.exists() => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(error),
+        Err(_) => fs::rename(partial, path),
+        Ok(()) => Ok(()),
+    }
+}
+
+fn random_letters(count: usize) -> String {
+    letters(RandomState::new().build_hasher().finish(), count)
 }
 
 fn open_or_make(root: &Path, time: &str) -> Result<Repository> {
@@ -134,8 +170,8 @@ fn open_or_make(root: &Path, time: &str) -> Result<Repository> {
     for dir in [root.to_owned(), root.join(BACKUPS), root.join(INTENTS)] {
         fs::create_dir_all(&dir).map_err(|e| Error::io(format!("could not create {}", name(&dir)), e))?;
     }
-    let id = letters(RandomState::new().build_hasher().finish(), 12);
-    write_new(&path, &seal(&Repository { format: FORMAT, id, created: time.to_owned() })?)?;
+    let id = random_letters(12);
+    write_new(&path, &seal(&Repository { format: FORMAT, id, created: time.to_owned() })?, if_absent)?;
     root.parent().filter(|above| !above.as_os_str().is_empty()).map_or(Ok(()), sync_dir)?;
     // Two first backups at once may both have got here: what stands there now is the repository.
     let bytes = fs::read(&path).map_err(|e| Error::io(format!("could not read {}", name(&path)), e))?;
@@ -153,15 +189,18 @@ fn open(bytes: &[u8], path: &Path) -> Result<Repository> {
 
 /// A repository is made in an empty place, or where an attempt to make one was cut off.
 fn refuse_other_contents(root: &Path) -> Result<()> {
-    let known = |name: &std::ffi::OsStr| {
-        [BACKUPS, INTENTS, "fullbore-repo.json.partial", "lost+found"].iter().any(|known| name == *known)
-    };
+    let known = |name: &OsStr| [BACKUPS, INTENTS, "lost+found"].iter().any(|known| name == *known) || is_partial(name);
     let other = fs::read_dir(root).into_iter().flatten().flatten().find(|entry| !known(&entry.file_name()));
     match other {
         None => Ok(()),
         Some(_) => Err(Error::new(Kind::Usage, format!("cannot make a repository in {}: it is not empty", name(root)))
             .hint("choose a directory that is empty, absent or a repository, or a file name such as x.tar.zst")),
     }
+}
+
+/// What an attempt to make a repository leaves if it is killed.
+fn is_partial(name: &OsStr) -> bool {
+    name.as_bytes().starts_with(REPOSITORY.as_bytes()) && name.as_bytes().ends_with(b".partial")
 }
 
 fn intent_path(root: &Path, id: &str) -> PathBuf {
@@ -193,8 +232,22 @@ fn announce(root: &Path, id: &str, time: &str) -> Result<File> {
     }
 }
 
+fn withdraw(root: &Path, id: &str) {
+    let path = intent_path(root, id);
+    if let Err(error) = fs::remove_file(&path) {
+        platform::debug(|| format!("could not remove {}: {error}", name(&path)));
+    }
+}
+
 /// Remove the backups whose intent nobody holds: they are dead. One that has a root was committed, and stays.
+///
+/// Now that there is a repository, half of one is of no use even to its writer.
 fn remove_abandoned(root: &Path) {
+    for entry in fs::read_dir(root).into_iter().flatten().flatten().filter(|entry| is_partial(&entry.file_name())) {
+        if let Err(error) = fs::remove_file(entry.path()) {
+            platform::debug(|| format!("could not remove {}: {error}", name(&entry.path())));
+        }
+    }
     for entry in fs::read_dir(root.join(INTENTS)).into_iter().flatten().flatten() {
         let file_name = entry.file_name();
         let id = file_name.to_str().and_then(|name| name.strip_suffix(".json")).filter(|id| is_backup_id(id));

@@ -142,6 +142,16 @@ fn hidden(path: &Path, id: &str) -> PathBuf {
     path.with_file_name(hidden)
 }
 
+/// Was the run that wrote `path` killed when it had given the archive its name, and its side file not yet?
+pub fn is_half_named(path: &Path) -> bool {
+    let start = hidden(&side_of(path), "");
+    let start = start.file_name().unwrap_or_default().as_bytes();
+    let start = start.strip_suffix(b".partial").unwrap_or(start);
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    entries.any(|entry| entry.file_name().as_bytes().starts_with(start)) && !side_of(path).exists()
+}
+
 /// Partial files of this archive whose writer is gone: nobody holds their lock.
 fn remove_leftovers(path: &Path) {
     let (start, end) = (hidden(path, ""), b".partial");
@@ -171,8 +181,26 @@ impl Destination for OneFile {
         Ok(Box::new(FileSink { output, side: self.side.clone() }))
     }
 
-    /// The old side file goes first: an archive without one is read as a stream, one with a wrong one not at all.
     fn commit(self: Box<Self>, _root: &[u8]) -> Result<()> {
+        let done = self.give_names();
+        if done.is_err() {
+            self.abort();
+        }
+        done
+    }
+
+    fn abort(self: Box<Self>) {
+        for path in [Some(self.partial.clone()), self.side_partial()].into_iter().flatten() {
+            if let Err(error) = fs::remove_file(&path) {
+                crate::platform::debug(|| format!("could not remove {}: {error}", name(&path)));
+            }
+        }
+    }
+}
+
+impl OneFile {
+    /// The old side file goes first: an archive without one is read as a stream, one with a wrong one not at all.
+    fn give_names(&self) -> Result<()> {
         let rename = |from: &Path, to: &Path| {
             fs::rename(from, to).map_err(|e| Error::io(format!("could not rename {}", name(from)), e))
         };
@@ -188,14 +216,6 @@ impl Destination for OneFile {
             rename(&from, to)?;
         }
         sync_dir(dir)
-    }
-
-    fn abort(self: Box<Self>) {
-        for path in [Some(self.partial.clone()), self.side_partial()].into_iter().flatten() {
-            if let Err(error) = fs::remove_file(&path) {
-                crate::platform::debug(|| format!("could not remove {}: {error}", name(&path)));
-            }
-        }
     }
 }
 

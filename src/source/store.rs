@@ -10,6 +10,7 @@ use crate::{
         page::SegmentId,
         segment::{
             EMPTY_ZSTD, LOCATOR_BYTES, Locator, SEEK_FOOTER_BYTES, SERVICE_HEADER_BYTES, Service, seek_table_len,
+            skippable_len,
         },
     },
 };
@@ -204,13 +205,42 @@ fn locate(file: &File, path: &Path) -> Result<Option<Locator>> {
     Ok(Locator::parse(&bytes).filter(within))
 }
 
-/// Does it begin with an empty frame and a label? The empty frame of lz4 is of another length: look for the tag.
+/// Does it begin with a frame and a label? That frame is empty in zstd and holds data in lz4; a filler may follow it.
 fn is_ours(file: &File, path: &Path) -> Result<bool> {
-    let len = file_len(file, path)?.min((EMPTY_ZSTD.len() + 32) as u64);
-    let mut bytes = Vec::new();
-    read_exactly(file, path, 0, len as usize, &mut bytes)?;
-    let is_label = |window: &[u8]| Service::parse(window).is_some_and(|(service, _)| service == Service::Label);
-    Ok(bytes.windows(SERVICE_HEADER_BYTES).any(is_label))
+    let start = head(file, path, 0)?;
+    let mut at =
+        if start.starts_with(&EMPTY_ZSTD) { EMPTY_ZSTD.len() as u64 } else { lz4_frame_len(file, path, &start)? };
+    if let (Some(filler), None) = (skippable_len(&head(file, path, at)?), Service::parse(&head(file, path, at)?)) {
+        at += filler;
+    }
+    Ok(Service::parse(&head(file, path, at)?).is_some_and(|(service, _)| service == Service::Label))
+}
+
+/// Blocks of the first frame of lz4, at most: 64 MiB in blocks of 4 MiB, and one more.
+const MAX_LZ4_BLOCKS: usize = 17;
+
+/// The length of the frame of lz4 that a file begins with; 0 if it does not. Ours have a checksum of the content and none
+/// of blocks.
+fn lz4_frame_len(file: &File, path: &Path, start: &[u8]) -> Result<u64> {
+    const START: [u8; 4] = 0x184D_2204u32.to_le_bytes();
+    let mut at = if start[4] & 8 == 0 { 7 } else { 15 }; // is the size of the content there?
+    for _ in 0..if start.starts_with(&START) { MAX_LZ4_BLOCKS } else { 0 } {
+        let [a, b, c, d, ..] = head(file, path, at)?;
+        let size = u32::from_le_bytes([a, b, c, d]) & 0x7fff_ffff; // the highest bit says "stored"
+        at += 4 + u64::from(size);
+        if size == 0 {
+            return Ok(at + 4);
+        }
+    }
+    Ok(0)
+}
+
+/// A few bytes at `at`, zeros where the file ends before.
+fn head(file: &File, path: &Path, at: u64) -> Result<[u8; SERVICE_HEADER_BYTES]> {
+    let (mut bytes, there) = (Vec::new(), file_len(file, path)?.saturating_sub(at).min(SERVICE_HEADER_BYTES as u64));
+    read_exactly(file, path, at, there as usize, &mut bytes)?;
+    bytes.resize(SERVICE_HEADER_BYTES, 0);
+    Ok(std::array::from_fn(|i| bytes[i]))
 }
 
 fn with_suffix(path: &Path, suffix: &str) -> PathBuf {

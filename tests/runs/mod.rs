@@ -131,7 +131,11 @@ pub fn noise(seed: u64, len: usize) -> Vec<u8> {
 
 /// Bytes that compress to about a third.
 pub fn text(seed: u64, len: usize) -> Vec<u8> {
-    noise(seed, len.div_ceil(2)).iter().flat_map(|byte| [b"etaoin shrdlucmf"[usize::from(byte & 15)], b' ']).take(len).collect()
+    noise(seed, len.div_ceil(2))
+        .iter()
+        .flat_map(|byte| [b"etaoin shrdlucmf"[usize::from(byte & 15)], b' '])
+        .take(len)
+        .collect()
 }
 
 /// Everything there is to know about one object of a tree.
@@ -248,7 +252,8 @@ pub fn assert_same(before: &Shape, after: &Shape, case: &str) {
 
 pub fn differences(before: &Shape, after: &Shape) -> Vec<String> {
     let paths: std::collections::BTreeSet<_> = before.keys().chain(after.keys()).collect();
-    let line = |path: &Vec<u8>| format!("{:?}:\n  {:?}\n  {:?}", OsStr::from_bytes(path), before.get(path), after.get(path));
+    let line =
+        |path: &Vec<u8>| format!("{:?}:\n  {:?}\n  {:?}", OsStr::from_bytes(path), before.get(path), after.get(path));
     paths.into_iter().filter(|path| before.get(*path) != after.get(*path)).take(20).map(line).collect()
 }
 
@@ -273,7 +278,15 @@ pub fn make_fifo(path: &Path) {
 pub fn write(path: impl AsRef<Path>, bytes: impl AsRef<[u8]>) {
     let path = path.as_ref();
     fs::create_dir_all(path.parent().unwrap()).unwrap();
-    File::options().write(true).create(true).truncate(true).mode(0o644).open(path).unwrap().write_all(bytes.as_ref()).unwrap();
+    File::options()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o644)
+        .open(path)
+        .unwrap()
+        .write_all(bytes.as_ref())
+        .unwrap();
 }
 
 /// A small tree with something of everything an ordinary user may make.
