@@ -1,6 +1,10 @@
 //! The unit of work, and the buffers it lives in.
 
-use crate::format::{digest::Piece, entry::Entry, page::State};
+use crate::format::{
+    digest::Piece,
+    entry::{Entry, Xattr},
+    page::State,
+};
 use std::{
     ops::{Deref, DerefMut},
     os::fd::OwnedFd,
@@ -65,8 +69,9 @@ pub struct Large {
     pub entry: Entry,
     /// Bytes of data; [`u64::MAX`] for a stream whose end is not known yet.
     pub data_len: u64,
-    /// Opened once, by whoever needs it first; all pieces are read from the same open file.
-    pub opened: OnceLock<Result<OwnedFd, State>>,
+    /// Opened once, by whoever needs it first, never awaited; all pieces are read from the same open file. With its
+    /// attributes, or why there is nothing to read.
+    pub opened: OnceLock<Result<(OwnedFd, Vec<Xattr>), State>>,
     /// Did it shrink or change under the readers?
     pub changed: AtomicBool,
     /// Pieces not read yet; who takes it to 0 may look whether the file changed.

@@ -13,6 +13,7 @@ pub mod frame;
 pub mod pipeline;
 pub mod plan;
 pub mod platform;
+pub mod queue;
 pub mod repo;
 pub mod sink;
 pub mod source;

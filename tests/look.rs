@@ -189,3 +189,67 @@ fn every_difference_from_a_tree_on_disk_is_listed() {
     );
     assert_eq!(verdict.exit_code(), 1);
 }
+
+#[test]
+fn paths_longer_than_the_system_takes_at_once_come_back() {
+    let dir = tempdir().unwrap();
+    let mut fixture = Fixture::default();
+    fixture.dir("", 0o755);
+    let mut path = "n".repeat(200);
+    for _ in 0..30 {
+        fixture.dir(&path, 0o755);
+        path = format!("{path}/{}", "n".repeat(200));
+    }
+    fixture.file(&path, "deep").link(&format!("{path}2"), &path).symlink(&format!("{path}3"), "x");
+    fixture.file(&format!("{path}4"), content(1, 20_000));
+    fixture.write_repository(&dir.path().join("repo"));
+    let restore = Restore {
+        from: dir.path().join("repo").to_str().unwrap().into(),
+        to: dir.path().join("to"),
+        paths: vec![],
+        overwrite: false,
+        keep_going: false,
+        numeric_owner: false,
+        workers: 2.try_into().unwrap(),
+        memory: 1 << 27,
+        tricks: Tricks::Auto,
+    };
+    restore.run(&Meter::default()).unwrap();
+    assert_eq!(against(dir.path()).differences, vec![]);
+    // Longer than what `remove_dir_all` of the temporary directory may be able to name.
+    assert!(std::process::Command::new("rm").arg("-rf").arg(dir.path().join("to")).status().unwrap().success());
+}
+
+#[test]
+fn a_full_disk_ends_the_restore_with_one_error() {
+    let dir = tempdir().unwrap();
+    let to = dir.path().join("to");
+    fs::create_dir(&to).unwrap();
+    let mount = |args: &[&str]| std::process::Command::new(args[0]).args(&args[1..]).arg(&to).status();
+    if !mount(&["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs"]).is_ok_and(|status| status.success()) {
+        return;
+    }
+    let mut fixture = Fixture::default();
+    fixture.dir("", 0o755).file("large", content(1, 1_500_000));
+    for i in 0..300 {
+        fixture.file(&format!("m{i}"), content(i, 4000));
+    }
+    fixture.write_repository(&dir.path().join("repo"));
+    let restore = Restore {
+        from: dir.path().join("repo").to_str().unwrap().into(),
+        to: to.clone(),
+        paths: vec![],
+        overwrite: false,
+        keep_going: true,
+        numeric_owner: false,
+        workers: 2.try_into().unwrap(),
+        memory: 1 << 27,
+        tricks: Tricks::Auto,
+    };
+    let result = restore.run(&Meter::default());
+    let large = to.join("large").exists();
+    assert!(mount(&["umount"]).unwrap().success());
+    let error = result.unwrap_err();
+    assert_eq!((error.kind, error.exit_code()), (ErrorKind::Full, 1), "{}", error.line());
+    assert!(!large, "an unfinished file was left");
+}

@@ -99,3 +99,39 @@ fn a_tree_comes_back_from_every_destination_and_codec() {
         }
     }
 }
+
+#[test]
+fn one_reader_and_many_workers_never_wait_for_each_other() {
+    let dir = tempdir().unwrap();
+    let tree = dir.path().join("tree");
+    std::fs::create_dir(&tree).unwrap();
+    for i in 0..12 {
+        std::fs::write(tree.join(format!("large-{i}")), content(i, 300_000)).unwrap();
+    }
+    let (done, wait) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let _dir = dir;
+        for _ in 0..40 {
+            let tuning = Tuning {
+                workers: 8.try_into().unwrap(),
+                readers: Some(1.try_into().unwrap()),
+                memory_bytes: 1 << 27,
+                frame_bytes: 64 << 10,
+                segment_bytes: 1 << 30,
+                tricks: Tricks::Auto,
+            };
+            let backup = Backup {
+                scope: Scope { paths: vec![tree.clone()], ..Scope::default() },
+                stdin_name: None,
+                to: SinkSpec::Null,
+                codec: Codec::Zstd(1),
+                digest: Algorithm::Blake3,
+                tags: Default::default(),
+                tuning,
+            };
+            backup.run(&Arc::new(Meter::default()), &|_, _| ()).unwrap();
+        }
+        done.send(()).unwrap();
+    });
+    assert!(wait.recv_timeout(std::time::Duration::from_secs(120)).is_ok(), "the threads wait for each other");
+}

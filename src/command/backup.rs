@@ -216,9 +216,9 @@ impl Backup {
     fn crews(&self, sources: &[Arc<dyn Source>], depths: &Depths, meter: &Arc<Meter>) -> Result<Vec<Threads>> {
         let buffers = sources.len() * (depths.line + 1) + depths.workers.get();
         let pool = Pool::new(self.tuning.frame_bytes as usize + (64 << 10), buffers);
-        // Standard input has one reader at a time anyway, and its pieces wait for one another.
-        let readers = self.tuning.readers.filter(|_| self.stdin_name.is_none());
-        let (permits, reads) = (Permits::new(depths.workers), readers.map(Permits::new));
+        let permits = Permits::new(depths.workers);
+        // A stream is read in turns: who waits for his must not keep another from reading.
+        let reads = self.tuning.readers.filter(|_| self.stdin_name.is_none()).map(Permits::new);
         let crew = |source: &Arc<dyn Source>| {
             let (stages, source, pool) = (self.stages(), source.clone(), pool.clone());
             let (permits, reads, gauges) = (permits.clone(), reads.clone(), meter.clone());

@@ -8,13 +8,13 @@ use super::{
     damage::Report,
     restore::{Restore, Summary},
 };
-use crate::pipeline::meter::{Meter, lap};
 use crate::{
     error::{Error, Kind as ErrorKind, Result, quoted},
     format::{
         entry::{self, Entry, Kind, Path as EntryPath},
         pax::{Found, Member, Reader, skip, skip_padding},
     },
+    pipeline::meter::{Meter, lap},
     sink::{large::Large, tree::Tree, writer::Writer},
     source::{
         archive::Selection,
@@ -56,7 +56,7 @@ fn run(restore: &Restore, input: Plain, meter: &Meter) -> Result<Summary> {
     let tree = restore.tree()?;
     let report = Report::new(restore.keep_going);
     let writer = Writer::new(&tree);
-    let mut run = Run { input, writer, selection, found, directories: Vec::new(), meter };
+    let mut run = Run { input, writer, selection, found, directories: Vec::new(), meter, clock: start };
     report.survive(run.members().map_err(cut_short))?;
     run.finish_directories()?;
     tree.sync()?;
@@ -86,6 +86,8 @@ struct Run<'a> {
     /// Directories that want their metadata. The one thing here that grows with the archive.
     directories: Vec<Entry>,
     meter: &'a Meter,
+    /// When the last of its times was taken.
+    clock: Instant,
 }
 
 impl Run<'_> {
@@ -95,8 +97,7 @@ impl Run<'_> {
 
     fn members(&mut self) -> Result<()> {
         let mut reader = Reader::new();
-        let mut clock = Instant::now();
-        while let Some(found) = reader.next(&mut self.input)? {
+        while let Some(found) = self.next(&mut reader)? {
             match found {
                 Found::Member(member) if self.selection.takes(&member.entry.path) => self.member(member)?,
                 Found::Member(member) => skip(&mut self.input, member.stored_len)?,
@@ -106,12 +107,18 @@ impl Run<'_> {
                     skip(&mut self.input, unknown.stored_len)?;
                 }
             }
-            lap(&self.meter.sink.busy, &mut clock);
+            lap(&self.meter.sink.busy, &mut self.clock);
         }
         if !reader.has_ended() {
             self.tree().notes.add("more members, if there were any,", "the tar has no closing blocks", b"");
         }
         Ok(())
+    }
+
+    fn next(&mut self, reader: &mut Reader) -> Result<Option<Found>> {
+        let found = reader.next(&mut self.input);
+        lap(&self.meter.source.busy, &mut self.clock);
+        found
     }
 
     fn member(&mut self, member: Member) -> Result<()> {
@@ -184,11 +191,11 @@ impl Run<'_> {
 
     /// Read the next piece of content, of which `left` bytes are left.
     fn piece(&mut self, left: u64, data: &mut Vec<u8>) -> Result<()> {
-        let mut clock = Instant::now();
+        lap(&self.meter.sink.busy, &mut self.clock);
         let wanted = left.min(PIECE as u64);
         data.clear();
         let read = (&mut self.input).take(wanted).read_to_end(data);
-        lap(&self.meter.source.busy, &mut clock);
+        lap(&self.meter.source.busy, &mut self.clock);
         self.meter.bytes.fetch_add(data.len() as u64, Relaxed);
         read.map_err(|e| Error::io("could not read the tar", e))?;
         if (data.len() as u64) < wanted {

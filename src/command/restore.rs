@@ -239,6 +239,8 @@ impl Run<'_> {
         let mut pieces = job.pieces.iter().zip(checked);
         let written = pieces.try_for_each(|(piece, checked)| self.write(&mut hand.writer, piece, &plain, checked));
         let written = written.and_then(|()| job.bare.iter().try_for_each(|item| bare(&mut hand.writer, item)));
+        let empty = job.bare.iter().filter(|item| item.entry.is_file()).count();
+        self.meter.files.fetch_add(empty as u64, Relaxed);
         lap(&self.meter.sink.busy, &mut clock);
         hand.plain = plain;
         written

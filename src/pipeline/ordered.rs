@@ -1,41 +1,34 @@
 //! A map on many threads that keeps the order.
 //!
 //! A feeder takes an item from the input, takes a place in line for it, and only then gives it to the crew: the credit is
-//! taken before the work, so an item at the head of the line never waits for one behind it. Locks and condition variables
-//! rather than channels: a channel spins and yields before it sleeps, which cost a system call for every four small files.
+//! taken before the work, so an item at the head of the line never waits for one behind it.
 
 use super::meter::{Gauge, timed};
 use crate::{
     error::{Error, Kind, Result},
+    queue::{Monitor, Queue},
     source::Stream,
 };
 use std::{
     collections::VecDeque,
     num::NonZeroUsize,
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
 };
 
-/// A lock whose holder may have panicked: the state is consistent all the same, since nothing that can panic runs inside.
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// The results of one stream, in order, and how many there may be under way.
 #[derive(Debug)]
 pub struct Line<O> {
-    state: Mutex<Places<O>>,
-    freed: Condvar,
-    ready: Condvar,
+    places: Monitor<Places<O>>,
     max: usize,
 }
 
 #[derive(Debug)]
 struct Places<O> {
     /// The place at the head has number `first`; one that is not filled is being worked on.
-    places: VecDeque<Option<Result<O>>>,
+    line: VecDeque<Option<Result<O>>>,
     first: u64,
     limit: usize,
     /// No more items come.
@@ -47,56 +40,51 @@ struct Places<O> {
 impl<O> Line<O> {
     /// A line of at most `limit` places at first, and never more than `max`.
     pub fn new(limit: usize, max: usize) -> Arc<Self> {
-        let (max, places) = (max.max(1), VecDeque::new());
-        let places = Places { places, first: 0, limit: limit.clamp(1, max), ended: false, closed: false };
-        Arc::new(Self { state: Mutex::new(places), freed: Condvar::new(), ready: Condvar::new(), max })
+        let (max, line) = (max.max(1), VecDeque::new());
+        let places = Places { line, first: 0, limit: limit.clamp(1, max), ended: false, closed: false };
+        Arc::new(Self { places: Monitor::new(places), max })
     }
 
     /// Make it longer. Short lines keep frames in the processor's cache: running 64 MiB ahead cost a tenth of the time of
     /// zstd-1; long ones are worth it only where the source is slow.
     pub fn raise(&self, limit: usize) {
-        let mut state = locked(&self.state);
-        state.limit = state.limit.max(limit.min(self.max));
-        self.freed.notify_all();
+        self.places.change(|places| places.limit = places.limit.max(limit.min(self.max)));
     }
 
     /// Wait for a place and give its number; `None` if nobody will take what comes.
     fn take(&self) -> Option<u64> {
-        let full = |state: &mut Places<O>| state.places.len() >= state.limit && !state.closed;
-        let mut state = self.freed.wait_while(locked(&self.state), full).unwrap_or_else(PoisonError::into_inner);
-        state.places.push_back(None);
-        (!state.closed).then(|| state.first + state.places.len() as u64 - 1)
+        let full = |places: &mut Places<O>| places.line.len() >= places.limit && !places.closed;
+        self.places.after(full, |places| {
+            places.line.push_back(None);
+            (!places.closed).then(|| places.first + places.line.len() as u64 - 1)
+        })
     }
 
     fn fill(&self, number: u64, result: Result<O>) {
-        let mut state = locked(&self.state);
-        let at = (number - state.first) as usize;
-        state.places[at] = Some(result);
-        if at == 0 {
-            self.ready.notify_one();
-        }
+        self.places.change(|places| {
+            let at = (number - places.first) as usize;
+            places.line[at] = Some(result);
+        });
     }
 
     fn end(&self) {
-        locked(&self.state).ended = true;
-        self.ready.notify_one();
+        self.places.change(|places| places.ended = true);
     }
 
     fn next(&self) -> Option<Result<O>> {
-        let waits = |state: &mut Places<O>| match state.places.front() {
+        let waits = |places: &mut Places<O>| match places.line.front() {
             Some(head) => head.is_none(),
-            None => !state.ended,
+            None => !places.ended,
         };
-        let mut state = self.ready.wait_while(locked(&self.state), waits).unwrap_or_else(PoisonError::into_inner);
-        let head = state.places.pop_front()?;
-        state.first += 1;
-        self.freed.notify_one();
-        head
+        self.places.after(waits, |places| {
+            let head = places.line.pop_front()?;
+            places.first += 1;
+            head
+        })
     }
 
     fn close(&self) {
-        locked(&self.state).closed = true;
-        self.freed.notify_all();
+        self.places.change(|places| places.closed = true);
     }
 }
 
@@ -114,52 +102,23 @@ impl<O> Drop for Ticket<O> {
     }
 }
 
-/// Items for the threads of a crew. What bounds it are the lines.
-struct Queue<T> {
-    items: Mutex<(VecDeque<T>, bool)>,
-    ready: Condvar,
-}
-
-impl<T> Queue<T> {
-    fn push(&self, item: T) {
-        locked(&self.items).0.push_back(item);
-        self.ready.notify_one();
-    }
-
-    fn pop(&self) -> Option<T> {
-        let waits = |(items, closed): &mut (VecDeque<T>, bool)| items.is_empty() && !*closed;
-        let items = self.ready.wait_while(locked(&self.items), waits);
-        items.unwrap_or_else(PoisonError::into_inner).0.pop_front()
-    }
-
-    fn close(&self) {
-        locked(&self.items).1 = true;
-        self.ready.notify_all();
-    }
-}
-
 /// How many threads may compute at the same time; any number may read meanwhile.
 ///
 /// Held only while computing, never while waiting for anything, so it cannot be part of a circle.
 #[derive(Debug)]
-pub struct Permits {
-    free: Mutex<usize>,
-    freed: Condvar,
-}
+pub struct Permits(Monitor<usize>);
 
 impl Permits {
     /// So many.
     pub fn new(count: NonZeroUsize) -> Arc<Self> {
-        Arc::new(Self { free: Mutex::new(count.get()), freed: Condvar::new() })
+        Arc::new(Self(Monitor::new(count.get())))
     }
 
     /// Compute, once there is a permit.
     pub fn hold<T>(&self, compute: impl FnOnce() -> T) -> T {
-        let free = self.freed.wait_while(locked(&self.free), |free| *free == 0);
-        *free.unwrap_or_else(PoisonError::into_inner) -= 1;
+        self.0.after(|free| *free == 0, |free| *free -= 1);
         let result = compute();
-        *locked(&self.free) += 1;
-        self.freed.notify_one();
+        self.0.change(|free| *free += 1);
         result
     }
 }
@@ -185,7 +144,7 @@ impl<I: Send + 'static, O: Send + 'static> Crew<I, O> {
         gauge: Arc<Gauge>,
         make: impl Fn() -> Result<Work<I, O>> + Send + Sync + 'static,
     ) -> Result<Arc<Self>> {
-        let queue = Arc::new(Queue { items: Mutex::default(), ready: Condvar::new() });
+        let queue = Arc::new(Queue::default());
         let crew = Arc::new(Self { queue, make: Box::new(make), gauge, size: AtomicUsize::new(0) });
         (0..size.get()).try_for_each(|_| crew.grow())?;
         Ok(crew)

@@ -283,3 +283,46 @@ pub(super) fn signed(offset: u64) -> i64 {
 pub(super) fn last_error() -> Errno {
     Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs of 10 bytes, the hole before each as long as told.
+    fn map(holes: impl Iterator<Item = u64>) -> Map {
+        let (mut map, mut at) = (Map::default(), 0);
+        for hole in holes {
+            map.push(at + hole, at + hole + 10);
+            at += hole + 10;
+        }
+        map
+    }
+
+    #[test]
+    fn the_smallest_holes_are_filled_first() {
+        let small = |i: &u64| i % 2 == 1;
+        let map = map((0..MAX_RUNS as u64 * 2).map(|i| if small(&i) { 1 } else { 1000 }));
+        assert!(map.runs.len() <= MAX_RUNS);
+        assert!(map.runs.windows(2).all(|pair| gap(&pair[0], &pair[1]) == 1000));
+        assert!(map.runs.len() >= MAX_RUNS / 2);
+    }
+
+    #[test]
+    fn of_holes_that_are_all_equal_at_least_half_the_limit_are_kept() {
+        for count in [MAX_RUNS, MAX_RUNS + 1, MAX_RUNS * 3] {
+            let runs = map(std::iter::repeat_n(5, count)).runs;
+            assert!(runs.len() <= MAX_RUNS && runs.len() >= MAX_RUNS / 2, "{}", runs.len());
+            assert!(runs.windows(2).all(|pair| gap(&pair[0], &pair[1]) > 0));
+            assert_eq!(runs.last().map(|run| run.offset + run.len), Some(count as u64 * 15));
+        }
+    }
+
+    #[test]
+    fn runs_that_touch_are_one() {
+        let mut map = Map::default();
+        for (start, end) in [(0, 5), (5, 9), (9, 9), (10, 12)] {
+            map.push(start, end);
+        }
+        assert_eq!(map.runs, [Run { offset: 0, len: 9 }, Run { offset: 10, len: 2 }]);
+    }
+}

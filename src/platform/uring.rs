@@ -95,26 +95,33 @@ fn close_all(ring: &mut IoUring, fds: &mut Vec<RawFd>) -> io::Result<()> {
         // SAFETY: the entry points to no memory. There is room: the ring is as large as a batch, and empty.
         unsafe { ring.submission().push(&entry) }.map_err(io::Error::other)?;
     }
-    let submitted = submit(ring, fds.len());
-    let mut refused = Ok(());
-    for done in ring.completion() {
-        match -done.result() {
-            // Never done: the operation is not known (before Linux 5.6). Every other result leaves the file closed.
-            libc::EINVAL | libc::ECANCELED => refused = Err(io::Error::from_raw_os_error(libc::EINVAL)),
-            _ => fds.retain(|fd| *fd as u64 != done.user_data()),
-        }
-    }
-    submitted.and(refused)
+    let mut refused = Vec::new();
+    let result = wait_for_all(ring, fds.len(), &mut refused);
+    // What the kernel has taken is closed, now or soon; what it has not taken is the end of the queue.
+    let taken = fds.len() - ring.submission().len();
+    fds.drain(..taken);
+    fds.extend(refused);
+    result
 }
 
-/// Hand over what is queued and wait until all of it is done.
-fn submit(ring: &IoUring, count: usize) -> io::Result<()> {
-    loop {
-        match ring.submit_and_wait(count) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            other => return other.map(drop),
+/// Hand over what is queued and wait until all `count` are done; `refused` are those that were not.
+fn wait_for_all(ring: &mut IoUring, count: usize, refused: &mut Vec<RawFd>) -> io::Result<()> {
+    let mut done = 0;
+    while done < count {
+        // A signal may end the wait early, with or without an error.
+        match ring.submit_and_wait(count - done) {
+            Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
+            _ => {}
+        }
+        for completion in ring.completion() {
+            done += 1;
+            // The operation is not known (before Linux 5.6). With every other result the file is closed.
+            if completion.result() == -libc::EINVAL {
+                refused.push(completion.user_data() as RawFd);
+            }
         }
     }
+    if refused.is_empty() { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EINVAL)) }
 }
 
 fn close_one(fd: RawFd) {

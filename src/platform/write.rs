@@ -46,15 +46,26 @@ pub fn create_dir_beneath(root: impl AsFd, rel: &[u8], tricks: Tricks) -> io::Re
         Err(error) if error.kind() == io::ErrorKind::NotFound && !rel.is_empty() => {}
         other => return other,
     }
-    let slash = rel.iter().rposition(|c| *c == b'/');
-    let (parent, name) = slash.map_or((&b""[..], rel), |at| (&rel[..at], &rel[at + 1..]));
-    let parent = create_dir_beneath(root, parent, tricks)?;
-    match create_dir(&parent, name, 0o700) {
+    // A loop and not a recursion: an archive may name a million parents.
+    let mut names = rel.split(|c| *c == b'/');
+    let mut held = open_or_create(root, names.next().unwrap_or_default(), tricks)?;
+    for name in names {
+        held = open_or_create(held, name, tricks)?;
+    }
+    Ok(held)
+}
+
+fn open_or_create(dir: impl AsFd, name: &[u8], tricks: Tricks) -> io::Result<OwnedFd> {
+    match open_dir(&dir, name, tricks) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        other => return other,
+    }
+    match create_dir(&dir, name, 0o700) {
         // Another thread was faster.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
         other => other?,
     }
-    open_dir(parent, name, tricks)
+    open_dir(dir, name, tricks)
 }
 
 /// Create the file `name` in `dir` and open it for writing; it must not exist. The umask applies, see [`Umask`].
@@ -97,19 +108,23 @@ fn some(written: usize) -> io::Result<usize> {
     if written == 0 { Err(io::ErrorKind::WriteZero.into()) } else { Ok(written) }
 }
 
-/// Allocate the first `len` bytes of a file, which is then `len` long; false if the system would not, which is no harm.
+/// Allocate the first `len` bytes of an empty file, which is then `len` long; false if the system would not, which is
+/// no harm.
 ///
 /// Writing 64 GiB in pieces spends time extending the file; allocated first, it is contiguous too.
 ///
 /// # Errors
-/// `ENOSPC` or `EDQUOT`: known before the first byte is written.
+/// `ENOSPC`, `EDQUOT` or `EFBIG`: known before the first byte is written, and the file is empty again.
 pub fn preallocate(fd: impl AsFd, len: u64, tricks: Tricks) -> io::Result<bool> {
-    if tricks == Tricks::Never || len == 0 || is_in_memory(&fd) {
+    if tricks == Tricks::Never || len == 0 || !has_room_on_disk(&fd, len)? {
         return Ok(false);
     }
     match retry_on_intr(|| rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, len)) {
         Ok(()) => Ok(true),
-        Err(error @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG)) => Err(error.into()),
+        Err(error @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG)) => {
+            truncate(fd, 0)?;
+            Err(error.into())
+        }
         Err(error) => {
             debug(|| format!("fallocate is refused ({error}), files grow as they are written"));
             Ok(false)
@@ -117,8 +132,18 @@ pub fn preallocate(fd: impl AsFd, len: u64, tricks: Tricks) -> io::Result<bool> 
     }
 }
 
-fn is_in_memory(fd: impl AsFd) -> bool {
-    rustix::fs::fstatfs(fd).is_ok_and(|fs| IN_MEMORY.contains(&(fs.f_type as u64)))
+/// False for memory, and an error for a disk that has no room.
+///
+/// Asked first because ext4 finds out only by taking all there is, and every other program on that disk is out of room
+/// until it has given it back.
+fn has_room_on_disk(fd: impl AsFd, len: u64) -> io::Result<bool> {
+    let fs = rustix::fs::fstatfs(fd)?;
+    if IN_MEMORY.contains(&(fs.f_type as u64)) {
+        return Ok(false);
+    }
+    let free = (fs.f_bavail as u64).saturating_mul(fs.f_bsize as u64);
+    // Some network file systems say 0 for "unknown".
+    if fs.f_blocks > 0 && len > free { Err(Errno::NOSPC.into()) } else { Ok(true) }
 }
 
 /// Have the system start writing a range to the device, and do not wait for it. A refusal is nothing to us.

@@ -172,6 +172,7 @@ fn open_or_make(root: &Path, time: &str) -> Result<Repository> {
     }
     let id = random_letters(12);
     write_new(&path, &seal(&Repository { format: FORMAT, id, created: time.to_owned() })?, if_absent)?;
+    root.parent().filter(|above| !above.as_os_str().is_empty()).map_or(Ok(()), sync_dir)?;
     // Two first backups at once may both have got here: what stands there now is the repository.
     let bytes = fs::read(&path).map_err(|e| Error::io(format!("could not read {}", name(&path)), e))?;
     open(&bytes, &path)
@@ -212,8 +213,14 @@ fn announce(root: &Path, id: &str, time: &str) -> Result<File> {
     let failed = |e| Error::io(format!("could not write {}", name(&path)), e);
     loop {
         let mut file = File::create(&path).map_err(failed)?;
-        if let Err(error) = write::lock_exclusive(&file) {
-            platform::debug(|| format!("no lock on {}: {error}", name(&path)));
+        match write::lock_exclusive(&file) {
+            Ok(true) => {}
+            // Another backup looks whether we are dead; it lets go at once.
+            Ok(false) => {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+                continue;
+            }
+            Err(error) => platform::debug(|| format!("no lock on {}: {error}", name(&path))),
         }
         let (host, boot) = (platform::host_name(), platform::boot_id());
         let intent = Intent { id: id.to_owned(), host, boot, pid: std::process::id(), time: time.to_owned() };

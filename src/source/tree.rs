@@ -8,7 +8,7 @@ use crate::{
     error::{Error, Result, quoted},
     format::{
         digest::Piece,
-        entry::{Entry, Kind, Path, Run, is_within},
+        entry::{Entry, Kind, Path, Run, Xattr, is_within},
         page::State,
         pax,
     },
@@ -239,23 +239,27 @@ impl Inner {
         Ok(if changed { State::Changed } else { State::Whole })
     }
 
-    /// The header of a large file, which is opened here for all its readers. They wait for that, so it is always said
-    /// what came of it.
+    /// The header of a large file.
     fn head(&self, large: Arc<Large>, buf: &mut Vec<u8>) -> Result<Part> {
-        let (fd, entry) = match self.open_file(large.entry.clone()) {
-            Ok(opened) => opened,
-            Err(state) => {
-                let what = What::Whole(large.entry.clone(), state.clone());
-                large.opened.get_or_init(|| Err(state));
-                return Ok(part(what, buf.len(), 0));
-            }
-        };
-        if self.rules.tricks == Tricks::Auto {
-            read::sequential(&fd);
+        let mut entry = large.entry.clone();
+        match self.opened(&large) {
+            Ok((_, xattrs)) => entry.xattrs.clone_from(xattrs),
+            Err(state) => return Ok(part(What::Whole(entry, state.clone()), buf.len(), 0)),
         }
-        large.opened.get_or_init(|| Ok(fd));
         pax::write_header(&entry, buf)?;
         Ok(part(What::Head(entry, large), buf.len(), 0))
+    }
+
+    /// The open file that all readers of a large one share. Whoever comes first opens it: to wait for the reader of the
+    /// header would be a wait for one that may itself be waiting for a permit to read.
+    fn opened<'a>(&self, large: &'a Large) -> &'a Result<(OwnedFd, Vec<Xattr>), State> {
+        large.opened.get_or_init(|| {
+            let (fd, entry) = self.open_file(large.entry.clone())?;
+            if self.rules.tricks == Tricks::Auto {
+                read::sequential(&fd);
+            }
+            Ok((fd, entry.xattrs))
+        })
     }
 
     /// Read `slice.len` bytes of a large file, or fewer if it has shrunk since the scan.
@@ -263,7 +267,7 @@ impl Inner {
     /// Fewer is not an error: the frame is filled with zeros to the length the header promised, and the file is marked
     /// changed (as PostgreSQL's own `sendFile` does).
     fn piece(&self, file: Arc<Large>, offset: u64, len: u32, last: bool, mut buf: Buf) -> Result<Frame> {
-        let Ok(fd) = file.opened.wait() else {
+        let Ok((fd, _)) = self.opened(&file) else {
             return Ok(Frame::new(buf, Vec::new(), last));
         };
         let mut complete = true;

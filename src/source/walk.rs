@@ -17,8 +17,8 @@ use crate::{
         walk::{self, FileKind, Stat},
         xattr,
     },
+    queue::{Answer, Promise, Queue, promise},
 };
-use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use std::{
     collections::HashMap,
     ffi::OsStr,
@@ -34,14 +34,14 @@ const AHEAD_ALL: usize = 64;
 /// The walk: an iterator over everything in the tree.
 pub(super) struct Walk {
     inner: Arc<Inner>,
-    jobs: Sender<Job>,
+    jobs: Arc<Queue<Job>>,
     tops: usize,
     levels: Vec<Level>,
     outstanding: usize,
     links: HashMap<(u64, u64), (Path, u32)>,
 }
 
-type Job = (Path, Sender<io::Result<Listing>>);
+type Job = (Path, Promise<io::Result<Listing>>);
 
 /// What a directory holds, and its own attributes.
 struct Listing {
@@ -55,7 +55,7 @@ struct Child {
     scanned: Scanned,
     dev: u64,
     nlink: u32,
-    listing: Option<Receiver<io::Result<Listing>>>,
+    listing: Option<Answer<io::Result<Listing>>>,
 }
 
 /// A directory that is being delivered.
@@ -66,24 +66,24 @@ struct Level {
 
 impl Walk {
     pub(super) fn start(inner: Arc<Inner>) -> Self {
-        let (jobs, queue) = unbounded::<Job>();
+        let jobs = Arc::new(Queue::<Job>::default());
         for _ in 0..inner.rules.walkers {
-            let (inner, queue) = (inner.clone(), queue.clone());
+            let (inner, jobs) = (inner.clone(), jobs.clone());
             std::thread::spawn(move || {
                 let mut buffer = Vec::new();
-                for (path, reply) in queue {
-                    // The walk may have ended: nobody waits for the listing then.
-                    let _ = reply.send(inner.list(&path, &mut buffer));
+                while let Some((path, promise)) = jobs.pop() {
+                    promise.keep(inner.list(&path, &mut buffer));
                 }
             });
         }
         Self { inner, jobs, tops: 0, levels: Vec::new(), outstanding: 0, links: HashMap::new() }
     }
 
-    fn request(&mut self, path: &[u8]) -> Option<Receiver<io::Result<Listing>>> {
-        let (reply, listing) = bounded(1);
+    fn request(&mut self, path: &[u8]) -> Answer<io::Result<Listing>> {
+        let (promise, listing) = promise();
         self.outstanding += 1;
-        self.jobs.send((path.to_vec(), reply)).ok().map(|()| listing)
+        self.jobs.push((path.to_vec(), promise));
+        listing
     }
 
     /// Have the next directories of the deepest level listed.
@@ -93,11 +93,10 @@ impl Walk {
         let wanted = level.children.as_mut_slice().iter_mut().filter(|child| self.inner.enters(child, dev));
         for child in wanted.take(AHEAD_LEVEL) {
             if child.listing.is_none() && self.outstanding < AHEAD_ALL {
-                let (reply, listing) = bounded(1);
+                let (promise, listing) = promise();
                 self.outstanding += 1;
-                if self.jobs.send((child.scanned.entry.path.clone(), reply)).is_ok() {
-                    child.listing = Some(listing);
-                }
+                self.jobs.push((child.scanned.entry.path.clone(), promise));
+                child.listing = Some(listing);
             }
         }
         self.levels.push(level);
@@ -106,9 +105,9 @@ impl Walk {
     /// Deliver an object, and go down if it is a directory to enter.
     fn deliver(&mut self, mut child: Child, dev: u64) -> Scanned {
         if self.inner.enters(&child, dev) {
-            let listing = child.listing.take().or_else(|| self.request(&child.scanned.entry.path));
+            let listing = child.listing.take().unwrap_or_else(|| self.request(&child.scanned.entry.path)).wait();
             self.outstanding -= 1;
-            self.descend(&mut child.scanned, listing.and_then(|listing| listing.recv().ok()));
+            self.descend(&mut child.scanned, listing);
         } else if child.scanned.entry.is_file() && child.nlink > 1 {
             self.link(&mut child);
         }
@@ -163,6 +162,12 @@ impl Walk {
         let scanned = self.deliver(child, dev);
         self.look_ahead();
         Some(Ok(scanned))
+    }
+}
+
+impl Drop for Walk {
+    fn drop(&mut self) {
+        self.jobs.close();
     }
 }
 

@@ -36,7 +36,7 @@ pub(super) enum Parsed {
 pub(super) fn is_expressible(raw: &[u8]) -> bool {
     raw.len() > 4
         && raw.starts_with(&VERSION.to_le_bytes())
-        && raw[4..].len() % ENTRY == 0
+        && raw[4..].len().is_multiple_of(ENTRY)
         && raw[4..].chunks_exact(ENTRY).all(|entry| word(entry).is_some())
         && raw[4..].chunks_exact(ENTRY).is_sorted_by_key(|entry| entry[0])
 }

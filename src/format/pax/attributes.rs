@@ -171,19 +171,33 @@ fn nanos(fraction: &[u8]) -> Option<u32> {
     Some(digits.fold(0, |nanos, c| nanos * 10 + u32::from(c - b'0')))
 }
 
-/// The name of an attribute: `%3D` is `=`, `%25` is `%`, and that is all, as in GNU tar.
+/// The name of an attribute: `%3D` is `=`, and so on for two upper-case hexadecimal digits.
+///
+/// GNU tar encodes `=` and `%`, bsdtar also all that is not printable ASCII; decoding everything is right for both.
 fn decoded(mut name: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(name.len());
     while let Some((first, rest)) = name.split_first() {
-        let (byte, rest) = match rest {
-            [b'3', b'D', rest @ ..] if *first == b'%' => (b'=', rest),
-            [b'2', b'5', rest @ ..] if *first == b'%' => (b'%', rest),
-            _ => (*first, rest),
+        let (byte, rest) = match code(name) {
+            Some(byte) => (byte, &rest[2..]),
+            None => (*first, rest),
         };
         plain.push(byte);
         name = rest;
     }
     plain
+}
+
+/// The byte that an encoded one at the start of `name` stands for, if there is one.
+pub(super) fn code(name: &[u8]) -> Option<u8> {
+    let digit = |c: u8| match c {
+        b'0'..=b'9' => Some(c - b'0'),
+        b'A'..=b'F' => Some(c - b'A' + 10),
+        _ => None,
+    };
+    match *name {
+        [b'%', high, low, ..] => Some(digit(high)? << 4 | digit(low)?),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
@@ -201,7 +215,7 @@ mod tests {
             &b"x"[..],
             b"12",
             b" path=a\n",
-            b"10 path=a\n",
+            b"11 path=a\n",
             b"9 path=a\nx",
             b"9 path=ab",
             b"8 path=a\n",
@@ -250,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_gnu_tar_encodes_is_decoded() {
-        assert_eq!(decoded(b"a%3Db%253D%3d%2%"), b"a=b%3D%3d%2%");
+    fn names_of_attributes_are_decoded_once() {
+        assert_eq!(decoded(b"a%3Db%253D%3d%C3%%41%2%"), b"a=b%3D%3d\xc3%A%2%");
     }
 }

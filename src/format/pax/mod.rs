@@ -9,6 +9,7 @@
 //!
 //! - Numbers too large for octal are written twice, as a pax record and in base 256, so that a tool without pax reads them too.
 //!   Device numbers only in base 256: GNU tar warns for `SCHILY.devmajor`.
+//! - Names of owners are bytes in the header block as long as they fit, ASCII or not, for the same reasons as below.
 //! - Names over what ustar holds: a pax `path` if they are ASCII, else GNU's `L` and `K` members. A pax value is UTF-8, so
 //!   bsdtar refuses (exit 1, symbolic links lost) what is not UTF-8, and in the C locale all that is not ASCII;
 //!   `hdrcharset=BINARY` makes GNU tar warn for each member, and bsdtar turn a symbolic link into an empty file. `L` and `K`
@@ -18,7 +19,7 @@
 //! - A sparse map ends with (size, 0), or GNU tar cuts the file at the end of the last run. All runs but the last are whole
 //!   blocks, see [`storable_map`], or GNU tar loses data: it pads each run, the others do not.
 //! - `=` cannot stand in the key of a record, so in the name of an attribute it is `%3D`, as GNU tar and bsdtar write it.
-//!   GNU tar and this reader decode it; bsdtar restores such an attribute under the encoded name.
+//!   GNU tar and this reader decode it; bsdtar 3.6.2 restores such an attribute under the encoded name.
 //! - Never a `g` header (libarchive is to refuse them), never keys of our own (GNU tar warns for each).
 
 mod acl;

@@ -1,5 +1,6 @@
 //! The header of a member, as fullbore writes it.
 
+use super::attributes::code;
 use super::field::{self, Block, octal_max, put_number, put_text};
 use super::{ACLS, BLOCK, MAX_NAME, MAX_RECORDS, MAX_RUNS, XATTR, acl, padding, sparse};
 use crate::error::{Error, Kind as ErrorKind, Result, quoted};
@@ -253,9 +254,10 @@ fn needs_mtime(mtime: Time) -> bool {
     mtime.nanos != 0 || !(0..=octal_max(12)).contains(&mtime.seconds)
 }
 
-/// 31 bytes and a NUL is what the field holds; what is not ASCII has no charset there.
+/// 31 bytes and a NUL is what the field holds. Not being ASCII is no reason: bsdtar takes any bytes from the field, while
+/// in the C locale it fails (exit 1) for a record that is not ASCII.
 fn needs_owner(name: &str) -> bool {
-    name.len() >= field::USER.len() || !name.is_ascii()
+    name.len() >= field::USER.len()
 }
 
 /// Append the `x` member.
@@ -333,15 +335,13 @@ fn write_xattr(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// `=` as `%3D`; and `%` as `%25` where what follows it would otherwise be decoded. bsdtar decodes nothing, so a name is
-/// encoded only if it must be.
+/// `=` as `%3D`; and `%` as `%25` where it would otherwise be decoded with what follows. bsdtar decodes nothing, so a name
+/// is encoded only if it must be.
 fn write_encoded(name: &[u8], out: &mut Vec<u8>) {
     for (at, byte) in name.iter().enumerate() {
         match byte {
             b'=' => out.extend_from_slice(b"%3D"),
-            b'%' if [&b"25"[..], b"3D"].iter().any(|code| name[at + 1..].starts_with(code)) => {
-                out.extend_from_slice(b"%25");
-            }
+            b'%' if code(&name[at..]).is_some() => out.extend_from_slice(b"%25"),
             _ => out.push(*byte),
         }
     }

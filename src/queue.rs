@@ -1,0 +1,162 @@
+//! What threads wait for each other with: a queue, a promise, and the monitor under both.
+//!
+//! They sleep where they have to wait, and wake only who sleeps. A channel spins and yields first, and a bare condition
+//! variable calls the system for every notice: either cost a system call for every four small files of a backup.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+};
+
+/// A state that threads wait for.
+#[derive(Debug, Default)]
+pub struct Monitor<T> {
+    /// The state, and how many threads sleep.
+    state: Mutex<(T, usize)>,
+    changed: Condvar,
+}
+
+impl<T> Monitor<T> {
+    /// With this state.
+    pub fn new(state: T) -> Self {
+        Self { state: Mutex::new((state, 0)), changed: Condvar::new() }
+    }
+
+    /// The lock of a thread that panicked is taken all the same: nothing that can panic runs while it is held.
+    fn lock(&self) -> MutexGuard<'_, (T, usize)> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn sleep(&self, mut waits: impl FnMut(&mut T) -> bool) -> MutexGuard<'_, (T, usize)> {
+        let mut state = self.lock();
+        while waits(&mut state.0) {
+            state.1 += 1;
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state.1 -= 1;
+        }
+        state
+    }
+
+    /// Sleep while `waits`, then change the state, and wake the others: it may be their turn.
+    pub fn after<R>(&self, waits: impl FnMut(&mut T) -> bool, change: impl FnOnce(&mut T) -> R) -> R {
+        let mut state = self.sleep(waits);
+        let result = change(&mut state.0);
+        self.wake(state, true);
+        result
+    }
+
+    /// Change the state, and wake all who sleep.
+    pub fn change<R>(&self, change: impl FnOnce(&mut T) -> R) -> R {
+        let mut state = self.lock();
+        let result = change(&mut state.0);
+        self.wake(state, true);
+        result
+    }
+
+    /// Change the state so that one sleeper has something to do, whichever it is.
+    fn change_for_one(&self, change: impl FnOnce(&mut T)) {
+        let mut state = self.lock();
+        change(&mut state.0);
+        self.wake(state, false);
+    }
+
+    fn wake(&self, state: MutexGuard<'_, (T, usize)>, all: bool) {
+        let sleepers = state.1;
+        drop(state);
+        match (sleepers, all) {
+            (0, _) => {}
+            (_, true) => self.changed.notify_all(),
+            (_, false) => self.changed.notify_one(),
+        }
+    }
+}
+
+/// Items for any number of threads. It has no bound: who fills it knows how many there can be.
+#[derive(Debug)]
+pub struct Queue<T>(Monitor<Items<T>>);
+
+#[derive(Debug)]
+struct Items<T> {
+    items: VecDeque<T>,
+    closed: bool,
+}
+
+impl<T> Default for Queue<T> {
+    fn default() -> Self {
+        Self(Monitor::new(Items { items: VecDeque::new(), closed: false }))
+    }
+}
+
+impl<T> Queue<T> {
+    /// One more.
+    pub fn push(&self, item: T) {
+        self.0.change_for_one(|queue| queue.items.push_back(item));
+    }
+
+    /// The next, once there is one; `None` when the queue is closed and empty.
+    pub fn pop(&self) -> Option<T> {
+        self.0.sleep(|queue| queue.items.is_empty() && !queue.closed).0.items.pop_front()
+    }
+
+    /// No more come.
+    pub fn close(&self) {
+        self.0.change(|queue| queue.closed = true);
+    }
+}
+
+/// An answer that is awaited. A promise that is dropped without one is known to be broken.
+#[derive(Debug)]
+pub struct Promise<T>(Arc<Queue<T>>);
+
+/// The other end of a [`Promise`].
+#[derive(Debug)]
+pub struct Answer<T>(Arc<Queue<T>>);
+
+/// A promise, and where its answer comes out.
+pub fn promise<T>() -> (Promise<T>, Answer<T>) {
+    let queue = Arc::new(Queue::default());
+    (Promise(queue.clone()), Answer(queue))
+}
+
+impl<T> Promise<T> {
+    /// Give the answer.
+    pub fn keep(self, answer: T) {
+        self.0.push(answer);
+    }
+}
+
+impl<T> Drop for Promise<T> {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+impl<T> Answer<T> {
+    /// Wait for it; `None` if the promise was broken.
+    pub fn wait(self) -> Option<T> {
+        self.0.pop()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_closed_queue_gives_what_it_has_and_then_nothing() {
+        let queue = Queue::default();
+        queue.push(1);
+        queue.close();
+        assert_eq!([queue.pop(), queue.pop()], [Some(1), None]);
+    }
+
+    #[test]
+    fn promises_are_kept_or_known_to_be_broken() {
+        let (promise, answer) = super::promise();
+        std::thread::spawn(|| promise.keep(7));
+        assert_eq!(answer.wait(), Some(7));
+        let (promise, answer) = super::promise::<u8>();
+        drop(promise);
+        assert_eq!(answer.wait(), None);
+    }
+}

@@ -1,0 +1,105 @@
+//! How many system calls a small file costs: counts do not flake, times do.
+
+use std::{collections::BTreeMap, fs, path::Path, process::Command};
+
+use fullbore::platform::{
+    Tricks,
+    read::{Cache, read_full},
+    uring::Closer,
+    walk::{open_dir, open_read, open_root, read_dir, stat},
+    write::create_file,
+    xattr::read_all,
+};
+
+use super::{empty, places};
+
+/// Not a test: what is traced. Reads the small files in the directory that the environment names.
+#[test]
+#[ignore = "traced by the tests below"]
+fn read_small_files() {
+    let Some(dir) = std::env::var_os("SMALL_FILES") else { return };
+    let tricks = if std::env::var_os("NO_TRICKS").is_some() { Tricks::Never } else { Tricks::Auto };
+    let root = open_root(Path::new(&dir)).unwrap();
+    let (mut closer, mut buffer) = (Closer::new(tricks), Vec::new());
+    for name in read_dir(open_dir(&root, b"", tricks).unwrap(), &mut Vec::new()).unwrap() {
+        let size = stat(&root, &name.bytes).unwrap().size as usize;
+        let file = open_read(&root, &name.bytes, tricks).unwrap();
+        assert!(read_all(&file).unwrap().is_empty());
+        buffer.clear();
+        assert_eq!(read_full(&file, &mut buffer, 0, size, Cache::Keep, tricks).unwrap(), size);
+        closer.close(file);
+    }
+}
+
+/// Calls by name for `count` files; `None` without strace, or where it may not trace.
+fn trace(count: usize, tricks: Tricks, options: &[&str]) -> Option<BTreeMap<String, usize>> {
+    let (dir, root) = empty(places()[0].0.path().parent()?);
+    for i in 0..count {
+        let file = create_file(&root, format!("{i}").as_bytes(), 0o600).ok()?;
+        fullbore::platform::write::pwrite_all(file, b"small", 0).ok()?;
+    }
+    let log = dir.path().with_extension("log");
+    let mut strace = Command::new("strace");
+    strace.args(["-f", "-qq"]).args(options).arg("-o").arg(&log).arg(std::env::current_exe().ok()?);
+    strace.args(["calls::read_small_files", "--exact", "--ignored"]).env("SMALL_FILES", dir.path());
+    if tricks == Tricks::Never {
+        strace.env("NO_TRICKS", "1");
+    }
+    let output = strace.output().ok()?;
+    let text = fs::read_to_string(&log).unwrap_or_default();
+    let _ = fs::remove_file(log);
+    let ran = String::from_utf8_lossy(&output.stdout).contains("running 1 test");
+    assert!(!ran || output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    ran.then(|| names(&text))
+}
+
+/// `1234  openat2(3, "a", …` counts one `openat2`.
+fn names(log: &str) -> BTreeMap<String, usize> {
+    let mut counts = BTreeMap::new();
+    for line in log.lines().filter(|line| !line.contains(" resumed>")) {
+        if let Some((name, _)) = line.split_once(' ').and_then(|(_, call)| call.trim_start().split_once('(')) {
+            *counts.entry(name.to_owned()).or_default() += 1;
+        }
+    }
+    counts
+}
+
+/// The calls of 128 files more, by name; what the process costs by itself is the same in both runs.
+fn calls_of_128(tricks: Tricks) -> Option<impl Fn(&str) -> usize> {
+    let (few, many) = (trace(64, tricks, &[])?, trace(192, tricks, &[])?);
+    let of = |counts: &BTreeMap<String, usize>, name: &str| counts.get(name).copied().unwrap_or(0);
+    Some(move |name: &str| of(&many, name) - of(&few, name))
+}
+
+#[test]
+fn a_small_file_costs_stat_open_list_read_and_a_64th_of_a_close() {
+    let Some(calls) = calls_of_128(Tricks::Auto) else { return };
+    assert_eq!(["statx", "openat2", "flistxattr", "pread64"].map(&calls), [128; 4]);
+    let ring = calls("io_uring_enter");
+    // Where io_uring is forbidden each file is closed by itself.
+    assert!((ring, calls("close")) == (2, 0) || (ring, calls("close")) == (0, 128));
+    assert_eq!(["openat", "fstat", "lseek", "fadvise64", "read", "fgetxattr"].map(&calls), [0; 6]);
+}
+
+#[test]
+fn without_tricks_it_costs_a_plain_open_and_close() {
+    let Some(calls) = calls_of_128(Tricks::Never) else { return };
+    assert_eq!(["statx", "openat", "flistxattr", "pread64", "close"].map(&calls), [128; 5]);
+    assert_eq!(["openat2", "io_uring_enter", "io_uring_setup"].map(&calls), [0; 3]);
+}
+
+#[test]
+fn every_trick_may_be_refused_and_the_files_are_read_all_the_same() {
+    for refusal in [
+        "openat2:error=ENOSYS",
+        "openat2:error=EPERM",
+        "io_uring_setup:error=EPERM",
+        "io_uring_enter:error=EBUSY",
+        "io_uring_enter:error=EINTR:when=1",
+        "openat2:error=EPERM:when=2+2",
+        "flistxattr:error=EOPNOTSUPP",
+    ] {
+        let Some(calls) = trace(130, Tricks::Auto, &["-e", &format!("inject={refusal}")]) else { return };
+        assert!(calls["pread64"] >= 130, "{refusal}");
+    }
+}

@@ -1,0 +1,135 @@
+//! Runs what README.md and doc/guide.md tell people to type.
+//!
+//! Blocks marked `sh` are run, each line that starts with `$ ` in a shell of its own; blocks marked `console` are not, since
+//! they install things or are what CI runs anyway. `# exits with 4` at the end of a line is the code it must have, else it
+//! is 0. Paths that begin with one of [`PLACES`] are moved into a temporary directory, and programs that a test cannot have
+//! stand in for themselves, see [`stand_ins`]. What commands print is not compared: times and sizes differ.
+
+#![allow(missing_docs)]
+
+use std::{
+    error::Error,
+    fs,
+    os::unix::fs::{PermissionsExt, symlink},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
+
+/// Beginnings of paths that are moved.
+const PLACES: [&str; 4] = ["/usr/share", "/srv", "/backup", "/restore"];
+
+fn source(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
+}
+
+/// A command, and the exit code it must have.
+fn commands(text: &str) -> Vec<(String, i32)> {
+    let mut run = false;
+    let mut found = Vec::new();
+    for line in text.lines() {
+        match (line.strip_prefix("```"), line.strip_prefix("$ ")) {
+            (Some(mark), _) => run = mark == "sh",
+            (None, Some(command)) if run => {
+                let (command, code) = command.split_once("# exits with ").unwrap_or((command, "0"));
+                found.push((command.trim().to_owned(), code.trim().parse().unwrap_or(-1)));
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+/// The command with every path in [`PLACES`] moved below `to`. A place begins a word: `backups/backups` has none.
+fn moved(command: &str, to: &Path) -> String {
+    let mut out = String::new();
+    for (at, char) in command.char_indices() {
+        let begins = !command[..at].ends_with(|c: char| c.is_alphanumeric() || "./*".contains(c));
+        if begins && PLACES.iter().any(|place| command[at..].starts_with(place)) {
+            out.push_str(&to.to_string_lossy());
+        }
+        out.push(char);
+    }
+    out
+}
+
+fn write(path: &Path, content: impl AsRef<[u8]>) -> Result {
+    fs::create_dir_all(path.parent().ok_or("no parent")?)?;
+    Ok(fs::write(path, content)?)
+}
+
+/// Some trees: small files, one of several frames, links, and what the examples leave out.
+fn trees(root: &Path) -> Result {
+    for tree in ["usr/share", "srv/data", "srv/www"] {
+        let tree = root.join(tree);
+        let noise: Vec<u8> = (0..3_000_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+        write(&tree.join("large.bin"), noise)?;
+        for name in ["docs/a.txt", "docs/b.txt", "x.tmp", "cache/c"] {
+            write(&tree.join(name), format!("{name}\n").repeat(99))?;
+        }
+        symlink("a.txt", tree.join("docs/link"))?;
+        fs::hard_link(tree.join("docs/b.txt"), tree.join("docs/same"))?;
+    }
+    Ok(fs::create_dir_all(root.join("backup"))?)
+}
+
+/// A database and another host.
+fn stand_ins(dir: &Path) -> Result {
+    for (name, script) in [("pg_dump", "echo \"-- dump of $1\""), ("ssh", "shift; exec sh -c \"$*\"")] {
+        let path = dir.join(name);
+        write(&path, format!("#!/bin/sh\n{script}\n"))?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+    }
+    Ok(())
+}
+
+fn run_all(document: &str) -> Result {
+    let temp = tempfile::tempdir()?;
+    let (root, work) = (temp.path(), temp.path().join("work"));
+    trees(root)?;
+    stand_ins(&root.join("bin"))?;
+    fs::create_dir(&work)?;
+    let program = Path::new(env!("CARGO_BIN_EXE_fullbore")).parent().ok_or("no parent")?;
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let path = [root.join("bin"), program.to_owned()].into_iter().chain(std::env::split_paths(&path));
+    let path = std::env::join_paths(path)?;
+    let all = commands(&fs::read_to_string(source(document))?);
+    assert!(all.iter().filter(|(command, _)| command.contains("fullbore ")).count() > 5, "{document} has no commands");
+    for (command, code) in all {
+        let mut shell = Command::new("bash");
+        let shell = shell.args(["-o", "pipefail", "-c"]).arg(moved(&command, root)).current_dir(&work);
+        let output = shell.env("PATH", &path).stdin(Stdio::null()).output()?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{document}: {command}\n{said}");
+    }
+    Ok(())
+}
+
+#[test]
+fn every_command_of_the_readme_does_what_it_says() -> Result {
+    run_all("README.md")
+}
+
+#[test]
+fn every_command_of_the_guide_does_what_it_says() -> Result {
+    run_all("doc/guide.md")
+}
+
+#[test]
+fn every_link_in_the_documents_leads_to_a_file() -> Result {
+    let mut documents =
+        vec!["README.md".into(), "ARCHITECTURE.md".into(), "CHANGELOG.md".into(), "doc/format.md".into()];
+    documents.extend(["doc/guide.md".into(), "bench/README.md".into()]);
+    let decisions = fs::read_dir(source("doc/decisions"))?.flatten();
+    documents.extend(decisions.map(|entry| format!("doc/decisions/{}", entry.file_name().to_string_lossy())));
+    for document in documents {
+        let text = fs::read_to_string(source(&document))?;
+        let links = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+        for link in links.filter(|link| !link.contains("://")) {
+            let file = source(&document).with_file_name(link.split('#').next().unwrap_or_default());
+            assert!(file.exists(), "{document}: {link}");
+        }
+    }
+    Ok(())
+}
