@@ -107,6 +107,15 @@ impl SinkSpec {
         })
     }
 
+    /// What the last line says of it.
+    pub fn place(&self) -> String {
+        match self {
+            Self::Repository(_) | Self::File(_) => format!("is complete in {}", self.name()),
+            Self::Stdout => "is complete on standard output".to_owned(),
+            Self::Null => "was stored nowhere, as asked".to_owned(),
+        }
+    }
+
     /// Its name in messages.
     pub fn name(&self) -> String {
         match self {

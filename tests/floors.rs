@@ -7,11 +7,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-const FLOORS: [(&str, u32); 15] = [
+const FLOORS: [(&str, u32); 16] = [
     ("error", 0),
     ("platform", 1),
     ("format", 1),
     ("frame", 2),
+    ("queue", 1),
     ("source", 3),
     ("stage", 3),
     ("sink", 3),
@@ -61,7 +62,7 @@ fn imports(text: &str) -> Vec<String> {
                 c if (c.is_alphanumeric() || c == '_') && wanted && depth <= 1 => word.push(c),
                 _ => {}
             }
-            if !(c.is_alphanumeric() || c == '_') && !word.is_empty() {
+            if !(c.is_alphanumeric() || c == '_' || word.is_empty()) {
                 names.push(std::mem::take(&mut word));
                 wanted = false;
             }

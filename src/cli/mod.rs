@@ -66,7 +66,7 @@ fn backup(args: BackupArgs) -> Result<u8> {
     let outcome = plan.run(&meter, &|meter, sample| progress.tick(meter, sample));
     progress.clear();
     let Outcome { root, verdict, timeline } = outcome?;
-    let mut lines = report::backup(&root, &verdict, &plan.to.name());
+    let mut lines = report::backup(&root, &verdict, &plan.to.place());
     progress.end(&lines, &report::backup_json(&root, &verdict));
     if let Some(path) = page {
         lines.push(html::machine());
@@ -225,7 +225,10 @@ fn man(to: Option<&Path>) -> Result<u8> {
     let failed = |e| Error::io("could not write the manual", e);
     match to {
         None => clap_mangen::Man::new(Cli::command()).render(&mut std::io::stdout()).map_err(failed)?,
-        Some(dir) => clap_mangen::generate_to(Cli::command(), dir).map_err(failed)?,
+        Some(dir) => {
+            let made = std::fs::create_dir_all(dir).and_then(|()| clap_mangen::generate_to(Cli::command(), dir));
+            made.map_err(|e| Error::io(format!("could not write the manual to \"{}\"", dir.display()), e))?;
+        }
     }
     Ok(0)
 }

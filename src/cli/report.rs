@@ -125,7 +125,7 @@ pub(super) fn backup(root: &Root, verdict: &Verdict, to: &str) -> Vec<String> {
         totals.bytes as f64 / stored as f64,
     ));
     lines.push(limit(verdict, ["source", "workers", "sink"]));
-    lines.push(format!("backup {} is complete in {to}", root.id));
+    lines.push(format!("backup {} {to}", root.id));
     lines
 }
 
@@ -162,14 +162,15 @@ pub(super) fn limit(verdict: &Verdict, names: [&str; 3]) -> String {
 /// The last lines of a restore.
 pub(super) fn restore(summary: &Summary, meter: &Meter, verdict: &Verdict, to: &Path) -> Vec<String> {
     let (files, content) = (meter.files.load(Relaxed), meter.bytes.load(Relaxed));
+    let read = meter.stored_bytes.load(Relaxed);
     let mut lines: Vec<_> = summary.notes.iter().map(|note| format!("note: {note}")).collect();
     lines.push(format!(
-        "{}, {} in {}, {}; {} read",
+        "{}, {} in {}, {}{}",
         counted(files, "file"),
         bytes(content),
         seconds(verdict.seconds),
         rate(content, verdict.seconds),
-        bytes(meter.stored_bytes.load(Relaxed)),
+        if read > 0 { format!("; {} read", bytes(read)) } else { String::new() },
     ));
     lines.push(limit(verdict, ["backup", "workers", "target"]));
     lines.push(match summary.damage.len() {

@@ -1,5 +1,7 @@
 //! Sizes, times and counts, read from arguments and written for people.
 
+pub(super) use crate::command::text::{bytes, count, counted};
+
 /// A size as the operator writes it: `128M`, `1GiB`, `65536`. Letters count in 1,024s.
 ///
 /// # Errors
@@ -19,24 +21,6 @@ pub(super) fn parse(text: &str) -> Result<u64, String> {
     number.checked_mul(1 << shift).ok_or_else(|| "that is too large".to_owned())
 }
 
-/// Bytes in thousands: `1.23 GB`.
-pub(super) fn bytes(count: u64) -> String {
-    let units = ["kB", "MB", "GB", "TB", "PB", "EB"];
-    let mut value = count as f64;
-    if count < 1000 {
-        return format!("{count} B");
-    }
-    let mut unit = "B";
-    for next in units {
-        if value < 999.5 {
-            break;
-        }
-        (value, unit) = (value / 1000.0, next);
-    }
-    let digits = if value < 9.995 { 2 } else { usize::from(value < 99.95) };
-    format!("{value:.digits$} {unit}")
-}
-
 /// A rate: `572 MB/s`.
 pub(super) fn rate(count: u64, seconds: f64) -> String {
     format!("{}/s", bytes((count as f64 / seconds.max(1e-6)) as u64))
@@ -51,18 +35,6 @@ pub(super) fn seconds(seconds: f64) -> String {
         s if s < 3600.0 => format!("{}m {:02}s", whole / 60, whole % 60),
         _ => format!("{}h {:02}m", whole / 3600, whole % 3600 / 60),
     }
-}
-
-/// A count with commas: `60,000`.
-pub(super) fn count(count: u64) -> String {
-    let digits = count.to_string();
-    let groups: Vec<_> = digits.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy).collect();
-    groups.join(",")
-}
-
-/// A count and its noun: `1 file`, `60,000 files`.
-pub(super) fn counted(number: u64, noun: &str) -> String {
-    format!("{} {noun}{}", count(number), if number == 1 { "" } else { "s" })
 }
 
 #[cfg(test)]

@@ -11,5 +11,5 @@ pub mod list;
 pub mod restore;
 pub mod scope;
 pub mod show;
-mod text;
+pub mod text;
 pub mod verify;

@@ -37,7 +37,7 @@ impl Show {
 
 fn facts(root: &Root) -> Vec<(&'static str, String)> {
     let (totals, options) = (&root.totals, &root.options);
-    let ratio = totals.plain_bytes as f64 / totals.stored_bytes.max(1) as f64;
+    let ratio = totals.bytes as f64 / totals.stored_bytes.max(1) as f64;
     let tags = root.tags.iter().map(|(key, value)| ("tag", format!("{key}={value}")));
     let mut facts = vec![
         ("backup", root.id.clone()),
@@ -57,7 +57,11 @@ fn facts(root: &Root) -> Vec<(&'static str, String)> {
         ("content", text::bytes(totals.bytes)),
         (
             "stored",
-            format!("{} in {} segments, ratio {ratio:.2}", text::bytes(totals.stored_bytes), root.segments.len()),
+            format!(
+                "{} in {}, ratio {ratio:.2}",
+                text::bytes(totals.stored_bytes),
+                text::counted(root.segments.len() as u64, "segment")
+            ),
         ),
         ("pages", text::count(root.pages.len() as u64)),
     ];

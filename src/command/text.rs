@@ -22,30 +22,34 @@ pub(super) fn json(out: &mut dyn Write, value: &impl serde::Serialize) -> Result
     line(out, &text.map_err(|e| Error::new(ErrorKind::Bug, "cannot write JSON").because(e))?)
 }
 
-/// `1.5 GiB`; whole bytes below 1 KiB.
-pub(super) fn bytes(count: u64) -> String {
-    let (mut value, mut unit) = (count as f64, 0);
-    while value >= 1023.95 && unit < 6 {
-        value /= 1024.0;
-        unit += 1;
+/// Bytes in thousands: `1.23 GB`.
+pub fn bytes(count: u64) -> String {
+    let units = ["kB", "MB", "GB", "TB", "PB", "EB"];
+    let mut value = count as f64;
+    if count < 1000 {
+        return format!("{count} B");
     }
-    match unit {
-        0 => format!("{count} B"),
-        _ => format!("{value:.1} {}iB", ["K", "M", "G", "T", "P", "E"][unit - 1]),
+    let mut unit = "B";
+    for next in units {
+        if value < 999.5 {
+            break;
+        }
+        (value, unit) = (value / 1000.0, next);
     }
+    let digits = if value < 9.995 { 2 } else { usize::from(value < 99.95) };
+    format!("{value:.digits$} {unit}")
 }
 
-/// `5,310`.
-pub(super) fn count(value: u64) -> String {
-    let digits = value.to_string();
-    let mut text = String::with_capacity(digits.len() * 4 / 3);
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
+/// A count with commas: `60,000`.
+pub fn count(count: u64) -> String {
+    let digits = count.to_string();
+    let groups: Vec<_> = digits.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy).collect();
+    groups.join(",")
+}
+
+/// A count and its noun: `1 file`, `60,000 files`.
+pub fn counted(number: u64, noun: &str) -> String {
+    format!("{} {noun}{}", count(number), if number == 1 { "" } else { "s" })
 }
 
 /// `drwxr-xr-x`, as `ls -l` has it.
@@ -110,8 +114,8 @@ mod tests {
     fn numbers_and_sizes_read_well() {
         assert_eq!([0, 999, 1000, 1_234_567].map(count), ["0", "999", "1,000", "1,234,567"]);
         assert_eq!(
-            [0, 1023, 1024, 1536, 1 << 40, u64::MAX].map(bytes).join(" "),
-            "0 B 1023 B 1.0 KiB 1.5 KiB 1.0 TiB 16.0 EiB"
+            [0, 999, 1000, 687_074_626, 1 << 40, u64::MAX].map(bytes).join(" "),
+            "0 B 999 B 1.00 kB 687 MB 1.10 TB 18.4 EB"
         );
     }
 

@@ -229,7 +229,15 @@ impl Page {
         let size = size.filter(|n| *n <= MAX_PAGE_BYTES as u64).ok_or_else(|| damaged("it is no page"))?;
         let mut plain = Vec::with_capacity(size as usize);
         zstd_safe::decompress(&mut plain, stored).map_err(|code| damaged(zstd_safe::get_error_name(code)))?;
-        let columns: Columns = minicbor::decode(&plain).map_err(|e| damaged(&e.to_string()))?;
+        Self::from_columns(&plain)
+    }
+
+    /// Read the columns of a page, as they are before compression.
+    ///
+    /// # Errors
+    /// As [`Page::decode`].
+    pub fn from_columns(plain: &[u8]) -> Result<Self> {
+        let columns: Columns = minicbor::decode(plain).map_err(|e| damaged(&e.to_string()))?;
         Reader::new(columns).ok_or_else(|| damaged("its columns do not fit"))?.page()
     }
 }

@@ -11,8 +11,11 @@ use crate::{
 };
 use std::sync::{Arc, atomic::Ordering::Acquire};
 
-/// Bytes a header takes in all but rare cases: an extended header and its record, and the header itself.
-const HEADER_BYTES: u64 = 1536;
+/// Bytes a header takes in all but rare cases: with nanoseconds an extended header and its record come before it.
+fn header_bytes(entry: &Entry) -> u64 {
+    if entry.mtime.nanos == 0 && entry.path.len() < 100 { 512 } else { 1536 }
+}
+
 /// Members in a frame, at most: empty files have no bytes that would end it.
 const MAX_MEMBERS: usize = 1024;
 
@@ -67,7 +70,7 @@ impl Pack {
             self.large = Some((large.clone(), 0));
             return self.members(Some(large));
         }
-        let bytes = len.next_multiple_of(512) + HEADER_BYTES;
+        let bytes = len.next_multiple_of(512) + header_bytes(&scanned.entry);
         let full = self.bytes + bytes > self.frame_bytes || self.small.len() >= MAX_MEMBERS;
         let slice = if full { self.members(None) } else { None };
         self.small.push(scanned);

@@ -164,6 +164,10 @@ fn open_or_make(root: &Path, time: &str) -> Result<Repository> {
     match fs::read(&path) {
         Ok(bytes) => return open(&bytes, &path),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+        Err(_) if root.is_file() => {
+            return Err(Error::new(Kind::Usage, format!("cannot make a repository of {}: it is a file", name(root)))
+                .hint("an archive has a name that ends in .tar.zst, .tar.lz4, .tar.gz or .tar"));
+        }
         Err(e) => return Err(Error::io(format!("could not read {}", name(&path)), e)),
     }
     refuse_other_contents(root)?;
