@@ -426,3 +426,18 @@ fn assert_stream(from: &Path, dir: &Path, input: &[u8]) {
     fullbore(args!["verify", from, "--data"]).ends_with(0);
     fs::remove_dir_all(back).unwrap();
 }
+
+#[test]
+fn standard_input_is_stored_however_many_readers_there_are() {
+    let dir = temp();
+    let input = noise(1, 5_000_000);
+    for (n, readers) in ["1", "2", "16"].into_iter().enumerate() {
+        let to = dir.path().join(n.to_string());
+        let options = args!["--frame-size", "64K", "--workers", "16", "--readers", readers, "--quiet", "--to", to];
+        let ran = fed(args!["backup", "--stdin-name", "s"].into_iter().chain(options), &input);
+        assert!(ran.status.success());
+        fullbore(args!["restore", to, "--to", dir.path().join("b"), "--quiet"]).ends_with(0);
+        assert!(fs::read(dir.path().join("b/s")).unwrap() == input);
+        fs::remove_dir_all(dir.path().join("b")).unwrap();
+    }
+}

@@ -37,7 +37,10 @@ fn listing(dir: &Path) -> String {
 fn every_archive_of_every_format_restores_as_it_always_did() {
     for format in runs::names(&testdata()).into_iter().filter(|name| name != "README.md") {
         let format = testdata().join(format);
-        let wanted = fs::read_to_string(format.join("listing")).unwrap();
+        let mut wanted = fs::read_to_string(format.join("listing")).unwrap();
+        if !runs::is_root() {
+            wanted = wanted.replace(" 4711 ", " 0711 "); // no setuid for another owner than the one it had
+        }
         let all = stored(&format);
         assert!(all.len() >= 5, "{all:?}");
         for from in all.iter().map(|name| format.join(name)) {
