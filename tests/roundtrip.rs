@@ -136,9 +136,12 @@ fn put(path: &Path, what: &What, files: &[PathBuf]) -> bool {
 
 #[test]
 fn any_tree_comes_back_exactly() {
-    let config =
-        ProptestConfig { cases: 24, failure_persistence: None, max_shrink_iters: 60, ..ProptestConfig::default() };
-    let mut runner = TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha));
+    // The same trees each time; or as many others as are asked for.
+    let asked = std::env::var("FULLBORE_CASES").ok().and_then(|cases| cases.parse().ok());
+    let config = ProptestConfig { cases: asked.unwrap_or(24), failure_persistence: None, ..ProptestConfig::default() };
+    let config = ProptestConfig { max_shrink_iters: 60, ..config };
+    let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
+    let mut runner = if asked.is_some() { TestRunner::new(config) } else { TestRunner::new_with_rng(config, rng) };
     let cases = (vec(thing(), 0..40), 0..CODECS.len(), any::<bool>(), any::<bool>());
     let result = runner.run(&cases, |(things, codec, one_file, tricks)| {
         let dir = temp();

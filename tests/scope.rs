@@ -4,7 +4,7 @@
 
 mod runs;
 
-use runs::{Mount, Ran, assert_same, fed, fullbore, is_root, only, or_skip, sample, shape, temp};
+use runs::{Mount, Ran, assert_same, fed, fullbore, is_root, only, or_skip, sample, shape, shell, temp};
 use std::{ffi::OsString, fs, path::Path};
 
 /// Paths in the only backup of `from`, the root as `.`.
@@ -214,6 +214,10 @@ fn two_file_systems_are_two_streams_of_one_backup() {
     fullbore(args!["restore", to, "--to", back, "--quiet"]).ends_with(0);
     assert_same(&before, &shape(&back), "three streams");
     fullbore(args!["verify", to, "--data", "--against", tree]).ends_with(0);
+    let stock = dir.path().join("stock");
+    let line = "mkdir \"$2\" && zstd -dcq \"$1\"/s0*.tar.zst | tar -xi -p -C \"$2\"";
+    shell(line, args![only(&to.join("backups")), stock]).ends_with(0);
+    assert_same(&before, &shape(&stock), "three streams by zstd and tar");
     let (file, one) = (dir.path().join("x.tar.zst"), dir.path().join("one"));
     fullbore(args!["backup", tree, "--to", file, "--quiet"]).ends_with(0);
     fullbore(args!["restore", file, "--to", one, "--quiet"]).ends_with(0);
@@ -237,4 +241,20 @@ fn pseudo_file_systems_are_not_entered() {
         runs::shell("umount -l \"$1\"", args![at]).ends_with(0);
         assert_eq!(listed, [".", "proc"]);
     }
+}
+
+#[test]
+fn the_latest_of_many_backups_in_one_second_is_the_last() {
+    let dir = temp();
+    let (tree, to) = (dir.path().join("t"), dir.path().join("r"));
+    let mut made = Vec::new();
+    for n in 0..12 {
+        runs::write(tree.join("f"), n.to_string());
+        let ran = fullbore(args!["backup", tree, "--to", to, "--json"]).ends_with(0);
+        made.push(ran.json().pop().unwrap()["id"].clone());
+    }
+    let listed = fullbore(args!["list", to, "--json"]).ends_with(0).json();
+    assert_eq!(listed.into_iter().map(|backup| backup["id"].clone()).collect::<Vec<_>>(), made);
+    fullbore(args!["restore", to, "--to", dir.path().join("b"), "--quiet"]).ends_with(0);
+    assert_eq!(fs::read(dir.path().join("b/f")).unwrap(), b"11");
 }

@@ -75,7 +75,8 @@ impl Backup {
     pub fn run(&self, meter: &Arc<Meter>, watch: Watch<'_>) -> Result<Outcome> {
         let begun = jiff::Timestamp::now();
         let stamp = begun.strftime("%Y%m%dT%H%M%SZ").to_string();
-        let id = backup_id(&stamp, RandomState::new().build_hasher().finish());
+        let millis = begun.subsec_nanosecond().unsigned_abs() / 1_000_000;
+        let id = backup_id(&stamp, millis, RandomState::new().build_hasher().finish());
         let time = begun.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         self.check_output()?;
         let (sources, origin) = self.sources(matches!(self.to, SinkSpec::Repository(_) | SinkSpec::Null))?;

@@ -52,9 +52,11 @@ pub fn is_backup_id(name: &str) -> bool {
         })
 }
 
-/// The name of a backup begun at `time` (`20261121T054501Z`), told apart by 6 letters made from `seed`.
-pub fn backup_id(time: &str, seed: u64) -> String {
-    format!("{time}-{}", letters(seed, 6))
+/// The name of a backup begun at `time` (`20261121T054501Z`) and so many milliseconds: two letters for these, so that
+/// names sort by time within a second too, and four made from `seed`.
+pub fn backup_id(time: &str, millis: u32, seed: u64) -> String {
+    let digit = |value: u32| char::from_digit(value % 36, 36).unwrap_or('0');
+    format!("{time}-{}{}{}", digit(millis / 36), digit(millis), letters(seed, 4))
 }
 
 /// `count` lower-case letters and digits made from `seed`.
@@ -72,8 +74,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn ids_sort_by_time_within_a_second() {
+        let ids: Vec<_> =
+            (0..1000).map(|millis| backup_id("20261121T054501Z", millis, u64::from(1000 - millis))).collect();
+        assert!(ids.is_sorted());
+    }
+
+    #[test]
     fn ids_are_recognized_and_nothing_else_is() {
-        let id = backup_id("20261121T054501Z", u64::MAX);
+        let id = backup_id("20261121T054501Z", 999, u64::MAX);
         assert!(is_backup_id(&id), "{id}");
         for bad in ["", "..", "20261121T054501Z-k3f9q", "20261121T054501Z-K3F9QZ", "x0261121T054501Z-k3f9qz"] {
             assert!(!is_backup_id(bad), "{bad}");

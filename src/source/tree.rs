@@ -158,7 +158,16 @@ impl Inner {
         opened.map(|fd| (fd, entry)).map_err(|error| state_of(&error))
     }
 
-    fn members(&self, small: Vec<Scanned>, large: Option<Arc<Large>>, mut buf: Buf) -> Result<Frame> {
+    fn members(&self, small: Vec<Scanned>, large: Option<Arc<Large>>, buf: Buf) -> Result<Frame> {
+        let waited_for = large.clone();
+        let frame = self.frame(small, large, buf);
+        if let (Err(error), Some(large)) = (&frame, waited_for) {
+            large.opened.get_or_init(|| Err(State::Unreadable(error.line()))); // this ends the run; nobody waits on
+        }
+        frame
+    }
+
+    fn frame(&self, small: Vec<Scanned>, large: Option<Arc<Large>>, mut buf: Buf) -> Result<Frame> {
         let mut parts = Vec::with_capacity(small.len() + 1);
         for scanned in small {
             parts.push(self.member(scanned, &mut buf)?);
