@@ -5,6 +5,7 @@
 mod runs;
 
 use runs::{Shape, assert_same, fullbore, has, is_root, or_skip, sample, shape, shell, temp};
+use std::os::unix::ffi::OsStringExt;
 use std::{
     ffi::OsString,
     fs,
@@ -70,7 +71,7 @@ fn tree(dir: &Path) -> PathBuf {
     runs::set_xattr(&tree.join("words"), "user.note", b"kept");
     // Python restores a time as a fraction, which is not exact far from now.
     for path in shape(&tree).into_keys().rev() {
-        runs::set_mtime(&tree.join(path), 1_500_000_000, 250_000_000);
+        runs::set_mtime(&tree.join(OsString::from_vec(path)), 1_500_000_000, 250_000_000);
     }
     tree
 }
