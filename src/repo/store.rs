@@ -191,9 +191,11 @@ fn open(bytes: &[u8], path: &Path) -> Result<Repository> {
     Ok(repository)
 }
 
-/// A repository is made in an empty place, or where an attempt to make one was cut off.
+/// A repository is made in an empty place, or where an attempt to make one was cut off, or where one appears meanwhile.
 fn refuse_other_contents(root: &Path) -> Result<()> {
-    let known = |name: &OsStr| [BACKUPS, INTENTS, "lost+found"].iter().any(|known| name == *known) || is_partial(name);
+    let known = |name: &OsStr| {
+        [REPOSITORY, BACKUPS, INTENTS, "lost+found"].iter().any(|known| name == *known) || is_partial(name)
+    };
     let other = fs::read_dir(root).into_iter().flatten().flatten().find(|entry| !known(&entry.file_name()));
     match other {
         None => Ok(()),
