@@ -74,6 +74,8 @@ pub struct Large {
     pub opened: OnceLock<Result<(OwnedFd, Vec<Xattr>), State>>,
     /// Did it shrink or change under the readers?
     pub changed: AtomicBool,
+    /// Why a piece could not be read, if one could not.
+    pub failed: OnceLock<String>,
     /// Pieces not read yet; who takes it to 0 may look whether the file changed.
     pub unread: AtomicU64,
     /// Bytes a stream turned out to have; [`u64::MAX`] until its end was seen.
@@ -126,6 +128,7 @@ impl Large {
             data_len,
             opened: OnceLock::new(),
             changed: AtomicBool::new(false),
+            failed: OnceLock::new(),
             unread: AtomicU64::new(pieces),
             end: AtomicU64::new(u64::MAX),
         })

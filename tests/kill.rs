@@ -360,3 +360,30 @@ fn a_destination_that_may_not_be_written_is_an_error() {
         ran.ends_with(1).has_one_error("permission denied");
     }
 }
+
+#[test]
+fn a_large_file_that_cannot_be_read_to_its_end_is_listed_and_the_rest_goes_on() {
+    if !or_skip(has("strace"), "strace") {
+        return;
+    }
+    let dir = temp();
+    let (tree, to, back) = (dir.path().join("t"), dir.path().join("r"), dir.path().join("back"));
+    runs::write(tree.join("large"), noise(1, 1 << 20));
+    std::fs::hard_link(tree.join("large"), tree.join("other-name")).unwrap();
+    runs::write(tree.join("small"), "kept");
+    for when in [1, 3, 9] {
+        let to = to.join(when.to_string());
+        std::fs::create_dir_all(to.parent().unwrap()).unwrap();
+        let ran = tampered(&format!("preadv2:error=EIO:when={when}"), &tree, &to).ends_with(3);
+        assert_eq!(ran.err, "");
+        let shown = fullbore(args!["show", to, "--json"]).ends_with(0).json();
+        let missing = shown[0]["not_captured"].as_array().unwrap();
+        assert_eq!(missing.iter().map(|m| m["path"].as_str().unwrap()).collect::<Vec<_>>(), ["large", "other-name"]);
+        assert!(missing[0]["reason"].as_str().unwrap().contains("input/output error"), "{missing:?}");
+        fullbore(args!["restore", to, "--to", back, "--quiet"]).ends_with(0);
+        let names: Vec<_> = std::fs::read_dir(&back).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(names, ["small"]);
+        fullbore(args!["verify", to, "--data"]).ends_with(0);
+        std::fs::remove_dir_all(&back).unwrap();
+    }
+}

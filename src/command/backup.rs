@@ -219,10 +219,10 @@ impl Backup {
         let pool = Pool::new(self.tuning.frame_bytes as usize + (64 << 10), buffers);
         let permits = Permits::new(depths.workers);
         // A stream is read in turns: who waits for his must not keep another from reading.
-        let reads = self.tuning.readers.filter(|_| self.stdin_name.is_none()).map(Permits::new);
+        let readers = self.tuning.readers.filter(|_| self.stdin_name.is_none());
         let crew = |source: &Arc<dyn Source>| {
             let (stages, source, pool) = (self.stages(), source.clone(), pool.clone());
-            let (permits, reads, gauges) = (permits.clone(), reads.clone(), meter.clone());
+            let (permits, reads, gauges) = (permits.clone(), readers.map(Permits::new), meter.clone());
             let first = self.tuning.readers.map_or(0, NonZeroUsize::get) + depths.workers.get();
             let first = NonZeroUsize::new(first.min(depths.line)).unwrap_or(NonZeroUsize::MIN);
             let crew = Crew::start(first, meter.source.clone(), move || {

@@ -217,6 +217,8 @@ fn intent_path(root: &Path, id: &str) -> PathBuf {
 fn announce(root: &Path, id: &str, time: &str) -> Result<File> {
     let path = intent_path(root, id);
     let failed = |e| Error::io(format!("could not write {}", name(&path)), e);
+    // A copy of a repository may have lost what was empty.
+    [BACKUPS, INTENTS].iter().try_for_each(|dir| fs::create_dir_all(root.join(dir))).map_err(failed)?;
     loop {
         let mut file = File::create(&path).map_err(failed)?;
         match write::lock_exclusive(&file) {

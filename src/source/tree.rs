@@ -5,7 +5,7 @@
 
 use super::{Source, Stream, walk::Walk};
 use crate::{
-    error::{Error, Result, quoted},
+    error::Result,
     format::{
         digest::Piece,
         entry::{Entry, Kind, Path, Run, Xattr, is_within},
@@ -265,7 +265,8 @@ impl Inner {
     /// Read `slice.len` bytes of a large file, or fewer if it has shrunk since the scan.
     ///
     /// Fewer is not an error: the frame is filled with zeros to the length the header promised, and the file is marked
-    /// changed (as PostgreSQL's own `sendFile` does).
+    /// changed (as PostgreSQL's own `sendFile` does). The same for what cannot be read, and then the file counts as
+    /// unreadable as a whole: its header is out already, but the manifest does not have it.
     fn piece(&self, file: Arc<Large>, offset: u64, len: u32, last: bool, mut buf: Buf) -> Result<Frame> {
         let Ok((fd, _)) = self.opened(&file) else {
             return Ok(Frame::new(buf, Vec::new(), last));
@@ -275,7 +276,9 @@ impl Inner {
             let start = buf.len();
             match read::read_full(fd, &mut buf, offset, len as usize, self.cache(), self.rules.tricks) {
                 Ok(got) => complete &= got as u64 == len,
-                Err(error) => return Err(unreadable(&file.entry, error)),
+                Err(error) => {
+                    file.failed.get_or_init(|| crate::error::reason(&error));
+                }
             }
             buf.resize(start + len as usize, 0);
         }
@@ -288,13 +291,6 @@ impl Inner {
         let what = What::Piece { file, offset, last };
         Ok(Frame::new(buf, vec![part(what, 0, len as usize)], last))
     }
-}
-
-/// An error in the middle of a file whose header is out: it cannot be taken back, and zeros in its place would be a lie.
-fn unreadable(entry: &Entry, error: io::Error) -> Error {
-    Error::io(format!("could not read {}", quoted(&entry.path)), error)
-        .detail("it failed in the middle of a large file; nothing was committed")
-        .hint("repair the file or leave it out with --exclude, and run the same command again")
 }
 
 /// Zeros after `len` bytes of content.
