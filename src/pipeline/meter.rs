@@ -172,6 +172,8 @@ pub struct Sample {
     pub bytes: u64,
     /// Stored bytes so far.
     pub stored_bytes: u64,
+    /// Entries so far.
+    pub entries: u64,
     /// Busy, starved, blocked of source, workers, sink, in seconds.
     times: [[f64; 3]; 3],
     /// Of the source's busy time, that of reads that had to sleep.
@@ -197,6 +199,7 @@ impl Meter {
             seconds: self.start.elapsed().as_secs_f64(),
             bytes: self.bytes.load(Relaxed),
             stored_bytes: self.stored_bytes.load(Relaxed),
+            entries: self.entries.load(Relaxed),
             times: [&self.source, &self.workers, &self.sink].map(times),
             asleep: seconds(&self.source.asleep),
             threads: [&self.source, &self.workers, &self.sink].map(threads),
@@ -259,11 +262,18 @@ impl Sample {
         seconds: 0.0,
         bytes: 0,
         stored_bytes: 0,
+        entries: 0,
         times: [[0.0; 3]; 3],
         asleep: 0.0,
         threads: [1; 3],
         streams: 1,
     };
+
+    /// Work done a second since an earlier sample: bytes, and 16 KiB for each entry, since opening one costs as much.
+    pub fn work_since(&self, before: &Self) -> f64 {
+        let work = |sample: &Self| sample.bytes as f64 + sample.entries as f64 * 16384.0;
+        (work(self) - work(before)) / (self.seconds - before.seconds).max(1e-9)
+    }
 
     /// Share of the source's threads that slept in reads between an earlier sample and this one.
     pub fn asleep_since(&self, before: &Sample) -> f64 {

@@ -3,8 +3,8 @@
 //! The only place that may use `unsafe`, ask which system this is, or know of io_uring, page-cache advice, `O_DIRECT`,
 //! sparse maps and extended attributes. Functions return [`std::io::Result`] and the bare error of the system: what was
 //! being done, to which file, and what to try are the caller's words. Every trick is a choice, see [`Tricks`]: it is
-//! tried, and where the system refuses it the plain call does the work. Nothing here starts threads, except the short
-//! measurement in [`probe`]; nothing here prints, except [`debug`].
+//! tried, and where the system refuses it the plain call does the work. Nothing here starts threads, and
+//! nothing prints, except [`debug`].
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("only Linux is supported so far: see src/platform");
@@ -12,7 +12,6 @@ compile_error!("only Linux is supported so far: see src/platform");
 mod machine;
 mod mounts;
 pub mod owner;
-pub mod probe;
 pub mod read;
 pub mod uring;
 pub mod walk;
