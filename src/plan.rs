@@ -150,6 +150,8 @@ pub struct Depths {
     pub workers: NonZeroUsize,
     /// Frames being read, worked on or waiting for the sink, for each stream.
     pub line: usize,
+    /// Threads of a stream, at most.
+    pub threads: usize,
 }
 
 impl Tuning {
@@ -171,12 +173,12 @@ impl Tuning {
             Error::new(Kind::Usage, format!("cannot work in {} bytes of memory", self.memory_bytes))
                 .hint(format!("give --memory at least {} MiB, or a smaller --frame-size", (least >> 20) + 1))
         })?;
-        Ok(Depths { workers, line: line(workers.get()).min(MAX_THREADS + 2 * workers.get()) })
+        // Cold small files on flash are best read by 64; more than 8 for each core could not be digested.
+        let threads = (8 * workers.get()).clamp(16, 64);
+        let line = line(workers.get()).min(threads + 2 * workers.get() + 2);
+        Ok(Depths { workers, line, threads: threads.min(line) })
     }
 }
-
-/// Threads for one device, at most: what cold small files on flash are best read by.
-pub const MAX_THREADS: usize = 64;
 
 #[cfg(test)]
 mod tests {

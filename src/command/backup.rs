@@ -16,7 +16,7 @@ use crate::{
         ordered::{Crew, Line, Permits},
         pack::pack,
     },
-    plan::{Depths, MAX_THREADS, SinkSpec, StageSpec, Tuning, chain},
+    plan::{Depths, SinkSpec, StageSpec, Tuning, chain},
     platform::{self, Tricks},
     sink::{Sink, file::is_half_named},
     source::{Source, archive::Archive, stdin::Stdin},
@@ -241,7 +241,7 @@ impl Backup {
                 }))
             })?;
             let line = Line::new(2 * crew.size() + 2, depths.line);
-            Ok(Threads { line, least: crew.size(), max: depths.line.min(MAX_THREADS), crew })
+            Ok(Threads { line, least: crew.size(), max: depths.threads, crew })
         };
         let crews = sources.iter().map(crew).collect::<Result<Vec<_>>>()?;
         meter.source.threads.store(crews.iter().map(|threads| threads.crew.size()).sum(), Relaxed);
