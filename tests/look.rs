@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Fixture, content, entry};
+use common::{Fixture, content, entry, plan};
 use fullbore::pipeline::meter::Meter;
 use fullbore::{
     command::{
@@ -141,17 +141,7 @@ fn every_difference_from_a_tree_on_disk_is_listed() {
     fixture.entries.last_mut().unwrap().3 = fullbore::format::page::State::Noted;
     fixture.write_repository(&dir.path().join("repo"));
     let to = dir.path().join("to");
-    let restore = Restore {
-        from: dir.path().join("repo").to_str().unwrap().into(),
-        to: to.clone(),
-        paths: vec![],
-        overwrite: false,
-        keep_going: false,
-        numeric_owner: false,
-        workers: 2.try_into().unwrap(),
-        memory: 1 << 27,
-        tricks: Tricks::Auto,
-    };
+    let restore = plan(&dir.path().join("repo"), &to);
     restore.run(&Meter::default()).unwrap();
     let verdict = against(dir.path());
     assert_eq!((verdict.exit_code(), verdict.differences), (0, vec![]));
@@ -203,17 +193,7 @@ fn paths_longer_than_the_system_takes_at_once_come_back() {
     fixture.file(&path, "deep").link(&format!("{path}2"), &path).symlink(&format!("{path}3"), "x");
     fixture.file(&format!("{path}4"), content(1, 20_000));
     fixture.write_repository(&dir.path().join("repo"));
-    let restore = Restore {
-        from: dir.path().join("repo").to_str().unwrap().into(),
-        to: dir.path().join("to"),
-        paths: vec![],
-        overwrite: false,
-        keep_going: false,
-        numeric_owner: false,
-        workers: 2.try_into().unwrap(),
-        memory: 1 << 27,
-        tricks: Tricks::Auto,
-    };
+    let restore = plan(&dir.path().join("repo"), &dir.path().join("to"));
     restore.run(&Meter::default()).unwrap();
     assert_eq!(against(dir.path()).differences, vec![]);
     // Longer than what `remove_dir_all` of the temporary directory may be able to name.

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Fixture, content, entry};
+use common::{Fixture, content, entry, plan};
 use fullbore::pipeline::meter::Meter;
 use fullbore::{
     command::restore::{Restore, Summary},
@@ -20,20 +20,6 @@ use std::{
     path::Path,
 };
 use tempfile::tempdir;
-
-fn plan(from: &Path, to: &Path) -> Restore {
-    Restore {
-        from: from.to_str().unwrap().into(),
-        to: to.into(),
-        paths: vec![],
-        overwrite: false,
-        keep_going: false,
-        numeric_owner: false,
-        workers: 2.try_into().unwrap(),
-        memory: 1 << 27,
-        tricks: Tricks::Auto,
-    }
-}
 
 fn restore(from: &Path, to: &Path) -> Result<Summary, Error> {
     plan(from, to).run(&Meter::default())

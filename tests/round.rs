@@ -4,12 +4,11 @@
 
 mod common;
 
-use common::{Fixture, content};
+use common::{Fixture, content, plan};
 use fullbore::pipeline::meter::Meter;
 use fullbore::{
     command::{
         backup::Backup,
-        restore::Restore,
         scope::Scope,
         verify::{Verdict, Verify},
     },
@@ -22,17 +21,7 @@ use std::{path::Path, sync::Arc};
 use tempfile::tempdir;
 
 fn restore(from: &Path, to: &Path) {
-    let restore = Restore {
-        from: from.to_str().unwrap().into(),
-        to: to.into(),
-        paths: vec![],
-        overwrite: false,
-        keep_going: false,
-        numeric_owner: false,
-        workers: 2.try_into().unwrap(),
-        memory: 1 << 27,
-        tricks: Tricks::Auto,
-    };
+    let restore = plan(from, to);
     let summary = restore.run(&Meter::default()).unwrap();
     assert_eq!((summary.exit_code(), summary.notes), (0, vec![]), "{from:?}");
 }

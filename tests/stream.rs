@@ -4,29 +4,14 @@
 
 mod common;
 
-use common::{Fixture, content};
+use common::{Fixture, content, plan};
 use fullbore::pipeline::meter::Meter;
 use fullbore::{
     command::restore::{Restore, Summary},
     error::{Error, Kind as ErrorKind},
-    platform::Tricks,
 };
 use std::{collections::BTreeMap, fs, os::unix::fs::MetadataExt, path::Path, process::Command};
 use tempfile::tempdir;
-
-fn plan(from: &Path, to: &Path) -> Restore {
-    Restore {
-        from: from.to_str().unwrap().into(),
-        to: to.into(),
-        paths: vec![],
-        overwrite: false,
-        keep_going: false,
-        numeric_owner: false,
-        workers: 2.try_into().unwrap(),
-        memory: 1 << 27,
-        tricks: Tricks::Auto,
-    }
-}
 
 fn restore(from: &Path, to: &Path) -> Result<Summary, Error> {
     plan(from, to).run(&Meter::default())

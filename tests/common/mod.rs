@@ -2,6 +2,7 @@
 
 #![allow(dead_code, missing_docs, unreachable_pub)]
 
+use fullbore::{command::restore::Restore, platform::Tricks};
 use fullbore::{
     format::{
         digest::{Algorithm, Digest, crc32c, crc64, hex},
@@ -57,6 +58,21 @@ pub fn me() -> Owner {
 pub fn entry(path: &str, kind: Kind, mode: u32) -> Entry {
     let mtime = Time { seconds: 1_600_000_000 + path.len() as i64, nanos: 123_456_789 };
     Entry { path: path.into(), kind, mode, owner: me(), mtime, ..Entry::default() }
+}
+
+/// A restore of everything in `from` to `to`, as the defaults have it, by two workers.
+pub fn plan(from: &Path, to: &Path) -> Restore {
+    Restore {
+        from: from.to_str().unwrap().into(),
+        to: to.into(),
+        paths: vec![],
+        overwrite: false,
+        keep_going: false,
+        numeric_owner: false,
+        workers: 2.try_into().unwrap(),
+        memory: 1 << 27,
+        tricks: Tricks::Auto,
+    }
 }
 
 /// Bytes that compress a little and differ by file.
