@@ -29,6 +29,9 @@ pub struct Root {
     pub finished: String,
     /// What was backed up.
     pub source: Source,
+    /// The PostgreSQL cluster, if it was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub postgres: Option<Cluster>,
     /// How it was stored.
     pub options: Options,
     /// What the operator called it.
@@ -64,6 +67,75 @@ pub struct Source {
     /// Is the root of the backup the contents of the one path?
     #[serde(default)]
     pub contents: bool,
+}
+
+/// What is known of a PostgreSQL cluster that was backed up.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+pub struct Cluster {
+    /// As the server says it: `15.18`, `18beta1`.
+    pub version: String,
+    /// Major version: 13 to 18.
+    pub major: u32,
+    /// Identifies the cluster; text, as JSON's numbers do not hold 64 bits everywhere.
+    pub system_identifier: String,
+    /// Timeline at the end.
+    pub timeline: u32,
+    /// Was it running?
+    pub online: bool,
+    /// Was it a standby?
+    pub standby: bool,
+    /// Do its pages have checksums?
+    pub checksums: bool,
+    /// Where recovery begins, as `0/2000028`; empty if it was not running.
+    pub start_lsn: String,
+    /// Where it is consistent; empty if it was not running.
+    pub stop_lsn: String,
+    /// `included`, `archived` or `none`: where the WAL between the two is.
+    pub wal: String,
+    /// Names of the WAL segments that recovery needs, first and last; empty if none.
+    pub wal_segments: Vec<String>,
+    /// Bytes of a WAL segment.
+    pub wal_segment_bytes: u64,
+    /// Its data directory.
+    pub data_directory: Name,
+    /// Its tablespaces, in order of their numbers. What is in one is stored below `pg_tblspc/OID`.
+    pub tablespaces: Vec<Tablespace>,
+    /// Its databases, in order of their numbers.
+    pub databases: Vec<Database>,
+    /// Files with pages whose checksums are wrong, and the numbers of those pages; the first of them.
+    #[serde(default)]
+    pub bad_pages: Vec<BadPages>,
+}
+
+/// A tablespace that is not in the data directory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+pub struct Tablespace {
+    /// Its number.
+    pub oid: u32,
+    /// Its name.
+    pub name: String,
+    /// The directory it is in.
+    pub location: Name,
+}
+
+/// A database.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+pub struct Database {
+    /// Its number.
+    pub oid: u32,
+    /// Its name.
+    pub name: String,
+    /// Is it a template?
+    pub template: bool,
+}
+
+/// Pages of a file that the server would refuse.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+pub struct BadPages {
+    /// The file.
+    pub path: Name,
+    /// Numbers of the pages, counted from the start of the relation.
+    pub blocks: Vec<u32>,
 }
 
 /// How it was stored.
