@@ -42,6 +42,8 @@ pub struct Part {
     pub len: u32,
     /// What the digest stage learned of the content.
     pub piece: Piece,
+    /// CRC-32C of each of its blocks, where they are wanted.
+    pub crcs: Vec<u32>,
 }
 
 /// Which entry a part is of.
@@ -76,6 +78,8 @@ pub struct Large {
     pub changed: AtomicBool,
     /// Why a piece could not be read, if one could not.
     pub failed: OnceLock<String>,
+    /// Pages of it whose checksums are wrong, if somebody looks.
+    pub bad_pages: Mutex<Vec<u32>>,
     /// Pieces not read yet; who takes it to 0 may look whether the file changed.
     pub unread: AtomicU64,
     /// Bytes a stream turned out to have; [`u64::MAX`] until its end was seen.
@@ -129,6 +133,7 @@ impl Large {
             opened: OnceLock::new(),
             changed: AtomicBool::new(false),
             failed: OnceLock::new(),
+            bad_pages: Mutex::default(),
             unread: AtomicU64::new(pieces),
             end: AtomicU64::new(u64::MAX),
         })

@@ -8,7 +8,7 @@ use common::{Fixture, content, plan};
 use fullbore::pipeline::meter::Meter;
 use fullbore::{
     command::{
-        backup::Backup,
+        backup::{Backup, Subject},
         scope::Scope,
         verify::{Verdict, Verify},
     },
@@ -40,8 +40,7 @@ fn verify(from: &Path, against: &Path) -> Verdict {
 
 fn backup(tree: &Path, to: SinkSpec, codec: Codec, digest: Algorithm) {
     let backup = Backup {
-        scope: Scope { paths: vec![tree.into()], ..Scope::default() },
-        stdin_name: None,
+        subject: Subject::Files(Scope { paths: vec![tree.into()], ..Scope::default() }),
         to,
         codec,
         digest,
@@ -110,8 +109,7 @@ fn one_reader_and_many_workers_never_wait_for_each_other() {
                 tricks: Tricks::Auto,
             };
             let backup = Backup {
-                scope: Scope { paths: vec![tree.clone()], ..Scope::default() },
-                stdin_name: None,
+                subject: Subject::Files(Scope { paths: vec![tree.clone()], ..Scope::default() }),
                 to: SinkSpec::Null,
                 codec: Codec::Zstd(1),
                 digest: Algorithm::Blake3,

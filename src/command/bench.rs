@@ -4,7 +4,7 @@
 //! stages left out, so what they show is what a backup gets.
 
 use super::{
-    backup::{Backup, Outcome},
+    backup::{Backup, Outcome, Subject},
     scope::Scope,
 };
 use crate::{
@@ -94,7 +94,7 @@ impl Bench {
         };
         let scope = Scope { paths: vec![self.path.clone()], ..Scope::default() };
         let (to, tags) = (SinkSpec::Null, BTreeMap::new());
-        let backup = Backup { scope, stdin_name: None, to, codec, digest, tags, tuning };
+        let backup = Backup { subject: Subject::Files(scope), to, codec, digest, tags, tuning };
         backup.run(&Arc::new(Meter::default()), &|_, _| ())
     }
 

@@ -158,6 +158,7 @@ fn state_text(state: &State) -> String {
         State::Changed => "  (changed while it was read)".to_owned(),
         State::Unreadable(reason) => format!("  (not captured: {reason})"),
         State::Vanished => "  (not captured: vanished)".to_owned(),
+        State::BadPages(pages) => format!("  (wrong page checksums: {})", pages.len()),
     }
 }
 
@@ -232,5 +233,6 @@ fn state_parts(state: &State) -> (&'static str, Option<&str>) {
         State::Unreadable(reason) => ("unreadable", Some(reason)),
         State::Vanished => ("vanished", None),
         State::Noted => ("noted", None),
+        State::BadPages(_) => ("wrong page checksums", None),
     }
 }

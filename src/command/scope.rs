@@ -84,6 +84,7 @@ impl Scope {
             one_file_system: self.one_file_system,
             walkers,
             tricks,
+            overlay: None,
         })
     }
 

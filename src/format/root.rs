@@ -102,9 +102,6 @@ pub struct Cluster {
     pub tablespaces: Vec<Tablespace>,
     /// Its databases, in order of their numbers.
     pub databases: Vec<Database>,
-    /// Files with pages whose checksums are wrong, and the numbers of those pages; the first of them.
-    #[serde(default)]
-    pub bad_pages: Vec<BadPages>,
 }
 
 /// A tablespace that is not in the data directory.
@@ -127,15 +124,6 @@ pub struct Database {
     pub name: String,
     /// Is it a template?
     pub template: bool,
-}
-
-/// Pages of a file that the server would refuse.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
-pub struct BadPages {
-    /// The file.
-    pub path: Name,
-    /// Numbers of the pages, counted from the start of the relation.
-    pub blocks: Vec<u32>,
 }
 
 /// How it was stored.
@@ -174,6 +162,9 @@ pub struct Totals {
     pub unreadable: u64,
     /// Entries that changed while they were read.
     pub changed: u64,
+    /// Files with pages whose checksums are wrong.
+    #[serde(default)]
+    pub bad_pages: u64,
     /// Entries that vanished before they were read.
     pub vanished: u64,
     /// Sockets.
@@ -205,6 +196,9 @@ pub const PART_BYTES: u64 = 8 << 20;
 pub struct PageAt {
     /// Stream it describes.
     pub stream: u32,
+    /// Does it describe what came after all else, out of order? Such pages are in order among themselves.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub late: bool,
     /// Path of its first record.
     pub first: Name,
     /// Records in it.

@@ -6,7 +6,7 @@
 use super::{
     filling::Filling,
     meter::{Meter, timed},
-    pages::Pages,
+    pages::{Pages, Tell},
 };
 use crate::{
     error::Result,
@@ -37,6 +37,8 @@ pub struct Layout {
     pub codec: Codec,
     /// Stored bytes after which a segment ends at the next member; `None` for a one-file archive.
     pub segment_bytes: Option<u64>,
+    /// Bytes of a block of a file.
+    pub block_bytes: u64,
     /// Length of the manifest so far.
     pub manifest_bytes: AtomicU64,
 }
@@ -68,6 +70,7 @@ pub struct Lay {
     filling: Filling,
     /// The label of the open segment, until there is a frame that it can follow.
     label: Option<Vec<u8>>,
+    late: bool,
     laid: Laid,
 }
 
@@ -76,11 +79,23 @@ impl Lay {
     ///
     /// # Errors
     /// What the codec says of its level.
-    pub fn new(shared: Arc<Layout>, meter: Arc<Meter>, stream: u32, sink: Box<dyn Sink>) -> Result<Self> {
+    pub fn new(shared: Arc<Layout>, meter: Arc<Meter>, stream: u32, sink: Box<dyn Sink>, tell: Tell) -> Result<Self> {
         let compressor = shared.codec.compressor()?;
         let filling = Filling::new(stream, 0);
-        let (pages, laid) = (Pages::default(), Laid::default());
-        Ok(Self { shared, meter, stream, sink, compressor, pages, filling, label: None, laid })
+        let (pages, laid) = (Pages::new(shared.block_bytes, tell), Laid::default());
+        Ok(Self { shared, meter, stream, sink, compressor, pages, filling, label: None, late: false, laid })
+    }
+
+    /// What follows is in order by itself, not behind what came so far.
+    ///
+    /// # Errors
+    /// The sink's.
+    pub fn late(&mut self) -> Result<()> {
+        if self.filling.is_open() {
+            self.page()?;
+        }
+        self.late = true;
+        Ok(())
     }
 
     /// The next frame of the stream.
@@ -222,6 +237,7 @@ impl Lay {
         let offset = self.service(&Service::Page.frame(&stored), true)?;
         self.laid.pages.push(PageAt {
             stream: self.stream,
+            late: self.late,
             first,
             entries: page.records.len() as u64,
             manifest_offset,

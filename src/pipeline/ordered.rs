@@ -45,6 +45,11 @@ impl<O> Line<O> {
         Arc::new(Self { places: Monitor::new(places), max })
     }
 
+    /// Another of the same lengths, for another stream.
+    pub fn anew(&self) -> Arc<Self> {
+        Self::new(self.places.change(|places| places.limit), self.max)
+    }
+
     /// Make it longer. Short lines keep frames in the processor's cache: running 64 MiB ahead cost a tenth of the time of
     /// zstd-1; long ones are worth it only where the source is slow.
     pub fn raise(&self, limit: usize) {

@@ -4,7 +4,7 @@
 
 use crate::{
     format::{
-        digest::{Joiner, Piece},
+        digest::{BlockCrcs, Joiner, Piece},
         entry::{Entry, Kind, Path},
         page::{
             BLOCK_DIGEST_BYTES, Extent, FrameAt, MAX_EXTENTS, MAX_RECORDS, MAX_TEXT_BYTES, Page, Record, SegmentId,
@@ -14,11 +14,18 @@ use crate::{
     },
     frame::{Large, Part, What},
 };
-use std::{collections::HashSet, sync::atomic::Ordering::Acquire};
+use std::{
+    collections::HashSet,
+    sync::{Arc, atomic::Ordering::Acquire},
+};
+
+/// Is told of each entry when all of it has a place, with the CRC-32C of its content where that was asked for.
+pub type Tell = Arc<dyn Fn(&Record, Option<u32>) + Send + Sync>;
 
 /// Builds the pages of one stream. Holds one page.
-#[derive(Default)]
 pub struct Pages {
+    tell: Tell,
+    crcs: BlockCrcs,
     page: Page,
     extents: usize,
     text_bytes: usize,
@@ -34,21 +41,37 @@ pub struct Pages {
 struct Open {
     record: Record,
     joiner: Joiner,
+    crc32c: Option<u32>,
     data_bytes: u64,
 }
 
 impl Pages {
+    /// Of files whose blocks have so many bytes.
+    pub fn new(block_bytes: u64, tell: Tell) -> Self {
+        Self {
+            tell,
+            crcs: BlockCrcs::new(block_bytes),
+            page: Page::default(),
+            extents: 0,
+            text_bytes: 0,
+            open: None,
+            lost_links: HashSet::new(),
+            totals: Totals::default(),
+            not_captured: Vec::new(),
+        }
+    }
+
     /// The next part, and the frame it is in.
     pub fn add(&mut self, frame: FrameAt, part: Part) {
         let extent = Extent { frame, inner: part.inner, len: part.len };
         match part.what {
-            What::Whole(entry, state) => self.whole(entry, state, extent, &part.piece),
+            What::Whole(entry, state) => self.whole(entry, state, extent, &part.piece, part.crcs),
             What::Head(entry, _) => self.head(entry),
-            What::Piece { file, last, .. } => self.piece(extent, &part.piece, last.then_some(&*file)),
+            What::Piece { file, last, .. } => self.piece(extent, &part.piece, part.crcs, last.then_some(&*file)),
         }
     }
 
-    fn whole(&mut self, mut entry: Entry, mut state: State, extent: Extent, piece: &Piece) {
+    fn whole(&mut self, mut entry: Entry, mut state: State, extent: Extent, piece: &Piece, crcs: Vec<u32>) {
         self.check_link(&entry, &mut state);
         let mut joiner = Joiner::default();
         joiner.push(piece);
@@ -58,14 +81,9 @@ impl Pages {
             *size = 0;
         }
         let extents = if extent.len > 0 && state.is_stored() { vec![extent] } else { Vec::new() };
-        self.push(Record {
-            blocks: blocks(piece),
-            digest: joiner.finish(),
-            extents,
-            entry,
-            state,
-            ..Record::default()
-        });
+        let crc32c = self.crcs.join(None, &crcs, extent.len.into());
+        let (blocks, digest) = (blocks(piece), joiner.finish());
+        self.push(Record { blocks, digest, crcs, extents, entry, state, ..Record::default() }, crc32c);
     }
 
     /// Another name of a file that could not be read could not be read either.
@@ -83,16 +101,18 @@ impl Pages {
 
     fn head(&mut self, entry: Entry) {
         let record = Record { entry, ..Record::default() };
-        self.open = Some(Open { record, joiner: Joiner::default(), data_bytes: 0 });
+        self.open = Some(Open { record, joiner: Joiner::default(), crc32c: None, data_bytes: 0 });
     }
 
-    fn piece(&mut self, extent: Extent, piece: &Piece, done: Option<&Large>) {
+    fn piece(&mut self, extent: Extent, piece: &Piece, crcs: Vec<u32>, done: Option<&Large>) {
         let Some(open) = &mut self.open else { return };
         if extent.len > 0 {
             open.record.extents.push(extent);
         }
         open.record.blocks.extend(blocks(piece));
         open.joiner.push(piece);
+        open.crc32c = self.crcs.join(open.crc32c, &crcs, extent.len.into());
+        open.record.crcs.extend(crcs);
         open.data_bytes += u64::from(extent.len);
         if let Some(file) = done {
             self.close(file);
@@ -100,12 +120,16 @@ impl Pages {
     }
 
     fn close(&mut self, file: &Large) {
-        let Some(Open { mut record, joiner, data_bytes }) = self.open.take() else { return };
+        let Some(Open { mut record, joiner, crc32c, data_bytes }) = self.open.take() else { return };
         if let (true, Kind::File { size, .. }) = (file.is_endless(), &mut record.entry.kind) {
             *size = data_bytes;
         }
         if file.changed.load(Acquire) {
             record.state = State::Changed;
+        }
+        let bad_pages = std::mem::take(&mut *file.bad_pages.lock().unwrap_or_else(|e| e.into_inner()));
+        if !bad_pages.is_empty() {
+            record.state = State::bad_pages(bad_pages);
         }
         record.digest = joiner.finish();
         if record.blocks.len() < 2 {
@@ -114,7 +138,7 @@ impl Pages {
         if let Some(reason) = file.failed.get() {
             self.lose(&mut record, reason);
         }
-        self.push(record);
+        self.push(record, crc32c);
     }
 
     /// A file of which a piece could not be read is not there, though the stream has zeros in its place.
@@ -125,7 +149,8 @@ impl Pages {
         *record = Record { entry: std::mem::take(&mut record.entry), state, from, ..Record::default() };
     }
 
-    fn push(&mut self, record: Record) {
+    fn push(&mut self, record: Record, crc32c: Option<u32>) {
+        (self.tell)(&record, crc32c);
         if record.from == 0 {
             self.count(&record.entry);
         }
@@ -150,14 +175,15 @@ impl Pages {
     fn note(&mut self, record: &Record) {
         let (counter, reason) = match &record.state {
             State::Whole => return,
-            State::Changed => (&mut self.totals.changed, "changed while it was read"),
-            State::Unreadable(reason) => (&mut self.totals.unreadable, reason.as_str()),
-            State::Vanished => (&mut self.totals.vanished, "vanished before it was read"),
-            State::Noted => (&mut self.totals.sockets, "sockets are not stored"),
+            State::Changed => (&mut self.totals.changed, "changed while it was read".to_owned()),
+            State::Unreadable(reason) => (&mut self.totals.unreadable, reason.clone()),
+            State::Vanished => (&mut self.totals.vanished, "vanished before it was read".to_owned()),
+            State::Noted => (&mut self.totals.sockets, "sockets are not stored".to_owned()),
+            State::BadPages(pages) => (&mut self.totals.bad_pages, bad_pages(pages)),
         };
         *counter += 1;
         if self.not_captured.len() < MAX_NOT_CAPTURED {
-            let (path, reason) = (Name(record.entry.path.clone()), reason.to_owned());
+            let path = Name(record.entry.path.clone());
             self.not_captured.push(NotCaptured { path, reason });
         }
     }
@@ -192,6 +218,15 @@ impl Pages {
         }
         self.page.records.push(part);
     }
+}
+
+/// What is said of a file with pages that the server would refuse.
+fn bad_pages(pages: &[u32]) -> String {
+    const SHOWN: usize = 10;
+    let shown: Vec<_> = pages.iter().take(SHOWN).map(u32::to_string).collect();
+    let more = if pages.len() > SHOWN { format!(" and {} more", pages.len() - SHOWN) } else { String::new() };
+    let blocks = if pages.len() == 1 { "block" } else { "blocks" };
+    format!("it is stored, but page checksums are wrong: {blocks} {}{more}", shown.join(", "))
 }
 
 fn blocks(piece: &Piece) -> Vec<[u8; BLOCK_DIGEST_BYTES]> {

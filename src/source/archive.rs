@@ -253,19 +253,20 @@ impl Archive {
         Page::decode(&stored)
     }
 
-    /// Indices of the pages that can hold entries of `selection`, for each stream in order.
+    /// Indices of the pages that can hold entries of `selection`, for each sequence of a stream in order.
     pub fn pages(&self, selection: &Selection) -> Vec<Vec<usize>> {
         let pages = &self.root.pages;
-        let mut streams: Vec<u32> = pages.iter().map(|page| page.stream).collect();
-        streams.sort_unstable();
-        streams.dedup();
-        let of = |stream: &u32| {
-            let own: Vec<usize> = (0..pages.len()).filter(|i| pages[*i].stream == *stream).collect();
+        let sequence = |page: &PageAt| (page.stream, page.late);
+        let mut sequences: Vec<_> = pages.iter().map(sequence).collect();
+        sequences.sort_unstable();
+        sequences.dedup();
+        let of = |wanted: &(u32, bool)| {
+            let own: Vec<usize> = (0..pages.len()).filter(|i| sequence(&pages[*i]) == *wanted).collect();
             let next = own.iter().skip(1).map(|i| Some(&pages[*i].first.0[..])).chain([None]);
             let reached = own.iter().zip(next).filter(|(i, next)| selection.reaches(&pages[**i].first.0, *next));
             reached.map(|(i, _)| *i).collect()
         };
-        streams.iter().map(of).collect()
+        sequences.iter().map(of).collect()
     }
 
     /// All records of `selection` in archive order, or in the reverse; streams are merged.

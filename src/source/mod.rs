@@ -2,7 +2,7 @@
 
 use crate::{
     error::Result,
-    format::entry::Entry,
+    format::page::Record,
     frame::{Buf, Frame, Scanned, Slice},
 };
 
@@ -33,8 +33,15 @@ pub trait Source: Send + Sync {
     /// Only what makes the whole backup impossible.
     fn read(&self, slice: Slice, buf: Buf) -> Result<Frame>;
 
-    /// What is known only at the end; called once, after the last `read`.
-    fn finish(&self) -> Result<Vec<Entry>> {
-        Ok(Vec::new())
+    /// An entry is complete in the archive, with the CRC-32C of its content if that was asked for. In archive order.
+    fn laid(&self, _record: &Record, _crc32c: Option<u32>) {}
+
+    /// What is known only at the end, again in archive order, and read as the rest was. Called once, after the last `read`
+    /// of all streams.
+    ///
+    /// # Errors
+    /// What makes the whole backup void.
+    fn finish(&self) -> Result<Stream<Scanned>> {
+        Ok(Box::new(std::iter::empty()))
     }
 }

@@ -8,7 +8,7 @@ use crate::{
     error::Result,
     format::{
         digest::Piece,
-        entry::{Entry, Kind, Path, Run, Xattr, is_within},
+        entry::{Entry, Kind, Path, Run, Time, Xattr, is_within},
         page::State,
         pax,
     },
@@ -47,6 +47,20 @@ pub struct Rules {
     pub walkers: usize,
     /// May tricks be played?
     pub tricks: Tricks,
+    /// What somebody knows better than the file system.
+    pub overlay: Option<Arc<dyn Overlay>>,
+}
+
+/// Files of a program that has its own ideas of what a backup of them is.
+///
+/// They are stored as that program's own tools would: ustar headers with whole seconds, no holes, no attributes. That a
+/// file grows, shrinks or vanishes meanwhile is expected, and not noted.
+pub trait Overlay: Send + Sync {
+    /// Leave out of the names in a directory what does not belong to the backup.
+    fn pick(&self, dir: &[u8], names: &mut Vec<walk::Name>);
+
+    /// What stands in for the file at `path`.
+    fn open(&self, path: &[u8]) -> Option<io::Result<OwnedFd>>;
 }
 
 /// A place where a walk begins.
@@ -78,8 +92,8 @@ pub(super) struct Inner {
 }
 
 impl Tree {
-    /// The tree below `tops`, which are ascending and not within one another. Of the directories `elsewhere` nothing is
-    /// delivered, of those `closed` only themselves.
+    /// The tree below `tops`, which are ascending; one within another is met there, in place of what has its name. Of the
+    /// directories `elsewhere` nothing is delivered, of those `closed` only themselves.
     pub fn new(tops: Vec<Top>, elsewhere: HashSet<Path>, closed: HashSet<Path>, rules: Arc<Rules>) -> Self {
         Self(Arc::new(Inner { tops, elsewhere, closed, list: None, rules, names: Names::default() }))
     }
@@ -88,6 +102,19 @@ impl Tree {
     pub fn listed(top: Top, list: Vec<Path>, rules: Arc<Rules>) -> Self {
         let (elsewhere, closed, names) = Default::default();
         Self(Arc::new(Inner { tops: vec![top], elsewhere, closed, list: Some(list), rules, names }))
+    }
+
+    /// One object by its path, without going into it.
+    pub fn look(&self, path: &[u8]) -> Scanned {
+        self.0.look(path)
+    }
+
+    /// Open a file for reading.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn open(&self, path: &[u8]) -> io::Result<OwnedFd> {
+        self.0.open(path)
     }
 }
 
@@ -141,7 +168,15 @@ impl Inner {
         Some((&top.dir, top.name.as_deref().unwrap_or(rest)))
     }
 
+    /// Is a part of an archive all that is wanted of a file, see [`Overlay`]?
+    fn is_plain(&self) -> bool {
+        self.rules.overlay.is_some()
+    }
+
     pub(super) fn open(&self, path: &[u8]) -> io::Result<OwnedFd> {
+        if let Some(opened) = self.rules.overlay.as_ref().and_then(|overlay| overlay.open(path)) {
+            return opened;
+        }
         let (dir, rel) = self.locate(path).ok_or(io::ErrorKind::NotFound)?;
         walk::open_read(dir, rel, self.rules.tricks)
     }
@@ -152,7 +187,9 @@ impl Inner {
 
     fn open_file(&self, mut entry: Entry) -> Opened {
         let opened = self.open(&entry.path).and_then(|fd| {
-            entry.xattrs = xattr::read_all(&fd)?;
+            if !self.is_plain() {
+                entry.xattrs = xattr::read_all(&fd)?;
+            }
             Ok(fd)
         });
         opened.map(|fd| (fd, entry)).map_err(|error| state_of(&error))
@@ -179,6 +216,9 @@ impl Inner {
             parts.push(part);
         }
         CLOSER.with_borrow_mut(|closer| closer.iter_mut().for_each(Closer::flush));
+        if self.is_plain() {
+            parts.retain(|part| !matches!(&part.what, What::Whole(_, State::Vanished)));
+        }
         Ok(Frame::new(buf, parts, ends_member))
     }
 
@@ -192,7 +232,7 @@ impl Inner {
         let Scanned { entry, state } = scanned;
         if !entry.is_file() || !state.is_stored() {
             if state.is_stored() || entry.kind == Kind::Directory {
-                pax::write_header(&entry, buf)?;
+                self.header(&entry, buf)?;
             }
             return Ok(part(What::Whole(entry, state), buf.len(), 0));
         }
@@ -201,7 +241,7 @@ impl Inner {
             Err(state) => return Ok(part(What::Whole(entry, state), buf.len(), 0)),
         };
         let start = buf.len();
-        pax::write_header(&entry, buf)?;
+        self.header(&entry, buf)?;
         let inner = buf.len();
         let read = self.content(&fd, &entry, buf);
         self.close(fd);
@@ -216,6 +256,14 @@ impl Inner {
                 Ok(part(What::Whole(entry, state_of(&error)), start, 0))
             }
         }
+    }
+
+    fn header(&self, entry: &Entry, buf: &mut Vec<u8>) -> Result<()> {
+        if !self.is_plain() || entry.mtime.nanos == 0 {
+            return pax::write_header(entry, buf);
+        }
+        let mtime = Time { nanos: 0, ..entry.mtime };
+        pax::write_header(&Entry { mtime, ..entry.clone() }, buf)
     }
 
     /// Append the content of a small file, exactly as many bytes as its header promised.
@@ -236,7 +284,7 @@ impl Inner {
             }
         }
         buf.resize(inner + want, 0);
-        Ok(if changed { State::Changed } else { State::Whole })
+        Ok(if changed && !self.is_plain() { State::Changed } else { State::Whole })
     }
 
     /// The header of a large file.
@@ -246,7 +294,7 @@ impl Inner {
             Ok((_, xattrs)) => entry.xattrs.clone_from(xattrs),
             Err(state) => return Ok(part(What::Whole(entry, state.clone()), buf.len(), 0)),
         }
-        pax::write_header(&entry, buf)?;
+        self.header(&entry, buf)?;
         Ok(part(What::Head(entry, large), buf.len(), 0))
     }
 
@@ -282,7 +330,8 @@ impl Inner {
             }
             buf.resize(start + len as usize, 0);
         }
-        if !complete || (file.unread.fetch_sub(1, AcqRel) == 1 && changed(fd, &file.entry)) {
+        let note = !self.is_plain();
+        if note && (!complete || (file.unread.fetch_sub(1, AcqRel) == 1 && changed(fd, &file.entry))) {
             file.changed.store(true, Release);
         }
         if last {
@@ -299,7 +348,7 @@ pub(super) fn pad(buf: &mut Vec<u8>, len: u64) {
 }
 
 pub(super) fn part(what: What, inner: usize, len: usize) -> Part {
-    Part { what, inner: inner as u32, len: len as u32, piece: Piece::None }
+    Part { what, inner: inner as u32, len: len as u32, piece: Piece::None, crcs: Vec::new() }
 }
 
 pub(super) fn state_of(error: &io::Error) -> State {

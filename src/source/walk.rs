@@ -7,7 +7,7 @@ use super::tree::{Inner, state_of};
 use crate::{
     error::{Error, Kind as ErrorKind, Result, quoted},
     format::{
-        entry::{Entry, Kind, Owner, Path, Run},
+        entry::{Entry, Kind, Owner, Path, Run, is_within},
         page::State,
         pax,
     },
@@ -144,8 +144,13 @@ impl Walk {
 
     fn top(&mut self) -> Option<Result<Scanned>> {
         let inner = self.inner.clone();
-        let top = inner.tops.get(self.tops)?;
-        self.tops += 1;
+        let top = loop {
+            let top = inner.tops.get(self.tops)?;
+            self.tops += 1;
+            if inner.tops[..self.tops - 1].iter().all(|outer| outer.alone || !is_within(&top.at, &outer.at)) {
+                break top;
+            }
+        };
         let name = top.name.as_deref().unwrap_or(b".");
         let child = walk::stat(&top.dir, name).and_then(|stat| inner.child(&top.dir, name, top.at.clone(), stat));
         let child = match child {
@@ -207,6 +212,9 @@ impl Inner {
         let dir = walk::open_dir(dir, rel, self.rules.tricks)?;
         let mut names = walk::read_dir(&dir, buffer)?;
         names.sort_unstable_by(|a, b| a.bytes.cmp(&b.bytes));
+        if let Some(overlay) = &self.rules.overlay {
+            overlay.pick(path, &mut names);
+        }
         if self.is_left_out(&dir, &names) {
             names.retain(|name| name.bytes == b"CACHEDIR.TAG" && self.rules.exclude_caches);
         }
@@ -216,14 +224,18 @@ impl Inner {
             if self.is_excluded(&path, name.kind == FileKind::Directory) || self.elsewhere.contains(&path) {
                 continue;
             }
-            match walk::stat(&dir, &name.bytes).and_then(|stat| self.child(&dir, &name.bytes, path.clone(), stat)) {
+            // A top within another stands in for what has its name there.
+            let mounted = self.tops.iter().find(|top| top.at == path);
+            let (dir, name) = mounted.map_or((&dir, &name.bytes[..]), |top| (&top.dir, b"."));
+            match walk::stat(dir, name).and_then(|stat| self.child(dir, name, path.clone(), stat)) {
                 Ok(child) => children.push(child),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {} // gone since it was listed: never seen
                 Err(error) => children.push(unknown(path, &error)),
             }
         }
         let dev = if self.rules.one_file_system { walk::stat_fd(&dir)?.dev } else { 0 };
-        Ok(Listing { children, xattrs: xattr::read_all(&dir)?, dev })
+        let xattrs = if self.rules.overlay.is_some() { Vec::new() } else { xattr::read_all(&dir)? };
+        Ok(Listing { children, xattrs, dev })
     }
 
     /// What is known of one object without opening it, unless it has holes.
@@ -277,7 +289,7 @@ impl Inner {
 
     /// Where a file that has fewer blocks than bytes has its data.
     fn map(&self, path: &[u8], stat: &Stat) -> Option<Arc<[Run]>> {
-        if !stat.looks_sparse() {
+        if !stat.looks_sparse() || self.rules.overlay.is_some() {
             return None;
         }
         let fd = self.open(path).ok()?;

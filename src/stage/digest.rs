@@ -3,7 +3,7 @@
 use super::Stage;
 use crate::{
     error::Result,
-    format::digest::{Algorithm, crc32, piece},
+    format::digest::{Algorithm, crc32, crc32c, piece},
     frame::{Frame, Part, What},
 };
 use std::sync::atomic::Ordering::Acquire;
@@ -17,6 +17,8 @@ pub struct Digest {
     pub block: u64,
     /// Is the CRC-32 of the whole frame wanted too? gzip needs it.
     pub crc32: bool,
+    /// Are CRC-32Cs of the blocks wanted too? PostgreSQL's manifest needs them.
+    pub crc32c: bool,
 }
 
 impl Stage for Digest {
@@ -26,6 +28,9 @@ impl Stage for Digest {
             let content = &data[part.inner as usize..][..part.len as usize];
             if let Some((offset, total)) = place(part) {
                 part.piece = piece(self.algorithm, content, offset, total, self.block);
+                if self.crc32c {
+                    part.crcs = content.chunks(self.block as usize).map(crc32c).collect();
+                }
             }
         }
         frame.crc32 = self.crc32.then(|| crc32(&frame.data));

@@ -379,6 +379,7 @@ impl<'a> Out<'a> {
         let service = if self.fixture.codec.skips() { &self.segment } else { &self.side };
         self.root.pages.push(PageAt {
             stream: self.stream,
+            late: false,
             first: Name(page.records[0].entry.path.clone()),
             entries: page.records.len() as u64,
             manifest_offset: self.dir.map(|_| self.manifest.len() as u64),

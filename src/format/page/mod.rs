@@ -1,0 +1,405 @@
+//! Pages of the manifest: what each entry is and where its bytes are.
+//!
+//! A page holds up to [`MAX_RECORDS`] records in archive order, one column for each property, as CBOR with numbered
+//! fields inside one zstd frame. A later version may add columns; a reader leaves out what it does not know.
+//! A file with more extents than fit a page goes on in the next one, see [`Record::more`].
+
+mod read;
+mod write;
+
+use self::{read::Reader, write::Writer};
+use super::{digest::Digest, entry::Entry};
+use crate::error::{Error, Result};
+use minicbor::{Decode, Encode, bytes::ByteVec};
+
+/// Records in a page. 8,192: about 0.3 MiB compressed, what one pick reads to find one file.
+pub const MAX_RECORDS: usize = 8192;
+/// Extents in a page; an 8 GiB file in 1 MiB frames has 8,192.
+pub const MAX_EXTENTS: usize = 32_768;
+/// Bytes of names, attributes and sparse maps in a page before it is closed.
+pub const MAX_TEXT_BYTES: usize = 2 << 20;
+/// The largest page that is decoded, in bytes before compression. A single entry may be as long as its attributes.
+const MAX_PAGE_BYTES: usize = 256 << 20;
+/// Bytes kept of a block's chaining value: enough, as a block is only compared with the same place of the same file.
+pub const BLOCK_DIGEST_BYTES: usize = 16;
+
+/// An entry, how well it was captured, and where its content is.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Record {
+    /// What it is.
+    pub entry: Entry,
+    /// How well it was captured.
+    pub state: State,
+    /// Digest of the content; on the last part if the record goes on over pages.
+    pub digest: Option<Digest>,
+    /// Digests of the blocks, if there is more than one, 16 bytes each.
+    pub blocks: Vec<[u8; BLOCK_DIGEST_BYTES]>,
+    /// CRC-32C of each block, the only one too, where PostgreSQL's manifest needs the CRC of the file.
+    pub crcs: Vec<u32>,
+    /// Where the content is, in order of the file's data (holes left out).
+    pub extents: Vec<Extent>,
+    /// Bytes of data that earlier pages described; above 0, this is a later part of the record before it.
+    pub from: u64,
+    /// Does the record go on in the next page?
+    pub more: bool,
+}
+
+/// How well an entry was captured.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum State {
+    /// As it was at the scan.
+    #[default]
+    Whole,
+    /// It shrank, grew or was rewritten while it was read; the stored length is that of the scan.
+    Changed,
+    /// It could not be read, with the reason; nothing is stored.
+    Unreadable(String),
+    /// It was there at the scan and gone when it was to be read; nothing is stored.
+    Vanished,
+    /// Sockets are noted, not stored.
+    Noted,
+    /// Pages of it have wrong checksums: their numbers, ascending, counted from the start of the relation. It is stored.
+    BadPages(Vec<u32>),
+}
+
+/// Pages that are remembered of one file with wrong checksums.
+const MAX_BAD_PAGES: usize = 1000;
+
+impl State {
+    /// Is there something to restore?
+    pub fn is_stored(&self) -> bool {
+        matches!(self, Self::Whole | Self::Changed | Self::BadPages(_))
+    }
+
+    /// Of a file with wrong pages; only the first are kept.
+    pub fn bad_pages(mut pages: Vec<u32>) -> Self {
+        pages.sort_unstable();
+        pages.truncate(MAX_BAD_PAGES);
+        Self::BadPages(pages)
+    }
+}
+
+/// A run of bytes of a file within one frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extent {
+    /// Which frame.
+    pub frame: FrameAt,
+    /// Bytes of the decoded frame before the run.
+    pub inner: u32,
+    /// Length of the run.
+    pub len: u32,
+}
+
+/// Where a frame is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FrameAt {
+    /// In which segment: an index into [`Page::segments`].
+    pub segment: u32,
+    /// Bytes of the segment before it.
+    pub offset: u64,
+    /// Stored bytes.
+    pub stored_len: u32,
+    /// Bytes after decoding.
+    pub plain_len: u32,
+}
+
+/// Names a segment of this or an earlier backup.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Encode, Decode)]
+pub struct SegmentId {
+    /// Backup; empty for the one the page belongs to.
+    #[n(0)]
+    pub backup: String,
+    /// Stream, from 1.
+    #[n(1)]
+    pub stream: u32,
+    /// Number in the stream, from 1.
+    #[n(2)]
+    pub number: u32,
+}
+
+/// A page, decoded.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Page {
+    /// The segments that extents speak of.
+    pub segments: Vec<SegmentId>,
+    /// The records, in archive order.
+    pub records: Vec<Record>,
+}
+
+const FILE: u8 = 0;
+const SPARSE: u8 = 1;
+const DIRECTORY: u8 = 2;
+const SYMLINK: u8 = 3;
+const HARD_LINK: u8 = 4;
+const FIFO: u8 = 5;
+const CHAR_DEVICE: u8 = 6;
+const BLOCK_DEVICE: u8 = 7;
+const SOCKET: u8 = 8;
+
+/// The page as it is stored: one column for each property. Lists in brackets are as long as there are records of that sort.
+#[derive(Default, Encode, Decode)]
+struct Columns {
+    #[n(0)]
+    segments: Vec<SegmentId>,
+    /// Paths, each closed by a NUL.
+    #[cbor(n(1), with = "minicbor::bytes")]
+    paths: Vec<u8>,
+    #[cbor(n(2), with = "minicbor::bytes")]
+    kinds: Vec<u8>,
+    #[n(3)]
+    modes: Vec<u32>,
+    #[n(4)]
+    owners: Vec<(u32, u32, String, String)>,
+    /// Index into `owners`.
+    #[n(5)]
+    owner: Vec<u32>,
+    /// Seconds, as the difference from the record before.
+    #[n(6)]
+    mtimes: Vec<i64>,
+    #[n(7)]
+    mtime_nanos: Vec<u32>,
+    #[n(8)]
+    ctimes: Vec<i64>,
+    #[n(9)]
+    ctime_nanos: Vec<u32>,
+    /// As the difference from the record before.
+    #[n(10)]
+    inodes: Vec<i64>,
+    /// [files] Logical bytes.
+    #[n(11)]
+    sizes: Vec<u64>,
+    /// [sparse files] Count of runs, then for each the gap before it and its length.
+    #[n(12)]
+    maps: Vec<u64>,
+    /// [links] Targets, each closed by a NUL.
+    #[cbor(n(13), with = "minicbor::bytes")]
+    links: Vec<u8>,
+    /// [devices]
+    #[n(14)]
+    devices: Vec<(u32, u32)>,
+    /// Record, name, value.
+    #[n(15)]
+    xattrs: Vec<(u32, ByteVec, ByteVec)>,
+    /// 0 no digest, 1 BLAKE3, 2 CRC-32C.
+    #[cbor(n(16), with = "minicbor::bytes")]
+    digest_kinds: Vec<u8>,
+    #[cbor(n(17), with = "minicbor::bytes")]
+    digests: Vec<u8>,
+    /// Record, count of blocks.
+    #[n(18)]
+    block_counts: Vec<(u32, u32)>,
+    #[cbor(n(19), with = "minicbor::bytes")]
+    blocks: Vec<u8>,
+    /// Frames in order of their first use: segment, offset as the difference from the frame before, stored, plain bytes.
+    #[n(20)]
+    frame_segments: Vec<u32>,
+    #[n(21)]
+    frame_offsets: Vec<i64>,
+    #[n(22)]
+    frame_stored: Vec<u32>,
+    #[n(23)]
+    frame_plain: Vec<u32>,
+    /// [files] Count of extents.
+    #[n(24)]
+    extent_counts: Vec<u32>,
+    /// Index of the frame, as the difference from the extent before.
+    #[n(25)]
+    extent_frames: Vec<i32>,
+    #[n(26)]
+    extent_inner: Vec<u32>,
+    #[n(27)]
+    extent_lens: Vec<u32>,
+    /// Record, state (1 changed, 2 unreadable, 3 vanished, 4 noted, 5 wrong pages), reason or numbers of pages.
+    #[n(28)]
+    states: Vec<(u32, u8, String)>,
+    /// Record, bytes of data that earlier pages described.
+    #[n(29)]
+    from: Vec<(u32, u64)>,
+    /// Does the last record go on?
+    #[n(30)]
+    more: bool,
+    /// Record, count of CRC-32Cs.
+    #[cbor(n(31), default)]
+    crc_counts: Vec<(u32, u32)>,
+    #[cbor(n(32), default)]
+    crcs: Vec<u32>,
+}
+
+impl Page {
+    /// The page as it is stored: one zstd frame.
+    pub fn encode(&self) -> Result<Vec<u8>> {
+        let mut writer = Writer::default();
+        writer.columns.segments.clone_from(&self.segments);
+        for (index, record) in self.records.iter().enumerate() {
+            writer.record(index as u32, record);
+        }
+        let plain = minicbor::to_vec(&writer.columns).map_err(|e| bug().because(e.to_string()))?;
+        let mut out = Vec::with_capacity(zstd_safe::compress_bound(plain.len()));
+        zstd_safe::compress(&mut out, &plain, 3).map_err(|code| bug().because(zstd_safe::get_error_name(code)))?;
+        Ok(out)
+    }
+
+    /// Read a page; everything in it is checked, nothing in it is trusted.
+    ///
+    /// # Errors
+    /// [`Kind::Corrupt`](crate::error::Kind::Corrupt) if it is not what [`Page::encode`] writes.
+    pub fn decode(stored: &[u8]) -> Result<Self> {
+        let size = zstd_safe::get_frame_content_size(stored).ok().flatten();
+        let size = size.filter(|n| *n <= MAX_PAGE_BYTES as u64).ok_or_else(|| damaged("it is no page"))?;
+        let mut plain = Vec::with_capacity(size as usize);
+        zstd_safe::decompress(&mut plain, stored).map_err(|code| damaged(zstd_safe::get_error_name(code)))?;
+        Self::from_columns(&plain)
+    }
+
+    /// Read the columns of a page, as they are before compression.
+    ///
+    /// # Errors
+    /// As [`Page::decode`].
+    pub fn from_columns(plain: &[u8]) -> Result<Self> {
+        let columns: Columns = minicbor::decode(plain).map_err(|e| damaged(&e.to_string()))?;
+        Reader::new(columns).ok_or_else(|| damaged("its columns do not fit"))?.page()
+    }
+}
+
+fn bug() -> Error {
+    Error::new(crate::error::Kind::Bug, "cannot encode a manifest page")
+}
+
+fn damaged(why: &str) -> Error {
+    Error::corrupt("a manifest page is damaged").because(why.to_owned())
+}
+
+/// The values differences are taken from.
+#[derive(Default)]
+struct Last {
+    mtime: i64,
+    ctime: i64,
+    inode: u64,
+    offset: u64,
+    frame: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::entry::{Device, Kind, Owner, Run, Time},
+        *,
+    };
+    use proptest::{collection::vec, option, prelude::*};
+
+    fn kind() -> impl Strategy<Value = Kind> {
+        let run = (1u64..1 << 40, 1u64..1 << 40);
+        let map = vec(run, 0..4).prop_map(|gaps| {
+            let mut end = 0;
+            let run = |(gap, len)| {
+                let offset = end + gap;
+                end = offset + len;
+                Run { offset, len }
+            };
+            gaps.into_iter().map(run).collect::<Vec<_>>()
+        });
+        let device = (any::<u32>(), any::<u32>()).prop_map(|(major, minor)| Device { major, minor });
+        prop_oneof![
+            any::<u64>().prop_map(|size| Kind::File { size, map: None }),
+            map.prop_map(|map| Kind::File { size: 1 << 60, map: Some(map.into()) }),
+            Just(Kind::Directory),
+            vec(1u8.., 1..20).prop_map(Kind::Symlink),
+            "[a-z]{1,9}".prop_map(|name| Kind::HardLink(name.into())),
+            Just(Kind::Fifo),
+            device.clone().prop_map(Kind::CharDevice),
+            device.prop_map(Kind::BlockDevice),
+            Just(Kind::Socket),
+        ]
+    }
+
+    fn state() -> impl Strategy<Value = State> {
+        let reason = "[ -~]{0,12}".prop_map(State::Unreadable);
+        prop_oneof![5 => Just(State::Whole), 1 => Just(State::Changed), 1 => reason, 1 => Just(State::Vanished),
+            1 => proptest::collection::vec(any::<u32>(), 1..9).prop_map(State::bad_pages)]
+    }
+
+    fn time() -> impl Strategy<Value = Time> {
+        (any::<i64>(), 0u32..1_000_000_000).prop_map(|(seconds, nanos)| Time { seconds, nanos })
+    }
+
+    fn extent() -> impl Strategy<Value = Extent> {
+        (0u32..2, any::<u64>(), any::<u32>(), any::<u32>(), any::<u32>()).prop_map(
+            |(segment, offset, stored_len, a, b)| {
+                let frame = FrameAt { segment, offset, stored_len, plain_len: a.max(b) };
+                Extent { frame, inner: a.min(b), len: a.max(b) - a.min(b) }
+            },
+        )
+    }
+
+    fn entry() -> impl Strategy<Value = Entry> {
+        let owner = (any::<u32>(), any::<u32>(), "[a-z]{0,4}", "[a-z]{0,4}")
+            .prop_map(|(uid, gid, user, group)| Owner { uid, gid, user: user.into(), group: group.into() });
+        let xattrs = vec((vec(any::<u8>(), 1..9), vec(any::<u8>(), 0..30)), 0..3);
+        (kind(), 0u32..0o10000, owner, time(), time(), any::<u64>(), xattrs).prop_map(
+            |(kind, mode, owner, mtime, ctime, inode, xattrs)| Entry {
+                path: Vec::new(),
+                kind,
+                mode,
+                owner,
+                mtime,
+                ctime,
+                inode,
+                xattrs,
+            },
+        )
+    }
+
+    fn record() -> impl Strategy<Value = Record> {
+        let digest = prop_oneof![any::<[u8; 32]>().prop_map(Digest::Blake3), any::<u32>().prop_map(Digest::Crc32c)];
+        let blocks = vec(any::<[u8; BLOCK_DIGEST_BYTES]>(), 0..4);
+        let from = prop_oneof![4 => Just(0u64), 1 => any::<u64>()];
+        let crcs = vec(any::<u32>(), 0..4);
+        (entry(), state(), option::of(digest), blocks, crcs, vec(extent(), 0..4), from).prop_map(
+            |(entry, state, digest, blocks, crcs, extents, from)| {
+                let extents = if matches!(entry.kind, Kind::File { .. }) { extents } else { Vec::new() };
+                Record { entry, state, digest, blocks, crcs, extents, from, more: false }
+            },
+        )
+    }
+
+    fn page() -> impl Strategy<Value = Page> {
+        (vec(record(), 0..20), any::<bool>()).prop_map(|(mut records, more)| {
+            for (i, record) in records.iter_mut().enumerate() {
+                record.entry.path = format!("dir/{i:04}-\u{e9}").into_bytes();
+            }
+            records.iter_mut().last().into_iter().for_each(|last| last.more = more);
+            let segment = |number| SegmentId { backup: String::new(), stream: 1, number };
+            Page { segments: vec![segment(1), segment(2)], records }
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn a_page_reads_back_as_it_was_written(page in page()) {
+            prop_assert_eq!(Page::decode(&page.encode().unwrap()).unwrap(), page);
+        }
+
+        #[test]
+        fn a_damaged_page_is_an_error_and_never_a_panic(page in page(), flips in vec((any::<u16>(), any::<u8>()), 1..6)) {
+            let mut columns = zstd_safe_plain(&page.encode().unwrap());
+            for (at, value) in flips {
+                let at = at as usize % columns.len();
+                columns[at] = value;
+            }
+            let mut stored = Vec::with_capacity(zstd_safe::compress_bound(columns.len()));
+            zstd_safe::compress(&mut stored, &columns, 1).unwrap();
+            let _ = Page::decode(&stored);
+        }
+
+        #[test]
+        fn any_bytes_are_an_error_and_never_a_panic(bytes in vec(any::<u8>(), 0..200)) {
+            prop_assert!(Page::decode(&bytes).is_err());
+        }
+    }
+
+    fn zstd_safe_plain(stored: &[u8]) -> Vec<u8> {
+        let mut plain = Vec::with_capacity(1 << 20);
+        zstd_safe::decompress(&mut plain, stored).unwrap();
+        plain
+    }
+}

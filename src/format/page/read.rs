@@ -1,0 +1,255 @@
+//! The records of a page from its columns: everything is checked, nothing is trusted.
+
+use super::{
+    super::{
+        digest::Digest,
+        entry::{self, Device, Entry, Kind, Owner, Run, Time},
+    },
+    *,
+};
+use std::sync::Arc;
+
+/// Takes a page apart. Every method gives `None` where the columns do not hold what they should.
+pub(super) struct Reader {
+    frames: Vec<FrameAt>,
+    owners: Vec<Owner>,
+    last: Last,
+    at: At,
+    c: Columns,
+}
+
+/// How far each column was read.
+#[derive(Default)]
+struct At {
+    path: usize,
+    size: usize,
+    map: usize,
+    link: usize,
+    device: usize,
+    xattr: usize,
+    digest: usize,
+    block_count: usize,
+    block: usize,
+    crc_count: usize,
+    crc: usize,
+    file: usize,
+    extent: usize,
+    state: usize,
+    from: usize,
+}
+
+impl Reader {
+    /// A reader at the first record; `None` if the frames do not fit the segments.
+    pub(super) fn new(c: Columns) -> Option<Self> {
+        let frames = decode_frames(&c)?;
+        let owner = |(uid, gid, user, group): &(u32, u32, String, String)| Owner {
+            uid: *uid,
+            gid: *gid,
+            user: Arc::from(user.as_str()),
+            group: Arc::from(group.as_str()),
+        };
+        Some(Self { frames, owners: c.owners.iter().map(owner).collect(), last: Last::default(), at: At::default(), c })
+    }
+
+    /// All records.
+    ///
+    /// # Errors
+    /// [`Kind::Corrupt`](crate::error::Kind::Corrupt) if a column is too short, holds what cannot be, or the order is wrong.
+    pub(super) fn page(mut self) -> Result<Page> {
+        let count = self.c.kinds.len();
+        let mut records: Vec<Record> = Vec::new();
+        for index in 0..count {
+            let record = self.record(index).ok_or_else(|| damaged("a column is too short or holds what cannot be"))?;
+            if records.last().is_some_and(|before| entry::order(&before.entry.path, &record.entry.path).is_ge()) {
+                return Err(damaged("its entries are out of order"));
+            }
+            records.push(record);
+        }
+        if let Some(last) = records.last_mut() {
+            last.more = self.c.more;
+        }
+        Ok(Page { segments: self.c.segments, records })
+    }
+
+    fn record(&mut self, index: usize) -> Option<Record> {
+        let path = text(&self.c.paths, &mut self.at.path)?;
+        if !entry::is_safe(&path) {
+            return None;
+        }
+        let mtime = time(&mut self.last.mtime, &self.c.mtimes, &self.c.mtime_nanos, index)?;
+        let ctime = time(&mut self.last.ctime, &self.c.ctimes, &self.c.ctime_nanos, index)?;
+        self.last.inode = self.last.inode.wrapping_add(*self.c.inodes.get(index)? as u64);
+        let kind = self.kind(*self.c.kinds.get(index)?)?;
+        let extents = if matches!(kind, Kind::File { .. }) { self.extents()? } else { Vec::new() };
+        let entry = Entry {
+            path,
+            kind,
+            mode: *self.c.modes.get(index)? & 0o7777,
+            owner: self.owners.get(*self.c.owner.get(index)? as usize)?.clone(),
+            mtime,
+            ctime,
+            inode: self.last.inode,
+            xattrs: self.xattrs(index as u32),
+        };
+        Some(Record {
+            entry,
+            state: self.state(index as u32)?,
+            digest: self.digest(index)?,
+            blocks: self.blocks(index as u32)?,
+            crcs: self.crcs(index as u32)?,
+            extents,
+            from: self.from(index as u32),
+            more: false,
+        })
+    }
+
+    fn kind(&mut self, kind: u8) -> Option<Kind> {
+        Some(match kind {
+            FILE => Kind::File { size: next(&self.c.sizes, &mut self.at.size)?, map: None },
+            SPARSE => {
+                let size = next(&self.c.sizes, &mut self.at.size)?;
+                Kind::File { size, map: Some(self.map(size)?) }
+            }
+            DIRECTORY => Kind::Directory,
+            SYMLINK => Kind::Symlink(text(&self.c.links, &mut self.at.link)?),
+            HARD_LINK => Kind::HardLink(text(&self.c.links, &mut self.at.link).filter(|path| entry::is_safe(path))?),
+            FIFO => Kind::Fifo,
+            CHAR_DEVICE => Kind::CharDevice(self.device()?),
+            BLOCK_DEVICE => Kind::BlockDevice(self.device()?),
+            SOCKET => Kind::Socket,
+            _ => return None,
+        })
+    }
+
+    fn map(&mut self, size: u64) -> Option<Arc<[Run]>> {
+        let count = next(&self.c.maps, &mut self.at.map)?;
+        let (mut runs, mut end) = (Vec::new(), 0u64);
+        for _ in 0..count {
+            let offset = end.checked_add(next(&self.c.maps, &mut self.at.map)?)?;
+            let len = next(&self.c.maps, &mut self.at.map)?;
+            end = offset.checked_add(len)?;
+            runs.push(Run { offset, len });
+        }
+        (end <= size).then(|| runs.into())
+    }
+
+    fn device(&mut self) -> Option<Device> {
+        let (major, minor) = next(&self.c.devices, &mut self.at.device)?;
+        Some(Device { major, minor })
+    }
+
+    fn xattrs(&mut self, index: u32) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let mine = self.c.xattrs[self.at.xattr..].iter().take_while(|(record, ..)| *record == index);
+        let mine: Vec<_> = mine.map(|(_, name, value)| (name.to_vec(), value.to_vec())).collect();
+        self.at.xattr += mine.len();
+        mine
+    }
+
+    fn digest(&mut self, index: usize) -> Option<Option<Digest>> {
+        let mut take = |len: usize| {
+            let bytes = self.c.digests.get(self.at.digest..self.at.digest.checked_add(len)?)?;
+            self.at.digest += len;
+            Some(bytes)
+        };
+        Some(match *self.c.digest_kinds.get(index)? {
+            0 => None,
+            1 => Some(Digest::Blake3(take(32)?.try_into().ok()?)),
+            2 => Some(Digest::Crc32c(u32::from_le_bytes(take(4)?.try_into().ok()?))),
+            _ => return None,
+        })
+    }
+
+    fn blocks(&mut self, index: u32) -> Option<Vec<[u8; BLOCK_DIGEST_BYTES]>> {
+        let count = match self.c.block_counts.get(self.at.block_count) {
+            Some((record, count)) if *record == index => *count as usize,
+            _ => return Some(Vec::new()),
+        };
+        self.at.block_count += 1;
+        let end = self.at.block.checked_add(count.checked_mul(BLOCK_DIGEST_BYTES)?)?;
+        let bytes = self.c.blocks.get(self.at.block..end)?;
+        self.at.block = end;
+        bytes.chunks_exact(BLOCK_DIGEST_BYTES).map(|block| block.try_into().ok()).collect()
+    }
+
+    fn crcs(&mut self, index: u32) -> Option<Vec<u32>> {
+        let count = match self.c.crc_counts.get(self.at.crc_count) {
+            Some((record, count)) if *record == index => *count as usize,
+            _ => return Some(Vec::new()),
+        };
+        self.at.crc_count += 1;
+        let crcs = self.c.crcs.get(self.at.crc..self.at.crc.checked_add(count)?)?;
+        self.at.crc += count;
+        Some(crcs.to_vec())
+    }
+
+    fn extents(&mut self) -> Option<Vec<Extent>> {
+        let count = next(&self.c.extent_counts, &mut self.at.file)?;
+        (0..count).map(|_| self.extent()).collect()
+    }
+
+    fn extent(&mut self) -> Option<Extent> {
+        let at = self.at.extent;
+        self.last.frame = self.last.frame.wrapping_add(*self.c.extent_frames.get(at)? as u32);
+        let frame = *self.frames.get(self.last.frame as usize)?;
+        let (inner, len) = (*self.c.extent_inner.get(at)?, *self.c.extent_lens.get(at)?);
+        self.at.extent += 1;
+        (inner.checked_add(len)? <= frame.plain_len).then_some(Extent { frame, inner, len })
+    }
+
+    fn state(&mut self, index: u32) -> Option<State> {
+        let (state, reason) = match self.c.states.get(self.at.state) {
+            Some((record, state, reason)) if *record == index => (*state, reason),
+            _ => return Some(State::Whole),
+        };
+        self.at.state += 1;
+        Some(match state {
+            1 => State::Changed,
+            2 => State::Unreadable(reason.clone()),
+            3 => State::Vanished,
+            4 => State::Noted,
+            5 => State::BadPages(reason.split(' ').map(str::parse).collect::<Result<_, _>>().ok()?),
+            _ => return None,
+        })
+    }
+
+    fn from(&mut self, index: u32) -> u64 {
+        match self.c.from.get(self.at.from) {
+            Some((record, from)) if *record == index => {
+                self.at.from += 1;
+                *from
+            }
+            _ => 0,
+        }
+    }
+}
+
+fn decode_frames(c: &Columns) -> Option<Vec<FrameAt>> {
+    let mut offset = 0u64;
+    let mut frame = |i: usize| {
+        offset = offset.wrapping_add(*c.frame_offsets.get(i)? as u64);
+        let segment = *c.frame_segments.get(i)?;
+        ((segment as usize) < c.segments.len()).then_some(())?;
+        Some(FrameAt { segment, offset, stored_len: *c.frame_stored.get(i)?, plain_len: *c.frame_plain.get(i)? })
+    };
+    (0..c.frame_segments.len()).map(&mut frame).collect()
+}
+
+fn time(last: &mut i64, seconds: &[i64], nanos: &[u32], index: usize) -> Option<Time> {
+    *last = last.wrapping_add(*seconds.get(index)?);
+    let nanos = *nanos.get(index)?;
+    (nanos < 1_000_000_000).then_some(Time { seconds: *last, nanos })
+}
+
+fn next<T: Copy>(column: &[T], at: &mut usize) -> Option<T> {
+    let value = *column.get(*at)?;
+    *at += 1;
+    Some(value)
+}
+
+/// The bytes up to the next NUL, which is passed over.
+fn text(column: &[u8], at: &mut usize) -> Option<Vec<u8>> {
+    let rest = column.get(*at..)?;
+    let len = rest.iter().position(|c| *c == 0)?;
+    *at += len + 1;
+    Some(rest[..len].to_vec())
+}

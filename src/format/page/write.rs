@@ -1,0 +1,147 @@
+//! A page from its records: the columns, with differences instead of values where those are smaller.
+
+use super::{
+    super::{
+        digest::Digest,
+        entry::{Kind, Owner, Run},
+    },
+    *,
+};
+use std::collections::HashMap;
+
+/// Puts a page together, record by record in archive order.
+#[derive(Default)]
+pub(super) struct Writer {
+    pub(super) columns: Columns,
+    owners: HashMap<Owner, u32>,
+    frames: HashMap<FrameAt, u32>,
+    last: Last,
+}
+
+impl Writer {
+    /// Add a record, the `index`-th of the page.
+    pub(super) fn record(&mut self, index: u32, record: &Record) {
+        let (c, entry) = (&mut self.columns, &record.entry);
+        c.paths.extend_from_slice(&entry.path);
+        c.paths.push(0);
+        c.modes.push(entry.mode);
+        c.mtimes.push(entry.mtime.seconds.wrapping_sub(self.last.mtime));
+        c.mtime_nanos.push(entry.mtime.nanos);
+        c.ctimes.push(entry.ctime.seconds.wrapping_sub(self.last.ctime));
+        c.ctime_nanos.push(entry.ctime.nanos);
+        c.inodes.push(entry.inode.wrapping_sub(self.last.inode) as i64);
+        c.xattrs.extend(entry.xattrs.iter().map(|(k, v)| (index, k.clone().into(), v.clone().into())));
+        self.last = Last { mtime: entry.mtime.seconds, ctime: entry.ctime.seconds, inode: entry.inode, ..self.last };
+        self.owner(&entry.owner);
+        self.kind(&entry.kind);
+        self.state(index, record);
+        self.digest(index, record);
+        if matches!(entry.kind, Kind::File { .. }) {
+            self.columns.extent_counts.push(record.extents.len() as u32);
+            record.extents.iter().for_each(|extent| self.extent(extent));
+        }
+    }
+
+    fn owner(&mut self, owner: &Owner) {
+        let next = self.owners.len() as u32;
+        let index = *self.owners.entry(owner.clone()).or_insert(next);
+        if index == next {
+            let row = (owner.uid, owner.gid, owner.user.to_string(), owner.group.to_string());
+            self.columns.owners.push(row);
+        }
+        self.columns.owner.push(index);
+    }
+
+    fn kind(&mut self, kind: &Kind) {
+        let c = &mut self.columns;
+        c.kinds.push(match kind {
+            Kind::File { map: None, .. } => FILE,
+            Kind::File { .. } => SPARSE,
+            Kind::Directory => DIRECTORY,
+            Kind::Symlink(_) => SYMLINK,
+            Kind::HardLink(_) => HARD_LINK,
+            Kind::Fifo => FIFO,
+            Kind::CharDevice(_) => CHAR_DEVICE,
+            Kind::BlockDevice(_) => BLOCK_DEVICE,
+            Kind::Socket => SOCKET,
+        });
+        match kind {
+            Kind::File { size, map } => {
+                c.sizes.push(*size);
+                map.iter().for_each(|map| encode_map(map, &mut c.maps));
+            }
+            Kind::Symlink(target) | Kind::HardLink(target) => {
+                c.links.extend_from_slice(target);
+                c.links.push(0);
+            }
+            Kind::CharDevice(device) | Kind::BlockDevice(device) => c.devices.push((device.major, device.minor)),
+            Kind::Directory | Kind::Fifo | Kind::Socket => {}
+        }
+    }
+
+    fn state(&mut self, index: u32, record: &Record) {
+        let (state, reason) = match &record.state {
+            State::Whole => (0, String::new()),
+            State::Changed => (1, String::new()),
+            State::Unreadable(reason) => (2, reason.clone()),
+            State::Vanished => (3, String::new()),
+            State::Noted => (4, String::new()),
+            State::BadPages(pages) => (5, pages.iter().map(u32::to_string).collect::<Vec<_>>().join(" ")),
+        };
+        if state > 0 {
+            self.columns.states.push((index, state, reason));
+        }
+        if record.from > 0 {
+            self.columns.from.push((index, record.from));
+        }
+        self.columns.more = record.more;
+    }
+
+    fn digest(&mut self, index: u32, record: &Record) {
+        let c = &mut self.columns;
+        c.digest_kinds.push(match record.digest {
+            None => 0,
+            Some(Digest::Blake3(_)) => 1,
+            Some(Digest::Crc32c(_)) => 2,
+        });
+        match record.digest {
+            None => {}
+            Some(Digest::Blake3(bytes)) => c.digests.extend_from_slice(&bytes),
+            Some(Digest::Crc32c(value)) => c.digests.extend_from_slice(&value.to_le_bytes()),
+        }
+        if !record.blocks.is_empty() {
+            c.block_counts.push((index, record.blocks.len() as u32));
+            record.blocks.iter().for_each(|block| c.blocks.extend_from_slice(block));
+        }
+        if !record.crcs.is_empty() {
+            c.crc_counts.push((index, record.crcs.len() as u32));
+            c.crcs.extend(&record.crcs);
+        }
+    }
+
+    fn extent(&mut self, extent: &Extent) {
+        let next = self.frames.len() as u32;
+        let index = *self.frames.entry(extent.frame).or_insert(next);
+        let c = &mut self.columns;
+        if index == next {
+            c.frame_segments.push(extent.frame.segment);
+            c.frame_offsets.push(extent.frame.offset.wrapping_sub(self.last.offset) as i64);
+            c.frame_stored.push(extent.frame.stored_len);
+            c.frame_plain.push(extent.frame.plain_len);
+            self.last.offset = extent.frame.offset;
+        }
+        c.extent_frames.push(index.wrapping_sub(self.last.frame) as i32);
+        c.extent_inner.push(extent.inner);
+        c.extent_lens.push(extent.len);
+        self.last.frame = index;
+    }
+}
+
+fn encode_map(map: &[Run], out: &mut Vec<u64>) {
+    out.push(map.len() as u64);
+    let mut end = 0;
+    for run in map {
+        out.extend([run.offset.wrapping_sub(end), run.len]);
+        end = run.offset + run.len;
+    }
+}
