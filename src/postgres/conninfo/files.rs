@@ -1,0 +1,137 @@
+//! The two files of libpq: services, and passwords.
+
+use super::{
+    Secret,
+    text::{self, Given},
+};
+use crate::error::{Error, Kind, Result};
+use std::{fs, io, os::unix::fs::MetadataExt, path::Path};
+
+/// What the first of `files` that knows the service says of it.
+///
+/// A file that is not there knows none.
+///
+/// # Errors
+/// [`Kind::NotFound`] if no file knows the service, [`Kind::Usage`] if a keyword is unknown.
+pub(super) fn service(name: &str, files: &[impl AsRef<Path>]) -> Result<Given> {
+    for file in files.iter().map(AsRef::as_ref) {
+        let text = match fs::read_to_string(file) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(Error::io(format!("could not read the service file {file:?}"), error)),
+        };
+        let found = section(name, &text).map_err(|error| error.detail(format!("in the service file {file:?}")))?;
+        if let Some(given) = found {
+            return Ok(given);
+        }
+    }
+    let looked: Vec<_> = files.iter().map(|file| format!("{:?}", file.as_ref())).collect();
+    Err(Error::new(Kind::NotFound, format!("there is no service {name:?} in {}", looked.join(" or "))))
+}
+
+/// The lines below `[name]`, up to the next section.
+fn section(name: &str, text: &str) -> Result<Option<Given>> {
+    let heading = format!("[{name}]");
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let mut lines = lines.skip_while(|line| *line != heading);
+    if lines.next().is_none() {
+        return Ok(None);
+    }
+    let mut given = Given::new();
+    for line in lines.take_while(|line| !line.starts_with('[')) {
+        let (key, value) = line
+            .split_once('=')
+            .ok_or_else(|| Error::new(Kind::Usage, format!("a line of service {name:?} has no \"=\"")))?;
+        match text::keyword(key.trim())? {
+            // As libpq: a service does not name another.
+            "service" | "servicefile" => {
+                return Err(Error::new(Kind::Usage, format!("service {name:?} names another service")));
+            }
+            // As libpq: the first of two counts.
+            key => given.entry(key).or_insert_with(|| value.trim().to_owned()),
+        };
+    }
+    Ok(Some(given))
+}
+
+/// The lines of a password file, or a line of warning why it is ignored.
+///
+/// As libpq: a file that is not there holds nothing; one that others may read is ignored with a warning.
+pub(super) fn passwords(file: &Path) -> Result<Vec<[String; 5]>, String> {
+    let Ok(meta) = fs::metadata(file) else { return Ok(Vec::new()) };
+    if !meta.is_file() {
+        return Err(format!("the password file {file:?} is ignored: it is no regular file"));
+    }
+    if meta.mode() & 0o077 != 0 {
+        return Err(format!("the password file {file:?} is ignored: others may read it; make it u=rw (0600)"));
+    }
+    let text = fs::read(file)
+        .map_err(|error| format!("the password file {file:?} is ignored: {}", crate::error::reason(&error)))?;
+    Ok(String::from_utf8_lossy(&text).lines().filter(|line| !line.starts_with('#')).filter_map(fields).collect())
+}
+
+/// `host:port:database:user:password`; a backslash takes the next character as it is.
+fn fields(line: &str) -> Option<[String; 5]> {
+    let (mut fields, mut at, mut chars) = (<[String; 5]>::default(), 0, line.chars());
+    while let Some(next) = chars.next() {
+        match next {
+            // An escaped star is no wildcard, and stays escaped until it is compared.
+            '\\' if chars.as_str().starts_with('*') && at < 4 => fields[at].push('\\'),
+            '\\' => fields[at].extend(chars.next()),
+            ':' if at < 4 => at += 1,
+            other => fields[at].push(other),
+        }
+    }
+    (at == 4).then_some(fields)
+}
+
+/// The password of the first line that fits.
+pub(super) fn password(lines: &[[String; 5]], wanted: [&str; 4], file: &Path) -> Option<Secret> {
+    let fits =
+        |line: &&[String; 5]| line.iter().zip(wanted).all(|(said, is)| said == "*" || said.replace("\\*", "*") == is);
+    let line = lines.iter().find(fits)?;
+    Some(Secret { text: line[4].clone(), from: format!("{file:?}") })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{fs::Permissions, os::unix::fs::PermissionsExt};
+
+    #[test]
+    fn a_service_ends_where_the_next_begins() {
+        let text = "# ours\nhost=no\n[a]\nhost=one\nport=1\nhost=two\n\n[b]\ndbname=x y\n";
+        let given = section("a", text).unwrap().unwrap();
+        assert_eq!(given, [("host", "one".to_owned()), ("port", "1".to_owned())].into());
+        assert_eq!(section("b", text).unwrap().unwrap()["dbname"], "x y");
+        assert_eq!(section("c", text).unwrap(), None);
+        assert!(section("d", "[d]\nservice=a").is_err());
+        assert_eq!(section("d", "[d]\nhots=a").unwrap_err().what, "there is no connection parameter \"hots\"");
+    }
+
+    #[test]
+    fn a_password_is_that_of_the_first_line_that_fits() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("pgpass");
+        let text = "#h:*:*:*:comment\nshort:line\nh:5432:db:me:on\\:e\\\\\nh:*:*:me:two:2\n*:*:*:\\*:star\n::1:*\n";
+        fs::write(&file, text).unwrap();
+        fs::set_permissions(&file, Permissions::from_mode(0o600)).unwrap();
+        let lines = passwords(&file).unwrap();
+        let of = |wanted| password(&lines, wanted, &file).map(|secret| secret.text);
+        assert_eq!(of(["h", "5432", "db", "me"]).unwrap(), "on:e\\");
+        assert_eq!(of(["h", "5433", "db", "me"]).unwrap(), "two:2");
+        assert_eq!(of(["h", "5433", "db", "you"]), None);
+        assert_eq!(of(["h", "5433", "db", "*"]).unwrap(), "star");
+    }
+
+    #[test]
+    fn a_password_file_that_others_may_read_is_ignored_with_a_warning() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("pgpass");
+        assert_eq!(passwords(&file).unwrap().len(), 0);
+        fs::write(&file, "*:*:*:*:x\n").unwrap();
+        fs::set_permissions(&file, Permissions::from_mode(0o640)).unwrap();
+        assert!(passwords(&file).unwrap_err().contains("others may read it"));
+        assert!(passwords(dir.path()).unwrap_err().contains("no regular file"));
+    }
+}

@@ -1,0 +1,275 @@
+//! Connection strings: URLs, and keywords with values.
+//!
+//! No error repeats the string: it may hold a password.
+
+use crate::error::{Error, Kind, Result};
+use std::collections::BTreeMap;
+
+/// What is given, by keyword. Never printed.
+pub(super) type Given = BTreeMap<&'static str, String>;
+
+/// What becomes of a keyword.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Use {
+    Honoured,
+    /// Changes nothing that a backup could notice.
+    Ignored,
+    /// Asks for a check that is not made: to ignore it would be to trust more than the user does.
+    Refused,
+}
+use Use::{Honoured, Ignored, Refused};
+
+/// The keywords of libpq 18, the variable of the environment for each, and what becomes of it here.
+pub(super) const KEYWORDS: [(&str, &str, Use); 51] = [
+    ("application_name", "PGAPPNAME", Honoured),
+    ("channel_binding", "PGCHANNELBINDING", Honoured),
+    ("client_encoding", "PGCLIENTENCODING", Ignored),
+    ("connect_timeout", "PGCONNECT_TIMEOUT", Honoured),
+    ("dbname", "PGDATABASE", Honoured),
+    ("fallback_application_name", "", Ignored),
+    ("gssdelegation", "PGGSSDELEGATION", Ignored),
+    ("gssencmode", "PGGSSENCMODE", Honoured),
+    ("gsslib", "PGGSSLIB", Ignored),
+    ("host", "PGHOST", Honoured),
+    ("hostaddr", "PGHOSTADDR", Honoured),
+    ("keepalives", "", Honoured),
+    ("keepalives_count", "", Honoured),
+    ("keepalives_idle", "", Honoured),
+    ("keepalives_interval", "", Honoured),
+    ("krbsrvname", "PGKRBSRVNAME", Ignored),
+    ("load_balance_hosts", "PGLOADBALANCEHOSTS", Ignored),
+    ("max_protocol_version", "PGMAXPROTOCOLVERSION", Ignored),
+    ("min_protocol_version", "PGMINPROTOCOLVERSION", Ignored),
+    ("oauth_client_id", "", Ignored),
+    ("oauth_client_secret", "", Ignored),
+    ("oauth_issuer", "", Ignored),
+    ("oauth_scope", "", Ignored),
+    ("options", "PGOPTIONS", Honoured),
+    ("passfile", "PGPASSFILE", Honoured),
+    ("password", "PGPASSWORD", Honoured),
+    ("port", "PGPORT", Honoured),
+    ("replication", "", Ignored),
+    ("require_auth", "PGREQUIREAUTH", Refused),
+    ("requirepeer", "PGREQUIREPEER", Refused),
+    ("scram_client_key", "", Ignored),
+    ("scram_server_key", "", Ignored),
+    ("service", "PGSERVICE", Honoured),
+    ("servicefile", "PGSERVICEFILE", Honoured),
+    ("ssl_max_protocol_version", "PGSSLMAXPROTOCOLVERSION", Ignored),
+    ("ssl_min_protocol_version", "PGSSLMINPROTOCOLVERSION", Refused),
+    ("sslcert", "PGSSLCERT", Honoured),
+    ("sslcertmode", "PGSSLCERTMODE", Refused),
+    ("sslcompression", "PGSSLCOMPRESSION", Ignored),
+    ("sslcrl", "PGSSLCRL", Refused),
+    ("sslcrldir", "PGSSLCRLDIR", Refused),
+    ("sslkey", "PGSSLKEY", Honoured),
+    ("sslkeylogfile", "", Ignored),
+    ("sslmode", "PGSSLMODE", Honoured),
+    ("sslnegotiation", "PGSSLNEGOTIATION", Honoured),
+    ("sslpassword", "", Refused),
+    ("sslrootcert", "PGSSLROOTCERT", Honoured),
+    ("sslsni", "PGSSLSNI", Ignored),
+    ("target_session_attrs", "PGTARGETSESSIONATTRS", Honoured),
+    ("tcp_user_timeout", "", Honoured),
+    ("user", "PGUSER", Honoured),
+];
+
+/// The keyword as the table has it.
+///
+/// # Errors
+/// [`Kind::Usage`] with the name if it is none, [`Kind::Unsupported`] if it is refused.
+pub(super) fn keyword(name: &str) -> Result<&'static str> {
+    match KEYWORDS.iter().find(|(known, ..)| *known == name) {
+        Some((known, _, Refused)) => {
+            Err(Error::new(Kind::Unsupported, format!("cannot honour the connection parameter {known:?}"))
+                .hint("leave it out, if the connection may do without"))
+        }
+        Some((known, ..)) => Ok(known),
+        None => Err(Error::new(Kind::Usage, format!("there is no connection parameter {name:?}"))),
+    }
+}
+
+/// What a URL or a string of keywords says.
+///
+/// # Errors
+/// [`Kind::Usage`] if it is neither, or a keyword is unknown.
+pub(super) fn parse(text: &str) -> Result<Given> {
+    match text.strip_prefix("postgresql://").or_else(|| text.strip_prefix("postgres://")) {
+        Some(rest) => url(rest),
+        None => pairs(text),
+    }
+}
+
+fn unreadable(why: impl Into<String>) -> Error {
+    Error::new(Kind::Usage, "cannot read the connection string").because(why.into())
+}
+
+/// `[user[:password]@][host[:port],…][/dbname][?keyword=value&…]`, each part percent-encoded.
+fn url(rest: &str) -> Result<Given> {
+    let mut given = Given::new();
+    // As libpq: a password may hold a "?", but a "/" only as %2F.
+    let rest = match rest.find(['@', '/']) {
+        Some(at) if rest[at..].starts_with('@') => {
+            let (user, password) = rest[..at].split_once(':').unwrap_or((&rest[..at], ""));
+            put(&mut given, "user", decoded(user)?);
+            put(&mut given, "password", decoded(password)?);
+            &rest[at + 1..]
+        }
+        _ => rest,
+    };
+    let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let (hosts, dbname) = rest.split_once('/').unwrap_or((rest, ""));
+    authority(&mut given, hosts)?;
+    put(&mut given, "dbname", decoded(dbname)?);
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        let (name, value) = pair.split_once('=').ok_or_else(|| unreadable("a parameter of the URL has no \"=\""))?;
+        match (&*decoded(name)?, decoded(value)?) {
+            ("ssl", value) if value == "true" => given.insert("sslmode", "require".into()),
+            (name, value) => given.insert(keyword(name)?, value),
+        };
+    }
+    Ok(given)
+}
+
+fn put(given: &mut Given, name: &'static str, value: String) {
+    if !value.is_empty() {
+        given.insert(name, value);
+    }
+}
+
+fn authority(given: &mut Given, hosts: &str) -> Result<()> {
+    let (mut names, mut ports) = (Vec::new(), Vec::new());
+    for host in hosts.split(',') {
+        let (name, port) = match host.strip_prefix('[').map(|host| host.split_once(']')) {
+            Some(Some((name, ""))) => (name, ""),
+            Some(Some((name, port))) if port.starts_with(':') => (name, &port[1..]),
+            Some(_) => return Err(unreadable("a \"[\" begins an address that \"]\" does not end")),
+            None => host.split_once(':').unwrap_or((host, "")),
+        };
+        names.push(decoded(name)?);
+        ports.push(decoded(port)?);
+    }
+    if names.iter().any(|name| !name.is_empty()) || names.len() > 1 {
+        given.insert("host", names.join(","));
+    }
+    if ports.iter().any(|port| !port.is_empty()) {
+        given.insert("port", ports.join(","));
+    }
+    Ok(())
+}
+
+fn decoded(text: &str) -> Result<String> {
+    let (mut bytes, mut rest) = (Vec::with_capacity(text.len()), text.as_bytes());
+    while let Some((&first, tail)) = rest.split_first() {
+        if first != b'%' {
+            bytes.push(first);
+            rest = tail;
+            continue;
+        }
+        let digit = |at: usize| tail.get(at).and_then(|&digit| char::from(digit).to_digit(16));
+        match digit(0).zip(digit(1)) {
+            Some((high, low)) if high + low > 0 => bytes.push((high * 16 + low) as u8),
+            _ => return Err(unreadable("a \"%\" is not followed by two hexadecimal digits")),
+        }
+        rest = &tail[2..];
+    }
+    String::from_utf8(bytes).map_err(|_| unreadable("what \"%\" encodes is not UTF-8"))
+}
+
+/// `keyword = value …`: a value with spaces stands in single quotes; a backslash takes the next character as it is.
+fn pairs(text: &str) -> Result<Given> {
+    let (mut given, mut rest) = (Given::new(), text.trim_start());
+    while !rest.is_empty() {
+        let (name, tail) = rest.split_once('=').ok_or_else(|| unreadable("there is a word without \"=\""))?;
+        let name = name.trim_end();
+        if name.contains(char::is_whitespace) {
+            return Err(unreadable("there is a word without \"=\""));
+        }
+        let (value, tail) = value(tail.trim_start())?;
+        given.insert(keyword(name)?, value);
+        rest = tail.trim_start();
+    }
+    Ok(given)
+}
+
+/// The value at the start of `text`, and what follows it.
+fn value(text: &str) -> Result<(String, &str)> {
+    let quoted = text.starts_with('\'');
+    let (mut value, mut chars) = (String::new(), text[usize::from(quoted)..].chars());
+    loop {
+        match chars.next() {
+            Some('\\') => value.extend(chars.next()),
+            // Two quotes are one, as in SQL; libpq refuses them.
+            Some('\'') if quoted && chars.as_str().starts_with('\'') => value.extend(chars.next()),
+            Some('\'') if quoted => return Ok((value, chars.as_str())),
+            Some(space) if !quoted && space.is_whitespace() => return Ok((value, chars.as_str())),
+            Some(other) => value.push(other),
+            None if quoted => return Err(unreadable("a quote is not closed")),
+            None => return Ok((value, "")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(text: &str) -> Vec<(&'static str, String)> {
+        parse(text).unwrap().into_iter().collect()
+    }
+
+    fn is(text: &str, wanted: &[(&str, &str)]) {
+        let found = said(text);
+        let found: Vec<_> = found.iter().map(|(name, value)| (*name, &**value)).collect();
+        assert_eq!(found, wanted, "{text}");
+    }
+
+    #[test]
+    fn a_url_is_read_as_libpq_reads_it() {
+        is("postgres://", &[]);
+        is("postgresql://host", &[("host", "host")]);
+        is("postgres:///db", &[("dbname", "db")]);
+        is(
+            "postgres://me:p%40s%2Fs?x@db.example:6432/my%20db",
+            &[("dbname", "my db"), ("host", "db.example"), ("password", "p@s/s?x"), ("port", "6432"), ("user", "me")],
+        );
+        is("postgres://[::1]:5433,b,c:1/", &[("host", "::1,b,c"), ("port", "5433,,1")]);
+        is("postgres://%2Fvar%2Frun:5433/x", &[("dbname", "x"), ("host", "/var/run"), ("port", "5433")]);
+        is(
+            "postgres:///x?host=/tmp&sslmode=verify-full&ssl=true",
+            &[("dbname", "x"), ("host", "/tmp"), ("sslmode", "require")],
+        );
+        is("postgres://me@/x", &[("dbname", "x"), ("user", "me")]);
+    }
+
+    #[test]
+    fn keywords_are_read_as_libpq_reads_them() {
+        is("", &[]);
+        is("  host=a   port = 1 ", &[("host", "a"), ("port", "1")]);
+        is(r"password='it''s'", &[("password", "it's")]);
+        is(r"password='a b\'c\\d' user=x", &[("password", r"a b'c\d"), ("user", "x")]);
+        is(r"password=a\ b\'c dbname=''", &[("dbname", ""), ("password", "a b'c")]);
+        is("host=a host=b", &[("host", "b")]);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_refused_without_a_word_of_it() {
+        for text in [
+            "postgres://u:secret%4@h",
+            "postgres://u:secret%00@h",
+            "postgres://u:secret%ff@h",
+            "postgres://u:secret@[::1/x",
+            "postgres://u:secret@h?host",
+            "secret",
+            "password='secret",
+            "password=secret x",
+        ] {
+            let error = parse(text).unwrap_err();
+            assert_eq!(error.kind, Kind::Usage);
+            assert!(!format!("{error:?}").contains("secret"), "{error:?}");
+        }
+        assert_eq!(parse("hots=a").unwrap_err().what, "there is no connection parameter \"hots\"");
+        assert_eq!(parse("postgres://a?hots=a").unwrap_err().what, "there is no connection parameter \"hots\"");
+        assert_eq!(parse("sslcrl=a").unwrap_err().kind, Kind::Unsupported);
+    }
+}

@@ -1,0 +1,266 @@
+//! The session that a backup of a running cluster lives in.
+//!
+//! One session starts the backup and ends it; if it is lost between the two, the backup is void (rule 2). So it waits for
+//! ever, says when it is gone, and takes the slot that holds its WAL with it. What is copied meanwhile is not its business.
+
+mod facts;
+mod held;
+mod reach;
+
+pub use facts::Facts;
+pub use held::Held;
+
+use super::{conninfo::Params, lsn::Lsn};
+use crate::error::{Error, Kind, Result};
+use postgres::{
+    Client, Row,
+    types::{ToSql, Type},
+};
+use std::hash::{BuildHasher, Hasher, RandomState};
+
+/// A connection to a server that is known to be new enough.
+pub struct Session {
+    client: Client,
+    /// Where the server is, for messages.
+    place: String,
+    version: u32,
+    /// What must not change until the end: is it a standby, and which of its processes serves us?
+    standby: bool,
+    process: i32,
+    /// The slot that holds WAL, if there is one.
+    slot: Option<String>,
+}
+
+/// What the server said at the end of a backup.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stopped {
+    /// Recovery is consistent here. The last segment it needs holds the byte before.
+    pub lsn: Lsn,
+    /// The file `backup_label`, byte for byte (rule 7).
+    pub backup_label: Vec<u8>,
+    /// The file `tablespace_map`, byte for byte; empty if there is to be none.
+    pub tablespace_map: Vec<u8>,
+    /// The timeline that the backup began on.
+    pub start_timeline: u32,
+    /// The timeline that it ended on; another one only on a standby whose primary was replaced.
+    pub timeline: u32,
+}
+
+/// What the server's archiver says.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Archived {
+    /// Is everything up to the segment that was asked for in the archive?
+    pub done: bool,
+    /// The last file it has archived.
+    pub last: Option<String>,
+    /// The file that it fails to archive now.
+    pub failing: Option<String>,
+}
+
+impl Session {
+    /// The first server that answers and will do, with settings that let a session wait for hours.
+    ///
+    /// # Errors
+    /// [`Kind::Permission`] if the server refuses the user, [`Kind::Unreachable`] if none can be reached now,
+    /// [`Kind::Unsupported`] if it is older than 13. No error holds the password.
+    pub fn connect(params: &Params) -> Result<Self> {
+        reach::connect(params)
+    }
+
+    /// Was the server a standby when the session began? It still is, or the session is void.
+    pub fn standby(&self) -> bool {
+        self.standby
+    }
+
+    fn major(&self) -> u32 {
+        self.version / 10_000
+    }
+
+    /// Have the server keep its WAL from now on, until this session ends: a temporary slot.
+    ///
+    /// # Errors
+    /// [`Kind::Permission`] or [`Kind::Unsupported`] with what to change, if the server cannot.
+    pub fn hold_wal(&mut self) -> Result<()> {
+        let name = format!("fullbore_{}_{:08x}", std::process::id(), RandomState::new().build_hasher().finish() as u32);
+        let sql = "SELECT slot_name FROM pg_create_physical_replication_slot($1, true, true)";
+        self.row("could not create a replication slot", sql, &[(&name, Type::NAME)]).map_err(slot_hint)?;
+        self.slot = Some(name);
+        Ok(())
+    }
+
+    /// Tell the server that a backup begins, and get where recovery will begin.
+    ///
+    /// `fast` asks for a checkpoint at once; else this waits for a spread one, minutes (rule 3).
+    ///
+    /// # Errors
+    /// The server's, as when `full_page_writes` was off on a standby (rule 20); [`Kind::Unreachable`] if it is lost.
+    pub fn start(&mut self, label: &str, fast: bool) -> Result<Lsn> {
+        // Rule 1: the functions were renamed in 15; before, "false" asks for the kind of backup that 15 kept.
+        let sql = match self.major() {
+            15.. => "SELECT pg_backup_start($1, $2)::text",
+            _ => "SELECT pg_start_backup($1, $2, false)::text",
+        };
+        self.row("could not start the backup", sql, &[(&label, Type::TEXT), (&fast, Type::BOOL)])?
+            .get::<_, &str>(0)
+            .parse()
+    }
+
+    /// Tell the server that everything was copied, and get what a restore needs.
+    ///
+    /// Waits until the archive has all WAL if that is asked for; a standby waits only with `archive_mode = always`
+    /// (rule 26). The server refuses if it was promoted since (rule 28).
+    ///
+    /// # Errors
+    /// The server's; [`Kind::Unreachable`] if the session is lost, or WAL that was held is gone.
+    pub fn stop(&mut self, wait_for_archive: bool) -> Result<Stopped> {
+        self.alive()?;
+        self.still_held()?;
+        let call = match self.major() {
+            15.. => "pg_backup_stop($1)",
+            _ => "pg_stop_backup(false, $1)",
+        };
+        // As bytes: a path in the map may be in any encoding, and the server must not translate it.
+        let sql = format!(
+            "SELECT lsn::text, convert_to(labelfile, getdatabaseencoding()), \
+             convert_to(spcmapfile, getdatabaseencoding()) FROM {call}"
+        );
+        let row = self.row("could not end the backup", &sql, &[(&wait_for_archive, Type::BOOL)])?;
+        let (lsn, backup_label): (&str, Vec<u8>) = (row.get(0), row.get(1));
+        let start_timeline = start_timeline(&backup_label)
+            .ok_or_else(|| Error::new(Kind::Unsupported, "cannot find the timeline in the server's backup label"))?;
+        let timeline = if self.standby { self.timeline()?.max(start_timeline) } else { start_timeline };
+        let tablespace_map = row.get::<_, Option<Vec<u8>>>(2).unwrap_or_default();
+        Ok(Stopped { lsn: lsn.parse()?, backup_label, tablespace_map, start_timeline, timeline })
+    }
+
+    /// Is the session still the one it was?
+    ///
+    /// # Errors
+    /// [`Kind::Unreachable`] if it is lost, or the server was promoted (rule 28), or another of its processes serves us, as
+    /// behind a pool of connections.
+    pub fn alive(&mut self) -> Result<()> {
+        let row = self.row("could not ask the server", "SELECT pg_is_in_recovery(), pg_backend_pid()", &[])?;
+        if self.standby && !row.get::<_, bool>(0) {
+            return Err(void("the standby was promoted").hint("run it again, from the new primary or another standby"));
+        }
+        if row.get::<_, i32>(1) != self.process {
+            return Err(void("another process of the server answered")
+                .hint("connect to the server itself, not to a pool of connections"));
+        }
+        Ok(())
+    }
+
+    /// Does the archive have everything up to and including segment `last`?
+    ///
+    /// The archiver takes segments in the order of their names, so the last one speaks for those before it.
+    ///
+    /// # Errors
+    /// [`Kind::Unreachable`] if the session is lost.
+    pub fn archived(&mut self, last: &str) -> Result<Archived> {
+        let sql = "SELECT last_archived_wal, CASE WHEN last_failed_time > last_archived_time OR last_archived_time IS NULL \
+                   THEN last_failed_wal END FROM pg_stat_archiver";
+        let row = self.row("could not ask the archiver", sql, &[])?;
+        let (at, failing): (Option<String>, Option<String>) = (row.get(0), row.get(1));
+        // A history file sorts behind the segments of its timeline's parent, and a partial segment is not the segment.
+        let segment = |name: &&String| !name.ends_with(".history") && !name.ends_with(".partial");
+        let done = at.as_ref().filter(segment).is_some_and(|at| **at >= *last);
+        Ok(Archived { done, last: at, failing })
+    }
+
+    /// End the current WAL segment, so that it is archived, and get its name (rules 6 and 26).
+    ///
+    /// # Errors
+    /// [`Kind::Unsupported`] on a standby: only the primary can; [`Kind::Permission`].
+    pub fn switch_wal(&mut self) -> Result<String> {
+        if self.standby {
+            return Err(Error::new(Kind::Unsupported, "cannot end a WAL segment on a standby")
+                .hint("on the primary, run `SELECT pg_switch_wal()`"));
+        }
+        // A segment that nothing was written to is not ended, so something is.
+        let note = "SELECT pg_logical_emit_message(false, 'fullbore', 'switch')::text";
+        self.row("could not write to the WAL", note, &[])?;
+        Ok(self.row("could not end the WAL segment", "SELECT pg_walfile_name(pg_switch_wal())", &[])?.get(0))
+    }
+
+    /// The timeline that WAL is written or replayed on.
+    fn timeline(&mut self) -> Result<u32> {
+        // pg_control lags behind a promotion until the next checkpoint; the name of the current segment does not.
+        let sql = if self.standby {
+            "SELECT lpad(to_hex(greatest((SELECT timeline_id FROM pg_control_checkpoint()), \
+             (SELECT min_recovery_end_timeline FROM pg_control_recovery()))), 8, '0')"
+        } else {
+            "SELECT pg_walfile_name(pg_current_wal_insert_lsn())"
+        };
+        let name: String = self.row("could not ask for the timeline", sql, &[])?.get(0);
+        name.get(..8)
+            .and_then(|digits| u32::from_str_radix(digits, 16).ok())
+            .ok_or_else(|| Error::new(Kind::Unsupported, format!("{name:?} is no name of a WAL segment")))
+    }
+
+    /// The server drops what a slot holds once that exceeds `max_slot_wal_keep_size`.
+    fn still_held(&mut self) -> Result<()> {
+        let Some(slot) = self.slot.clone() else { return Ok(()) };
+        let sql = "SELECT coalesce((SELECT wal_status FROM pg_replication_slots WHERE slot_name = $1), 'lost')";
+        match self.row("could not ask for the replication slot", sql, &[(&slot, Type::NAME)])?.get::<_, &str>(0) {
+            "lost" => Err(void("the server has removed WAL that the backup needs")
+                .hint("raise max_slot_wal_keep_size, or take WAL from the archive")),
+            _ => Ok(()),
+        }
+    }
+
+    /// The one row of an answer.
+    fn row(&mut self, what: &str, sql: &str, params: &[(&(dyn ToSql + Sync), Type)]) -> Result<Row> {
+        let mut rows = self.rows(what, sql, params)?;
+        rows.pop().ok_or_else(|| Error::new(Kind::System, what).because("the server gave no row"))
+    }
+
+    fn rows(&mut self, what: &str, sql: &str, params: &[(&(dyn ToSql + Sync), Type)]) -> Result<Vec<Row>> {
+        match self.client.query_typed(sql, params) {
+            Ok(rows) => Ok(rows),
+            Err(error) if self.client.is_closed() => {
+                Err(void(&format!("the session with the server at {} was lost", self.place))
+                    .detail(reach::reason(&error))
+                    .hint("run it again"))
+            }
+            Err(error) => Err(reach::failed(what, &error)),
+        }
+    }
+}
+
+/// An error after which nothing that was copied is worth anything.
+fn void(why: &str) -> Error {
+    Error::new(Kind::Unreachable, "the backup is void").because(why)
+}
+
+/// What to change, by the server's reason.
+fn slot_hint(error: Error) -> Error {
+    let Some(why) = error.source.as_ref().map(ToString::to_string) else { return error };
+    let hint = match () {
+        () if error.kind == Kind::Permission => "the role needs REPLICATION: `ALTER ROLE … REPLICATION`",
+        () if why.contains("max_replication_slots") || why.contains("all replication slots are in use") => {
+            "raise max_replication_slots on the server, or drop a slot that nobody uses"
+        }
+        () if why.contains("wal_level") => "set wal_level = replica on the server",
+        () => return error,
+    };
+    Error { kind: if error.kind == Kind::Permission { error.kind } else { Kind::Unsupported }, ..error }.hint(hint)
+}
+
+/// The number in the line `START TIMELINE: 1`.
+fn start_timeline(label: &[u8]) -> Option<u32> {
+    let prefix = b"START TIMELINE: ";
+    let line = label.split(|&byte| byte == b'\n').find(|line| line.starts_with(prefix))?;
+    std::str::from_utf8(&line[prefix.len()..]).ok()?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_timeline_is_read_from_the_label() {
+        let label = b"START WAL LOCATION: 0/2000028 (file 000000010000000000000002)\nLABEL: x\nSTART TIMELINE: 26\n";
+        assert_eq!(start_timeline(label), Some(26));
+        assert_eq!(start_timeline(b"LABEL: START TIMELINE: 1\n"), None);
+    }
+}

@@ -1,0 +1,154 @@
+//! What a backup must know of a server before it begins, and whether the role may take one.
+
+use super::Session;
+use crate::{
+    error::{Error, Kind, Result},
+    format::root::{Database, Name, Tablespace},
+};
+use postgres::types::Type;
+use std::path::PathBuf;
+
+/// The newest version that was tried.
+const NEWEST: u32 = 18;
+
+/// What a backup must know of a server.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Facts {
+    /// As the server says it: `15.18 (Debian 15.18-0+deb12u1)`.
+    pub version: String,
+    /// `150018`.
+    pub version_number: u32,
+    /// `15`.
+    pub major: u32,
+    /// A line to show, if the version is newer than any that was tried.
+    pub warning: Option<String>,
+    /// Where it is; not known to a role that may not read all settings.
+    pub data_directory: Option<PathBuf>,
+    /// Identifies the cluster.
+    pub system_identifier: u64,
+    /// Is it a standby?
+    pub standby: bool,
+    /// Do its pages have checksums?
+    pub checksums: bool,
+    /// Bytes of a page.
+    pub block_bytes: u32,
+    /// Bytes of a WAL segment.
+    pub wal_segment_bytes: u64,
+    /// Is it on? If not, a primary turns it on during a backup, and a standby's backup fails (rule 20).
+    pub full_page_writes: bool,
+    /// Permissions of the data directory: 0o700 or 0o750.
+    pub data_directory_mode: u32,
+    /// The current timeline.
+    pub timeline: u32,
+    /// `off`, `on` or `always`.
+    pub archive_mode: String,
+    /// Those with a directory of their own outside the data directory, by number.
+    pub tablespaces: Vec<Tablespace>,
+    /// All databases, by number.
+    pub databases: Vec<Database>,
+    /// May the role create a slot, see [`Session::hold_wal`]?
+    pub may_hold_wal: bool,
+}
+
+const SETTINGS: &str = "SELECT current_setting('server_version'), \
+    (SELECT setting FROM pg_settings WHERE name = 'data_directory'), \
+    (SELECT system_identifier FROM pg_control_system()), \
+    (SELECT data_page_checksum_version FROM pg_control_init()) <> 0, \
+    current_setting('block_size')::int, \
+    (SELECT bytes_per_wal_segment FROM pg_control_init()), \
+    current_setting('full_page_writes')::bool, \
+    current_setting('data_directory_mode'), \
+    current_setting('archive_mode')";
+
+// A tablespace in pg_tblspc itself (allow_in_place_tablespaces) has a relative location, and is copied with the rest.
+const TABLESPACES: &str = "SELECT oid, spcname::text, convert_to(location, getdatabaseencoding()) \
+    FROM (SELECT oid, spcname, pg_tablespace_location(oid) AS location FROM pg_tablespace) AS all_of_them \
+    WHERE location LIKE '/%' ORDER BY oid";
+
+const DATABASES: &str = "SELECT oid, datname::text, datistemplate FROM pg_database ORDER BY oid";
+
+const ROLE: &str = "SELECT current_user::text, quote_ident(current_user), rolsuper, rolsuper OR rolreplication \
+    FROM pg_roles WHERE rolname = current_user";
+
+impl Session {
+    /// What a backup must know.
+    ///
+    /// # Errors
+    /// [`Kind::Permission`] with the statements to run, if the role may not take a backup.
+    pub fn facts(&mut self) -> Result<Facts> {
+        let may_hold_wal = self.may_back_up()?;
+        let row = self.row("could not ask the server for its settings", SETTINGS, &[])?;
+        let (major, standby) = (self.major(), self.standby);
+        let mode: String = row.get(7);
+        Ok(Facts {
+            version: row.get(0),
+            version_number: self.version,
+            major,
+            warning: (major > NEWEST).then(|| {
+                format!("PostgreSQL {major} is newer than any that fullbore was tried with, which is {NEWEST}")
+            }),
+            data_directory: row.get::<_, Option<String>>(1).map(PathBuf::from),
+            system_identifier: row.get::<_, i64>(2).cast_unsigned(),
+            standby,
+            checksums: row.get(3),
+            block_bytes: row.get::<_, i32>(4).cast_unsigned(),
+            wal_segment_bytes: u64::from(row.get::<_, i32>(5).cast_unsigned()),
+            full_page_writes: row.get(6),
+            data_directory_mode: u32::from_str_radix(&mode, 8)
+                .map_err(|_| Error::new(Kind::Unsupported, format!("cannot read data_directory_mode {mode:?}")))?,
+            timeline: self.timeline()?,
+            archive_mode: row.get(8),
+            tablespaces: self.tablespaces()?,
+            databases: self.databases()?,
+            may_hold_wal,
+        })
+    }
+
+    fn tablespaces(&mut self) -> Result<Vec<Tablespace>> {
+        let rows = self.rows("could not ask the server for its tablespaces", TABLESPACES, &[])?;
+        let tablespace = |row: postgres::Row| Tablespace {
+            oid: row.get(0),
+            name: row.get(1),
+            location: Name(row.get::<_, Vec<u8>>(2)),
+        };
+        Ok(rows.into_iter().map(tablespace).collect())
+    }
+
+    fn databases(&mut self) -> Result<Vec<Database>> {
+        let rows = self.rows("could not ask the server for its databases", DATABASES, &[])?;
+        let database = |row: postgres::Row| Database { oid: row.get(0), name: row.get(1), template: row.get(2) };
+        Ok(rows.into_iter().map(database).collect())
+    }
+
+    /// Fails unless the role may start and stop a backup; says whether it may create a slot.
+    fn may_back_up(&mut self) -> Result<bool> {
+        let needed = match self.major() {
+            15.. => ["pg_backup_start(text, boolean)", "pg_backup_stop(boolean)"],
+            _ => ["pg_start_backup(text, boolean, boolean)", "pg_stop_backup(boolean, boolean)"],
+        };
+        let role = self.row("could not ask the server for the role", ROLE, &[])?;
+        let (name, ident, superuser): (String, String, bool) = (role.get(0), role.get(1), role.get(2));
+        let mut missing = Vec::new();
+        for function in needed.iter().filter(|_| !superuser) {
+            let sql = "SELECT has_function_privilege($1, 'execute')";
+            let row = self.row("could not ask for a privilege", sql, &[(function, Type::TEXT)])?;
+            if !row.get::<_, bool>(0) {
+                missing.push(format!("GRANT EXECUTE ON FUNCTION pg_catalog.{function} TO {ident};"));
+            }
+        }
+        if missing.is_empty() {
+            return Ok(role.get(3));
+        }
+        // Also what it will want next: the place of the data directory, and a slot.
+        missing.extend([format!("GRANT pg_read_all_settings TO {ident};"), format!("ALTER ROLE {ident} REPLICATION;")]);
+        let error = Error::new(Kind::Permission, format!("the role {name:?} may not take a backup"));
+        Err(missing
+            .into_iter()
+            .fold(error, Error::detail)
+            .hint(format!("connect as a superuser, or have one run these in database {:?}", self.database()?)))
+    }
+
+    fn database(&mut self) -> Result<String> {
+        Ok(self.row("could not ask for the database", "SELECT current_database()::text", &[])?.get(0))
+    }
+}

@@ -1,0 +1,125 @@
+//! A session that is asked every second whether it is still there, while others copy.
+
+use super::{Session, void};
+use crate::error::{Error, Kind, Result};
+use std::{
+    sync::{
+        Arc, Mutex, OnceLock, PoisonError,
+        mpsc::{Receiver, RecvTimeoutError, Sender, channel},
+    },
+    thread,
+    time::Duration,
+};
+
+/// How often the server is asked (rule 2): what is copied after the session was lost is copied in vain.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// A session that threads share, and whose loss is noticed within seconds. Dropping it ends the session.
+pub struct Held {
+    shared: Arc<Shared>,
+    /// Dropped, it ends the thread that asks.
+    _stop: Sender<()>,
+}
+
+struct Shared {
+    /// None once it is lost or over.
+    session: Mutex<Option<Session>>,
+    lost: OnceLock<Loss>,
+}
+
+/// The parts of an error that can be given more than once.
+struct Loss {
+    why: String,
+    detail: Vec<String>,
+    hint: Option<String>,
+}
+
+impl Held {
+    /// Begin to ask.
+    ///
+    /// # Errors
+    /// If the system has no thread for it.
+    pub fn new(session: Session) -> Result<Self> {
+        let shared = Arc::new(Shared { session: Mutex::new(Some(session)), lost: OnceLock::new() });
+        let (stop, stopped) = channel();
+        let asked = Arc::clone(&shared);
+        thread::Builder::new()
+            .name("session".into())
+            .spawn(move || asked.ask_until(&stopped))
+            .map_err(|error| Error::io("could not start a thread", error))?;
+        Ok(Self { shared, _stop: stop })
+    }
+
+    /// Is the session still there, as far as was noticed? Costs one load, from any thread.
+    ///
+    /// # Errors
+    /// That the backup is void, and why; each time.
+    pub fn check(&self) -> Result<()> {
+        self.shared.check()
+    }
+
+    /// Run something in the session; meanwhile it is not asked, as its statements notice the loss themselves.
+    ///
+    /// # Errors
+    /// Those of `run`, or of [`Held::check`].
+    pub fn with<T>(&self, run: impl FnOnce(&mut Session) -> Result<T>) -> Result<T> {
+        self.shared.with(run)
+    }
+}
+
+impl Drop for Held {
+    /// Ends the session now, or, if the server is being asked, once it has answered.
+    fn drop(&mut self) {
+        if let Ok(mut session) = self.shared.session.try_lock() {
+            session.take();
+        }
+    }
+}
+
+impl Shared {
+    fn ask_until(&self, stopped: &Receiver<()>) {
+        while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(EVERY) {
+            // Of any other kind is, for one, that somebody has cancelled the question.
+            if let Err(error) = self.with(Session::alive)
+                && error.kind == Kind::Unreachable
+            {
+                self.lose(error);
+                return;
+            }
+        }
+    }
+
+    fn check(&self) -> Result<()> {
+        self.lost.get().map_or(Ok(()), |loss| Err(loss.error()))
+    }
+
+    fn with<T>(&self, run: impl FnOnce(&mut Session) -> Result<T>) -> Result<T> {
+        let mut session = self.session.lock().unwrap_or_else(PoisonError::into_inner);
+        self.check()?;
+        let Some(open) = session.as_mut() else { return Err(void("the session has ended")) };
+        let done = run(open);
+        if open.client.is_closed() {
+            session.take();
+            done.map_err(|error| self.lose(error))
+        } else {
+            done
+        }
+    }
+
+    /// Remember the first reason, and give it.
+    fn lose(&self, error: Error) -> Error {
+        self.lost.get_or_init(|| Loss::of(error)).error()
+    }
+}
+
+impl Loss {
+    fn of(error: Error) -> Self {
+        let why = error.source.map_or(error.what, |source| source.to_string());
+        Self { why, detail: error.detail, hint: error.hint.map(Into::into) }
+    }
+
+    fn error(&self) -> Error {
+        let error = Error { detail: self.detail.clone(), ..void(&self.why) };
+        self.hint.iter().cloned().fold(error, Error::hint)
+    }
+}

@@ -1,0 +1,238 @@
+//! How a server is reached: host by host, encrypted and not, as `sslmode` has it; and what its refusals mean.
+
+use super::Session;
+use crate::{
+    error::{Error, Kind, Result},
+    platform,
+    postgres::{
+        conninfo::{Binding, Host, Params, Place, SslMode, Wanted},
+        tls,
+    },
+};
+use postgres::{Client, Config, NoTls, config, error::SqlState};
+use std::{iter, sync::mpsc, thread, time::Duration};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+/// The first version whose backups can be taken without blocking others out and restored with checks.
+const OLDEST: u32 = 13;
+
+/// Rule 4, and no limits: a checkpoint or an archive may take hours. Those that a version lacks are left out.
+const SETTINGS: &str = "SELECT set_config(name, value, false) FROM (VALUES ('search_path', 'pg_catalog, pg_temp'), \
+    ('max_parallel_workers_per_gather', '0'), ('statement_timeout', '0'), ('lock_timeout', '0'), \
+    ('idle_in_transaction_session_timeout', '0'), ('idle_session_timeout', '0'), ('transaction_timeout', '0')) \
+    AS wanted (name, value) JOIN pg_catalog.pg_settings USING (name)";
+
+pub(super) fn connect(params: &Params) -> Result<Session> {
+    let rounds: &[Wanted] = match params.wanted {
+        Wanted::PreferStandby => &[Wanted::Standby, Wanted::Any],
+        _ => &[params.wanted],
+    };
+    let mut failures = Vec::new();
+    for wanted in rounds {
+        for host in &params.hosts {
+            match session(params, host).and_then(|session| suitable(session, *wanted)) {
+                Ok(session) => return Ok(session),
+                // As libpq: a server that was reached and refuses has the last word.
+                Err(error) if error.kind != Kind::Unreachable => return Err(error),
+                Err(error) => failures.push(error),
+            }
+        }
+    }
+    let mut failures = failures.into_iter();
+    let first = failures.next().unwrap_or_else(|| Error::new(Kind::Usage, "there is no host to connect to"));
+    let others: Vec<_> = failures.map(|error| error.line()).filter(|line| *line != first.line()).collect();
+    Err(others.into_iter().fold(first, Error::detail))
+}
+
+/// # Errors
+/// [`Kind::Unreachable`]: another host may do.
+fn suitable(session: Session, wanted: Wanted) -> Result<Session> {
+    let (is, fits) = match wanted {
+        Wanted::Primary => ("a standby", !session.standby),
+        Wanted::Standby => ("not a standby", session.standby),
+        Wanted::Any | Wanted::PreferStandby => return Ok(session),
+    };
+    if fits {
+        Ok(session)
+    } else {
+        Err(Error::new(Kind::Unreachable, format!("the server at {} is {is}", session.place)))
+    }
+}
+
+fn session(params: &Params, host: &Host) -> Result<Session> {
+    let (client, place) = (client(params, host)?, host.to_string());
+    let mut session = Session { client, place, version: 0, standby: false, process: 0, slot: None };
+    session.rows("could not change the settings of the session", SETTINGS, &[])?;
+    let sql = "SELECT current_setting('server_version_num')::int, pg_is_in_recovery(), pg_backend_pid()";
+    let row = session.row("could not ask the server for its version", sql, &[])?;
+    session.version = row.get::<_, i32>(0).unsigned_abs();
+    (session.standby, session.process) = (row.get(1), row.get(2));
+    match session.major() {
+        OLDEST.. => Ok(session),
+        old => Err(Error::new(Kind::Unsupported, format!("cannot back up PostgreSQL {old}"))
+            .hint("the oldest version that can be backed up is 13")),
+    }
+}
+
+/// The ways to try, each with the crate's word for it. A socket is never encrypted, as with libpq.
+fn ways(params: &Params, host: &Host) -> &'static [config::SslMode] {
+    use config::SslMode::{Disable, Prefer, Require};
+    match (&host.place, params.tls.mode) {
+        (Place::Socket(_), _) | (_, SslMode::Disable) => &[Disable],
+        (_, SslMode::Allow) => &[Disable, Require],
+        (_, SslMode::Prefer) => &[Prefer, Disable],
+        (_, SslMode::Require | SslMode::VerifyCa | SslMode::VerifyFull) => &[Require],
+    }
+}
+
+fn client(params: &Params, host: &Host) -> Result<Client> {
+    let mut first = None;
+    for way in ways(params, host) {
+        let mut config = config(params, host);
+        config.ssl_mode(*way);
+        let tls = (*way != config::SslMode::Disable).then(|| tls::connector(&params.tls)).transpose()?;
+        match within(params.connect_timeout, config, tls) {
+            Ok(client) => return Ok(client),
+            Err(failure) => {
+                let other_way_may_do = failure.other_way_may_do();
+                first = first.or(Some(failure));
+                if !other_way_may_do {
+                    break;
+                }
+            }
+        }
+    }
+    let what = format!("could not connect to the server at {host} as {:?}", params.user);
+    Err(match first {
+        Some(Failure::Server(error)) => explained(failed(&what, &error), &error, host),
+        Some(Failure::Late(limit)) => Error::new(Kind::Unreachable, what)
+            .because(format!("no answer within {} seconds, the connect_timeout", limit.as_secs())),
+        None => Error::new(Kind::Bug, what),
+    })
+}
+
+enum Failure {
+    Server(postgres::Error),
+    Late(Duration),
+}
+
+impl Failure {
+    /// An entry of pg_hba.conf may be for encrypted connections only, or for others only; or TLS itself failed.
+    fn other_way_may_do(&self) -> bool {
+        match self {
+            Self::Server(error) => match error.code() {
+                Some(code) => *code == SqlState::INVALID_AUTHORIZATION_SPECIFICATION,
+                None => error.to_string().contains("TLS"),
+            },
+            Self::Late(_) => false,
+        }
+    }
+}
+
+/// Connect, or give up. The crate's own limit ends when the socket is open, and a server can be silent after that.
+fn within(limit: Option<Duration>, config: Config, tls: Option<MakeRustlsConnect>) -> Result<Client, Failure> {
+    let connect = move || match tls {
+        Some(tls) => config.connect(tls),
+        None => config.connect(NoTls),
+    };
+    let Some(limit) = limit else { return connect().map_err(Failure::Server) };
+    let (done, answer) = mpsc::channel();
+    thread::spawn(move || done.send(connect()));
+    match answer.recv_timeout(limit) {
+        Ok(connected) => connected.map_err(Failure::Server),
+        Err(_) => Err(Failure::Late(limit)),
+    }
+}
+
+fn config(params: &Params, host: &Host) -> Config {
+    let mut config = Config::new();
+    config.user(&params.user).dbname(&params.dbname).application_name(&params.application_name).port(host.port);
+    match &host.place {
+        Place::Socket(dir) => config.host_path(dir),
+        Place::Network(name, address) => {
+            address.iter().for_each(|address| {
+                config.hostaddr(*address);
+            });
+            config.host(name)
+        }
+    };
+    if let Some(password) = &host.password {
+        config.password(&password.text);
+    }
+    if let Some(options) = &params.options {
+        config.options(options);
+    }
+    config.channel_binding(match params.tls.channel_binding {
+        Binding::Disable => config::ChannelBinding::Disable,
+        Binding::Prefer => config::ChannelBinding::Prefer,
+        Binding::Require => config::ChannelBinding::Require,
+    });
+    if params.tls.direct {
+        config.ssl_negotiation(config::SslNegotiation::Direct);
+    }
+    let keepalive = &params.keepalive;
+    config.keepalives(keepalive.wanted).keepalives_idle(keepalive.idle).keepalives_interval(keepalive.interval);
+    config.keepalives_retries(keepalive.count);
+    if !keepalive.user_timeout.is_zero() {
+        config.tcp_user_timeout(keepalive.user_timeout);
+    }
+    config.notice_callback(|notice| platform::debug(|| format!("server: {}", notice.message())));
+    config
+}
+
+/// The error with what to do about it.
+fn explained(error: Error, cause: &postgres::Error, host: &Host) -> Error {
+    let code = cause.code();
+    let hint = if code == Some(&SqlState::INVALID_PASSWORD) {
+        match &host.password {
+            Some(password) => format!("the password is from {}", password.from),
+            None => return error,
+        }
+    } else if code.is_none() && reason(cause).contains("password missing") {
+        "give one with PGPASSWORD, ~/.pgpass or the service file".into()
+    } else if code.is_none() && reason(cause).contains("NotValidForName") {
+        "the certificate is for another name; sslmode=verify-ca does not compare names".into()
+    } else if code == Some(&SqlState::INVALID_AUTHORIZATION_SPECIFICATION) {
+        "the server's pg_hba.conf decides who may connect from where".into()
+    } else {
+        return error;
+    };
+    error.hint(hint)
+}
+
+/// An error of the server, with its detail and its hint, or of the connection to it.
+pub(super) fn failed(what: &str, error: &postgres::Error) -> Error {
+    let failed = Error::new(kind(error), what).because(reason(error));
+    let Some(said) = error.as_db_error() else { return failed };
+    let failed = said.detail().into_iter().fold(failed, Error::detail);
+    match said.hint() {
+        Some(hint) => failed.hint(hint.trim_end_matches('.').to_owned()),
+        None => failed,
+    }
+}
+
+fn kind(error: &postgres::Error) -> Kind {
+    let Some(code) = error.code() else {
+        return if reason(error).contains("password missing") { Kind::Permission } else { Kind::Unreachable };
+    };
+    match code.code() {
+        "28000" | "28P01" | "42501" => Kind::Permission,
+        "53100" => Kind::Full,
+        // Starting up, shutting down, too many connections.
+        "57P01" | "57P02" | "57P03" | "53300" => Kind::Unreachable,
+        _ => Kind::System,
+    }
+}
+
+/// Why, in the words of the one who knows best: the server, or the innermost cause.
+pub(super) fn reason(error: &postgres::Error) -> String {
+    if let Some(said) = error.as_db_error() {
+        return said.message().to_owned();
+    }
+    let outer: &dyn std::error::Error = error;
+    let innermost = iter::successors(Some(outer), |error| error.source()).last().unwrap_or(outer);
+    match innermost.downcast_ref() {
+        Some(system) => crate::error::reason(system),
+        None => innermost.to_string(),
+    }
+}

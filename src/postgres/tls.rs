@@ -1,0 +1,189 @@
+//! Encrypted connections, and who the server must prove to be; the words and their meaning are libpq's.
+//!
+//! A certificate is checked against the roots whenever there are any, whatever the mode; the server's name only by
+//! `verify-full`. Unlike libpq: a root file that was named and is not there is an error in every mode; and a name must be
+//! among the certificate's alternative names, as its common name is not read.
+
+use super::conninfo::{Roots, SslMode, Tls};
+use crate::error::{Error, Kind, Result};
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
+    client::{
+        danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+        verify_server_cert_signed_by_trust_anchor, verify_server_name,
+    },
+    crypto::{self, CryptoProvider},
+    pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime, pem::PemObject},
+    server::ParsedCertificate,
+};
+use std::{
+    fs,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+/// Where systems keep the certificates that they trust, all in one file.
+const BUNDLES: [&str; 5] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+];
+
+/// What makes connections as encrypted as `tls` says.
+///
+/// # Errors
+/// If a file of certificates or keys cannot be read or others may read the key, and [`Kind::Usage`] if the mode verifies
+/// and there is nothing to verify with.
+pub fn connector(tls: &Tls) -> Result<MakeRustlsConnect> {
+    let provider = Arc::new(crypto::aws_lc_rs::default_provider());
+    let trusted = trusted(tls)?;
+    let verifier = Verifier { trusted, name_too: tls.mode == SslMode::VerifyFull, provider: Arc::clone(&provider) };
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| Error::new(Kind::Bug, "cannot set up TLS").because(error))?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(verifier));
+    let mut config = match &tls.identity {
+        None => config.with_no_client_auth(),
+        Some((cert, key)) => config
+            .with_client_auth_cert(certificates(cert)?, private_key(key)?)
+            .map_err(|error| Error::new(Kind::Usage, format!("cannot use {cert:?} with {key:?}")).because(error))?,
+    };
+    config.alpn_protocols = vec![b"postgresql".to_vec()];
+    Ok(MakeRustlsConnect::new(config))
+}
+
+/// The certificates that may sign the server's; none if nothing is checked.
+fn trusted(tls: &Tls) -> Result<Option<Trusted>> {
+    let file = match &tls.roots {
+        Roots::None if tls.mode >= SslMode::VerifyCa => {
+            return Err(Error::new(Kind::Usage, "there is no root certificate to verify the server with")
+                .hint("name one with sslrootcert=FILE, or say sslrootcert=system"));
+        }
+        Roots::None => return Ok(None),
+        Roots::System => system_bundle()?,
+        Roots::File(file) => file.clone(),
+    };
+    let certificates = certificates(&file)?;
+    let mut roots = RootCertStore::empty();
+    let (added, _) = roots.add_parsable_certificates(certificates.iter().cloned());
+    if added == 0 {
+        return Err(Error::corrupt(format!("there is no usable certificate in {file:?}")));
+    }
+    Ok(Some(Trusted { roots, certificates }))
+}
+
+fn system_bundle() -> Result<PathBuf> {
+    let named = std::env::var_os("SSL_CERT_FILE").map(PathBuf::from);
+    let mut files = named.into_iter().chain(BUNDLES.iter().map(PathBuf::from));
+    files.find(|file| file.exists()).ok_or_else(|| {
+        Error::new(Kind::NotFound, "cannot find the certificates that this system trusts")
+            .hint("name a file of them with SSL_CERT_FILE")
+    })
+}
+
+fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>> {
+    let text = fs::read(file).map_err(|error| Error::io(format!("could not read the certificate {file:?}"), error))?;
+    CertificateDer::pem_slice_iter(&text)
+        .collect::<std::result::Result<Vec<_>, _>>()
+        .map_err(|error| Error::corrupt(format!("cannot read the certificate {file:?}")).because(error))
+}
+
+/// As libpq: a key of our own must be ours alone; one of root's may be read by a group.
+fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>> {
+    let failed = |error| Error::io(format!("could not read the private key {file:?}"), error);
+    let meta = fs::metadata(file).map_err(failed)?;
+    let others = if meta.uid() == 0 { 0o027 } else { 0o077 };
+    if meta.mode() & others != 0 {
+        return Err(Error::new(Kind::Permission, format!("the private key {file:?} can be read by others"))
+            .hint("make it u=rw (0600), or u=rw,g=r (0640) if root owns it"));
+    }
+    PrivateKeyDer::from_pem_slice(&fs::read(file).map_err(failed)?).map_err(|error| {
+        Error::corrupt(format!("cannot read the private key {file:?}"))
+            .because(error)
+            .hint("an encrypted key cannot be used; `openssl pkey` takes the password off")
+    })
+}
+
+#[derive(Debug)]
+struct Trusted {
+    roots: RootCertStore,
+    certificates: Vec<CertificateDer<'static>>,
+}
+
+/// Checks a server's certificate as far as is wanted, and always that the server has its key.
+#[derive(Debug)]
+struct Verifier {
+    trusted: Option<Trusted>,
+    name_too: bool,
+    provider: Arc<CryptoProvider>,
+}
+
+impl Trusted {
+    fn verify(
+        &self,
+        cert: &ParsedCertificate<'_>,
+        der: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+        provider: &CryptoProvider,
+    ) -> std::result::Result<(), rustls::Error> {
+        use CertificateError::{Expired, ExpiredContext, NotValidYet, NotValidYetContext};
+        let algorithms = provider.signature_verification_algorithms.all;
+        match verify_server_cert_signed_by_trust_anchor(cert, &self.roots, intermediates, now, algorithms) {
+            Err(rustls::Error::InvalidCertificate(
+                error @ (Expired | ExpiredContext { .. } | NotValidYet | NotValidYetContext { .. }),
+            )) => Err(rustls::Error::InvalidCertificate(error)),
+            // `openssl req -x509` makes a certificate that is its own authority, which no chain may end in by the
+            // standard. That it was given as a root is more than a signature.
+            Err(_) if self.certificates.iter().any(|root| root == der) => Ok(()),
+            checked => checked,
+        }
+    }
+}
+
+impl ServerCertVerifier for Verifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> std::result::Result<ServerCertVerified, rustls::Error> {
+        if let Some(trusted) = &self.trusted {
+            let cert = ParsedCertificate::try_from(end_entity)?;
+            trusted.verify(&cert, end_entity, intermediates, now, &self.provider)?;
+            if self.name_too {
+                verify_server_name(&cert, server_name)?;
+            }
+        }
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> std::result::Result<HandshakeSignatureValid, rustls::Error> {
+        crypto::verify_tls12_signature(message, cert, signed, &self.provider.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> std::result::Result<HandshakeSignatureValid, rustls::Error> {
+        crypto::verify_tls13_signature(message, cert, signed, &self.provider.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
