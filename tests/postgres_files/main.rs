@@ -1,0 +1,10 @@
+//! What is known of PostgreSQL's files, held against a real cluster.
+//!
+//! Skipped where PostgreSQL is not installed.
+
+#![allow(missing_docs)]
+
+mod control;
+mod manifest;
+mod pages;
+mod server;

@@ -1,0 +1,75 @@
+//! Pages of a real cluster have the checksums that are computed here, and damage to them is found.
+
+use super::server::Cluster;
+use fullbore::postgres::{
+    pages::{Verdict, check},
+    relation::is_relation,
+};
+use std::{fs, path::Path};
+
+const PAGE: usize = 8192;
+
+/// Every file below `dir`, relative to `root`.
+fn files(root: &Path, dir: &Path, found: &mut Vec<String>) {
+    for entry in fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()) {
+        match fs::metadata(&entry).unwrap().is_dir() {
+            true => files(root, &entry, found),
+            false => found.push(entry.strip_prefix(root).unwrap().to_str().unwrap().to_owned()),
+        }
+    }
+}
+
+/// A stopped cluster with tables, indexes of all kinds, an unlogged table and a tablespace.
+fn filled() -> Option<Cluster> {
+    let cluster = Cluster::new(&["-k"])?;
+    let server = cluster.start("data").unwrap();
+    server.sql("create table t as select g, md5(g::text) m, int4range(g, g + 9) r from generate_series(1, 30000) g");
+    for index in ["btree (m)", "hash (g)", "gist (r)", "brin (g)", "gin (string_to_array(m, 'a'))", "spgist (m)"] {
+        server.sql(&format!("create index on t using {index}"));
+    }
+    server.sql("create unlogged table u as select * from t limit 100; delete from t where g % 3 = 0");
+    server.sql("vacuum analyze");
+    let space = cluster.path("space");
+    cluster.make(&space);
+    server.sql(&format!("create tablespace s location '{space}'"));
+    server.sql("create table v tablespace s as select * from t");
+    drop(server);
+    Some(cluster)
+}
+
+#[test]
+fn every_page_of_a_stopped_cluster_is_good_and_damage_is_found() {
+    let Some(cluster) = filled() else { return };
+    let (root, mut all, mut pages, mut empty, mut flips, mut missed) =
+        (cluster.path("data"), Vec::new(), 0, 0, 0u32, 0);
+    files(Path::new(&root), Path::new(&root), &mut all);
+    for path in &all {
+        let Some(first) = is_relation(path.as_bytes()) else { continue };
+        let mut bytes = fs::read(Path::new(&root).join(path)).unwrap();
+        assert_eq!(bytes.len() % PAGE, 0, "{path}");
+        for (block, page) in (first..).zip(bytes.chunks_mut(PAGE)) {
+            let verdict = check(page, block, u64::MAX);
+            assert!(matches!(verdict, Verdict::Good | Verdict::Empty), "{path}, block {block}: {verdict:?}");
+            (pages, empty) = (pages + 1, empty + u32::from(verdict == Verdict::Empty));
+            // One byte of each page, another in each.
+            page[(pages * 37) % PAGE] ^= 0xff;
+            flips += 1;
+            missed += u32::from(check(page, block, u64::MAX) != Verdict::Bad);
+        }
+    }
+    println!("{pages} pages, {empty} empty, {missed} of {flips} flipped bytes missed");
+    assert!(all.iter().any(|path| path.starts_with("pg_tblspc/") && is_relation(path.as_bytes()).is_some()));
+    // 16 bits miss one in 65,535.
+    assert!(pages > 4000 && missed <= 2, "{missed} of {flips} in {pages} pages");
+}
+
+#[test]
+#[ignore = "a measurement: cargo test --release --test postgres_files -- --ignored --nocapture"]
+fn speed_of_checking_pages() {
+    let page: Vec<u8> = (0..PAGE).map(|i| (i % 251) as u8).collect();
+    let (start, rounds) = (std::time::Instant::now(), 200_000u32);
+    let good =
+        (0..rounds).filter(|block| check(std::hint::black_box(&page), *block, u64::MAX) == Verdict::Good).count();
+    let bytes = f64::from(rounds) * PAGE as f64;
+    println!("{:.2} GB/s, {good} good", bytes / start.elapsed().as_secs_f64() / 1e9);
+}

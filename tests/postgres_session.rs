@@ -1,0 +1,375 @@
+//! Sessions with real servers: how they are reached, what they say, and how their loss is noticed.
+
+#![allow(missing_docs)]
+
+#[path = "common/postgres.rs"]
+mod servers;
+
+use fullbore::{
+    error::{Error, Kind},
+    postgres::{
+        conninfo::{Environment, Params},
+        lsn::{Lsn, segment_name},
+        session::{Held, Session},
+    },
+};
+use servers::{PASSWORD, Server, version, wait_until};
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::Path,
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Nothing but what the test says.
+fn environment(variables: &[(&str, &str)]) -> Environment {
+    Environment {
+        variables: variables.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect(),
+        user: Some("postgres".into()),
+        socket_directories: vec![],
+    }
+}
+
+fn try_connect(text: &str, variables: &[(&str, &str)]) -> Result<Session, Error> {
+    Session::connect(&Params::new(text, &environment(variables))?)
+}
+
+fn connect(text: &str) -> Session {
+    try_connect(text, &[]).unwrap_or_else(|error| panic!("{text}: {error:?}"))
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+fn private(path: &Path, content: &str) {
+    fs::write(path, content).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
+}
+
+fn all_of(error: &Error) -> String {
+    format!("{} {:?} {:?} {error:?}", error.line(), error.detail, error.hint)
+}
+
+#[test]
+fn a_server_is_reached_in_every_way_that_libpq_knows() {
+    let Some(version) = servers::debian() else { return };
+    let server = version.start(&[], &[]);
+    let (port, dir) = (server.port.to_string(), text(server.dir()));
+    connect(&server.url()).alive().unwrap();
+    connect(&server.socket_url()).alive().unwrap();
+    connect(&format!("host=127.0.0.1 port={port} password='it''s a secret'")).alive().unwrap();
+    connect(&format!("postgres://postgres@{}:{port}/", dir.replace('/', "%2F"))).alive().unwrap();
+    connect(&format!("postgres://postgres:it's%20a%20secret@127.0.0.1:1,127.0.0.1:{port}/")).alive().unwrap();
+
+    let variables = [("PGHOST", "localhost"), ("PGHOSTADDR", "127.0.0.1"), ("PGPORT", &port), ("PGPASSWORD", PASSWORD)];
+    try_connect("", &variables).unwrap().alive().unwrap();
+    let home = tempfile::tempdir().unwrap();
+    let passfile = home.path().join(".pgpass");
+    private(&passfile, &format!("127.0.0.1:{port}:*:postgres:{PASSWORD}\n"));
+    let service = format!("[ours]\nhost=127.0.0.1\nport={port}\nuser=postgres\n");
+    fs::write(home.path().join(".pg_service.conf"), service).unwrap();
+    let variables = [("HOME", text(home.path())), ("PGSERVICE", "ours"), ("PGPORT", "1")];
+    try_connect("", &variables).unwrap().alive().unwrap();
+    fs::write(&passfile, "*:*:*:*:wrong\n").unwrap();
+    let error = try_connect("", &variables).err().unwrap();
+    assert!(error.hint.as_ref().unwrap().contains(".pgpass"), "{error:?}");
+
+    let nearby = Environment { socket_directories: vec!["/nonexistent".into(), dir.into()], ..environment(&[]) };
+    Session::connect(&Params::new(&format!("port={port}"), &nearby).unwrap()).unwrap().alive().unwrap();
+}
+
+#[test]
+fn a_refusal_says_who_where_and_why_and_not_the_password() {
+    let Some(version) = servers::debian() else { return };
+    let server = version.start(&[], &[]);
+    let port = server.port;
+    let error = try_connect(&format!("postgres://me:hushhush@127.0.0.1:{port}/"), &[]).err().unwrap();
+    assert_eq!(error.kind, Kind::Permission);
+    assert_eq!(
+        error.line(),
+        format!(
+            "could not connect to the server at \"127.0.0.1\", port {port} as \"me\": password authentication failed for user \"me\""
+        )
+    );
+    assert_eq!(error.hint.as_deref(), Some("the password is from the connection string"));
+    assert!(!all_of(&error).contains("hushhush"));
+    let error = try_connect(&format!("postgres://me@127.0.0.1:{port}/"), &[]).err().unwrap();
+    assert!(error.line().ends_with("password missing"), "{error:?}");
+    assert!(error.hint.unwrap().contains("~/.pgpass"));
+    let error = try_connect(&server.socket_url(), &[("PGDATABASE", "x"), ("PGSSLMODE", "disable")]);
+    assert!(error.is_ok(), "explicit before environment");
+    let error = try_connect(&server.socket_url().replace("/postgres?", "/none?"), &[]).err().unwrap();
+    assert!(error.line().ends_with("database \"none\" does not exist"), "{error:?}");
+    let error = try_connect("postgres://127.0.0.1:1,127.0.0.2:1/", &[]).err().unwrap();
+    assert_eq!((error.kind, error.detail.len()), (Kind::Unreachable, 1), "{error:?}");
+    assert!(error.line().ends_with("connection refused"), "{error:?}");
+    // It takes connections and never answers.
+    let mute = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("postgres://127.0.0.1:{}/?connect_timeout=1", mute.local_addr().unwrap().port());
+    assert!(try_connect(&url, &[]).err().unwrap().line().ends_with("no answer within 1 seconds, the connect_timeout"));
+}
+
+#[test]
+fn tls_checks_what_sslmode_says() {
+    let Some(version) = version(17) else { return };
+    let server = version.start_tls(&[]);
+    let at = |host: &str, rest: &str| {
+        let password = PASSWORD.replace(' ', "%20");
+        format!("postgres://postgres:{password}@{host}:{}/?hostaddr=127.0.0.1{rest}", server.port)
+    };
+    let ca = server.certificate("ca.crt");
+    let ca = text(&ca);
+    let encrypted = |url: &str| {
+        let _session = connect(&format!("{url}&application_name=seen"));
+        server.psql("SELECT ssl FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE application_name = 'seen'")
+            == "t"
+    };
+    assert!(encrypted(&at("localhost", "")), "prefer");
+    assert!(!encrypted(&at("localhost", "&sslmode=disable")));
+    assert!(!encrypted(&at("localhost", "&sslmode=allow")));
+    assert!(encrypted(&at("localhost", "&sslmode=require&channel_binding=require")));
+    assert!(encrypted(&at("localhost", "&sslmode=require&sslnegotiation=direct")));
+    assert!(encrypted(&at("localhost", &format!("&sslmode=verify-full&sslrootcert={ca}"))));
+    assert!(encrypted(&at("other", &format!("&sslmode=verify-ca&sslrootcert={ca}"))));
+    assert!(encrypted(&at("other", "&sslmode=require")));
+    let refused = |host: &str, rest: &str| try_connect(&at(host, rest), &[]).err().unwrap_or_else(|| panic!("{rest}"));
+    let error = refused("other", &format!("&sslmode=verify-full&sslrootcert={ca}"));
+    assert!(error.hint.as_ref().is_some_and(|hint| hint.contains("verify-ca")), "{error:?}");
+    server.openssl("req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=x -keyout x.key -out x.crt");
+    let stranger = server.certificate("x.crt");
+    for mode in ["require", "verify-ca", "verify-full"] {
+        refused("localhost", &format!("&sslmode={mode}&sslrootcert={}", text(&stranger)));
+    }
+    assert_eq!(refused("localhost", "&sslmode=verify-ca").kind, Kind::Usage);
+    assert_eq!(refused("localhost", "&sslmode=require&sslrootcert=system").kind, Kind::Usage);
+    assert_eq!(refused("localhost", "&sslmode=verify-full&sslrootcert=/none").kind, Kind::NotFound);
+    refused("localhost", "&sslrootcert=system");
+
+    // The server's own certificate as the root, as `openssl req -x509` makes it: an authority that signs itself.
+    server.openssl(
+        "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=localhost \
+         -addext subjectAltName=DNS:localhost -keyout self.key -out self.crt",
+    );
+    fs::copy(server.certificate("self.crt"), server.certificate("server.crt")).unwrap();
+    fs::copy(server.certificate("self.key"), server.certificate("server.key")).unwrap();
+    // Only who has a certificate gets in.
+    let hba = server.data().join("pg_hba.conf");
+    fs::write(&hba, "local all all trust\nhostssl all all 127.0.0.1/32 cert\n").unwrap();
+    server.restart();
+    let own = server.certificate("self.crt");
+    let (cert, key) = (server.certificate("client.crt"), server.certificate("client.key"));
+    let root = format!("&sslmode=verify-full&sslrootcert={}", text(&own));
+    assert_eq!(refused("localhost", &root).kind, Kind::Unreachable);
+    assert!(encrypted(&at("localhost", &format!("{root}&sslcert={}&sslkey={}", text(&cert), text(&key)))));
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).unwrap();
+    let error = refused("localhost", &format!("{root}&sslcert={}&sslkey={}", text(&cert), text(&key)));
+    assert_eq!(error.kind, Kind::Permission);
+}
+
+fn knows_the_facts(server: &Server, major: u32, checksums: bool) {
+    let location = server.dir().join("space");
+    fs::create_dir(&location).unwrap();
+    servers::own(&location);
+    server.psql(&format!("CREATE TABLESPACE space LOCATION '{}'", location.display()));
+    let mut session = connect(&server.socket_url());
+    let facts = session.facts().unwrap();
+    assert!(facts.version.starts_with(&format!("{major}.")), "{facts:?}");
+    assert_eq!((facts.major, facts.version_number / 10_000, &facts.warning), (major, major, &None));
+    assert_eq!(facts.data_directory.as_deref(), Some(&*server.data()));
+    assert_eq!(facts.system_identifier.to_string(), server.psql("SELECT system_identifier FROM pg_control_system()"));
+    assert_eq!((facts.standby, facts.checksums, facts.block_bytes), (false, checksums, 8192));
+    assert_eq!((facts.wal_segment_bytes, facts.full_page_writes, facts.data_directory_mode), (1 << 20, true, 0o700));
+    assert_eq!((facts.timeline, &*facts.archive_mode, facts.may_hold_wal), (1, "off", true));
+    assert_eq!(facts.tablespaces.len(), 1);
+    assert_eq!((&*facts.tablespaces[0].name, &*facts.tablespaces[0].location.0), ("space", text(&location).as_bytes()));
+    let databases: Vec<_> = facts.databases.iter().map(|database| (&*database.name, database.template)).collect();
+    assert_eq!(databases.len(), 3);
+    assert!(databases.contains(&("template0", true)) && databases.contains(&("postgres", false)), "{databases:?}");
+}
+
+/// Start, hold, stop, in a session with any server.
+fn starts_and_stops(server: &Server) {
+    let mut session = connect(&server.socket_url());
+    session.hold_wal().unwrap();
+    assert_eq!(
+        server.psql("SELECT count(*) FROM pg_replication_slots WHERE temporary AND restart_lsn IS NOT NULL"),
+        "1"
+    );
+    let start = session.start("fullbore \u{e9}", true).unwrap();
+    session.alive().unwrap();
+    let stopped = session.stop(false).unwrap();
+    assert!(start < stopped.lsn && start > Lsn(0), "{start} {}", stopped.lsn);
+    let label = String::from_utf8(stopped.backup_label).unwrap();
+    let first = segment_name(1, start, 1 << 20);
+    assert!(label.starts_with(&format!("START WAL LOCATION: {start} (file {first})\n")), "{label}");
+    assert!(label.contains("\nLABEL: fullbore \u{e9}\n"), "{label}");
+    assert_eq!((stopped.start_timeline, stopped.timeline), (1, 1));
+    let map = String::from_utf8(stopped.tablespace_map).unwrap();
+    assert!(map.ends_with("/space\n") && map.lines().count() == 1, "{map}");
+    drop(session);
+    wait_until("the slot is gone", || server.psql("SELECT count(*) FROM pg_replication_slots") == "0");
+}
+
+fn serves(major: u32, flags: &[&str], checksums: bool) {
+    let Some(version) = version(major) else { return };
+    let flags: Vec<_> = flags.iter().copied().chain(["--wal-segsize=1"]).collect();
+    let server = version.start(&flags, &["wal_level = replica"]);
+    knows_the_facts(&server, major, checksums);
+    starts_and_stops(&server);
+}
+
+#[test]
+fn version_13_serves() {
+    serves(13, &[], false);
+}
+
+#[test]
+fn version_17_serves() {
+    serves(17, &["--data-checksums"], true);
+}
+
+#[test]
+fn version_18_serves() {
+    serves(18, &[], true);
+}
+
+#[test]
+fn the_version_of_debian_serves_and_so_does_its_standby() {
+    let Some(version) = servers::debian() else { return };
+    let primary = version.start(&["--wal-segsize=1"], &[]);
+    knows_the_facts(&primary, version.major, version.major > 17);
+    starts_and_stops(&primary);
+    primary.psql("DROP TABLESPACE space");
+    let standby = primary.standby(&[]);
+    let mut session = connect(&standby.socket_url());
+    assert!(session.standby());
+    let facts = session.facts().unwrap();
+    assert!(facts.standby);
+    assert_eq!(facts.timeline, 1);
+    assert_eq!(session.switch_wal().unwrap_err().kind, Kind::Unsupported);
+    session.hold_wal().unwrap();
+    let start = session.start("x", true).unwrap();
+    let stopped = session.stop(false).unwrap();
+    assert!(stopped.lsn >= start && stopped.tablespace_map.is_empty());
+    assert_eq!((stopped.start_timeline, stopped.timeline), (1, 1));
+
+    let urls =
+        format!("host={0},{1} port={2},{3}", text(primary.dir()), text(standby.dir()), primary.port, standby.port);
+    let which = |wanted: &str| connect(&format!("{urls} target_session_attrs={wanted}")).standby();
+    assert_eq!([which("any"), which("primary"), which("standby"), which("prefer-standby")], [false, false, true, true]);
+
+    session.start("x", true).unwrap();
+    let held = Held::new(session).unwrap();
+    held.check().unwrap();
+    standby.promote();
+    wait_until("the promotion is noticed", || held.check().is_err());
+    let error = held.check().unwrap_err();
+    assert_eq!(error.line(), "the backup is void: the standby was promoted");
+    assert!(held.with(|session| session.stop(false)).is_err());
+}
+
+#[test]
+fn the_loss_of_the_session_is_noticed_within_three_seconds() {
+    let Some(version) = servers::debian() else { return };
+    let server = version.start(&[], &[]);
+    let mut session = connect(&server.url());
+    session.start("x", true).unwrap();
+    session.hold_wal().unwrap();
+    let held = Held::new(session).unwrap();
+    thread::sleep(Duration::from_millis(1200));
+    held.check().unwrap();
+    held.with(Session::alive).unwrap();
+    let began = Instant::now();
+    server.psql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'fullbore'");
+    wait_until("the loss is noticed", || held.check().is_err());
+    assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+    for _ in 0..2 {
+        let error = held.check().unwrap_err();
+        assert_eq!(error.kind, Kind::Unreachable);
+        assert!(error.line().starts_with("the backup is void: the session with the server at \"127.0.0.1\", port "));
+        assert_eq!(held.with(|session| session.stop(false)).unwrap_err().line(), error.line());
+    }
+    assert_eq!(server.psql("SELECT count(*) FROM pg_replication_slots"), "0");
+
+    // And that of the whole server, by a power cut.
+    let held = Held::new(connect(&server.url())).unwrap();
+    held.with(|session| session.start("x", true)).unwrap();
+    server.kill();
+    assert!(held.with(|session| session.stop(false)).unwrap_err().line().starts_with("the backup is void"));
+    server.run();
+    let held = Held::new(connect(&server.url())).unwrap();
+    drop(held);
+    wait_until("the session is gone", || {
+        server.psql("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'fullbore'") == "0"
+    });
+}
+
+#[test]
+fn a_role_without_rights_is_told_what_to_grant_and_then_suffices() {
+    for major in [13, 17] {
+        let Some(version) = version(major) else { continue };
+        let server = version.start(&[], &[]);
+        server.psql("CREATE ROLE \"back up\" LOGIN");
+        let url = server.socket_url().replace("user=postgres", "user=back%20up");
+        let mut session = connect(&url);
+        let error = session.facts().unwrap_err();
+        assert_eq!(error.kind, Kind::Permission);
+        assert_eq!(error.what, "the role \"back up\" may not take a backup");
+        let slot = session.hold_wal().unwrap_err();
+        assert_eq!(slot.kind, Kind::Permission, "{slot:?}");
+        assert!(slot.hint.unwrap().contains("REPLICATION"));
+        assert_eq!(session.start("x", true).unwrap_err().kind, Kind::Permission);
+        server.psql(&error.detail.join("\n"));
+        let mut session = connect(&url);
+        let facts = session.facts().unwrap();
+        assert!(facts.may_hold_wal);
+        assert_eq!(facts.data_directory.as_deref(), Some(&*server.data()));
+        session.hold_wal().unwrap();
+        session.start("x", true).unwrap();
+        session.stop(false).unwrap();
+    }
+}
+
+#[test]
+fn a_server_that_has_no_slot_says_what_to_change() {
+    let Some(version) = servers::debian() else { return };
+    let server = version.start(&[], &["max_replication_slots = 1", "max_wal_senders = 1"]);
+    let mut first = connect(&server.socket_url());
+    first.hold_wal().unwrap();
+    let error = connect(&server.socket_url()).hold_wal().unwrap_err();
+    assert_eq!(error.kind, Kind::Unsupported, "{error:?}");
+    assert!(error.hint.unwrap().contains("max_replication_slots"));
+    drop(first);
+    server.configure(&["wal_level = minimal", "max_wal_senders = 0", "max_replication_slots = 0"]);
+    server.restart();
+    let mut session = connect(&server.socket_url());
+    let error = session.hold_wal().unwrap_err();
+    assert_eq!(error.kind, Kind::Unsupported, "{error:?}");
+    assert!(session.start("x", true).unwrap_err().line().contains("WAL level not sufficient"));
+}
+
+#[test]
+fn the_archiver_is_asked_and_a_segment_can_be_ended() {
+    let Some(version) = servers::debian() else { return };
+    let server = version.start(&["--wal-segsize=1"], &["archive_mode = on", "archive_command = 'test -e ../allowed'"]);
+    let mut session = connect(&server.socket_url());
+    let segment = session.switch_wal().unwrap();
+    let again = session.switch_wal().unwrap();
+    assert!(again > segment, "{segment} {again}");
+    let said = |session: &mut Session| session.archived(&again).unwrap();
+    let began = Instant::now();
+    while said(&mut session).failing.is_none() {
+        assert!(began.elapsed() < Duration::from_secs(20));
+        thread::sleep(Duration::from_millis(50));
+    }
+    assert!(!said(&mut session).done);
+    fs::write(server.dir().join("allowed"), "").unwrap();
+    session.start("x", true).unwrap();
+    let stopped = session.stop(true).unwrap();
+    let last = segment_name(stopped.timeline, Lsn(stopped.lsn.0 - 1), 1 << 20);
+    let archived = session.archived(&last).unwrap();
+    assert!(archived.done && archived.failing.is_none(), "{archived:?} {last}");
+    assert!(said(&mut session).done);
+}
