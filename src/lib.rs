@@ -13,6 +13,7 @@ pub mod frame;
 pub mod pipeline;
 pub mod plan;
 pub mod platform;
+pub mod postgres;
 pub mod queue;
 pub mod repo;
 pub mod sink;

@@ -5,6 +5,7 @@ use crate::{
     format::digest::Algorithm,
     frame::Pool,
     platform::Tricks,
+    postgres::check::{PageCheck, Pages},
     repo::store::Store,
     sink::{
         Destination,
@@ -20,7 +21,7 @@ use crate::{
 use std::{num::NonZeroUsize, path::PathBuf, sync::Arc};
 
 /// A stage, described. Building it needs nothing but this value.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub enum StageSpec {
     /// Hash what passes.
     Digest {
@@ -30,7 +31,11 @@ pub enum StageSpec {
         block_bytes: u64,
         /// Is the CRC-32 of each frame wanted?
         crc32: bool,
+        /// Are CRC-32Cs of the blocks wanted?
+        crc32c: bool,
     },
+    /// Look at the checksums of PostgreSQL's pages.
+    Pages(Arc<PageCheck>),
     /// Compress.
     Compress {
         /// How.
@@ -43,9 +48,12 @@ impl StageSpec {
     ///
     /// # Errors
     /// [`Kind::Usage`] if a codec has no such level.
-    pub fn build(self, pool: &Arc<Pool>) -> Result<Box<dyn Stage>> {
-        Ok(match self {
-            Self::Digest { algorithm, block_bytes: block, crc32 } => Box::new(Digest { algorithm, block, crc32 }),
+    pub fn build(&self, pool: &Arc<Pool>) -> Result<Box<dyn Stage>> {
+        Ok(match *self {
+            Self::Digest { algorithm, block_bytes: block, crc32, crc32c } => {
+                Box::new(Digest { algorithm, block, crc32, crc32c })
+            }
+            Self::Pages(ref check) => Box::new(Pages(check.clone())),
             Self::Compress { codec } => Box::new(Compress::new(codec, pool.clone())?),
         })
     }

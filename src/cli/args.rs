@@ -1,7 +1,7 @@
 //! Arguments, as clap sees them.
 
 use super::size;
-use crate::{format::digest::Algorithm, stage::codec::Codec};
+use crate::{format::digest::Algorithm, postgres::cluster::Wal, stage::codec::Codec};
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use std::{num::NonZeroUsize, path::PathBuf};
 
@@ -50,8 +50,8 @@ pub(super) enum Command {
     after_help = "EXIT CODES: 0 done, 1 failed (nothing was committed), 2 wrong arguments, 3 done but something could not be read"
 )]
 pub(super) struct BackupArgs {
-    /// Files and directories. One directory alone: its contents are the root of the backup
-    #[arg(value_name = "PATH", required_unless_present = "stdin_name", value_hint = ValueHint::AnyPath)]
+    /// Files and directories; one directory alone: its contents are the root of the backup. Or postgres://… for a running cluster
+    #[arg(value_name = "PATH", required_unless_present_any = ["stdin_name", "connect"], value_hint = ValueHint::AnyPath)]
     pub(super) paths: Vec<PathBuf>,
     /// A directory (a repository, made on first use), FILE.tar.zst, FILE.tar.lz4, FILE.tar.gz, FILE.tar, - (standard output) or null: (nowhere, to measure)
     #[arg(long, value_name = "DEST", value_hint = ValueHint::AnyPath)]
@@ -59,6 +59,18 @@ pub(super) struct BackupArgs {
     /// Back up standard input as a file of this name
     #[arg(long, value_name = "NAME", conflicts_with_all = ["paths", "files_from"])]
     pub(super) stdin_name: Option<String>,
+    /// Back up the running cluster that these settings lead to: "host=… port=… user=…"; empty: what PGHOST and the like say
+    #[arg(long, value_name = "SETTINGS", conflicts_with_all = ["paths", "stdin_name"], help_heading = "PostgreSQL")]
+    pub(super) connect: Option<String>,
+    /// PATH is the data directory of a cluster that was shut down
+    #[arg(long, conflicts_with_all = ["connect", "stdin_name"], help_heading = "PostgreSQL")]
+    pub(super) offline: bool,
+    /// Begin with a checkpoint at once, or with one that spares the disks
+    #[arg(long, value_enum, default_value_t = CheckpointArg::Fast, help_heading = "PostgreSQL")]
+    pub(super) checkpoint: CheckpointArg,
+    /// Where the WAL is that the backup needs: in it, in the server's archive (which is looked at), or elsewhere
+    #[arg(long, value_enum, default_value_t = WalArg::Included, help_heading = "PostgreSQL")]
+    pub(super) wal: WalArg,
     /// zstd[:LEVEL] (1; negative ones are faster), lz4, gzip[:LEVEL] or none [default: zstd:1, or as DEST ends]
     #[arg(long, value_name = "CODEC")]
     pub(super) compress: Option<Codec>,
@@ -254,6 +266,36 @@ pub(super) enum BenchWhat {
     Write,
     /// All of it, against each of its parts
     Pipeline,
+}
+
+/// How the checkpoint at the start of a backup is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum CheckpointArg {
+    /// At once
+    Fast,
+    /// Over half the time between two checkpoints
+    Spread,
+}
+
+/// Where the WAL of a backup is, as an argument.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum WalArg {
+    /// In the backup: it starts on its own
+    Included,
+    /// In the archive; the backup ends when it is there
+    Archived,
+    /// Nothing is looked at
+    None,
+}
+
+impl From<WalArg> for Wal {
+    fn from(arg: WalArg) -> Self {
+        match arg {
+            WalArg::Included => Self::Included,
+            WalArg::Archived => Self::Archived,
+            WalArg::None => Self::None,
+        }
+    }
 }
 
 /// A digest, as an argument.

@@ -7,7 +7,7 @@ mod size;
 
 use crate::{
     command::{
-        backup::{Backup, Outcome, tricks},
+        backup::{Backup, Outcome, Subject, tricks},
         bench::{Bench, What},
         list::List,
         restore::Restore,
@@ -19,9 +19,17 @@ use crate::{
     pipeline::meter::{Meter, Sample, Verdict},
     plan::{SinkSpec, Tuning},
     platform,
+    postgres::{
+        cluster::{Request, Server},
+        conninfo::{Environment, Params},
+        offline,
+    },
     stage::codec::Codec,
 };
-use args::{BackupArgs, BenchArgs, BenchWhat, Cli, Command, ListArgs, OutputArgs, RestoreArgs, ShowArgs, VerifyArgs};
+use args::{
+    BackupArgs, BenchArgs, BenchWhat, CheckpointArg, Cli, Command, ListArgs, OutputArgs, RestoreArgs, ShowArgs,
+    VerifyArgs,
+};
 use clap::{CommandFactory, Parser};
 use report::Progress;
 use std::{io::Write, os::unix::ffi::OsStringExt, path::Path, process::ExitCode, sync::Arc};
@@ -57,7 +65,7 @@ const SIDES: [&str; 3] = ["source", "workers", "sink"];
 fn backup(args: BackupArgs) -> Result<u8> {
     let (to, ending) = SinkSpec::parse(&args.to);
     let (output, page, dry_run) = (args.output.clone(), args.run.report.clone(), args.dry_run);
-    let plan = plan(args, to, ending);
+    let plan = plan(args, to, ending)?;
     if dry_run {
         return count(&plan, &output);
     }
@@ -72,7 +80,7 @@ fn backup(args: BackupArgs) -> Result<u8> {
         lines.push(html::machine());
         write_page(&path, &format!("backup {}", root.id), &lines, &verdict, &timeline)?;
     }
-    Ok(if root.totals.unreadable > 0 { UNREADABLE } else { 0 })
+    Ok(if root.totals.unreadable + root.totals.bad_pages > 0 { UNREADABLE } else { 0 })
 }
 
 fn write_page(path: &Path, title: &str, lines: &[String], verdict: &Verdict, timeline: &[Sample]) -> Result<()> {
@@ -93,20 +101,62 @@ fn count(plan: &Backup, output: &OutputArgs) -> Result<u8> {
     Ok(0)
 }
 
-fn plan(args: BackupArgs, to: SinkSpec, ending: Option<Codec>) -> Backup {
-    Backup {
-        scope: Scope {
-            paths: args.paths,
-            full_paths: args.full_paths,
-            exclude: args.exclude,
-            exclude_from: args.exclude_from,
-            exclude_caches: args.exclude_caches,
-            exclude_if_present: args.exclude_if_present,
-            files_from: args.files_from,
-            null: args.null,
-            one_file_system: args.one_file_system,
-        },
-        stdin_name: args.stdin_name,
+/// A cluster, if that is what is to be backed up.
+fn cluster(args: &BackupArgs) -> Result<Option<Request>> {
+    let url = |path: &Path| path.to_str().filter(|text| is_url(text)).map(str::to_owned);
+    let server = match (&args.connect, &args.paths[..]) {
+        (Some(settings), _) => Server::Running(params(settings)?),
+        (None, [path]) if let Some(url) = url(path) => Server::Running(params(&url)?),
+        (None, [path]) if args.offline => Server::Stopped(path.clone()),
+        (None, _) if args.offline => return Err(Error::new(Kind::Usage, "--offline takes exactly one PATH")),
+        (None, paths) => return paths.iter().try_for_each(|path| not_running(path)).map(|()| None),
+    };
+    Ok(Some(Request { server, fast: args.checkpoint == CheckpointArg::Fast, wal: args.wal.into() }))
+}
+
+fn params(text: &str) -> Result<Params> {
+    let params = Params::new(text, &Environment::of_process())?;
+    params.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
+    Ok(params)
+}
+
+/// The files of a running cluster, read without its knowing, are no backup.
+fn not_running(path: &Path) -> Result<()> {
+    if path.to_str().is_some_and(is_url) {
+        return Err(Error::new(Kind::Usage, "cannot back up a cluster beside other paths").hint("give it alone"));
+    }
+    if offline::is_data_directory(path) && offline::is_running(path) {
+        let what = format!("cannot back up the cluster at {path:?}: it is running and no connection was given");
+        return Err(Error::new(Kind::Usage, what)
+            .hint("use postgres://… as the source, so that the server is told when the backup starts and ends"));
+    }
+    Ok(())
+}
+
+fn is_url(text: &str) -> bool {
+    text.starts_with("postgres://") || text.starts_with("postgresql://")
+}
+
+fn plan(args: BackupArgs, to: SinkSpec, ending: Option<Codec>) -> Result<Backup> {
+    let cluster = cluster(&args)?;
+    let files = Scope {
+        paths: args.paths,
+        full_paths: args.full_paths,
+        exclude: args.exclude,
+        exclude_from: args.exclude_from,
+        exclude_caches: args.exclude_caches,
+        exclude_if_present: args.exclude_if_present,
+        files_from: args.files_from,
+        null: args.null,
+        one_file_system: args.one_file_system,
+    };
+    let subject = match (cluster, args.stdin_name) {
+        (Some(request), _) => Subject::Cluster(request),
+        (None, Some(name)) => Subject::Stdin(name),
+        (None, None) => Subject::Files(files),
+    };
+    Ok(Backup {
+        subject,
         to,
         codec: args.compress.or(ending).unwrap_or(Codec::Zstd(1)),
         digest: args.digest.into(),
@@ -119,7 +169,7 @@ fn plan(args: BackupArgs, to: SinkSpec, ending: Option<Codec>) -> Backup {
             segment_bytes: args.segment_size,
             tricks: tricks(args.run.no_tricks),
         },
-    }
+    })
 }
 
 /// Paths as the archive has them.

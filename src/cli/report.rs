@@ -7,7 +7,7 @@ use super::{
 use crate::{
     command::{damage::Damage, restore::Summary, verify::Verdict as Found},
     error::{Error, quoted},
-    format::root::{Name, Root},
+    format::root::{Cluster, Name, Root},
     pipeline::meter::{Meter, Sample, Side, Verdict, verdict},
 };
 use indicatif::{ProgressBar, ProgressStyle};
@@ -125,8 +125,24 @@ pub(super) fn backup(root: &Root, verdict: &Verdict, to: &str) -> Vec<String> {
         totals.bytes as f64 / stored as f64,
     ));
     lines.push(limit(verdict, ["source", "workers", "sink"]));
+    lines.extend(root.postgres.iter().map(cluster));
     lines.push(format!("backup {} {to}", root.id));
     lines
+}
+
+/// What a backup of a cluster begins and ends with, and where its WAL is.
+fn cluster(cluster: &Cluster) -> String {
+    let Cluster { version, start_lsn, stop_lsn, timeline, .. } = cluster;
+    let place = match cluster.wal.as_str() {
+        "included" => "its WAL is included",
+        "archived" => "its WAL is in the archive",
+        _ => "WARNING: its WAL is not included, and nobody looked for it in the archive",
+    };
+    if !cluster.online {
+        return format!("PostgreSQL {version}, shut down, timeline {timeline}");
+    }
+    let standby = if cluster.standby { ", from a standby" } else { "" };
+    format!("PostgreSQL {version}{standby}, from {start_lsn} to {stop_lsn} on timeline {timeline}; {place}")
 }
 
 /// What could not be captured, the first few by name.
@@ -134,7 +150,7 @@ fn not_captured(root: &Root) -> Vec<String> {
     let line = |n: &crate::format::root::NotCaptured| format!("not captured: {}: {}", quoted(&n.path.0), n.reason);
     let mut lines: Vec<_> = root.not_captured.iter().take(NAMED).map(line).collect();
     let totals = &root.totals;
-    let all = totals.unreadable + totals.changed + totals.vanished + totals.sockets;
+    let all = totals.unreadable + totals.changed + totals.vanished + totals.sockets + totals.bad_pages;
     if all > lines.len() as u64 {
         lines.push(format!("and {} more: `fullbore show` lists them", all - lines.len() as u64));
     }

@@ -1,4 +1,4 @@
-//! Back up: the whole path on one screen, see [`stream`].
+//! Back up: the whole path on one screen, see [`Stream`].
 
 use super::scope::Scope;
 use crate::{
@@ -8,18 +8,23 @@ use crate::{
         layout::backup_id,
         root::{FORMAT, Live, MAX_NOT_CAPTURED, Name, Options, Root, Run, Source as Origin, Totals, seal},
     },
-    frame::{Frame, Pool, Slice},
+    frame::{Frame, Pool, Scanned, Slice},
     pipeline::{
         climb::Climb,
         lay::{Laid, Lay, Layout, MakeRoot},
         meter::{Meter, Sample, Verdict, timed, timed_reading},
         ordered::{Crew, Line, Permits},
         pack::pack,
+        pages::Tell,
     },
     plan::{Depths, SinkSpec, StageSpec, Tuning, chain},
     platform::{self, Tricks},
+    postgres::{
+        check::PageCheck,
+        cluster::{Cluster, Request},
+    },
     sink::{Sink, file::is_half_named},
-    source::{Source, archive::Archive, stdin::Stdin},
+    source::{self, Source, archive::Archive, stdin::Stdin},
     stage::{Stage, codec::Codec},
 };
 use std::{
@@ -37,10 +42,8 @@ use std::{
 /// What to back up, how, and where to.
 #[derive(Debug, Clone)]
 pub struct Backup {
-    /// Which objects; ignored if there is a `stdin_name`.
-    pub scope: Scope,
-    /// Standard input, as a file of this name.
-    pub stdin_name: Option<String>,
+    /// Of what.
+    pub subject: Subject,
     /// Where to.
     pub to: SinkSpec,
     /// How frames are compressed.
@@ -51,6 +54,24 @@ pub struct Backup {
     pub tags: BTreeMap<String, String>,
     /// How much of the machine it may use.
     pub tuning: Tuning,
+}
+
+/// What a backup is of.
+#[derive(Debug, Clone)]
+pub enum Subject {
+    /// Files and directories.
+    Files(Scope),
+    /// Standard input, as a file of this name.
+    Stdin(String),
+    /// A PostgreSQL cluster.
+    Cluster(Request),
+}
+
+/// A subject, opened: a source for each stream.
+struct Opened {
+    sources: Vec<Arc<dyn Source>>,
+    origin: Origin,
+    cluster: Option<Arc<Cluster>>,
 }
 
 /// What a backup came to.
@@ -79,7 +100,8 @@ impl Backup {
         let id = backup_id(&stamp, millis, RandomState::new().build_hasher().finish());
         let time = begun.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         self.check_output()?;
-        let (sources, origin) = self.sources(matches!(self.to, SinkSpec::Repository(_) | SinkSpec::Null))?;
+        let Opened { sources, origin, cluster } =
+            self.open(matches!(self.to, SinkSpec::Repository(_) | SinkSpec::Null), &id)?;
         self.tuning.depths(sources.len())?; // what cannot work leaves no trace
         let mut destination = self.to.open(&id, &time, self.codec, self.tuning.tricks)?;
         let abilities = destination.abilities();
@@ -88,17 +110,23 @@ impl Backup {
             repository: abilities.repository,
             codec: self.codec,
             segment_bytes: abilities.objects.then_some(self.tuning.segment_bytes),
+            block_bytes: self.block_bytes(),
             manifest_bytes: AtomicU64::new(0),
         });
         let draft =
             Root { format: FORMAT, id, tool: tool(), time, source: origin, options: self.options(), ..Root::default() };
         let draft = Root { tags: self.tags.clone(), ..draft };
-        let sealed = |laid: &Laid| seal(&complete(draft.clone(), vec![laid.clone()], meter));
+        let complete = |laid| {
+            let root = complete(draft.clone(), laid, meter);
+            Root { postgres: cluster.as_ref().map(|cluster| cluster.facts()), ..root }
+        };
+        let sealed = |laid: &Laid| seal(&complete(vec![laid.clone()]));
         let root: Option<MakeRoot<'_>> = if abilities.objects { None } else { Some(&sealed) };
         let sinks = (1..=sources.len() as u32).map(|number| destination.stream(number)).collect::<Result<Vec<_>>>();
-        let laid = sinks.and_then(|sinks| self.streams(sources, sinks, &layout, meter, root, watch));
+        let check = cluster.as_ref().and_then(|cluster| cluster.page_check());
+        let laid = sinks.and_then(|sinks| self.streams(sources, sinks, &layout, meter, root, watch, check));
         let done = laid.and_then(|laid| {
-            let root = complete(draft.clone(), laid, meter);
+            let root = complete(laid);
             Ok((seal(&root)?, root))
         });
         match done {
@@ -119,7 +147,7 @@ impl Backup {
     /// As [`Backup::run`].
     pub fn count(&self) -> Result<(u64, u64, u64)> {
         let (mut files, mut entries, mut bytes) = (0, 0, 0);
-        for source in self.sources(false)?.0 {
+        for source in self.open(false, "")?.sources {
             for scanned in source.scan()? {
                 let entry = scanned?.entry;
                 entries += 1;
@@ -143,18 +171,32 @@ impl Backup {
         }
     }
 
-    fn sources(&self, split: bool) -> Result<(Vec<Arc<dyn Source>>, Origin)> {
-        let host = platform::host_name();
-        if let Some(name) = &self.stdin_name {
-            let spool = self.to == SinkSpec::Stdout;
-            let stdin = Stdin::new(name.clone().into(), Box::new(std::io::stdin()), spool)?;
-            let paths = vec![Name(format!("stdin:{name}").into())];
-            return Ok((vec![Arc::new(stdin)], Origin { host, paths, contents: false }));
-        }
+    fn open(&self, split: bool, id: &str) -> Result<Opened> {
+        let (host, tricks) = (platform::host_name(), self.tuning.tricks);
         let walkers = platform::cores().get().clamp(2, 8);
-        let opened = self.scope.open(split, walkers, self.tuning.tricks)?;
-        let trees = opened.trees.into_iter().map(|tree| Arc::new(tree) as Arc<dyn Source>).collect();
-        Ok((trees, Origin { host, paths: opened.paths, contents: opened.contents }))
+        match &self.subject {
+            Subject::Stdin(name) => {
+                let spool = self.to == SinkSpec::Stdout;
+                let stdin = Stdin::new(name.clone().into(), Box::new(std::io::stdin()), spool)?;
+                let paths = vec![Name(format!("stdin:{name}").into())];
+                Ok(Opened {
+                    sources: vec![Arc::new(stdin)],
+                    origin: Origin { host, paths, contents: false },
+                    cluster: None,
+                })
+            }
+            Subject::Files(scope) => {
+                let scope = scope.open(split, walkers, tricks)?;
+                let sources = scope.trees.into_iter().map(|tree| Arc::new(tree) as Arc<dyn Source>).collect();
+                let origin = Origin { host, paths: scope.paths, contents: scope.contents };
+                Ok(Opened { sources, origin, cluster: None })
+            }
+            Subject::Cluster(request) => {
+                let (cluster, sources) = request.open(id, split, walkers, tricks)?;
+                let paths = vec![cluster.facts().data_directory];
+                Ok(Opened { sources, origin: Origin { host, paths, contents: true }, cluster: Some(cluster) })
+            }
+        }
     }
 
     fn options(&self) -> Options {
@@ -168,17 +210,25 @@ impl Backup {
         }
     }
 
-    /// 1 MiB, or a frame if that is less: a block never spans frames.
-    fn block_bytes(&self) -> u64 {
-        u64::from(self.tuning.frame_bytes).min(1 << 20)
+    fn is_cluster(&self) -> bool {
+        matches!(self.subject, Subject::Cluster(_))
     }
 
-    fn stages(&self) -> [StageSpec; 2] {
-        let crc32 = matches!(self.codec, Codec::Gzip(_));
-        [
-            StageSpec::Digest { algorithm: self.digest, block_bytes: self.block_bytes(), crc32 },
-            StageSpec::Compress { codec: self.codec },
-        ]
+    fn is_stdin(&self) -> bool {
+        matches!(self.subject, Subject::Stdin(_))
+    }
+
+    /// 1 MiB, of a cluster 64 KiB, or a frame if that is less: a block never spans frames.
+    fn block_bytes(&self) -> u64 {
+        let block = if self.is_cluster() { 64 << 10 } else { 1 << 20 };
+        u64::from(self.tuning.frame_bytes).min(block)
+    }
+
+    fn stages(&self, check: Option<Arc<PageCheck>>) -> Vec<StageSpec> {
+        let (crc32, crc32c) = (matches!(self.codec, Codec::Gzip(_)), self.is_cluster());
+        let digest = StageSpec::Digest { algorithm: self.digest, block_bytes: self.block_bytes(), crc32, crc32c };
+        let pages = check.map(StageSpec::Pages);
+        pages.into_iter().chain([digest, StageSpec::Compress { codec: self.codec }]).collect()
     }
 
     /// Run all streams at the same time; they share the permits to compute, and the first error ends them all.
@@ -190,38 +240,47 @@ impl Backup {
         meter: &Arc<Meter>,
         root: Option<MakeRoot<'_>>,
         watch: Watch<'_>,
+        check: Option<Arc<PageCheck>>,
     ) -> Result<Vec<Laid>> {
         let depths = self.tuning.depths(sources.len())?;
         meter.streams.store(sources.len(), Relaxed);
         meter.sink.threads.store(sources.len(), Relaxed);
         meter.workers.threads.store(depths.workers.get(), Relaxed);
-        let crews = self.crews(&sources, &depths, meter)?;
+        let crews = self.crews(&sources, &depths, meter, &self.stages(check))?;
         let stop = AtomicBool::new(false);
+        let frame_bytes = self.tuning.frame_bytes;
+        let mut streams = Vec::new();
+        for ((source, sink), (threads, number)) in sources.into_iter().zip(sinks).zip(crews.iter().zip(1..)) {
+            let told = source.clone();
+            let tell: Tell = Arc::new(move |record, crc32c| told.laid(record, crc32c));
+            let lay = Lay::new(layout.clone(), meter.clone(), number, sink, tell)?;
+            streams.push(Stream { source, threads, lay, frame_bytes, stop: &stop });
+        }
         std::thread::scope(|scope| {
             let (done, over) = mpsc::channel::<()>();
-            let mut streams = Vec::new();
-            for ((source, sink), (threads, number)) in sources.into_iter().zip(sinks).zip(crews.iter().zip(1..)) {
-                let lay = Lay::new(layout.clone(), meter.clone(), number, sink);
-                let (end, frame_bytes) = (Stop { root, stop: &stop }, self.tuning.frame_bytes);
-                streams.push(scope.spawn(move || stream(&*source, threads, lay?, frame_bytes, &end)));
-            }
             scope.spawn(|| self.attend(&crews, meter, watch, over));
-            let lost = |_| Err(Error::new(Kind::Bug, "a stream stopped"));
-            let laid: Vec<_> = streams.into_iter().map(|stream| stream.join().unwrap_or_else(lost)).collect();
+            let streams = at_once(streams, Stream::scanned);
+            let laid = streams.and_then(|streams| at_once(streams, |stream| stream.finish(root)));
             drop(done);
-            first_error_or_all(laid)
+            laid
         })
     }
 
     /// The threads of each stream. Each reads a frame, and computes on it while it is in the processor's cache.
-    fn crews(&self, sources: &[Arc<dyn Source>], depths: &Depths, meter: &Arc<Meter>) -> Result<Vec<Threads>> {
+    fn crews(
+        &self,
+        sources: &[Arc<dyn Source>],
+        depths: &Depths,
+        meter: &Arc<Meter>,
+        stages: &[StageSpec],
+    ) -> Result<Vec<Threads>> {
         let buffers = sources.len() * (depths.line + 1) + depths.workers.get();
         let pool = Pool::new(self.tuning.frame_bytes as usize + (64 << 10), buffers);
         let permits = Permits::new(depths.workers);
         // A stream is read in turns: who waits for his must not keep another from reading.
-        let readers = self.tuning.readers.filter(|_| self.stdin_name.is_none());
+        let readers = self.tuning.readers.filter(|_| !self.is_stdin());
         let crew = |source: &Arc<dyn Source>| {
-            let (stages, source, pool) = (self.stages(), source.clone(), pool.clone());
+            let (stages, source, pool) = (stages.to_vec(), source.clone(), pool.clone());
             let (permits, reads, gauges) = (permits.clone(), readers.map(Permits::new), meter.clone());
             let first = self.tuning.readers.map_or(0, NonZeroUsize::get) + depths.workers.get();
             let first = NonZeroUsize::new(first.min(depths.line)).unwrap_or(NonZeroUsize::MIN);
@@ -251,7 +310,7 @@ impl Backup {
     /// Until the run is over: more threads where they pay, a point of the timeline, a word to the operator.
     fn attend(&self, crews: &[Threads], meter: &Meter, watch: Watch<'_>, over: mpsc::Receiver<()>) {
         let mut climb = Climb::new(meter);
-        let adapts = self.tuning.readers.is_none() && self.stdin_name.is_none();
+        let adapts = self.tuning.readers.is_none() && !self.is_stdin();
         while over.recv_timeout(Duration::from_millis(50)) == Err(mpsc::RecvTimeoutError::Timeout) {
             let sample = meter.tick();
             if adapts {
@@ -283,30 +342,61 @@ struct Threads {
     max: usize,
 }
 
-/// How a stream ends: with a root, if it is an archive by itself; early, if another one failed.
-struct Stop<'a> {
-    root: Option<MakeRoot<'a>>,
+/// One stream of a backup: scan ▸ pack ▸ [read ▸ digest ▸ compress] ▸ lay ▸ sink.
+struct Stream<'a> {
+    source: Arc<dyn Source>,
+    threads: &'a Threads,
+    lay: Lay,
+    frame_bytes: u32,
+    /// Did another one fail?
     stop: &'a AtomicBool,
 }
 
-/// scan ▸ pack ▸ [read ▸ digest ▸ compress] ▸ lay ▸ sink.
-fn stream(source: &dyn Source, threads: &Threads, mut lay: Lay, frame_bytes: u32, end: &Stop<'_>) -> Result<Laid> {
-    let run = || {
-        let slices = pack(source.scan()?, frame_bytes);
-        for frame in threads.crew.ordered(slices, threads.line.clone()) {
-            if end.stop.load(Relaxed) {
+impl Stream<'_> {
+    /// Lay everything that the scan sees.
+    fn scanned(mut self) -> Result<Self> {
+        let line = self.threads.line.clone();
+        let scan = self.source.scan().and_then(|entries| self.lay(entries, line));
+        scan.inspect_err(|_| self.stop.store(true, Relaxed)).map(|()| self)
+    }
+
+    fn lay(&mut self, entries: source::Stream<Scanned>, line: Arc<Line<Frame>>) -> Result<()> {
+        for frame in self.threads.crew.ordered(pack(entries, self.frame_bytes), line) {
+            if self.stop.load(Relaxed) {
                 return Err(Error::new(Kind::Bug, "another stream failed"));
             }
-            lay.frame(frame?)?;
+            self.lay.frame(frame?)?;
         }
-        lay.finish(end.root)
-    };
-    run().inspect_err(|_| end.stop.store(true, Relaxed))
+        Ok(())
+    }
+
+    /// Lay what is known only now that all streams were read; then end the stream, with a root if it is an archive by itself.
+    fn finish(mut self, root: Option<MakeRoot<'_>>) -> Result<Laid> {
+        let late = || {
+            let mut entries = self.source.finish()?.peekable();
+            if entries.peek().is_some() {
+                self.lay.late()?;
+                self.lay(Box::new(entries), self.threads.line.anew())?;
+            }
+            self.lay.finish(root)
+        };
+        late()
+    }
+}
+
+/// Do something with all of `items` at the same time; the first error, or all results.
+fn at_once<I: Send, O: Send>(items: Vec<I>, work: impl Fn(I) -> Result<O> + Sync) -> Result<Vec<O>> {
+    let lost = |_| Err(Error::new(Kind::Bug, "a stream stopped"));
+    let results = std::thread::scope(|scope| {
+        let threads: Vec<_> = items.into_iter().map(|item| scope.spawn(|| work(item))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap_or_else(lost)).collect()
+    });
+    first_error_or_all(results)
 }
 
 /// The error that ended the run, not those of the streams that only stopped for it.
-fn first_error_or_all(laid: Vec<Result<Laid>>) -> Result<Vec<Laid>> {
-    let (good, mut bad): (Vec<_>, Vec<_>) = laid.into_iter().partition(Result::is_ok);
+fn first_error_or_all<T>(results: Vec<Result<T>>) -> Result<Vec<T>> {
+    let (good, mut bad): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
     bad.sort_by_key(|result| result.as_ref().is_err_and(|error| error.kind == Kind::Bug));
     bad.into_iter().next().map_or(Ok(()), |result| result.map(drop))?;
     good.into_iter().collect()
@@ -350,6 +440,7 @@ fn add(to: &mut Totals, more: &Totals) {
     to.stored_bytes += more.stored_bytes;
     to.unreadable += more.unreadable;
     to.changed += more.changed;
+    to.bad_pages += more.bad_pages;
     to.vanished += more.vanished;
     to.sockets += more.sockets;
 }

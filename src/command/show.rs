@@ -3,7 +3,7 @@
 use super::{list::source_text, text};
 use crate::{
     error::Result,
-    format::root::{MAX_NOT_CAPTURED, Root},
+    format::root::{Cluster, MAX_NOT_CAPTURED, Root, Tablespace},
     repo::open::open,
 };
 use std::io::Write;
@@ -65,10 +65,34 @@ fn facts(root: &Root) -> Vec<(&'static str, String)> {
         ),
         ("pages", text::count(root.pages.len() as u64)),
     ];
+    facts.extend(root.postgres.iter().flat_map(cluster));
     if !root.run.limit.is_empty() {
         facts.push(("limit", format!("{}, {:.1} seconds", root.run.limit, root.run.seconds)));
     }
     facts.extend(tags);
+    facts
+}
+
+fn cluster(cluster: &Cluster) -> Vec<(&'static str, String)> {
+    let state = match (cluster.online, cluster.standby) {
+        (false, _) => "shut down",
+        (true, false) => "primary",
+        (true, true) => "standby",
+    };
+    let sums = if cluster.checksums { "with" } else { "without" };
+    let mut facts = vec![
+        ("PostgreSQL", format!("{}, {state}, {sums} page checksums", cluster.version)),
+        ("system", format!("{}, timeline {}", cluster.system_identifier, cluster.timeline)),
+    ];
+    if cluster.online {
+        let (start, stop, segments) = (&cluster.start_lsn, &cluster.stop_lsn, cluster.wal_segments.join(" to "));
+        facts.push(("WAL", format!("from {start} to {stop}, {}: {segments}", cluster.wal)));
+    }
+    let space = |space: &Tablespace| {
+        ("tablespace", format!("{} {} at {}", space.oid, space.name, text::name(&space.location.0)))
+    };
+    facts.extend(cluster.tablespaces.iter().map(space));
+    facts.extend(cluster.databases.iter().map(|database| ("database", format!("{} {}", database.oid, database.name))));
     facts
 }
 
@@ -84,8 +108,13 @@ fn segments(root: &Root, out: &mut dyn Write) -> Result<()> {
 
 fn not_captured(root: &Root, out: &mut dyn Write) -> Result<()> {
     let totals = &root.totals;
-    let all = totals.unreadable + totals.vanished + totals.changed;
-    let counts = [("unreadable", totals.unreadable), ("vanished", totals.vanished), ("changed", totals.changed)];
+    let all = totals.unreadable + totals.vanished + totals.changed + totals.bad_pages;
+    let counts = [
+        ("unreadable", totals.unreadable),
+        ("vanished", totals.vanished),
+        ("changed", totals.changed),
+        ("with wrong page checksums", totals.bad_pages),
+    ];
     let counts: Vec<String> = counts.iter().map(|(what, n)| format!("{} {what}", text::count(*n))).collect();
     text::line(out, &format!("\nnot captured as they were: {}", counts.join(", ")))?;
     for entry in &root.not_captured {

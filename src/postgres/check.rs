@@ -1,0 +1,99 @@
+//! The checksums of PostgreSQL's pages, looked at while they pass.
+//!
+//! A page that is wrong is read once more: it may have been written at that moment, and then recovery writes it anew
+//! (rule 21). One that stays wrong is noted with its file; it is stored all the same, and nothing fails.
+
+use super::{
+    pages::{Verdict, check},
+    relation::is_relation,
+};
+use crate::{
+    error::Result,
+    format::page::State,
+    frame::{Frame, Part, What},
+    platform::{Tricks, read},
+    source::tree::Tree,
+    stage::Stage,
+};
+use std::{fmt, sync::Arc};
+
+/// What all workers need to look at pages.
+pub struct PageCheck {
+    /// Where wrong pages are read again: one of these has the file.
+    pub trees: Vec<Arc<Tree>>,
+    /// Bytes of a page.
+    pub page_bytes: usize,
+    /// What was changed since is written anew by recovery.
+    pub start_lsn: u64,
+}
+
+impl fmt::Debug for PageCheck {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PageCheck").field("start_lsn", &self.start_lsn).finish_non_exhaustive()
+    }
+}
+
+/// The stage.
+pub struct Pages(pub Arc<PageCheck>);
+
+impl Stage for Pages {
+    fn apply(&mut self, mut frame: Frame) -> Result<Frame> {
+        let Frame { parts, data, .. } = &mut frame;
+        for part in parts {
+            let content = &data[part.inner as usize..][..part.len as usize];
+            let bad = match place(part) {
+                Some((path, offset)) => self.0.bad(path, offset, content),
+                None => continue,
+            };
+            if !bad.is_empty() {
+                note(&mut part.what, bad);
+            }
+        }
+        Ok(frame)
+    }
+}
+
+/// The file that a part is of, and where in it.
+fn place(part: &Part) -> Option<(&[u8], u64)> {
+    match &part.what {
+        What::Whole(entry, state) if state.is_stored() && entry.is_file() => Some((&entry.path, 0)),
+        What::Whole(..) | What::Head(..) => None,
+        What::Piece { file, offset, .. } => Some((&file.entry.path, *offset)),
+    }
+}
+
+fn note(what: &mut What, bad: Vec<u32>) {
+    match what {
+        What::Whole(_, state) => *state = State::bad_pages(bad),
+        What::Piece { file, .. } => file.bad_pages.lock().unwrap_or_else(|e| e.into_inner()).extend(bad),
+        What::Head(..) => {}
+    }
+}
+
+impl PageCheck {
+    /// Numbers of the pages that are wrong, of a piece of a file.
+    fn bad(&self, path: &[u8], offset: u64, content: &[u8]) -> Vec<u32> {
+        let Some(first) = is_relation(path) else { return Vec::new() };
+        let bytes = self.page_bytes as u64;
+        let pages = content.chunks_exact(self.page_bytes).zip(offset / bytes..);
+        let wrong = pages.filter(|(page, at)| {
+            let block = first + *at as u32;
+            check(page, block, self.start_lsn) == Verdict::Bad && self.stays_bad(path, at * bytes, page, block)
+        });
+        wrong.map(|(_, at)| first + at as u32).collect()
+    }
+
+    /// Is it wrong when it is read again, and still the same? If it cannot be read, nobody knows better.
+    fn stays_bad(&self, path: &[u8], offset: u64, page: &[u8], block: u32) -> bool {
+        let mut again = Vec::new();
+        let read =
+            self.trees.iter().find_map(|tree| tree.open(path).ok()).and_then(|fd| {
+                read::read_full(&fd, &mut again, offset, page.len(), read::Cache::Keep, Tricks::Never).ok()
+            });
+        match read {
+            Some(got) if got == page.len() => again == page && check(&again, block, self.start_lsn) == Verdict::Bad,
+            Some(_) => false, // the file was cut meanwhile
+            None => true,
+        }
+    }
+}

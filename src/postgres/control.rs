@@ -1,0 +1,266 @@
+//! `global/pg_control`: what a server knows of its cluster before it has read anything else of it.
+//!
+//! Offsets are those of the 64-bit layouts of versions 13 to 17 (control version 1300) and 18 (1800), which differ only
+//! behind the checksum version. Numbers are in the byte order of the machine: a server reads no other.
+
+use crate::{
+    error::{Error, Result},
+    format::digest::crc32c,
+};
+use std::{fs, path::Path, thread::sleep, time::Duration};
+
+/// Offset of the location of the last checkpoint.
+const CHECKPOINT: usize = 32;
+
+/// Offset of the constant by which a server knows that its floating-point numbers are the cluster's.
+const FLOAT: usize = 208;
+
+/// Where recovery cannot begin: the first record of segment 0 of the WAL. No server writes that segment, whatever the size of
+/// segments, so that 0 can mean "nowhere"; and it is a place where a record could be, so it is looked for and not found.
+const NOWHERE: u64 = 0x28;
+
+/// Reads before giving up; a server writes the file in one call of microseconds.
+const READS: u32 = 50;
+
+/// What the server was doing when it last wrote the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// It was being made, or started.
+    Startup,
+    /// Shut down in order: all data is in the files.
+    ShutDown,
+    /// A standby, shut down in order.
+    ShutDownInRecovery,
+    /// Shutting down, or killed while it did.
+    ShuttingDown,
+    /// Recovering from a crash, or killed while it did.
+    CrashRecovery,
+    /// A standby, or recovering from an archive; or killed while it did.
+    ArchiveRecovery,
+    /// Running, or killed while it ran.
+    Production,
+}
+
+/// The contents of the file, as far as a backup cares.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Control {
+    /// Identifies the cluster; its standbys have the same.
+    pub system_identifier: u64,
+    /// Format of this file: 1300 or 1800.
+    pub control_version: u32,
+    /// Format of the catalogs: 202209061.
+    pub catalog: u32,
+    /// What the server was doing.
+    pub state: State,
+    /// Where the record of the last checkpoint is in the WAL.
+    pub checkpoint_lsn: u64,
+    /// Where recovery from it begins.
+    pub redo_lsn: u64,
+    /// Timeline of that checkpoint.
+    pub timeline: u32,
+    /// Where a standby's data is consistent; 0 if recovery is done.
+    pub min_recovery_lsn: u64,
+    /// Timeline of that place.
+    pub min_recovery_timeline: u32,
+    /// Bytes of a page.
+    pub block_bytes: u32,
+    /// Pages of a file of a relation.
+    pub segment_blocks: u32,
+    /// Bytes of a WAL segment.
+    pub wal_segment_bytes: u32,
+    /// Which checksum pages have; 0 if none.
+    pub checksum_version: u32,
+}
+
+impl Control {
+    /// Understand the bytes of the file; `None` if they are torn, damaged or of a version that is not known.
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        let crc_at = crc_at(bytes)?;
+        let intact = word(bytes, crc_at)? == crc32c(bytes.get(..crc_at)?);
+        let same_floats = f64::from_ne_bytes(array(bytes, FLOAT)?) == 1_234_567.0;
+        if !intact || !same_floats {
+            return None;
+        }
+        Some(Self {
+            system_identifier: long(bytes, 0)?,
+            control_version: word(bytes, 8)?,
+            catalog: word(bytes, 12)?,
+            state: State::of(word(bytes, 16)?)?,
+            checkpoint_lsn: long(bytes, CHECKPOINT)?,
+            redo_lsn: long(bytes, 40)?,
+            timeline: word(bytes, 48)?,
+            min_recovery_lsn: long(bytes, 136)?,
+            min_recovery_timeline: word(bytes, 144)?,
+            block_bytes: word(bytes, FLOAT + 8)?,
+            segment_blocks: word(bytes, FLOAT + 12)?,
+            wal_segment_bytes: word(bytes, FLOAT + 20)?,
+            checksum_version: word(bytes, FLOAT + 44)?,
+        })
+    }
+}
+
+impl State {
+    fn of(number: u32) -> Option<Self> {
+        const ALL: [State; 7] = [
+            State::Startup,
+            State::ShutDown,
+            State::ShutDownInRecovery,
+            State::ShuttingDown,
+            State::CrashRecovery,
+            State::ArchiveRecovery,
+            State::Production,
+        ];
+        ALL.get(number as usize).copied()
+    }
+}
+
+/// Read the file at `path` until it is whole: a running server may be writing it (rule 15).
+///
+/// # Errors
+/// The system's; [`crate::error::Kind::Corrupt`] if two reads give the same bytes and they are not understood, or if it
+/// was not whole once in half a second.
+pub fn read(path: &Path) -> Result<(Vec<u8>, Control)> {
+    let mut before = Vec::new();
+    for _ in 0..READS {
+        let bytes = fs::read(path).map_err(|e| Error::io(format!("could not read {path:?}"), e))?;
+        if let Some(control) = Control::parse(&bytes) {
+            return Ok((bytes, control));
+        }
+        if bytes == before {
+            break;
+        }
+        before = bytes;
+        sleep(Duration::from_millis(10));
+    }
+    let error = Error::corrupt(format!("cannot understand {path:?}")).because(why(&before));
+    Err(error.hint("fullbore knows PostgreSQL 13 to 18; `pg_controldata` says whether the file is damaged"))
+}
+
+fn why(bytes: &[u8]) -> String {
+    match (crc_at(bytes), word(bytes, 8)) {
+        (None, Some(version)) => format!("its format is {version}; 1300 and 1800 are known"),
+        (None, None) => "it is too short".into(),
+        _ => "its checksum does not match its contents".into(),
+    }
+}
+
+/// The same file with the last checkpoint where none can be, and a matching checksum.
+///
+/// A copy of a running cluster must be recovered from where its `backup_label` says. Without the label a server would
+/// begin at the checkpoint of the control file, which is too late, and damage the data in silence; with this file it
+/// refuses to start (rules 7 and 9). With the label it does not look at what was changed. `None` if not understood.
+pub fn without_checkpoint(bytes: &[u8]) -> Option<Vec<u8>> {
+    Control::parse(bytes)?;
+    let (mut bytes, crc_at) = (bytes.to_vec(), crc_at(bytes)?);
+    bytes.get_mut(CHECKPOINT..CHECKPOINT + 8)?.copy_from_slice(&NOWHERE.to_ne_bytes());
+    let crc = crc32c(bytes.get(..crc_at)?).to_ne_bytes();
+    bytes.get_mut(crc_at..crc_at + 4)?.copy_from_slice(&crc);
+    Some(bytes)
+}
+
+/// Offset of the CRC-32C of all before it. 18 has one more flag after the checksum version, before 32 random bytes.
+fn crc_at(bytes: &[u8]) -> Option<usize> {
+    match word(bytes, 8)? {
+        1300 => Some(FLOAT + 80),
+        1800 => Some(FLOAT + 84),
+        _ => None,
+    }
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    array(bytes, at).map(u32::from_ne_bytes)
+}
+
+fn long(bytes: &[u8], at: usize) -> Option<u64> {
+    array(bytes, at).map(u64::from_ne_bytes)
+}
+
+fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
+    bytes.get(at..)?.first_chunk().copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Kind;
+
+    /// A file with a different number in every place.
+    fn made(version: u32) -> Vec<u8> {
+        let mut bytes = vec![0; 8192];
+        let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
+        put(0, &7_000_000_000_000_000_001u64.to_ne_bytes());
+        put(8, &version.to_ne_bytes());
+        put(16, &6u32.to_ne_bytes());
+        put(FLOAT, &1_234_567f64.to_ne_bytes());
+        for (at, value) in [(12, 12u32), (48, 48), (144, 144), (216, 8192), (220, 131_072), (228, 16 << 20), (252, 1)] {
+            put(at, &value.to_ne_bytes());
+        }
+        for at in [32usize, 40, 136] {
+            put(at, &(at as u64).to_ne_bytes());
+        }
+        let at = if version == 1300 { 288 } else { 292 };
+        let crc = crc32c(&bytes[..at]);
+        bytes[at..at + 4].copy_from_slice(&crc.to_ne_bytes());
+        bytes
+    }
+
+    fn wanted(control_version: u32) -> Control {
+        Control {
+            system_identifier: 7_000_000_000_000_000_001,
+            control_version,
+            catalog: 12,
+            state: State::Production,
+            checkpoint_lsn: 32,
+            redo_lsn: 40,
+            timeline: 48,
+            min_recovery_lsn: 136,
+            min_recovery_timeline: 144,
+            block_bytes: 8192,
+            segment_blocks: 131_072,
+            wal_segment_bytes: 16 << 20,
+            checksum_version: 1,
+        }
+    }
+
+    #[test]
+    fn both_layouts_are_understood_and_no_other() {
+        assert_eq!(Control::parse(&made(1300)), Some(wanted(1300)));
+        assert_eq!(Control::parse(&made(1800)), Some(wanted(1800)));
+        assert_eq!(Control::parse(&made(1201)), None);
+    }
+
+    #[test]
+    fn every_flipped_bit_and_every_cut_is_found() {
+        for (version, end) in [(1300, 292), (1800, 296)] {
+            let bytes = made(version);
+            for bit in 0..end * 8 {
+                let mut bytes = bytes.clone();
+                bytes[bit / 8] ^= 1 << (bit % 8);
+                assert_eq!(Control::parse(&bytes), None, "bit {bit}");
+            }
+            assert!((0..end).all(|len| Control::parse(&bytes[..len]).is_none()));
+        }
+    }
+
+    #[test]
+    fn without_its_checkpoint_the_file_differs_in_nothing_else() {
+        for version in [1300, 1800] {
+            let changed = Control::parse(&without_checkpoint(&made(version)).unwrap());
+            assert_eq!(changed, Some(Control { checkpoint_lsn: NOWHERE, ..wanted(version) }));
+        }
+        assert_eq!(without_checkpoint(&[0; 8192]), None);
+    }
+
+    #[test]
+    fn a_damaged_file_is_an_error_after_two_reads_and_says_why() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        for (bytes, why) in [(made(1300), None), (made(999), Some("format is 999")), (vec![0; 3], Some("too short"))] {
+            fs::write(file.path(), bytes).unwrap();
+            match (read(file.path()), why) {
+                (Ok((bytes, control)), None) => assert_eq!((bytes, control), (made(1300), wanted(1300))),
+                (Err(error), Some(why)) => assert!(error.kind == Kind::Corrupt && error.line().contains(why)),
+                (got, _) => panic!("{got:?}"),
+            }
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! What stands in for files, and which files there are: what the cluster's source knows better than the file system.
+
+use super::layout::Layout;
+use crate::{
+    error::{Error, Result},
+    format::{
+        entry::{Entry, Kind, Path, Time},
+        page::State,
+    },
+    frame::Scanned,
+    platform::{
+        walk::{FileKind, Name},
+        write::anonymous_file,
+    },
+    source::tree::{Overlay, Tree},
+};
+use std::{
+    collections::{HashMap, HashSet},
+    fs::File,
+    io::{self, Write},
+    os::fd::OwnedFd,
+    sync::{Arc, PoisonError, RwLock},
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+/// See the module.
+pub struct Late {
+    layout: Layout,
+    tablespaces: HashSet<Path>,
+    files: RwLock<HashMap<Path, Arc<File>>>,
+}
+
+impl Late {
+    /// Of a cluster with this layout, whose tablespaces are stored at these paths.
+    pub fn new(layout: Layout, tablespaces: HashSet<Path>) -> Self {
+        Self { layout, tablespaces, files: RwLock::default() }
+    }
+
+    /// Let `file` be the content of `path`.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn stand_in(&self, tree: &Tree, path: &[u8], file: File) -> Result<Scanned> {
+        let failed = |e| Error::io("could not look at a temporary file", e);
+        let size = file.metadata().map_err(failed)?.len();
+        self.insert(path, Arc::new(file));
+        // Owner and mode are those of a file that every cluster has.
+        let like = tree.look(b"PG_VERSION").entry;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let mtime = Time { seconds: now.as_secs() as i64, nanos: 0 };
+        let entry = Entry { path: path.to_vec(), kind: Kind::File { size, map: None }, mtime, ctime: mtime, ..like };
+        Ok(Scanned { entry, state: State::Whole })
+    }
+
+    /// Let these bytes be the content of `path`.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn stand_in_bytes(&self, tree: &Tree, path: &[u8], bytes: &[u8]) -> Result<Scanned> {
+        let failed = |e| Error::io("could not write a temporary file", e);
+        let mut file = anonymous_file(&std::env::temp_dir()).map_err(failed)?;
+        file.write_all(bytes).map_err(failed)?;
+        self.stand_in(tree, path, file)
+    }
+
+    fn insert(&self, path: &[u8], file: Arc<File>) {
+        self.files.write().unwrap_or_else(PoisonError::into_inner).insert(path.to_vec(), file);
+    }
+}
+
+impl Overlay for Late {
+    fn pick(&self, dir: &[u8], names: &mut Vec<Name>) {
+        self.layout.pick(dir, names);
+        if dir == b"pg_tblspc" {
+            // A tablespace made since the start comes back by its WAL; its link would lead to the live one.
+            let known = |name: &Name| self.tablespaces.contains(&[b"pg_tblspc/", &name.bytes[..]].concat());
+            names.retain(|name| name.kind == FileKind::Directory || known(name));
+        }
+    }
+
+    fn open(&self, path: &[u8]) -> Option<io::Result<OwnedFd>> {
+        let files = self.files.read().unwrap_or_else(PoisonError::into_inner);
+        files.get(path).map(|file| Ok(file.try_clone()?.into()))
+    }
+}

@@ -1,0 +1,243 @@
+//! Which files of a cluster are backed up, and which of them hold pages.
+//!
+//! Paths are relative to the data directory and have no slash at either end; what is in a tablespace is at
+//! `pg_tblspc/OID/…`, wherever it is on disk. Every rule applies only where the server itself would make such a file: a
+//! directory of a user that happens to be called `pg_notify` stays. Pure: nothing is opened. What is a link, and where it
+//! leads, is the walk's business (rule 14); special files are too, as it reports them.
+
+use super::relation::{self, Fork};
+use crate::platform::walk::{FileKind, Name};
+use std::collections::HashSet;
+
+/// Emptied: the server removes or makes anew what is in them when it starts (rule 11). Slots of replication are left out
+/// even though they would survive: in a copy they would hold WAL back for standbys that are not its own.
+const EMPTIED: [&[u8]; 7] =
+    [b"pg_dynshmem", b"pg_notify", b"pg_replslot", b"pg_serial", b"pg_snapshots", b"pg_stat_tmp", b"pg_subtrans"];
+
+/// Left out of the data directory itself (rule 12). The labels and the manifest are of another backup: of the one that
+/// this cluster was restored from.
+const SKIPPED: [&[u8]; 10] = [
+    b"backup_label",
+    b"backup_label.old",
+    b"backup_manifest",
+    b"backup_manifest.tmp",
+    b"current_logfiles.tmp",
+    b"postgresql.auto.conf.tmp",
+    b"postmaster.opts",
+    b"postmaster.pid",
+    b"tablespace_map",
+    b"tablespace_map.old",
+];
+
+/// What of a cluster is backed up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Layout {
+    /// Name of the one directory of a tablespace that belongs to this cluster.
+    version: Vec<u8>,
+    /// Has it `pg_wal/summaries`?
+    summaries: bool,
+    online: bool,
+}
+
+/// What a directory of a cluster is.
+enum Place {
+    Root,
+    Global,
+    /// `base`, or the directory of a tablespace that holds databases.
+    Databases,
+    Database,
+    Tablespaces,
+    Tablespace,
+    Wal,
+    /// Below `pg_wal`.
+    WalPart,
+    Emptied,
+    Other,
+}
+
+impl Layout {
+    /// Of version `major` with the catalog version `catalog`. `online`: the server runs, so a label is made, and WAL and
+    /// `global/pg_control` are added after everything else.
+    pub fn new(major: u32, catalog: u32, online: bool) -> Self {
+        Self { version: format!("PG_{major}_{catalog}").into_bytes(), summaries: major >= 17, online }
+    }
+
+    /// Leave in `names`, which were found in the directory `dir`, those that are backed up (rules 10 to 13 and 15).
+    ///
+    /// `names` must be all names of the directory: the init fork of a relation tells about its other files.
+    pub fn pick(&self, dir: &[u8], names: &mut Vec<Name>) {
+        match self.place(dir) {
+            Place::Root => names.retain(|name| self.keeps_in_root(&name.bytes)),
+            Place::Global => names.retain(|name| self.keeps_in_global(&name.bytes)),
+            Place::Databases => names.retain(|name| !name.bytes.starts_with(b"pgsql_tmp")),
+            Place::Database => pick_in_database(names),
+            Place::Tablespaces => names.retain(|name| relation::number(&name.bytes).is_some()),
+            Place::Tablespace => names.retain(|name| name.bytes == self.version),
+            Place::Wal => names.retain(|name| !self.online || self.keeps_of_wal(name)),
+            Place::WalPart => names.retain(|_| !self.online),
+            Place::Emptied => names.clear(),
+            Place::Other => {}
+        }
+    }
+
+    fn place(&self, dir: &[u8]) -> Place {
+        let parts: Vec<&[u8]> = dir.split(|&byte| byte == b'/').collect();
+        match parts[..] {
+            [b""] => Place::Root,
+            [b"global"] => Place::Global,
+            [b"base"] => Place::Databases,
+            [b"pg_tblspc"] => Place::Tablespaces,
+            [b"pg_wal"] => Place::Wal,
+            [b"pg_wal", ..] => Place::WalPart,
+            [name] if EMPTIED.contains(&name) => Place::Emptied,
+            [b"base", oid] if relation::number(oid).is_some() => Place::Database,
+            [b"pg_tblspc", _] => Place::Tablespace,
+            [b"pg_tblspc", _, version] if version == self.version => Place::Databases,
+            [b"pg_tblspc", _, version, oid] if version == self.version && relation::number(oid).is_some() => {
+                Place::Database
+            }
+            _ => Place::Other,
+        }
+    }
+
+    /// The files that ask for recovery stay only in a copy of a stopped server: it has no label, and without the file a
+    /// standby would end recovery where its WAL ends, and go on writing in the timeline of its primary. A backup with a
+    /// label is recovered as whoever restores it says; the file of the standby it was made on would make it wait for a
+    /// primary (pgBackRest leaves both out as well, `pg_basebackup` copies them).
+    fn keeps_in_root(&self, name: &[u8]) -> bool {
+        let signal = name == b"recovery.signal" || name == b"standby.signal";
+        !SKIPPED.contains(&name) && !(signal && self.online)
+    }
+
+    /// `pg_control` of a running server is read after everything else (rule 15).
+    fn keeps_in_global(&self, name: &[u8]) -> bool {
+        !is_cache(name) && !(self.online && name == b"pg_control")
+    }
+
+    fn keeps_of_wal(&self, name: &Name) -> bool {
+        let wanted = name.bytes == b"archive_status" || (self.summaries && name.bytes == b"summaries");
+        wanted && matches!(name.kind, FileKind::Directory | FileKind::Unknown)
+    }
+}
+
+/// The server rebuilds its relation cache when it starts; while it writes one, the name ends in a number.
+fn is_cache(name: &[u8]) -> bool {
+    name.starts_with(b"pg_internal.init")
+}
+
+/// An unlogged relation is emptied by recovery: its init fork is all that is needed (rule 13).
+fn pick_in_database(names: &mut Vec<Name>) {
+    let unlogged: HashSet<u32> = names.iter().filter_map(|name| unlogged(&name.bytes)).collect();
+    names.retain(|name| match relation::parse(&name.bytes) {
+        Some(file) => file.fork == Fork::Init || !unlogged.contains(&file.number),
+        None => !is_cache(&name.bytes) && !name.bytes.starts_with(b"pgsql_tmp") && !relation::is_temporary(&name.bytes),
+    });
+}
+
+fn unlogged(name: &[u8]) -> Option<u32> {
+    relation::parse(name).filter(|file| file.fork == Fork::Init && file.segment == 0).map(|file| file.number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn picked(major: u32, online: bool, dir: &str, names: &[&str]) -> Vec<String> {
+        let kind = |name: &str| if name.ends_with('/') { FileKind::Directory } else { FileKind::File };
+        let name = |name: &&str| Name { bytes: name.trim_end_matches('/').into(), kind: kind(name), inode: 1 };
+        let mut names: Vec<Name> = names.iter().map(name).collect();
+        Layout::new(major, 202_209_061, online).pick(dir.as_bytes(), &mut names);
+        names.into_iter().map(|name| String::from_utf8(name.bytes).unwrap()).collect()
+    }
+
+    #[test]
+    fn only_what_belongs_to_this_server_process_is_left_out_of_the_data_directory() {
+        let all = ["PG_VERSION", "backup_label", "backup_label.old", "backup_manifest", "base/", "current_logfiles"];
+        assert_eq!(picked(15, true, "", &all), ["PG_VERSION", "base", "current_logfiles"]);
+        let all =
+            ["postmaster.pid", "postmaster.pid.mine", "postgresql.auto.conf", "postgresql.auto.conf.tmp", "pg_wal/"];
+        assert_eq!(picked(15, true, "", &all), ["postmaster.pid.mine", "postgresql.auto.conf", "pg_wal"]);
+        assert_eq!(picked(15, true, "", &["pg_notify/", "pg_replslot/"]), ["pg_notify", "pg_replslot"]);
+    }
+
+    #[test]
+    fn signal_files_stay_only_where_there_is_no_label() {
+        assert_eq!(picked(15, true, "", &["standby.signal", "recovery.signal"]), [""; 0]);
+        assert_eq!(
+            picked(15, false, "", &["standby.signal", "recovery.signal"]),
+            ["standby.signal", "recovery.signal"]
+        );
+    }
+
+    #[test]
+    fn directories_that_the_server_makes_anew_are_emptied_there_and_nowhere_else() {
+        for online in [true, false] {
+            for dir in EMPTIED {
+                assert_eq!(picked(15, online, std::str::from_utf8(dir).unwrap(), &["0000", "slot/"]), [""; 0]);
+            }
+        }
+        assert_eq!(picked(15, true, "mine/pg_notify", &["0000"]), ["0000"]);
+        assert_eq!(
+            picked(15, true, "log", &["postmaster.pid", "pgsql_tmp1", "t1_2"]),
+            ["postmaster.pid", "pgsql_tmp1", "t1_2"]
+        );
+    }
+
+    #[test]
+    fn wal_stays_where_the_server_is_stopped() {
+        let all = ["000000010000000000000001", "archive_status/", "summaries/"];
+        assert_eq!(picked(16, true, "pg_wal", &all), ["archive_status"]);
+        assert_eq!(picked(17, true, "pg_wal", &all), ["archive_status", "summaries"]);
+        assert_eq!(picked(17, false, "pg_wal", &all), all.map(|name| name.trim_end_matches('/')));
+        assert_eq!(picked(17, true, "pg_wal/archive_status", &["0.done"]), [""; 0]);
+        assert_eq!(picked(17, false, "pg_wal/archive_status", &["0.done"]), ["0.done"]);
+    }
+
+    #[test]
+    fn the_control_file_of_a_running_server_comes_later() {
+        let all = ["1262", "pg_control", "pg_internal.init", "pg_internal.init.77", "pg_filenode.map"];
+        assert_eq!(picked(15, true, "global", &all), ["1262", "pg_filenode.map"]);
+        assert_eq!(picked(15, false, "global", &all), ["1262", "pg_control", "pg_filenode.map"]);
+    }
+
+    #[test]
+    fn of_unlogged_relations_only_the_init_forks_stay_and_of_temporary_ones_nothing() {
+        let all =
+            ["10", "10.1", "10_fsm", "10_fsm.1", "10_vm", "10_init", "100", "100_fsm", "12", "11_init", "t3_10_init"];
+        let kept = ["10_init", "100", "100_fsm", "12", "11_init"];
+        for dir in ["base/5", "pg_tblspc/16400/PG_15_202209061/5"] {
+            assert_eq!(picked(15, true, dir, &all), kept);
+            assert_eq!(
+                picked(15, true, dir, &["t3_16400", "t3_16400_fsm.2", "t_1", "t3_16400_x", "tab"]),
+                ["t_1", "t3_16400_x", "tab"]
+            );
+            assert_eq!(picked(15, true, dir, &["pg_internal.init", "PG_VERSION", "pgsql_tmp9"]), ["PG_VERSION"]);
+        }
+    }
+
+    #[test]
+    fn of_a_tablespace_only_the_directory_of_this_version_stays() {
+        assert_eq!(picked(15, true, "pg_tblspc", &["16400/", "1x/", "lost+found/"]), ["16400"]);
+        let all = ["PG_15_202209061/", "PG_14_202107181/", "notes"];
+        assert_eq!(picked(15, true, "pg_tblspc/16400", &all), ["PG_15_202209061"]);
+        assert_eq!(picked(15, true, "pg_tblspc/16400/PG_15_202209061", &["5/", "pgsql_tmp/"]), ["5"]);
+        assert_eq!(picked(15, true, "base", &["5/", "pgsql_tmp/"]), ["5"]);
+    }
+
+    proptest! {
+        #[test]
+        fn no_name_is_added_or_moved_and_picking_twice_changes_nothing(
+            dir in "(base|global|pg_wal|pg_tblspc|x|)(/[0-9]{1,3})?",
+            names in proptest::collection::vec("t?[0-9]{1,2}(_[0-9]|_init|_fsm|_vm)?(\\.[0-9])?", 0..20),
+            online: bool,
+        ) {
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            let once = picked(17, online, &dir, &names);
+            let mut rest = names.iter();
+            prop_assert!(once.iter().all(|kept| rest.any(|name| name == kept)));
+            let again: Vec<&str> = once.iter().map(String::as_str).collect();
+            prop_assert_eq!(picked(17, online, &dir, &again), once);
+        }
+    }
+}

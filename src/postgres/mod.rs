@@ -1,0 +1,18 @@
+//! Everything that is known of PostgreSQL. No other part of the program knows any of it.
+//!
+//! Rules that comments cite by number are those of `doc/postgres.md`.
+
+pub mod archive;
+pub mod check;
+pub mod cluster;
+pub mod conninfo;
+pub mod control;
+pub mod late;
+pub mod layout;
+pub mod lsn;
+pub mod manifest;
+pub mod offline;
+pub mod pages;
+pub mod relation;
+pub mod session;
+pub mod tls;

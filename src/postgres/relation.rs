@@ -1,0 +1,176 @@
+//! Names of the files that hold relations: `16384`, `16384.1`, `16384_fsm`, `16384_init`.
+//!
+//! A relation is a run of blocks, cut into files of [`SEGMENT_BLOCKS`]; beside its main fork it may have a map of free space,
+//! a map of what is visible, and, if it is unlogged, an empty copy of itself.
+
+/// Blocks of a file of a relation, unless the server was built otherwise: 1 GiB of 8 KiB blocks.
+pub const SEGMENT_BLOCKS: u32 = 131_072;
+
+/// What a file holds of a relation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fork {
+    /// Its rows.
+    Main,
+    /// Its free space.
+    FreeSpace,
+    /// Which of its pages are visible to all.
+    Visibility,
+    /// What an unlogged relation is reset to.
+    Init,
+}
+
+/// The name of a file, understood.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RelationFile {
+    /// Number of the relation's files; not always its OID.
+    pub number: u32,
+    /// Which fork.
+    pub fork: Fork,
+    /// Which file of the fork, from 0.
+    pub segment: u32,
+}
+
+/// A number as the server writes it: digits, no leading zero, not zero.
+pub fn number(text: &[u8]) -> Option<u32> {
+    let plain = text.first().is_some_and(|&digit| digit != b'0') && text.iter().all(u8::is_ascii_digit);
+    std::str::from_utf8(text).ok().filter(|_| plain)?.parse().ok()
+}
+
+/// The name of a file of a relation that is not temporary; `None` if it is none.
+pub fn parse(name: &[u8]) -> Option<RelationFile> {
+    let (stem, segment) = split(name, b'.');
+    let (stem, fork) = split(stem, b'_');
+    let fork = match fork {
+        None => Fork::Main,
+        Some(b"fsm") => Fork::FreeSpace,
+        Some(b"vm") => Fork::Visibility,
+        Some(b"init") => Fork::Init,
+        Some(_) => return None,
+    };
+    let segment = segment.map_or(Some(0), number)?;
+    Some(RelationFile { number: number(stem)?, fork, segment })
+}
+
+/// Is this a file of a temporary relation: `t`, the number of a session, `_`, and then as any other?
+pub fn is_temporary(name: &[u8]) -> bool {
+    let Some((session, rest)) = name.strip_prefix(b"t").and_then(|rest| cut(rest, b'_')) else { return false };
+    !session.is_empty() && session.iter().all(u8::is_ascii_digit) && parse(rest).is_some()
+}
+
+/// The number of the first block of the file at `path`, if its pages have checksums in a cluster that has them (rule 21).
+///
+/// Numbers run on from one segment of a relation to the next. `None` for everything else: maps of file numbers, control
+/// file, caches, temporary relations, and whatever is not where relations are.
+pub fn is_relation(path: &[u8]) -> Option<u32> {
+    let (_, name) = place(path)?;
+    parse(name)?.segment.checked_mul(SEGMENT_BLOCKS)
+}
+
+/// The number of the database that the file at `path` belongs to; `None` in `global`, and where there are no databases.
+pub fn database_of(path: &[u8]) -> Option<u32> {
+    place(path)?.0
+}
+
+/// The database and the name of a file in a directory that holds relations.
+fn place(path: &[u8]) -> Option<(Option<u32>, &[u8])> {
+    let parts: Vec<&[u8]> = path.split(|&byte| byte == b'/').collect();
+    match parts[..] {
+        [b"global", name] => Some((None, name)),
+        [b"base", database, name] => Some((Some(number(database)?), name)),
+        [b"pg_tblspc", oid, version, database, name] if version.starts_with(b"PG_") => {
+            number(oid).and(number(database)).map(|database| (Some(database), name))
+        }
+        _ => None,
+    }
+}
+
+/// What is before the first `at`, and what is after it, if there is one.
+fn split(text: &[u8], at: u8) -> (&[u8], Option<&[u8]>) {
+    cut(text, at).map_or((text, None), |(before, after)| (before, Some(after)))
+}
+
+fn cut(text: &[u8], at: u8) -> Option<(&[u8], &[u8])> {
+    let place = text.iter().position(|&byte| byte == at)?;
+    Some((&text[..place], &text[place + 1..]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn block_numbers_run_on_from_segment_to_segment() {
+        assert_eq!(is_relation(b"base/5/16384"), Some(0));
+        assert_eq!(is_relation(b"base/5/16384.2"), Some(262_144));
+        assert_eq!(is_relation(b"base/5/16384_fsm.1"), Some(131_072));
+        assert_eq!(is_relation(b"base/5/16384_vm"), Some(0));
+        assert_eq!(is_relation(b"base/5/16384_init"), Some(0));
+        assert_eq!(is_relation(b"global/1262"), Some(0));
+        assert_eq!(is_relation(b"pg_tblspc/16400/PG_15_202209061/5/16384"), Some(0));
+    }
+
+    #[test]
+    fn files_without_pages_are_no_relations() {
+        for path in [
+            "PG_VERSION",
+            "base/5/PG_VERSION",
+            "base/5/pg_filenode.map",
+            "base/5/pg_internal.init",
+            "global/pg_control",
+            "base/5/t3_16384",
+            "base/5/16384.",
+            "base/5/16384_x",
+            "base/5/016384",
+            "base/5/16384.0",
+            "base/x/16384",
+            "base/16384",
+            "pg_xact/0000",
+            "pg_tblspc/16400/5/16384",
+            "pg_tblspc/16400/PG_15_1/pgsql_tmp/1",
+            "mine/base/5/1",
+            "base/5/99999999999",
+            "base/5/16384.99999",
+            "base/5/16384_fsm_vm",
+            "",
+        ] {
+            assert_eq!(is_relation(path.as_bytes()), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn the_database_of_a_file_is_the_directory_it_is_in() {
+        assert_eq!(database_of(b"base/5/PG_VERSION"), Some(5));
+        assert_eq!(database_of(b"pg_tblspc/16400/PG_15_202209061/7/16384"), Some(7));
+        assert_eq!(database_of(b"global/1262"), None);
+        assert_eq!(database_of(b"base/pgsql_tmp/5"), None);
+    }
+
+    #[test]
+    fn temporary_relations_are_known_by_their_names() {
+        for name in ["t3_16384", "t3_16384_fsm", "t12_16384.1", "t0_1_vm.3"] {
+            assert!(is_temporary(name.as_bytes()), "{name}");
+        }
+        for name in ["t", "t3", "t_16384", "t3_", "t3_x", "3_16384", "t3x_16384", "t3_16384_x"] {
+            assert!(!is_temporary(name.as_bytes()), "{name}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_name_the_server_makes_is_understood(
+            number in 1u32.., segment in 0u32..32_768, fork in prop::sample::select(vec!["", "_fsm", "_vm", "_init"]),
+        ) {
+            let tail = if segment == 0 { String::new() } else { format!(".{segment}") };
+            let file = parse(format!("{number}{fork}{tail}").as_bytes()).unwrap();
+            prop_assert_eq!((file.number, file.segment), (number, segment));
+            let temporary = format!("t1_{number}{fork}{tail}");
+            prop_assert!(is_temporary(temporary.as_bytes()) && parse(temporary.as_bytes()).is_none());
+        }
+
+        #[test]
+        fn no_bytes_are_too_much(path: Vec<u8>) {
+            let _ = (is_relation(&path), database_of(&path), is_temporary(&path));
+        }
+    }
+}
