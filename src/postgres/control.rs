@@ -1,7 +1,7 @@
 //! `global/pg_control`: what a server knows of its cluster before it has read anything else of it.
 //!
-//! Offsets are those of the 64-bit layouts of versions 13 to 17 (control version 1300) and 18 (1800), which differ only
-//! behind the checksum version. Numbers are in the byte order of the machine: a server reads no other.
+//! Offsets are those of the 64-bit layouts of versions 13 to 16 (control version 1300), 17 (1700) and 18 (1800); only the
+//! last differs from the others, behind the checksum version. Numbers are in the byte order of the machine: a server reads no other.
 
 use crate::{
     error::{Error, Result},
@@ -46,7 +46,7 @@ pub enum State {
 pub struct Control {
     /// Identifies the cluster; its standbys have the same.
     pub system_identifier: u64,
-    /// Format of this file: 1300 or 1800.
+    /// Format of this file: 1300, 1700 or 1800.
     pub control_version: u32,
     /// Format of the catalogs: 202209061.
     pub catalog: u32,
@@ -138,7 +138,7 @@ pub fn read(path: &Path) -> Result<(Vec<u8>, Control)> {
 
 fn why(bytes: &[u8]) -> String {
     match (crc_at(bytes), word(bytes, 8)) {
-        (None, Some(version)) => format!("its format is {version}; 1300 and 1800 are known"),
+        (None, Some(version)) => format!("its format is {version}; 1300, 1700 and 1800 are known"),
         (None, None) => "it is too short".into(),
         _ => "its checksum does not match its contents".into(),
     }
@@ -161,7 +161,7 @@ pub fn without_checkpoint(bytes: &[u8]) -> Option<Vec<u8>> {
 /// Offset of the CRC-32C of all before it. 18 has one more flag after the checksum version, before 32 random bytes.
 fn crc_at(bytes: &[u8]) -> Option<usize> {
     match word(bytes, 8)? {
-        1300 => Some(FLOAT + 80),
+        1300 | 1700 => Some(FLOAT + 80),
         1800 => Some(FLOAT + 84),
         _ => None,
     }
@@ -198,7 +198,7 @@ mod tests {
         for at in [32usize, 40, 136] {
             put(at, &(at as u64).to_ne_bytes());
         }
-        let at = if version == 1300 { 288 } else { 292 };
+        let at = if version < 1800 { 288 } else { 292 };
         let crc = crc32c(&bytes[..at]);
         bytes[at..at + 4].copy_from_slice(&crc.to_ne_bytes());
         bytes
@@ -223,10 +223,12 @@ mod tests {
     }
 
     #[test]
-    fn both_layouts_are_understood_and_no_other() {
-        assert_eq!(Control::parse(&made(1300)), Some(wanted(1300)));
-        assert_eq!(Control::parse(&made(1800)), Some(wanted(1800)));
+    fn the_layouts_of_13_to_18_are_understood_and_no_other() {
+        for version in [1300, 1700, 1800] {
+            assert_eq!(Control::parse(&made(version)), Some(wanted(version)));
+        }
         assert_eq!(Control::parse(&made(1201)), None);
+        assert_eq!(Control::parse(&made(1900)), None);
     }
 
     #[test]
@@ -244,7 +246,7 @@ mod tests {
 
     #[test]
     fn without_its_checkpoint_the_file_differs_in_nothing_else() {
-        for version in [1300, 1800] {
+        for version in [1300, 1700, 1800] {
             let changed = Control::parse(&without_checkpoint(&made(version)).unwrap());
             assert_eq!(changed, Some(Control { checkpoint_lsn: NOWHERE, ..wanted(version) }));
         }

@@ -106,12 +106,12 @@ impl Layout {
     /// primary (pgBackRest leaves both out as well, `pg_basebackup` copies them).
     fn keeps_in_root(&self, name: &[u8]) -> bool {
         let signal = name == b"recovery.signal" || name == b"standby.signal";
-        !SKIPPED.contains(&name) && !(signal && self.online)
+        !(SKIPPED.contains(&name) || signal && self.online)
     }
 
     /// `pg_control` of a running server is read after everything else (rule 15).
     fn keeps_in_global(&self, name: &[u8]) -> bool {
-        !is_cache(name) && !(self.online && name == b"pg_control")
+        !(is_cache(name) || self.online && name == b"pg_control")
     }
 
     fn keeps_of_wal(&self, name: &Name) -> bool {

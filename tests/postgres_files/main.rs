@@ -5,6 +5,7 @@
 #![allow(missing_docs)]
 
 mod control;
+mod layout;
 mod manifest;
 mod pages;
 mod server;

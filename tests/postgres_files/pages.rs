@@ -1,6 +1,6 @@
 //! Pages of a real cluster have the checksums that are computed here, and damage to them is found.
 
-use super::server::Cluster;
+use super::server::{Cluster, walk};
 use fullbore::postgres::{
     pages::{Verdict, check},
     relation::is_relation,
@@ -8,16 +8,6 @@ use fullbore::postgres::{
 use std::{fs, path::Path};
 
 const PAGE: usize = 8192;
-
-/// Every file below `dir`, relative to `root`.
-fn files(root: &Path, dir: &Path, found: &mut Vec<String>) {
-    for entry in fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()) {
-        match fs::metadata(&entry).unwrap().is_dir() {
-            true => files(root, &entry, found),
-            false => found.push(entry.strip_prefix(root).unwrap().to_str().unwrap().to_owned()),
-        }
-    }
-}
 
 /// A stopped cluster with tables, indexes of all kinds, an unlogged table and a tablespace.
 fn filled() -> Option<Cluster> {
@@ -42,7 +32,7 @@ fn every_page_of_a_stopped_cluster_is_good_and_damage_is_found() {
     let Some(cluster) = filled() else { return };
     let (root, mut all, mut pages, mut empty, mut flips, mut missed) =
         (cluster.path("data"), Vec::new(), 0, 0, 0u32, 0);
-    files(Path::new(&root), Path::new(&root), &mut all);
+    walk(Path::new(&root), "", &|_, _| {}, &mut all);
     for path in &all {
         let Some(first) = is_relation(path.as_bytes()) else { continue };
         let mut bytes = fs::read(Path::new(&root).join(path)).unwrap();

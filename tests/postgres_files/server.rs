@@ -1,8 +1,12 @@
 //! A small cluster in a directory of its own, whose server listens on a socket there.
 
+use fullbore::platform::walk::{FileKind, Name};
 use std::{
     fs,
-    os::unix::fs::{MetadataExt, PermissionsExt},
+    os::unix::{
+        ffi::OsStrExt,
+        fs::{MetadataExt, PermissionsExt},
+    },
     path::{Path, PathBuf},
     process::{Command, Output},
 };
@@ -95,8 +99,13 @@ impl Server<'_> {
 
     /// A plain copy in the directory `name`, WAL included.
     pub(crate) fn basebackup(&self, name: &str) -> String {
+        self.basebackup_with(name, &["-X", "fetch"])
+    }
+
+    /// The same with other options.
+    pub(crate) fn basebackup_with(&self, name: &str, options: &[&str]) -> String {
         let copy = self.cluster.path(name);
-        self.client("pg_basebackup", &["-D", &copy, "-c", "fast", "-X", "fetch", "-N"]);
+        self.client("pg_basebackup", &[&["-D", &copy, "-c", "fast", "-N"], options].concat());
         copy
     }
 }
@@ -104,5 +113,25 @@ impl Server<'_> {
 impl Drop for Server<'_> {
     fn drop(&mut self) {
         self.cluster.run("pg_ctl", &["-D", &self.data, "-m", "fast", "-w", "stop"]);
+    }
+}
+
+/// Paths of all that is below `dir` of `root` and that `pick` leaves of each directory; those of directories end in `/`.
+pub(crate) fn walk(root: &Path, dir: &str, pick: &dyn Fn(&[u8], &mut Vec<Name>), found: &mut Vec<String>) {
+    let kind = |path: &Path| if path.is_dir() { FileKind::Directory } else { FileKind::File };
+    let entries = fs::read_dir(root.join(dir)).unwrap().map(|entry| entry.unwrap().path());
+    let name = |path: PathBuf| Name { bytes: path.file_name().unwrap().as_bytes().into(), kind: kind(&path), inode: 0 };
+    let mut names: Vec<Name> = entries.map(name).collect();
+    pick(dir.as_bytes(), &mut names);
+    for name in names {
+        let text = String::from_utf8(name.bytes).unwrap();
+        let path = if dir.is_empty() { text } else { format!("{dir}/{text}") };
+        match name.kind {
+            FileKind::Directory => {
+                walk(root, &path, pick, found);
+                found.push(path + "/");
+            }
+            _ => found.push(path),
+        }
     }
 }
