@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn every_flipped_bit_is_found_but_for_one_in_the_65535_that_16_bits_can_tell_apart() {
-        for size in 10..16 {
+        for size in [10, 13] {
             let mut page = made(1 << size, 5, 1);
             assert_eq!(check(&page, 5, u64::MAX), Verdict::Good);
             let mut missed = 0;

@@ -30,8 +30,7 @@ fn filled() -> Option<Cluster> {
 #[test]
 fn every_page_of_a_stopped_cluster_is_good_and_damage_is_found() {
     let Some(cluster) = filled() else { return };
-    let (root, mut all, mut pages, mut empty, mut flips, mut missed) =
-        (cluster.path("data"), Vec::new(), 0, 0, 0u32, 0);
+    let (root, mut all, mut pages, mut missed) = (cluster.path("data"), Vec::new(), 0, 0);
     walk(Path::new(&root), "", &|_, _| {}, &mut all);
     for path in &all {
         let Some(first) = is_relation(path.as_bytes()) else { continue };
@@ -40,26 +39,13 @@ fn every_page_of_a_stopped_cluster_is_good_and_damage_is_found() {
         for (block, page) in (first..).zip(bytes.chunks_mut(PAGE)) {
             let verdict = check(page, block, u64::MAX);
             assert!(matches!(verdict, Verdict::Good | Verdict::Empty), "{path}, block {block}: {verdict:?}");
-            (pages, empty) = (pages + 1, empty + u32::from(verdict == Verdict::Empty));
+            pages += 1;
             // One byte of each page, another in each.
             page[(pages * 37) % PAGE] ^= 0xff;
-            flips += 1;
             missed += u32::from(check(page, block, u64::MAX) != Verdict::Bad);
         }
     }
-    println!("{pages} pages, {empty} empty, {missed} of {flips} flipped bytes missed");
     assert!(all.iter().any(|path| path.starts_with("pg_tblspc/") && is_relation(path.as_bytes()).is_some()));
     // 16 bits miss one in 65,535.
-    assert!(pages > 4000 && missed <= 2, "{missed} of {flips} in {pages} pages");
-}
-
-#[test]
-#[ignore = "a measurement: cargo test --release --test postgres_files -- --ignored --nocapture"]
-fn speed_of_checking_pages() {
-    let page: Vec<u8> = (0..PAGE).map(|i| (i % 251) as u8).collect();
-    let (start, rounds) = (std::time::Instant::now(), 200_000u32);
-    let good =
-        (0..rounds).filter(|block| check(std::hint::black_box(&page), *block, u64::MAX) == Verdict::Good).count();
-    let bytes = f64::from(rounds) * PAGE as f64;
-    println!("{:.2} GB/s, {good} good", bytes / start.elapsed().as_secs_f64() / 1e9);
+    assert!(pages > 4000 && missed <= 2, "{missed} of {pages} missed");
 }
