@@ -14,6 +14,7 @@ use super::{
     layout::Layout,
     lsn::{Lsn, segment_name},
     manifest::{Manifest, WalRange},
+    relation::SEGMENT_BLOCKS,
     session::{Facts, Held, Session, Stopped},
 };
 use crate::{
@@ -92,7 +93,8 @@ pub struct Cluster {
     /// How it was when the backup began; what a stopped one must still be at the end.
     control: Vec<u8>,
     data: PathBuf,
-    page_bytes: usize,
+    /// Bytes of a page, if the numbers of pages can be told from the names of files.
+    page_bytes: Option<usize>,
     start: Option<Lsn>,
     facts: Mutex<root::Cluster>,
     manifest: Mutex<Option<Manifest>>,
@@ -162,7 +164,7 @@ impl Request {
             session: Some(Held::new(session)?),
             control,
             data,
-            page_bytes: facts.block_bytes as usize,
+            page_bytes: page_bytes(&now),
             start,
             manifest: Mutex::new(Some(Manifest::new(facts.major, facts.system_identifier)?)),
             facts: Mutex::new(described),
@@ -232,6 +234,10 @@ fn started(data: &FilePath, start: Option<Lsn>) -> Result<Control> {
     }
 }
 
+fn page_bytes(control: &Control) -> Option<usize> {
+    (control.segment_blocks == SEGMENT_BLOCKS).then_some(control.block_bytes as usize)
+}
+
 /// A cluster that is stopped, and was shut down cleanly.
 fn stopped(data: &FilePath, split: bool, walkers: usize, tricks: Tricks) -> Result<(Arc<Cluster>, Sources)> {
     let data = data.canonicalize().map_err(|e| Error::io(format!("could not open {data:?}"), e))?;
@@ -256,7 +262,7 @@ fn stopped(data: &FilePath, split: bool, walkers: usize, tricks: Tricks) -> Resu
         wal: Wal::Included,
         session: None,
         control: bytes,
-        page_bytes: control.block_bytes as usize,
+        page_bytes: page_bytes(&control),
         start: None,
         manifest: Mutex::new(Some(Manifest::new(major, control.system_identifier)?)),
         facts: Mutex::new(described),
@@ -367,9 +373,8 @@ impl Cluster {
     /// How its pages are looked at, if they have checksums.
     pub fn page_check(&self) -> Option<Arc<PageCheck>> {
         let start_lsn = self.start.map_or(u64::MAX, |start| start.0);
-        lock(&self.facts)
-            .checksums
-            .then(|| Arc::new(PageCheck { trees: self.trees.clone(), page_bytes: self.page_bytes, start_lsn }))
+        let page_bytes = self.page_bytes.filter(|_| lock(&self.facts).checksums)?;
+        Some(Arc::new(PageCheck { trees: self.trees.clone(), page_bytes, start_lsn }))
     }
 
     /// A file for PostgreSQL's manifest. WAL and the manifest itself are not listed in it.
