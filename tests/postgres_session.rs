@@ -102,6 +102,9 @@ fn a_refusal_says_who_where_and_why_and_not_the_password() {
     assert!(error.is_ok(), "explicit before environment");
     let error = try_connect(&server.socket_url().replace("/postgres?", "/none?"), &[]).err().unwrap();
     assert!(error.line().ends_with("database \"none\" does not exist"), "{error:?}");
+    let error = try_connect(&server.socket_url().replace("user=postgres", "user=you"), &[]).err().unwrap();
+    assert!(error.line().ends_with("role \"you\" does not exist"), "{error:?}");
+    assert!(error.hint.unwrap().starts_with("connect as another role"));
     let error = try_connect("postgres://127.0.0.1:1,127.0.0.2:1/", &[]).err().unwrap();
     assert_eq!((error.kind, error.detail.len()), (Kind::Unreachable, 1), "{error:?}");
     assert!(error.line().ends_with("connection refused"), "{error:?}");
@@ -137,6 +140,7 @@ fn tls_checks_what_sslmode_says() {
     let refused = |host: &str, rest: &str| try_connect(&at(host, rest), &[]).err().unwrap_or_else(|| panic!("{rest}"));
     let error = refused("other", &format!("&sslmode=verify-full&sslrootcert={ca}"));
     assert!(error.hint.as_ref().is_some_and(|hint| hint.contains("verify-ca")), "{error:?}");
+    assert_eq!(error.kind, Kind::Permission);
     server.openssl("req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=x -keyout x.key -out x.crt");
     let stranger = server.certificate("x.crt");
     for mode in ["require", "verify-ca", "verify-full"] {
@@ -145,7 +149,7 @@ fn tls_checks_what_sslmode_says() {
     assert_eq!(refused("localhost", "&sslmode=verify-ca").kind, Kind::Usage);
     assert_eq!(refused("localhost", "&sslmode=require&sslrootcert=system").kind, Kind::Usage);
     assert_eq!(refused("localhost", "&sslmode=verify-full&sslrootcert=/none").kind, Kind::NotFound);
-    refused("localhost", "&sslrootcert=system");
+    assert_eq!(refused("localhost", "&sslrootcert=system").kind, Kind::Permission);
 
     // The server's own certificate as the root, as `openssl req -x509` makes it: an authority that signs itself.
     server.openssl(
@@ -161,8 +165,14 @@ fn tls_checks_what_sslmode_says() {
     let own = server.certificate("self.crt");
     let (cert, key) = (server.certificate("client.crt"), server.certificate("client.key"));
     let root = format!("&sslmode=verify-full&sslrootcert={}", text(&own));
-    assert_eq!(refused("localhost", &root).kind, Kind::Unreachable);
+    assert_eq!(refused("localhost", &root).kind, Kind::Permission);
     assert!(encrypted(&at("localhost", &format!("{root}&sslcert={}&sslkey={}", text(&cert), text(&key)))));
+    let allow = format!("&sslmode=allow&sslcert={}&sslkey={}", text(&cert), text(&key));
+    assert!(encrypted(&at("localhost", &allow)), "what is refused unencrypted is tried encrypted");
+    fs::write(&hba, "local all all trust\nhostnossl all all 127.0.0.1/32 scram-sha-256\n").unwrap();
+    server.restart();
+    assert!(!encrypted(&at("localhost", "")), "what is refused encrypted is tried unencrypted");
+    assert_eq!(refused("localhost", "&sslmode=require").kind, Kind::Permission);
     fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).unwrap();
     let error = refused("localhost", &format!("{root}&sslcert={}&sslkey={}", text(&cert), text(&key)));
     assert_eq!(error.kind, Kind::Permission);
@@ -233,6 +243,21 @@ fn version_17_serves() {
 #[test]
 fn version_18_serves() {
     serves(18, &[], true);
+}
+
+#[test]
+fn a_standby_of_18_serves_whatever_functions_others_have_made() {
+    let Some(version) = version(18) else { return };
+    let primary = version.start(&[], &[]);
+    primary.psql(
+        "CREATE FUNCTION public.pg_is_in_recovery() RETURNS bool LANGUAGE sql AS 'SELECT false'; \
+         ALTER DATABASE postgres SET search_path = public, pg_catalog",
+    );
+    let standby = primary.standby(&[]);
+    let mut session = connect(&standby.socket_url());
+    assert!(session.standby());
+    let start = session.start("x", true).unwrap();
+    assert!(session.stop(false).unwrap().lsn >= start);
 }
 
 #[test]
@@ -353,7 +378,10 @@ fn a_server_that_has_no_slot_says_what_to_change() {
 #[test]
 fn the_archiver_is_asked_and_a_segment_can_be_ended() {
     let Some(version) = servers::debian() else { return };
-    let server = version.start(&["--wal-segsize=1"], &["archive_mode = on", "archive_command = 'test -e ../allowed'"]);
+    // The end of a backup takes longer than any statement may: the session has no limits.
+    let command = "archive_command = 'case %f in *.backup) sleep 1.5;; esac; test -e ../allowed'";
+    let limits = ["statement_timeout = 1s", "lock_timeout = 1s", "idle_session_timeout = 1s"];
+    let server = version.start(&["--wal-segsize=1"], &[&["archive_mode = on", command], &limits[..]].concat());
     let mut session = connect(&server.socket_url());
     let segment = session.switch_wal().unwrap();
     let again = session.switch_wal().unwrap();

@@ -1,7 +1,7 @@
 //! Arguments, as clap sees them.
 
 use super::size;
-use crate::{format::digest::Algorithm, postgres::cluster::Wal, stage::codec::Codec};
+use crate::{format::digest::Algorithm, postgres::request::Wal, stage::codec::Codec};
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use std::{num::NonZeroUsize, path::PathBuf};
 

@@ -20,9 +20,9 @@ use crate::{
     plan::{SinkSpec, Tuning},
     platform,
     postgres::{
-        cluster::{Request, Server},
         conninfo::{Environment, Params},
         offline,
+        request::{Request, Server},
     },
     stage::codec::Codec,
 };
@@ -114,10 +114,10 @@ fn cluster(args: &BackupArgs) -> Result<Option<Request>> {
     Ok(Some(Request { server, fast: args.checkpoint == CheckpointArg::Fast, wal: args.wal.into() }))
 }
 
-fn params(text: &str) -> Result<Params> {
+fn params(text: &str) -> Result<Box<Params>> {
     let params = Params::new(text, &Environment::of_process())?;
     params.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
-    Ok(params)
+    Ok(Box::new(params))
 }
 
 /// The files of a running cluster, read without its knowing, are no backup.

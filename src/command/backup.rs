@@ -20,8 +20,8 @@ use crate::{
     plan::{Depths, SinkSpec, StageSpec, Tuning, chain},
     platform::{self, Tricks},
     postgres::{
-        check::PageCheck,
-        cluster::{Cluster, Request},
+        cluster::Cluster,
+        request::{Reading, Request},
     },
     sink::{Sink, file::is_half_named},
     source::{self, Source, archive::Archive, stdin::Stdin},
@@ -100,9 +100,8 @@ impl Backup {
         let id = backup_id(&stamp, millis, RandomState::new().build_hasher().finish());
         let time = begun.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         self.check_output()?;
-        let Opened { sources, origin, cluster } =
-            self.open(matches!(self.to, SinkSpec::Repository(_) | SinkSpec::Null), &id)?;
-        self.tuning.depths(sources.len())?; // what cannot work leaves no trace
+        let subject = self.open(matches!(self.to, SinkSpec::Repository(_) | SinkSpec::Null), Some(&id))?;
+        self.tuning.depths(subject.sources.len())?; // what cannot work leaves no trace
         let mut destination = self.to.open(&id, &time, self.codec, self.tuning.tricks)?;
         let abilities = destination.abilities();
         let layout = Arc::new(Layout {
@@ -113,18 +112,25 @@ impl Backup {
             block_bytes: self.block_bytes(),
             manifest_bytes: AtomicU64::new(0),
         });
-        let draft =
-            Root { format: FORMAT, id, tool: tool(), time, source: origin, options: self.options(), ..Root::default() };
+        let draft = Root {
+            format: FORMAT,
+            id,
+            tool: tool(),
+            time,
+            source: subject.origin.clone(),
+            options: self.options(),
+            ..Root::default()
+        };
         let draft = Root { tags: self.tags.clone(), ..draft };
         let complete = |laid| {
             let root = complete(draft.clone(), laid, meter);
-            Root { postgres: cluster.as_ref().map(|cluster| cluster.facts()), ..root }
+            Root { postgres: subject.cluster.as_ref().map(|cluster| cluster.facts()), ..root }
         };
         let sealed = |laid: &Laid| seal(&complete(vec![laid.clone()]));
         let root: Option<MakeRoot<'_>> = if abilities.objects { None } else { Some(&sealed) };
-        let sinks = (1..=sources.len() as u32).map(|number| destination.stream(number)).collect::<Result<Vec<_>>>();
-        let check = cluster.as_ref().and_then(|cluster| cluster.page_check());
-        let laid = sinks.and_then(|sinks| self.streams(sources, sinks, &layout, meter, root, watch, check));
+        let sinks =
+            (1..=subject.sources.len() as u32).map(|number| destination.stream(number)).collect::<Result<Vec<_>>>();
+        let laid = sinks.and_then(|sinks| self.streams(&subject, sinks, &layout, meter, root, watch));
         let done = laid.and_then(|laid| {
             let root = complete(laid);
             Ok((seal(&root)?, root))
@@ -147,7 +153,7 @@ impl Backup {
     /// As [`Backup::run`].
     pub fn count(&self) -> Result<(u64, u64, u64)> {
         let (mut files, mut entries, mut bytes) = (0, 0, 0);
-        for source in self.open(false, "")?.sources {
+        for source in self.open(false, None)?.sources {
             for scanned in source.scan()? {
                 let entry = scanned?.entry;
                 entries += 1;
@@ -171,7 +177,8 @@ impl Backup {
         }
     }
 
-    fn open(&self, split: bool, id: &str) -> Result<Opened> {
+    /// `id`: the backup that begins; without one the subject is only looked at.
+    fn open(&self, split: bool, id: Option<&str>) -> Result<Opened> {
         let (host, tricks) = (platform::host_name(), self.tuning.tricks);
         let walkers = platform::cores().get().clamp(2, 8);
         match &self.subject {
@@ -192,7 +199,7 @@ impl Backup {
                 Ok(Opened { sources, origin, cluster: None })
             }
             Subject::Cluster(request) => {
-                let (cluster, sources) = request.open(id, split, walkers, tricks)?;
+                let (cluster, sources) = request.open(id, Reading { split, walkers, tricks })?;
                 let paths = vec![cluster.facts().data_directory];
                 Ok(Opened { sources, origin: Origin { host, paths, contents: true }, cluster: Some(cluster) })
             }
@@ -224,37 +231,37 @@ impl Backup {
         u64::from(self.tuning.frame_bytes).min(block)
     }
 
-    fn stages(&self, check: Option<Arc<PageCheck>>) -> Vec<StageSpec> {
+    fn stages(&self, cluster: Option<&Arc<Cluster>>) -> Vec<StageSpec> {
         let (crc32, crc32c) = (matches!(self.codec, Codec::Gzip(_)), self.is_cluster());
         let digest = StageSpec::Digest { algorithm: self.digest, block_bytes: self.block_bytes(), crc32, crc32c };
-        let pages = check.map(StageSpec::Pages);
+        let pages = cluster.and_then(|cluster| cluster.page_check()).map(StageSpec::Pages);
         pages.into_iter().chain([digest, StageSpec::Compress { codec: self.codec }]).collect()
     }
 
     /// Run all streams at the same time; they share the permits to compute, and the first error ends them all.
     fn streams(
         &self,
-        sources: Vec<Arc<dyn Source>>,
+        subject: &Opened,
         sinks: Vec<Box<dyn Sink>>,
         layout: &Arc<Layout>,
         meter: &Arc<Meter>,
         root: Option<MakeRoot<'_>>,
         watch: Watch<'_>,
-        check: Option<Arc<PageCheck>>,
     ) -> Result<Vec<Laid>> {
+        let sources = &subject.sources;
         let depths = self.tuning.depths(sources.len())?;
         meter.streams.store(sources.len(), Relaxed);
         meter.sink.threads.store(sources.len(), Relaxed);
         meter.workers.threads.store(depths.workers.get(), Relaxed);
-        let crews = self.crews(&sources, &depths, meter, &self.stages(check))?;
+        let crews = self.crews(sources, &depths, meter, &self.stages(subject.cluster.as_ref()))?;
         let stop = AtomicBool::new(false);
         let frame_bytes = self.tuning.frame_bytes;
         let mut streams = Vec::new();
-        for ((source, sink), (threads, number)) in sources.into_iter().zip(sinks).zip(crews.iter().zip(1..)) {
+        for ((source, sink), (threads, number)) in sources.iter().zip(sinks).zip(crews.iter().zip(1..)) {
             let told = source.clone();
             let tell: Tell = Arc::new(move |record, crc32c| told.laid(record, crc32c));
             let lay = Lay::new(layout.clone(), meter.clone(), number, sink, tell)?;
-            streams.push(Stream { source, threads, lay, frame_bytes, stop: &stop });
+            streams.push(Stream { source: source.clone(), threads, lay, frame_bytes, stop: &stop });
         }
         std::thread::scope(|scope| {
             let (done, over) = mpsc::channel::<()>();

@@ -4,58 +4,18 @@
 //! asks for a check which is not made here is refused, not ignored. No error and no `Debug` shows a password.
 
 mod files;
+mod layers;
 mod text;
+mod transport;
 
-use crate::{
-    error::{Error, Kind, Result},
-    platform,
-};
-use std::{
-    collections::HashMap,
-    env, fmt,
-    net::IpAddr,
-    path::{Path, PathBuf},
-    str::FromStr,
-    time::Duration,
-};
-use text::{Given, KEYWORDS, Use};
+pub use layers::Environment;
+pub use transport::{Binding, Keepalive, Roots, SslMode, Tls};
+
+use crate::error::{Error, Kind, Result};
+use std::{fmt, net::IpAddr, path::PathBuf, time::Duration};
+use text::{Given, meaningless, number, one_of};
 
 const DEFAULT_PORT: u16 = 5432;
-
-/// What a connection depends on besides its string.
-pub struct Environment {
-    /// Variables: those of libpq, and `HOME`.
-    pub variables: HashMap<String, String>,
-    /// The user of the system, who is the user of the server if none is named.
-    pub user: Option<String>,
-    /// Where a server on this machine listens, by default. The first is tried first.
-    pub socket_directories: Vec<PathBuf>,
-}
-
-impl Environment {
-    /// That of this process. A variable that is not UTF-8 is not there.
-    pub fn of_process() -> Self {
-        let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
-            Some((name.into_string().ok()?, value.into_string().ok()?))
-        };
-        let user = platform::owner::Names::default().user(platform::user().0);
-        Self {
-            variables: env::vars_os().filter_map(text).collect(),
-            user: (!user.is_empty()).then(|| user.to_string()),
-            // Debian's, and PostgreSQL's own.
-            socket_directories: vec!["/var/run/postgresql".into(), "/tmp".into()],
-        }
-    }
-
-    fn variable(&self, name: &str) -> Option<&str> {
-        self.variables.get(name).map(String::as_str)
-    }
-
-    /// A file in the user's home directory.
-    pub(super) fn at_home(&self, file: &str) -> Option<PathBuf> {
-        Some(Path::new(self.variable("HOME").filter(|home| !home.is_empty())?).join(file))
-    }
-}
 
 /// How to connect to a server. Does not say what is wrong with it until it is tried.
 #[derive(Debug, Clone)]
@@ -119,68 +79,6 @@ pub enum Wanted {
     PreferStandby,
 }
 
-/// How a connection is encrypted.
-#[derive(Debug, Clone)]
-pub struct Tls {
-    /// How much of it is wanted.
-    pub mode: SslMode,
-    /// Who may sign the server's certificate.
-    pub roots: Roots,
-    /// The client's certificate and its key.
-    pub identity: Option<(PathBuf, PathBuf)>,
-    /// Is the password bound to the encrypted connection?
-    pub channel_binding: Binding,
-    /// Does encryption begin at once, as 17 and newer permit?
-    pub direct: bool,
-}
-
-/// How much encryption is wanted (`sslmode`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd)]
-#[allow(missing_docs)]
-pub enum SslMode {
-    Disable,
-    Allow,
-    Prefer,
-    Require,
-    VerifyCa,
-    VerifyFull,
-}
-
-/// Who may sign the server's certificate.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Roots {
-    /// Anybody, as nobody asks.
-    None,
-    /// Whom the system trusts.
-    System,
-    /// Those in a file.
-    File(PathBuf),
-}
-
-/// Is the password bound to the encrypted connection (`channel_binding`)?
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub enum Binding {
-    Disable,
-    Prefer,
-    Require,
-}
-
-/// How a dead peer is noticed while a statement takes long.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Keepalive {
-    /// Is it asked at all?
-    pub wanted: bool,
-    /// After how much silence.
-    pub idle: Duration,
-    /// Then how often.
-    pub interval: Duration,
-    /// How many times in vain.
-    pub count: u32,
-    /// For how long sent data may stay unacknowledged; the system's default if zero.
-    pub user_timeout: Duration,
-}
-
 impl Params {
     /// What `text` says, a URL or keywords with values, and what it leaves to the service, the environment and the defaults.
     ///
@@ -188,7 +86,7 @@ impl Params {
     /// [`Kind::Usage`] if the string cannot be read or a value means nothing, [`Kind::Unsupported`] if a parameter cannot
     /// be honoured, [`Kind::NotFound`] if there is no such service.
     pub fn new(text: &str, environment: &Environment) -> Result<Self> {
-        let (given, from) = layered(text, environment)?;
+        let (given, from) = layers::layered(text, environment)?;
         let text = |name: &str| given.get(name).filter(|value| !value.is_empty()).cloned();
         let mut warnings = Vec::new();
         let user = text("user").or_else(|| environment.user.clone()).ok_or_else(|| {
@@ -228,60 +126,6 @@ impl Params {
             let name = host.name_in_passfile(environment);
             let wanted = [&*name, &host.port.to_string(), &self.dbname, &self.user];
             host.password = files::password(&lines, wanted, &file);
-        }
-    }
-}
-
-/// All that is given, first come first; and where the password came from.
-fn layered(text: &str, environment: &Environment) -> Result<(Given, String)> {
-    let mut given = text::parse(text)?;
-    let mut from = if given.contains_key("password") { "the connection string" } else { "PGPASSWORD" }.to_owned();
-    let named = |given: &Given, name: &str, variable: &str| {
-        let named = given.get(name).map(String::as_str).or_else(|| environment.variable(variable));
-        named.filter(|named| !named.is_empty()).map(str::to_owned)
-    };
-    if let Some(service) = named(&given, "service", "PGSERVICE") {
-        let own = named(&given, "servicefile", "PGSERVICEFILE").map(PathBuf::from);
-        // Where Debian's libpq looks.
-        let system = environment.variable("PGSYSCONFDIR").unwrap_or("/etc/postgresql-common");
-        let files = own.or_else(|| environment.at_home(".pg_service.conf")).into_iter();
-        let files: Vec<_> = files.chain([Path::new(system).join("pg_service.conf")]).collect();
-        for (name, value) in files::service(&service, &files)? {
-            if name == "password" && !given.contains_key(name) {
-                from = format!("service {service:?}");
-            }
-            given.entry(name).or_insert(value);
-        }
-    }
-    for (name, variable, _) in KEYWORDS.iter().filter(|(.., becomes)| *becomes != Use::Ignored) {
-        match environment.variable(variable).filter(|value| !value.is_empty()) {
-            Some(value) if !given.contains_key(name) => given.insert(text::keyword(name)?, value.to_owned()),
-            _ => None,
-        };
-    }
-    match given.get("gssencmode").map(String::as_str) {
-        Some("require") => Err(Error::new(Kind::Unsupported, "cannot encrypt a connection with GSSAPI")),
-        _ => Ok((given, from)),
-    }
-}
-
-fn meaningless(name: &str, value: &str) -> Error {
-    Error::new(Kind::Usage, format!("the connection parameter {name:?} cannot be {value:?}"))
-}
-
-fn number<T: FromStr>(given: &Given, name: &str) -> Result<Option<T>> {
-    let value = given.get(name).map(|value| value.trim()).filter(|value| !value.is_empty());
-    value.map(|value| value.parse().map_err(|_| meaningless(name, value))).transpose()
-}
-
-/// The value as one of those that have a meaning.
-fn one_of<T: Copy>(given: &Given, name: &str, values: &[(&str, T)], default: T) -> Result<T> {
-    match given.get(name).map(String::as_str).filter(|value| !value.is_empty()) {
-        None => Ok(default),
-        Some(value) => {
-            let found = values.iter().find(|(known, _)| *known == value).map(|(_, meaning)| *meaning);
-            let known: Vec<_> = values.iter().map(|(known, _)| *known).collect();
-            found.ok_or_else(|| meaningless(name, value).hint(format!("it is one of {}", known.join(", "))))
         }
     }
 }
@@ -366,74 +210,125 @@ impl fmt::Debug for Secret {
     }
 }
 
-impl Tls {
-    fn new(given: &Given, environment: &Environment) -> Result<Self> {
-        let path = |name: &str, default: &str| {
-            let named = given.get(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-            named.or_else(|| environment.at_home(default).filter(|path| path.exists()))
-        };
-        let roots = match path("sslrootcert", ".postgresql/root.crt") {
-            Some(path) if path.as_os_str() == "system" => Roots::System,
-            Some(path) => Roots::File(path),
-            None => Roots::None,
-        };
-        let system = roots == Roots::System;
-        let default = if system { SslMode::VerifyFull } else { SslMode::Prefer };
-        let mode = one_of(given, "sslmode", &SslMode::NAMES, default)?;
-        if system && mode != SslMode::VerifyFull {
-            // As libpq: anybody can have a certificate that the system trusts, for another name.
-            return Err(Error::new(Kind::Usage, "sslrootcert=system needs sslmode=verify-full"));
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{fs, os::unix::fs::PermissionsExt};
+
+    fn environment(variables: &[(&str, &str)]) -> Environment {
+        Environment {
+            variables: variables.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect(),
+            user: Some("me".into()),
+            socket_directories: vec![],
         }
-        let direct = one_of(given, "sslnegotiation", &[("postgres", false), ("direct", true)], false)?;
-        if direct && mode < SslMode::Require {
-            return Err(Error::new(Kind::Usage, "sslnegotiation=direct needs sslmode=require or more"));
-        }
-        Ok(Self {
-            mode,
-            roots,
-            identity: path("sslcert", ".postgresql/postgresql.crt").zip(
-                given
-                    .get("sslkey")
-                    .filter(|key| !key.is_empty())
-                    .map(PathBuf::from)
-                    .or_else(|| environment.at_home(".postgresql/postgresql.key")),
-            ),
-            channel_binding: one_of(given, "channel_binding", &Binding::NAMES, Binding::Prefer)?,
-            direct,
-        })
     }
-}
 
-impl SslMode {
-    const NAMES: [(&str, Self); 6] = [
-        ("disable", Self::Disable),
-        ("allow", Self::Allow),
-        ("prefer", Self::Prefer),
-        ("require", Self::Require),
-        ("verify-ca", Self::VerifyCa),
-        ("verify-full", Self::VerifyFull),
-    ];
-}
+    fn params(text: &str, variables: &[(&str, &str)]) -> Params {
+        Params::new(text, &environment(variables)).unwrap()
+    }
 
-impl Binding {
-    const NAMES: [(&str, Self); 3] = [("disable", Self::Disable), ("prefer", Self::Prefer), ("require", Self::Require)];
-}
+    fn network(name: &str) -> Place {
+        Place::Network(name.into(), None)
+    }
 
-impl Keepalive {
-    /// Sooner than the system's two hours: a backup that has lost its session is void, and should not be copied to its end.
-    fn new(given: &Given) -> Result<Self> {
-        let seconds = |name, default| {
-            Ok::<_, Error>(Duration::from_secs(match number::<u64>(given, name)? {
-                None | Some(0) => default,
-                Some(seconds) => seconds,
-            }))
+    fn places(params: &Params) -> Vec<(Place, u16)> {
+        params.hosts.iter().map(|host| (host.place.clone(), host.port)).collect()
+    }
+
+    #[test]
+    fn nothing_given_is_this_machine_as_this_user() {
+        let params = params("", &[]);
+        assert_eq!((&*params.user, &*params.dbname, &*params.application_name), ("me", "postgres", "fullbore"));
+        assert_eq!(places(&params), [(network("localhost"), 5432)]);
+        assert_eq!((params.tls.mode, params.tls.channel_binding), (SslMode::Prefer, Binding::Prefer));
+        assert!(params.connect_timeout.is_none() && params.keepalive.wanted && params.hosts[0].password.is_none());
+    }
+
+    #[test]
+    fn a_socket_that_is_there_comes_before_the_network() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join(".s.PGSQL.7"), "").unwrap();
+        let nearby = Environment {
+            socket_directories: vec!["/nonexistent".into(), dir.path().into()],
+            ..environment(&[("PGPORT", "7")])
         };
-        Ok(Self {
-            wanted: number::<i64>(given, "keepalives")? != Some(0),
-            idle: seconds("keepalives_idle", 10)?,
-            interval: seconds("keepalives_interval", 10)?,
-            count: number(given, "keepalives_count")?.filter(|&count| count > 0).unwrap_or(6),
-            user_timeout: Duration::from_millis(number(given, "tcp_user_timeout")?.unwrap_or(0)),
-        })
+        assert_eq!(places(&Params::new("", &nearby).unwrap()), [(Place::Socket(dir.path().into()), 7)]);
+        assert_eq!(places(&Params::new("port=8", &nearby).unwrap()), [(network("localhost"), 8)]);
+    }
+
+    #[test]
+    fn what_is_said_comes_before_the_service_and_that_before_the_environment() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("pg_service.conf"), "[s]\nuser=service\ndbname=service\nport=2\n").unwrap();
+        let variables = [
+            ("PGSYSCONFDIR", dir.path().to_str().unwrap()),
+            ("PGUSER", "env"),
+            ("PGDATABASE", "env"),
+            ("PGPORT", "3"),
+            ("PGHOST", "env"),
+            ("PGCONNECT_TIMEOUT", "5"),
+        ];
+        let params = params("postgres://said@/?service=s", &variables);
+        assert_eq!((&*params.user, &*params.dbname), ("said", "service"));
+        assert_eq!(places(&params), [(network("env"), 2)]);
+        assert_eq!(params.connect_timeout, Some(Duration::from_secs(5)));
+        let error = Params::new("service=t", &environment(&variables)).unwrap_err();
+        assert_eq!(error.kind, Kind::NotFound);
+        assert!(error.what.starts_with("there is no service \"t\" in "), "{}", error.what);
+    }
+
+    #[test]
+    fn hosts_addresses_and_ports_go_together() {
+        let all = params("host=a,/run,b hostaddr=,,::1 port=1,,3", &[]);
+        let address = Place::Network("b".into(), Some("::1".parse().unwrap()));
+        assert_eq!(places(&all), [(network("a"), 1), (Place::Socket("/run".into()), 5432), (address, 3)]);
+        let address = Place::Network("127.0.0.1".into(), Some("127.0.0.1".parse().unwrap()));
+        assert_eq!(places(&params("hostaddr=127.0.0.1", &[])), [(address, 5432)]);
+        assert_eq!(places(&params("host=a,b port=7", &[])), [(network("a"), 7), (network("b"), 7)]);
+        for bad in ["host=a,b port=1,2,3", "host=a,b hostaddr=::1", "port=0", "port=65536", "port=x", "hostaddr=a"] {
+            assert_eq!(Params::new(bad, &environment(&[])).unwrap_err().kind, Kind::Usage, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_value_without_meaning_is_named() {
+        for (text, what) in [
+            ("sslmode=x", "the connection parameter \"sslmode\" cannot be \"x\""),
+            ("connect_timeout=x", "the connection parameter \"connect_timeout\" cannot be \"x\""),
+            ("sslrootcert=system sslmode=require", "sslrootcert=system needs sslmode=verify-full"),
+            ("sslnegotiation=direct", "sslnegotiation=direct needs sslmode=require or more"),
+        ] {
+            let error = Params::new(text, &environment(&[])).unwrap_err();
+            assert_eq!((error.kind, &*error.what), (Kind::Usage, what));
+        }
+        assert_eq!(params("sslrootcert=system", &[]).tls.mode, SslMode::VerifyFull);
+        let refused = Params::new("", &environment(&[("PGREQUIREPEER", "x")])).unwrap_err();
+        assert_eq!(refused.kind, Kind::Unsupported);
+    }
+
+    #[test]
+    fn files_at_home_are_used_if_they_are_there() {
+        let home = tempfile::tempdir().unwrap();
+        let dir = home.path().join(".postgresql");
+        fs::create_dir(&dir).unwrap();
+        fs::write(dir.join("root.crt"), "").unwrap();
+        fs::write(home.path().join(".pgpass"), "localhost:*:*:*:hushhush\n").unwrap();
+        fs::set_permissions(home.path().join(".pgpass"), fs::Permissions::from_mode(0o600)).unwrap();
+        let variables = [("HOME", home.path().to_str().unwrap())];
+        let mut found = params("", &variables);
+        assert_eq!((&found.tls.roots, &found.tls.identity), (&Roots::File(dir.join("root.crt")), &None));
+        assert_eq!(found.hosts[0].password.take().unwrap().text, "hushhush");
+        assert!(params("host=elsewhere", &variables).hosts[0].password.is_none());
+        fs::set_permissions(home.path().join(".pgpass"), fs::Permissions::from_mode(0o644)).unwrap();
+        let found = params("", &variables);
+        assert!(found.hosts[0].password.is_none() && found.warnings.len() == 1, "{found:?}");
+    }
+
+    #[test]
+    fn no_debug_shows_a_password() {
+        for params in [params("postgres://u:hushhush@h", &[]), params("", &[("PGPASSWORD", "hushhush")])] {
+            assert_eq!(params.hosts[0].password.as_ref().unwrap().text, "hushhush");
+            assert!(!format!("{params:?}").contains("hushhush"));
+        }
     }
 }

@@ -7,7 +7,12 @@ use crate::{
     error::{Error, Result},
     format::digest::crc32c,
 };
-use std::{fs, path::Path, thread::sleep, time::Duration};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    thread::sleep,
+    time::Duration,
+};
 
 /// Offset of the location of the last checkpoint.
 const CHECKPOINT: usize = 32;
@@ -112,6 +117,11 @@ impl State {
         ];
         ALL.get(number as usize).copied()
     }
+}
+
+/// Where it is in a data directory.
+pub fn path(data: &Path) -> PathBuf {
+    data.join("global/pg_control")
 }
 
 /// Read the file at `path` until it is whole: a running server may be writing it (rule 15).

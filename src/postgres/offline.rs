@@ -12,7 +12,7 @@ use std::{fs, io, os::unix::ffi::OsStringExt, path::Path};
 /// # Errors
 /// [`Kind::Usage`] if it runs or was not shut down.
 pub fn clean(data: &Path) -> Result<(Vec<u8>, Control)> {
-    let (bytes, control) = control::read(&data.join("global/pg_control"))?;
+    let (bytes, control) = control::read(&control::path(data))?;
     let cannot = |why: &str| Error::new(Kind::Usage, format!("cannot back up the cluster at {data:?}: {why}"));
     if is_running(data) {
         return Err(cannot("it is running and no connection was given")
@@ -29,7 +29,7 @@ pub fn clean(data: &Path) -> Result<(Vec<u8>, Control)> {
 /// # Errors
 /// [`Kind::System`] if it was: the backup is void.
 pub fn still_clean(data: &Path, bytes: &[u8]) -> Result<()> {
-    let same = control::read(&data.join("global/pg_control")).is_ok_and(|(now, _)| now == bytes);
+    let same = control::read(&control::path(data)).is_ok_and(|(now, _)| now == bytes);
     if same && !is_running(data) {
         return Ok(());
     }

@@ -47,7 +47,7 @@ pub fn debian() -> Option<Version> {
     missing_if_none(found, "a server of Debian").map(|(major, bin)| Version { major, bin })
 }
 
-fn places(name: &str) -> impl Iterator<Item = PathBuf> {
+fn places(name: &str) -> impl Iterator<Item = PathBuf> + use<> {
     let ours = env::var_os("FULLBORE_POSTGRES")
         .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("target/postgres"), PathBuf::from);
     [ours.join(name).join("bin"), Path::new("/usr/lib/postgresql").join(name).join("bin")].into_iter()

@@ -3,7 +3,7 @@
 //! No error repeats the string: it may hold a password.
 
 use crate::error::{Error, Kind, Result};
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, str::FromStr};
 
 /// What is given, by keyword. Never printed.
 pub(super) type Given = BTreeMap<&'static str, String>;
@@ -206,6 +206,27 @@ fn value(text: &str) -> Result<(String, &str)> {
             Some(other) => value.push(other),
             None if quoted => return Err(unreadable("a quote is not closed")),
             None => return Ok((value, "")),
+        }
+    }
+}
+
+pub(super) fn meaningless(name: &str, value: &str) -> Error {
+    Error::new(Kind::Usage, format!("the connection parameter {name:?} cannot be {value:?}"))
+}
+
+pub(super) fn number<T: FromStr>(given: &Given, name: &str) -> Result<Option<T>> {
+    let value = given.get(name).map(|value| value.trim()).filter(|value| !value.is_empty());
+    value.map(|value| value.parse().map_err(|_| meaningless(name, value))).transpose()
+}
+
+/// The value as one of those that have a meaning.
+pub(super) fn one_of<T: Copy>(given: &Given, name: &str, values: &[(&str, T)], default: T) -> Result<T> {
+    match given.get(name).map(String::as_str).filter(|value| !value.is_empty()) {
+        None => Ok(default),
+        Some(value) => {
+            let found = values.iter().find(|(known, _)| *known == value).map(|(_, meaning)| *meaning);
+            let known: Vec<_> = values.iter().map(|(known, _)| *known).collect();
+            found.ok_or_else(|| meaningless(name, value).hint(format!("it is one of {}", known.join(", "))))
         }
     }
 }

@@ -10,17 +10,20 @@ use crate::{
     },
 };
 use postgres::{Client, Config, NoTls, config, error::SqlState};
-use std::{iter, sync::mpsc, thread, time::Duration};
+use std::{io, iter, sync::mpsc, thread, time::Duration};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-/// The first version whose backups can be taken without blocking others out and restored with checks.
+/// The oldest version that was tried.
 const OLDEST: u32 = 13;
 
+/// Before anything that has a name: a database's owner may have put functions of his own before the system's.
+const SEARCH_PATH: &str = "SET search_path = pg_catalog, pg_temp";
+
 /// Rule 4, and no limits: a checkpoint or an archive may take hours. Those that a version lacks are left out.
-const SETTINGS: &str = "SELECT set_config(name, value, false) FROM (VALUES ('search_path', 'pg_catalog, pg_temp'), \
+const SETTINGS: &str = "SELECT set_config(name, value, false) FROM (VALUES \
     ('max_parallel_workers_per_gather', '0'), ('statement_timeout', '0'), ('lock_timeout', '0'), \
     ('idle_in_transaction_session_timeout', '0'), ('idle_session_timeout', '0'), ('transaction_timeout', '0')) \
-    AS wanted (name, value) JOIN pg_catalog.pg_settings USING (name)";
+    AS wanted (name, value) JOIN pg_settings USING (name)";
 
 pub(super) fn connect(params: &Params) -> Result<Session> {
     let rounds: &[Wanted] = match params.wanted {
@@ -62,7 +65,9 @@ fn suitable(session: Session, wanted: Wanted) -> Result<Session> {
 fn session(params: &Params, host: &Host) -> Result<Session> {
     let (client, place) = (client(params, host)?, host.to_string());
     let mut session = Session { client, place, version: 0, standby: false, process: 0, slot: None };
-    session.rows("could not change the settings of the session", SETTINGS, &[])?;
+    let changing = "could not change the settings of the session";
+    session.client.batch_execute(SEARCH_PATH).map_err(|error| failed(changing, &error))?;
+    session.rows(changing, SETTINGS, &[])?;
     let sql = "SELECT current_setting('server_version_num')::int, pg_is_in_recovery(), pg_backend_pid()";
     let row = session.row("could not ask the server for its version", sql, &[])?;
     session.version = row.get::<_, i32>(0).unsigned_abs();
@@ -137,7 +142,10 @@ fn within(limit: Option<Duration>, config: Config, tls: Option<MakeRustlsConnect
     };
     let Some(limit) = limit else { return connect().map_err(Failure::Server) };
     let (done, answer) = mpsc::channel();
-    thread::spawn(move || done.send(connect()));
+    thread::spawn(move || {
+        // Nobody listens any more if it was too late.
+        let _ = done.send(connect());
+    });
     match answer.recv_timeout(limit) {
         Ok(connected) => connected.map_err(Failure::Server),
         Err(_) => Err(Failure::Late(limit)),
@@ -190,10 +198,10 @@ fn explained(error: Error, cause: &postgres::Error, host: &Host) -> Error {
         }
     } else if code.is_none() && reason(cause).contains("password missing") {
         "give one with PGPASSWORD, ~/.pgpass or the service file".into()
-    } else if code.is_none() && reason(cause).contains("NotValidForName") {
+    } else if code.is_none() && reason(cause).contains("not valid for name") {
         "the certificate is for another name; sslmode=verify-ca does not compare names".into()
     } else if code == Some(&SqlState::INVALID_AUTHORIZATION_SPECIFICATION) {
-        "the server's pg_hba.conf decides who may connect from where".into()
+        "connect as another role, as in postgres://role@host, or permit this one in the server's pg_hba.conf".into()
     } else {
         return error;
     };
@@ -213,7 +221,9 @@ pub(super) fn failed(what: &str, error: &postgres::Error) -> Error {
 
 fn kind(error: &postgres::Error) -> Kind {
     let Some(code) = error.code() else {
-        return if reason(error).contains("password missing") { Kind::Permission } else { Kind::Unreachable };
+        // To try again brings neither a password nor another certificate.
+        let hopeless = reason(error).contains("password missing") || is_about_certificates(error);
+        return if hopeless { Kind::Permission } else { Kind::Unreachable };
     };
     match code.code() {
         "28000" | "28P01" | "42501" => Kind::Permission,
@@ -224,13 +234,23 @@ fn kind(error: &postgres::Error) -> Kind {
     }
 }
 
+fn is_about_certificates(error: &postgres::Error) -> bool {
+    use rustls::Error::{AlertReceived, InvalidCertificate};
+    let inside = innermost(error).downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+    matches!(inside.and_then(|inside| inside.downcast_ref()), Some(InvalidCertificate(_) | AlertReceived(_)))
+}
+
+fn innermost(error: &postgres::Error) -> &(dyn std::error::Error + 'static) {
+    let outer: &(dyn std::error::Error + 'static) = error;
+    iter::successors(Some(outer), |error| error.source()).last().unwrap_or(outer)
+}
+
 /// Why, in the words of the one who knows best: the server, or the innermost cause.
 pub(super) fn reason(error: &postgres::Error) -> String {
     if let Some(said) = error.as_db_error() {
         return said.message().to_owned();
     }
-    let outer: &dyn std::error::Error = error;
-    let innermost = iter::successors(Some(outer), |error| error.source()).last().unwrap_or(outer);
+    let innermost = innermost(error);
     match innermost.downcast_ref() {
         Some(system) => crate::error::reason(system),
         None => innermost.to_string(),

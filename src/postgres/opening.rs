@@ -1,0 +1,94 @@
+//! Opens the trees of a cluster: its data directory, and what is on other devices.
+
+use super::{late::Late, layout::Layout, request::Reading};
+use crate::{
+    error::{Error, Result},
+    format::{
+        entry::{Path, order},
+        root::Tablespace,
+    },
+    platform::walk,
+    source::tree::{Rules, Top, Tree},
+};
+use ignore::gitignore::Gitignore;
+use std::{
+    collections::HashSet,
+    ffi::{OsStr, OsString},
+    os::unix::ffi::OsStrExt,
+    path::Path as FilePath,
+    sync::Arc,
+};
+
+/// What is needed to open the trees.
+pub(super) struct Opening<'a> {
+    /// The data directory.
+    pub(super) data: &'a FilePath,
+    pub(super) major: u32,
+    /// Version of the catalog: names the directories in tablespaces.
+    pub(super) catalog: u32,
+    /// Does the server run?
+    pub(super) online: bool,
+}
+
+impl Opening<'_> {
+    /// The data directory with the tablespaces on its device, and a tree for each other device.
+    pub(super) fn trees(&self, spaces: &[Tablespace], reading: Reading) -> Result<(Arc<Late>, Vec<Arc<Tree>>)> {
+        let stored = spaces.iter().map(|space| format!("pg_tblspc/{}", space.oid).into_bytes()).collect();
+        let late = Arc::new(Late::new(Layout::new(self.major, self.catalog, self.online), stored));
+        let rules = Arc::new(Rules {
+            exclude: Gitignore::empty(),
+            exclude_caches: false,
+            exclude_if_present: Vec::new(),
+            one_file_system: false,
+            walkers: reading.walkers,
+            tricks: reading.tricks,
+            overlay: Some(late.clone()),
+        });
+        let mut devices = self.tops(spaces, reading.split)?;
+        let elsewhere: HashSet<Path> =
+            devices.iter().skip(1).flat_map(|(_, tops)| tops.iter().map(|top| top.at.clone())).collect();
+        let tree = |(_, mut tops): (u64, Vec<Top>)| {
+            tops.sort_by(|a, b| order(&a.at, &b.at));
+            let elsewhere = if tops[0].at.is_empty() { elsewhere.clone() } else { HashSet::new() };
+            Arc::new(Tree::new(tops, elsewhere, HashSet::new(), rules.clone()))
+        };
+        Ok((late, devices.drain(..).map(tree).collect()))
+    }
+
+    /// Where walks begin, for each device; the data directory's first, with the directories that links in it lead to.
+    fn tops(&self, spaces: &[Tablespace], split: bool) -> Result<Vec<(u64, Vec<Top>)>> {
+        let open = |at: &[u8], path: &FilePath| {
+            let dir = walk::open_root(path).map_err(|e| Error::io(format!("could not open {path:?}"), e))?;
+            let device = walk::stat_fd(&dir).map(|stat| stat.dev).unwrap_or_default();
+            Ok((if split { device } else { 0 }, Top { at: at.to_vec(), dir, name: None, alone: false }))
+        };
+        let (device, top) = open(b"", self.data)?;
+        let mut devices = vec![(device, vec![top])];
+        for name in linked_directories(self.data)? {
+            devices[0].1.push(open(name.as_bytes(), &self.data.join(&name))?.1);
+        }
+        for space in spaces {
+            let at = format!("pg_tblspc/{}", space.oid);
+            let (device, top) = open(at.as_bytes(), FilePath::new(OsStr::from_bytes(&space.location.0)))?;
+            match devices.iter_mut().find(|(known, _)| *known == device) {
+                Some((_, tops)) => tops.push(top),
+                None => devices.push((device, vec![top])),
+            }
+        }
+        Ok(devices)
+    }
+}
+
+/// Names in the data directory that are links to directories, as `initdb --waldir` makes one: they are stored as the
+/// directories they lead to (rule 14).
+fn linked_directories(data: &FilePath) -> Result<Vec<OsString>> {
+    let failed = |e| Error::io(format!("could not list {data:?}"), e);
+    let mut names = Vec::new();
+    for entry in data.read_dir().map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        if entry.file_type().is_ok_and(|kind| kind.is_symlink()) && entry.path().is_dir() {
+            names.push(entry.file_name());
+        }
+    }
+    Ok(names)
+}
