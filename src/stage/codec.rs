@@ -8,7 +8,7 @@ use crate::{
     error::{Error, Kind, Result},
     frame::{Frame, Pool},
 };
-use flate2::{Compress as Deflate, Compression, Decompress as Inflate, FlushCompress, FlushDecompress, Status};
+use flate2::{Compress as Deflate, Compression, Decompress as Inflate, FlushCompress, FlushDecompress};
 use lzzzz::lz4f::{self, BlockMode, BlockSize, ContentChecksum, PreferencesBuilder};
 use std::{fmt, io::Read, str::FromStr, sync::Arc};
 use zstd_safe::{CCtx, CParameter, DCtx};
@@ -219,10 +219,12 @@ impl Decompressor {
     /// # Errors
     /// [`Kind::Corrupt`] if the frame is damaged or has another length.
     pub fn decompress(&mut self, stored: &[u8], plain_len: usize, out: &mut Vec<u8>) -> Result<()> {
-        out.clear();
-        if out.capacity() < plain_len {
-            out.reserve_exact(plain_len);
+        let gzip = matches!(self, Self::Gzip(_));
+        // inflate writes over what is there: to clear it would be to fill it with zeros again.
+        if !gzip {
+            out.clear();
         }
+        out.reserve_exact((plain_len + usize::from(gzip)).saturating_sub(out.len()));
         match self {
             Self::Zstd(context) => decompress_zstd(context, stored, plain_len, out)?,
             Self::Lz4 => decompress_lz4(stored, plain_len, out)?,
@@ -255,15 +257,16 @@ fn decompress_lz4(stored: &[u8], plain_len: usize, out: &mut Vec<u8>) -> Result<
     Ok(())
 }
 
+/// One byte more than there should be shows a frame that is too long; more room would be filled or not as it happens, since
+/// a damaged block may end anywhere.
 fn inflate(context: &mut Inflate, stored: &[u8], plain_len: usize, out: &mut Vec<u8>) -> Result<()> {
     context.reset(false);
-    if plain_len == 0 {
-        return Ok(());
-    }
-    match context.decompress_vec(stored, out, FlushDecompress::Sync) {
-        Ok(Status::Ok | Status::StreamEnd) if context.total_in() == stored.len() as u64 => Ok(()),
-        Ok(_) => Err(damaged("it is longer than it should be")),
-        Err(e) => Err(damaged(&e.to_string())),
+    out.resize(plain_len + 1, 0);
+    context.decompress(stored, out, FlushDecompress::Sync).map_err(|e| damaged(&e.to_string()))?;
+    out.truncate(context.total_out() as usize);
+    match context.total_in() == stored.len() as u64 {
+        true => Ok(()),
+        false => Err(damaged("it is longer than it should be")),
     }
 }
 
@@ -342,6 +345,37 @@ mod tests {
                 let mut out = Vec::new();
                 let read = codec.decompressor().decompress(&stored, plain.len(), &mut out);
                 assert!(read.is_err() || out == plain, "{codec}, bit {bit}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_damaged_frame_is_judged_the_same_whatever_room_there_is() {
+        for codec in ALL {
+            for len in (1..60u32).chain([700]) {
+                let plain: Vec<u8> = (0..len).map(|i| (i * i / 7) as u8 & 63).collect();
+                let stored = packed(codec, &plain);
+                for bit in 0..stored.len() * 8 {
+                    let mut stored = stored.clone();
+                    stored[bit / 8] ^= 1 << (bit % 8);
+                    let [tight, loose] = [0, 1 << 10].map(|room| {
+                        let mut out = Vec::with_capacity(room);
+                        codec.decompressor().decompress(&stored, plain.len(), &mut out).map(|()| out).ok()
+                    });
+                    assert_eq!(tight, loose, "{codec}, {len} bytes, bit {bit}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_frame_of_another_length_is_refused() {
+        let plain = [9; 500];
+        for codec in [Codec::Zstd(1), Codec::Lz4, Codec::Gzip(6)] {
+            for plain_len in [0, 1, 499, 501, 5000] {
+                let mut out = vec![7; 600];
+                let read = codec.decompressor().decompress(&packed(codec, &plain), plain_len, &mut out);
+                assert!(read.is_err(), "{codec}, {plain_len}");
             }
         }
     }
