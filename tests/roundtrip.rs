@@ -238,3 +238,20 @@ fn standard_output_carries_what_a_file_would_hold() {
     let line = "\"$1\" backup \"$2\" --to - > \"$3\" && \"$1\" verify --data \"$3\"";
     shell(line, args![runs::FULLBORE, tree, dir.path().join("y.tar.zst")]).ends_with(0);
 }
+
+#[test]
+fn a_repository_without_its_manifest_restores_whatever_the_codec() {
+    let dir = temp();
+    let tree = dir.path().join("tree");
+    sample(&tree);
+    (0..5).for_each(|i| runs::write(tree.join(format!("noise-{i}")), noise(i, 900_000)));
+    for (codec, _) in CODECS {
+        let (repo, back) = (dir.path().join(format!("repo-{codec}")), dir.path().join(format!("back-{codec}")));
+        fullbore(args!["backup", tree, "--to", repo, "--compress", codec, "--segment-size", "1M"]).ends_with(0);
+        fullbore(args!["verify", repo, "--data"]).ends_with(0);
+        fs::remove_file(runs::only(&repo.join("backups")).join("manifest")).unwrap();
+        fullbore(args!["restore", repo, "--to", back, "--quiet"]).ends_with(0);
+        assert_same(&shape(&tree), &shape(&back), codec);
+        fullbore(args!["verify", repo, "--data"]).ends_with(4);
+    }
+}

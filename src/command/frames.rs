@@ -1,7 +1,8 @@
 //! The frames of a segment, as its seek table has them.
 
+use super::damage::Report;
 use crate::{
-    error::{Error, Result},
+    error::{Error, Kind, Result},
     format::{
         page::{FrameAt, SegmentId},
         root::Segment,
@@ -16,8 +17,8 @@ use crate::{
 /// Bytes of the longest header of a zstd frame.
 const ZSTD_HEADER_BYTES: usize = 18;
 
-/// Offset, stored and plain bytes of every frame, ascending; `None` for gzip and plain tar in a repository, which have no
-/// seek table.
+/// Offset, stored and plain bytes of every frame, ascending; `None` for gzip and plain tar in a repository whose side file
+/// is not there or damaged: the manifest has all that it says.
 pub(super) struct Frames(Option<Vec<(u64, u32, u32)>>);
 
 impl Frames {
@@ -32,11 +33,12 @@ impl Frames {
     }
 }
 
-/// Check the size of a segment and read its seek table; with `data`, compare every entry with the frame itself.
+/// Check the size of a segment and read its seek table; with `data`, compare every entry with the frame itself. What does
+/// no harm goes into `report`.
 ///
 /// # Errors
 /// [`Kind::Corrupt`](crate::error::Kind::Corrupt) if the segment is missing, or its size or table is not right.
-pub(super) fn read(archive: &Archive, segment: &Segment, data: bool) -> Result<Frames> {
+pub(super) fn read(archive: &Archive, segment: &Segment, data: bool, report: &Report) -> Result<Frames> {
     let id = SegmentId { backup: String::new(), stream: segment.stream, number: segment.number };
     let object = Object::Segment(id.clone());
     let name = archive.store().name(&object);
@@ -49,17 +51,8 @@ pub(super) fn read(archive: &Archive, segment: &Segment, data: bool) -> Result<F
     if len < segment.bytes || (len > segment.bytes && !archive.is_one_file()) {
         return Err(damaged(&format!("it has {len} bytes, the root says {}", segment.bytes)));
     }
-    let end = Object::Side(id);
-    match (archive.codec.skips(), archive.is_one_file()) {
-        (false, false) => return Ok(Frames(None)),
-        (false, true) => {
-            let label = side(archive, &end)?.filter(|label| is_label_of(archive, segment, label));
-            let table =
-                table(archive, &end, Some(len))?.filter(|_| label.is_some()).filter(|table| fits(table, segment));
-            let table = table.ok_or_else(|| damaged("the service frames beside it cannot be read"))?;
-            return Ok(Frames(Some(table)));
-        }
-        (true, _) => {}
+    if !archive.codec.skips() {
+        return beside(archive, segment, (id, len), report);
     }
     let table = table(archive, &object, None)?.filter(|table| fits(table, segment));
     let table = table.ok_or_else(|| damaged("its seek table cannot be read"))?;
@@ -78,6 +71,31 @@ pub(super) fn read(archive: &Archive, segment: &Segment, data: bool) -> Result<F
         })?;
     }
     Ok(Frames(Some(table)))
+}
+
+/// The table in the side file of a segment of `len` bytes. In a repository the manifest has all that it says, so there it does
+/// no harm if it is damaged; the first versions wrote none there.
+fn beside(archive: &Archive, segment: &Segment, (id, len): (SegmentId, u64), report: &Report) -> Result<Frames> {
+    let object = Object::Side(id);
+    match side(archive, segment, &object, len) {
+        Ok(table) => Ok(Frames(Some(table))),
+        Err(error) if archive.is_one_file() => Err(error),
+        Err(error) => {
+            if error.kind != Kind::NotFound {
+                report.warn(error);
+            }
+            Ok(Frames(None))
+        }
+    }
+}
+
+fn side(archive: &Archive, segment: &Segment, object: &Object, len: u64) -> Result<Table> {
+    let label = side_label(archive, object)?.filter(|label| is_label_of(archive, segment, label));
+    let table = table(archive, object, Some(len))?.filter(|table| label.is_some() && fits(table, segment));
+    table.ok_or_else(|| {
+        Error::corrupt(format!("{} is damaged", archive.store().name(object)))
+            .because("its service frames cannot be read")
+    })
 }
 
 /// The service frame at `offset`: what it is, its payload if it is a label, and where it ends. `None` if there is none.
@@ -106,7 +124,7 @@ fn is_label_of(archive: &Archive, segment: &Segment, payload: &[u8]) -> bool {
 }
 
 /// Walk the service frames of a side file up to its seek table; gives its label. `None` if one of them is no service frame.
-fn side(archive: &Archive, object: &Object) -> Result<Option<Vec<u8>>> {
+fn side_label(archive: &Archive, object: &Object) -> Result<Option<Vec<u8>>> {
     let len = archive.store().len(object)?;
     let mut bytes = Vec::new();
     archive.store().read_at(object, len.saturating_sub(SEEK_FOOTER_BYTES as u64), SEEK_FOOTER_BYTES, &mut bytes)?;

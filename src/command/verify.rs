@@ -161,7 +161,7 @@ impl Check<'_> {
     fn segments(&self) -> Result<HashMap<SegmentId, Frames>> {
         let mut tables = HashMap::new();
         for segment in &self.archive.root.segments {
-            match frames::read(self.archive, segment, self.data) {
+            match frames::read(self.archive, segment, self.data, &self.report) {
                 Ok(table) => drop(tables.insert(id(segment), table)),
                 Err(error) => self.report.add((error, Vec::new()))?,
             }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! fullbore-repo.json                 format, repository id, creation
-//! backups/<id>/s01-000001.tar.zst    segments
+//! backups/<id>/s01-000001.tar.zst    segments; beside .tar.gz and .tar a .manifest with their service frames
 //! backups/<id>/manifest              pages
 //! backups/<id>/root.json             the commit
 //! intents/<id>.json                  a backup under way
@@ -20,7 +20,7 @@ pub const INTENTS: &str = "intents";
 pub const MANIFEST: &str = "manifest";
 /// The root of a backup.
 pub const ROOT: &str = "root.json";
-/// What the service frames of a gzip or plain tar archive are called: its name and this.
+/// What the service frames of a gzip or plain tar segment or archive are called: its name and this.
 pub const SIDE_SUFFIX: &str = ".manifest";
 
 /// What [`REPOSITORY`] holds, sealed like a root.

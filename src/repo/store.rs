@@ -13,7 +13,7 @@ use crate::{
     platform::{self, Tricks, write},
     sink::{
         Abilities, Destination, Placed, Role, Sink,
-        file::{Output, name, sync_dir},
+        file::{Output, name, side_of, sync_dir},
     },
 };
 use serde::{Deserialize, Serialize};
@@ -285,42 +285,66 @@ struct Segments {
     suffix: &'static str,
     stream: u32,
     manifest: Arc<Mutex<Output>>,
-    open: Option<(u32, Output)>,
+    open: Option<Open>,
     syncing: Vec<JoinHandle<Result<()>>>,
     tricks: Tricks,
 }
 
+/// The segment that is being written, and the file beside it if its codec cannot pass over service frames.
+struct Open {
+    number: u32,
+    segment: Output,
+    side: Option<Output>,
+}
+
+impl Open {
+    fn sync(self) -> Result<()> {
+        self.side.map_or(Ok(()), |side| side.sync())?;
+        self.segment.sync()
+    }
+}
+
 impl Segments {
     /// The segment `number`; the one before it is made durable meanwhile.
-    fn segment(&mut self, number: u32) -> Result<&mut Output> {
-        if self.open.as_ref().is_none_or(|(open, _)| *open != number) {
-            let path = self.dir.join(segment(self.stream, number, self.suffix));
-            let next = (number, Output::create(&path, self.tricks)?);
-            if let Some((_, done)) = self.open.replace(next) {
+    fn segment(&mut self, number: u32) -> Result<&mut Open> {
+        if self.open.as_ref().is_none_or(|open| open.number != number) {
+            let segment = Output::create(&self.path(number), self.tricks)?;
+            if let Some(done) = self.open.replace(Open { number, segment, side: None }) {
                 self.syncing.push(std::thread::spawn(move || done.sync()));
             }
         }
-        match &mut self.open {
-            Some((_, output)) => Ok(output),
-            None => Err(Error::new(Kind::Bug, "no segment is open")),
+        self.open.as_mut().ok_or_else(|| Error::new(Kind::Bug, "no segment is open"))
+    }
+
+    fn side(&mut self, number: u32) -> Result<&mut Output> {
+        let (path, tricks) = (side_of(&self.path(number)), self.tricks);
+        let side = &mut self.segment(number)?.side;
+        match side {
+            Some(side) => Ok(side),
+            None => Ok(side.insert(Output::create(&path, tricks)?)),
         }
+    }
+
+    fn path(&self, number: u32) -> PathBuf {
+        self.dir.join(segment(self.stream, number, self.suffix))
     }
 }
 
 impl Sink for Segments {
     fn put(&mut self, placed: Placed) -> Result<()> {
-        match placed.role {
-            Role::Stream | Role::Amend => self.segment(placed.segment)?.write(&placed.data, placed.offset),
+        let Placed { segment: number, offset, data, role } = placed;
+        match role {
+            Role::Stream | Role::Amend => self.segment(number)?.segment.write(&data, offset),
+            Role::Side => self.side(number)?.write(&data, offset),
             Role::Page => match self.manifest.lock() {
-                Ok(mut manifest) => manifest.write(&placed.data, placed.offset),
+                Ok(mut manifest) => manifest.write(&data, offset),
                 Err(_) => Err(Error::new(Kind::Bug, "a stream stopped while it wrote the manifest")),
             },
-            Role::Side => Ok(()),
         }
     }
 
     fn finish(mut self: Box<Self>) -> Result<()> {
-        self.open.take().map_or(Ok(()), |(_, output)| output.sync())?;
+        self.open.take().map_or(Ok(()), Open::sync)?;
         let lost = |_| Err(Error::new(Kind::Bug, "a thread that syncs stopped"));
         self.syncing.drain(..).try_for_each(|thread| thread.join().unwrap_or_else(lost))
     }

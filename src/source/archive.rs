@@ -227,12 +227,13 @@ impl Archive {
     pub fn copies(&self, at: &PageAt) -> Vec<(Object, u64)> {
         let segment = SegmentId { backup: String::new(), stream: at.stream, number: at.segment };
         let manifest = at.manifest_offset.map(|offset| (Object::Manifest, offset));
-        let copy = match (self.codec.skips(), &manifest) {
-            (true, _) => Some((Object::Segment(segment), at.offset)),
-            (false, None) => Some((Object::Side(segment), at.offset)),
-            // gzip and plain tar have a side file only where there is no manifest.
-            (false, Some(_)) => None,
+        let (copy, sure) = match self.codec.skips() {
+            true => (Object::Segment(segment), true),
+            false => (Object::Side(segment), manifest.is_none()),
         };
+        // The first versions wrote no side files in repositories; where there is no manifest there must be one.
+        let absent = !sure && self.store.len(&copy).is_err_and(|error| error.kind == Kind::NotFound);
+        let copy = (!absent).then_some((copy, at.offset));
         manifest.into_iter().chain(copy).collect()
     }
 

@@ -394,10 +394,13 @@ impl<'a> Out<'a> {
 
     fn end_segment(&mut self) {
         if let Some(dir) = self.dir {
+            let name = layout::segment(self.stream, self.number, self.fixture.codec.suffix());
             if self.fixture.codec.skips() {
                 self.segment.extend(self.table.frame());
+            } else {
+                self.side.extend(self.table.frame());
+                fs::write(dir.join(format!("{name}{}", layout::SIDE_SUFFIX)), &self.side).unwrap();
             }
-            let name = layout::segment(self.stream, self.number, self.fixture.codec.suffix());
             fs::write(dir.join(&name), &self.segment).unwrap();
         }
         let parts = self.segment.chunks(PART_BYTES as usize).map(|part| format!("{:016x}", crc64(part))).collect();

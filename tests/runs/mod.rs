@@ -320,7 +320,9 @@ pub fn sample(dir: &Path) {
 pub fn segments(repository: &Path) -> Vec<PathBuf> {
     let backup = only(&repository.join("backups"));
     let mut names: Vec<_> = fs::read_dir(backup).unwrap().map(|entry| entry.unwrap().path()).collect();
-    names.retain(|path| path.file_name().unwrap().as_bytes().starts_with(b"s0"));
+    names.retain(|path| {
+        path.file_name().unwrap().as_bytes().starts_with(b"s0") && path.extension() != Some(OsStr::new("manifest"))
+    });
     names.sort();
     names
 }
