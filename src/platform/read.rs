@@ -28,7 +28,7 @@ pub enum Cache {
     /// Gone after the read, so that a backup does not push out what the machine works with.
     ///
     /// `RWF_DONTCACHE` (Linux 6.14) spares pages that were there before; where it is missing, `POSIX_FADV_DONTNEED`
-    /// drops those too: a caller who cares asks [`is_cached`] first.
+    /// drops those too.
     Drop,
 }
 
@@ -151,11 +151,6 @@ fn uncached(fd: BorrowedFd<'_>, room: &mut [MaybeUninit<u8>], offset: u64) -> ru
     usize::try_from(got).map_err(|_| last_error())
 }
 
-/// Say that a range will be read soon: the system may start now. A refusal is nothing to us.
-pub fn will_need(fd: impl AsFd, offset: u64, len: u64) {
-    advise(fd, offset, len, Advice::WillNeed);
-}
-
 /// Say that a file will be read from front to back: the system reads twice as far ahead. A refusal is nothing to us.
 pub fn sequential(fd: impl AsFd) {
     let _ = fadvise(fd, 0, None, Advice::Sequential);
@@ -171,19 +166,6 @@ fn advise(fd: impl AsFd, offset: u64, len: u64, advice: Advice) {
     if let Some(len) = NonZeroU64::new(len) {
         let _ = fadvise(fd, offset, Some(len), advice);
     }
-}
-
-/// Which part of a range of a file is in memory, 0 to 1 (Linux 6.5); `None` if the system does not say.
-///
-/// Says nothing of files that we could not write to either, from Linux 6.15 on.
-pub fn is_cached(fd: impl AsFd, offset: u64, len: u64) -> Option<f64> {
-    const CACHESTAT: libc::c_long = 451;
-    let range = [offset, len];
-    let mut counts = [0u64; 5];
-    // SAFETY: the kernel reads two 64-bit numbers and writes five (struct cachestat_range, struct cachestat).
-    let result = unsafe { libc::syscall(CACHESTAT, fd.as_fd().as_raw_fd(), range.as_ptr(), counts.as_mut_ptr(), 0u32) };
-    let pages = len.div_ceil(rustix::param::page_size() as u64);
-    (result == 0 && pages > 0).then(|| (counts[0] as f64 / pages as f64).min(1.0))
 }
 
 /// Where the data of a file of `size` bytes is, at most [`MAX_RUNS`] runs; `None` if there is no hole, or the file system

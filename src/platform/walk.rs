@@ -13,10 +13,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{
-        AtFlags, CWD, FileType, Mode, OFlags, RawDir, ResolveFlags, Statx, StatxAttributes, StatxFlags, openat,
-        openat2, statx,
-    },
+    fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir, ResolveFlags, Statx, StatxFlags, openat, openat2, statx},
     io::Errno,
 };
 
@@ -88,10 +85,6 @@ pub struct Stat {
     pub rdev: Device,
     /// How many names it has.
     pub nlink: u32,
-    /// It is the root of a mount (Linux 5.8; earlier never).
-    pub mount_root: bool,
-    /// Its owner asked that it be left out of backups (`chattr +d`), where the file system knows that.
-    pub nodump: bool,
 }
 
 impl Stat {
@@ -271,7 +264,6 @@ pub fn read_link(dir: impl AsFd, name: &[u8]) -> io::Result<Vec<u8>> {
 }
 
 fn compact(statx: &Statx) -> Stat {
-    let has = |attribute| statx.stx_attributes.contains(attribute);
     let time = |time: rustix::fs::StatxTimestamp| Time { seconds: time.tv_sec, nanos: time.tv_nsec };
     Stat {
         kind: kind_of(FileType::from_raw_mode(statx.stx_mode.into())),
@@ -286,8 +278,6 @@ fn compact(statx: &Statx) -> Stat {
         dev: rustix::fs::makedev(statx.stx_dev_major, statx.stx_dev_minor),
         rdev: Device { major: statx.stx_rdev_major, minor: statx.stx_rdev_minor },
         nlink: statx.stx_nlink,
-        mount_root: has(StatxAttributes::MOUNT_ROOT),
-        nodump: has(StatxAttributes::NODUMP),
     }
 }
 

@@ -6,14 +6,14 @@
 #![allow(unsafe_code)]
 
 use std::{
-    io::{self, IoSlice},
+    io,
     os::fd::{AsFd, AsRawFd, OwnedFd},
 };
 
 use rustix::{
     fs::{
-        AtFlags, CWD, FallocateFlags, FileType, FlockOperation, Gid, Mode, OFlags, RenameFlags, Timespec, Timestamps,
-        UTIME_OMIT, Uid,
+        AtFlags, CWD, FallocateFlags, FileType, FlockOperation, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT,
+        Uid,
     },
     io::{Errno, retry_on_intr},
 };
@@ -85,21 +85,6 @@ pub fn pwrite_all(fd: impl AsFd, mut data: &[u8], mut offset: u64) -> io::Result
     while !data.is_empty() {
         let done = some(retry_on_intr(|| rustix::io::pwrite(&fd, data, offset))?)?;
         (data, offset) = (&data[done..], offset + done as u64);
-    }
-    Ok(())
-}
-
-/// Write all of `parts`, one after the other, at `offset`: one call for up to 1,024 parts (`IOV_MAX`).
-///
-/// # Errors
-/// As [`pwrite_all`].
-pub fn pwritev_all(fd: impl AsFd, mut parts: &mut [IoSlice<'_>], mut offset: u64) -> io::Result<()> {
-    IoSlice::advance_slices(&mut parts, 0);
-    while !parts.is_empty() {
-        let few = &parts[..parts.len().min(1024)];
-        let done = some(retry_on_intr(|| rustix::io::pwritev(&fd, few, offset))?)?;
-        IoSlice::advance_slices(&mut parts, done);
-        offset += done as u64;
     }
     Ok(())
 }
@@ -289,22 +274,6 @@ pub fn unlink_at(dir: impl AsFd, name: &[u8]) -> io::Result<()> {
 /// `ENOTEMPTY`, `ENOTDIR`, `ENOENT`, or the system's.
 pub fn remove_dir_at(dir: impl AsFd, name: &[u8]) -> io::Result<()> {
     Ok(rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR)?)
-}
-
-/// Rename, replacing what has the new name.
-///
-/// # Errors
-/// The system's.
-pub fn rename_at(from: impl AsFd, old: &[u8], to: impl AsFd, new: &[u8]) -> io::Result<()> {
-    Ok(rustix::fs::renameat(from, old, to, new)?)
-}
-
-/// Rename; the new name must be free.
-///
-/// # Errors
-/// `EEXIST`; `EINVAL` where the file system cannot promise that (NFS, some FUSE); or the system's.
-pub fn rename_new_at(from: impl AsFd, old: &[u8], to: impl AsFd, new: &[u8]) -> io::Result<()> {
-    Ok(rustix::fs::renameat_with(from, old, to, new, RenameFlags::NOREPLACE)?)
 }
 
 /// Make a file `len` bytes long; what is new is a hole.

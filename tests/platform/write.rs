@@ -2,7 +2,6 @@
 
 use std::{
     fs,
-    io::IoSlice,
     os::unix::fs::{MetadataExt, symlink},
     time::{Duration, Instant},
 };
@@ -35,20 +34,6 @@ fn a_file_is_created_only_where_nothing_stands_not_even_a_link() {
         assert!(!dir.path().join("elsewhere").exists());
         unlink_at(&root, b"l").unwrap();
         create_file(&root, b"l", 0o640).unwrap();
-    }
-}
-
-#[test]
-fn parts_are_written_one_after_the_other_however_many() {
-    for (dir, root) in places() {
-        let text: Vec<u8> = (0..3000u32).flat_map(u32::to_le_bytes).collect();
-        let mut parts: Vec<IoSlice<'_>> = text.chunks(4).map(IoSlice::new).collect();
-        parts.insert(0, IoSlice::new(b""));
-        let file = create_file(&root, b"f", 0o600).unwrap();
-        pwritev_all(&file, &mut parts, 3).unwrap();
-        pwritev_all(&file, &mut [], 0).unwrap();
-        pwritev_all(&file, &mut [IoSlice::new(b"")], 0).unwrap();
-        assert_eq!(fs::read(dir.path().join("f")).unwrap()[3..], text);
     }
 }
 
@@ -144,19 +129,6 @@ fn links_pipes_and_devices_are_created_as_told() {
             let found = stat(&root, b"c").unwrap();
             assert_eq!((found.kind, found.rdev), (FileKind::CharDevice, null));
         }
-    }
-}
-
-#[test]
-fn renaming_replaces_only_where_that_was_asked_for() {
-    for (dir, root) in places() {
-        fs::write(dir.path().join("a"), "a").unwrap();
-        fs::write(dir.path().join("b"), "b").unwrap();
-        assert_eq!(errno(rename_new_at(&root, b"a", &root, b"b")), libc::EEXIST);
-        rename_new_at(&root, b"a", &root, b"c").unwrap();
-        rename_at(&root, b"c", &root, b"b").unwrap();
-        assert_eq!(fs::read(dir.path().join("b")).unwrap(), b"a");
-        assert_eq!(errno(unlink_at(&root, b"a")), libc::ENOENT);
     }
 }
 
