@@ -89,6 +89,16 @@ pub fn pwrite_all(fd: impl AsFd, mut data: &[u8], mut offset: u64) -> io::Result
     Ok(())
 }
 
+/// Is something that is no directory in the way of a path: a file, or a link that is not followed?
+pub fn is_in_the_way(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOTDIR | libc::ELOOP))
+}
+
+/// Did the device fail, so that no other file can be expected to do better?
+pub fn is_failure_of_the_disk(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EIO | libc::EROFS))
+}
+
 fn some(written: usize) -> io::Result<usize> {
     if written == 0 { Err(io::ErrorKind::WriteZero.into()) } else { Ok(written) }
 }

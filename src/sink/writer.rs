@@ -56,7 +56,7 @@ impl Writer {
 
     /// A parent that is a link or a file is said to be what it is.
     fn refused(&self, path: &[u8], error: io::Error) -> Error {
-        let in_the_way = matches!(error.raw_os_error(), Some(libc::ENOTDIR | libc::ELOOP));
+        let in_the_way = write::is_in_the_way(&error);
         let error = self.tree.error("create", path, error);
         if !in_the_way {
             return error;
@@ -137,7 +137,7 @@ impl Writer {
         for (name, value) in entry.xattrs.iter().filter(|(name, _)| name.starts_with(b"user.") == user) {
             match set(name, value) {
                 Ok(()) => {}
-                Err(e) if is_failure_of_the_disk(&e) => {
+                Err(e) if write::is_failure_of_the_disk(&e) => {
                     return Err(self.tree.error("set an attribute of", &entry.path, e));
                 }
                 Err(e) => {
@@ -271,10 +271,6 @@ fn creation_mode(entry: &Entry) -> u32 {
 fn allowed_mode(entry: &Entry, owned: bool) -> u32 {
     let directory = matches!(entry.kind, Kind::Directory);
     if owned || directory { entry.mode } else { entry.mode & !0o6000 }
-}
-
-fn is_failure_of_the_disk(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EIO | libc::EROFS))
 }
 
 fn reason(error: &io::Error) -> String {
