@@ -35,6 +35,7 @@ fn restore(from: &Path, to: &Path, keep_going: bool) -> Result<Summary, Error> {
         overwrite: false,
         keep_going,
         numeric_owner: false,
+        postgres: Default::default(),
         workers: 2.try_into().unwrap(),
         memory: 1 << 27,
         tricks: Tricks::Auto,

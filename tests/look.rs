@@ -222,6 +222,7 @@ fn a_full_disk_ends_the_restore_with_one_error() {
         overwrite: false,
         keep_going: true,
         numeric_owner: false,
+        postgres: Default::default(),
         workers: 2.try_into().unwrap(),
         memory: 1 << 27,
         tricks: Tricks::Auto,

@@ -1,6 +1,6 @@
 //! Arguments, as clap sees them.
 
-use super::size;
+use super::{cluster::ClusterArgs, size};
 use crate::{format::digest::Algorithm, postgres::request::Wal, stage::codec::Codec};
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use std::{num::NonZeroUsize, path::PathBuf};
@@ -182,6 +182,8 @@ pub(super) struct RestoreArgs {
     pub(super) output: OutputArgs,
     #[command(flatten)]
     pub(super) run: RunArgs,
+    #[command(flatten)]
+    pub(super) cluster: ClusterArgs,
 }
 
 /// `fullbore list`.

@@ -1,6 +1,7 @@
 //! Arguments to commands; progress and the final report.
 
 mod args;
+mod cluster;
 mod html;
 mod report;
 mod size;
@@ -185,6 +186,7 @@ fn restore(args: RestoreArgs) -> Result<u8> {
         overwrite: args.overwrite,
         keep_going: args.keep_going,
         numeric_owner: args.numeric_owner,
+        postgres: args.cluster.into(),
         workers: args.workers.unwrap_or_else(platform::cores),
         memory: args.memory,
         tricks: tricks(args.run.no_tricks),

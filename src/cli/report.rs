@@ -194,6 +194,7 @@ pub(super) fn restore(summary: &Summary, meter: &Meter, verdict: &Verdict, to: &
         0 => format!("backup {} is restored in \"{}\", every digest matched", summary.id, to.display()),
         _ => format!("what is whole of backup {} is restored in \"{}\"", summary.id, to.display()),
     });
+    lines.extend(summary.next.iter().map(|step| format!("next: {step}")));
     lines
 }
 
@@ -203,7 +204,8 @@ pub(super) fn restore_json(summary: &Summary, meter: &Meter, verdict: &Verdict) 
     json!({"type": "result", "id": summary.id, "complete": damaged.is_empty(), "limit": verdict.limit.name(),
         "shares": shares(verdict), "seconds": verdict.seconds, "entries": summary.entries,
         "files": meter.files.load(Relaxed), "bytes": meter.bytes.load(Relaxed),
-        "stored_bytes": meter.stored_bytes.load(Relaxed), "notes": summary.notes, "damage": damaged})
+        "stored_bytes": meter.stored_bytes.load(Relaxed), "notes": summary.notes, "next": summary.next,
+        "damage": damaged})
 }
 
 fn damage_json(damage: &Damage) -> serde_json::Value {

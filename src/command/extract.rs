@@ -15,7 +15,7 @@ use crate::{
         pax::{Found, Member, Reader, skip, skip_padding},
     },
     pipeline::meter::{Meter, lap},
-    sink::{large::Large, tree::Tree, writer::Writer},
+    sink::{large::Large, places::Layout, tree::Tree, writer::Writer},
     source::{
         archive::Selection,
         stream::{Plain, decode},
@@ -53,7 +53,7 @@ fn run(restore: &Restore, input: Plain, meter: &Meter) -> Result<Summary> {
     let start = Instant::now();
     let selection = Selection::new(&restore.paths)?;
     let found = vec![false; selection.paths().len()];
-    let tree = restore.tree()?;
+    let tree = restore.tree(&Layout::plain(&restore.to))?;
     let report = Report::new(restore.keep_going);
     let writer = Writer::new(&tree);
     let mut run = Run { input, writer, selection, found, directories: Vec::new(), meter, clock: start };

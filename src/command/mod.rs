@@ -3,6 +3,7 @@
 pub mod against;
 pub mod backup;
 pub mod bench;
+mod cluster;
 mod crew;
 pub mod damage;
 mod extract;

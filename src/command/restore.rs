@@ -5,7 +5,7 @@
 //! directories their metadata. Memory holds a few pages and two buffers a worker, whatever the number of files.
 
 use super::{
-    crew,
+    cluster, crew,
     damage::{Damage, Report, frame_damage},
 };
 use crate::pipeline::meter::{Meter, lap};
@@ -17,9 +17,11 @@ use crate::{
         page::State,
     },
     platform::{self, Tricks},
+    postgres::restore::{self as postgres, Fate, Plan},
     repo::open::{Opened, open_any},
     sink::{
         large::Large,
+        places::Layout,
         tree::{Options, Tree},
         writer::Writer,
     },
@@ -54,6 +56,8 @@ pub struct Restore {
     pub keep_going: bool,
     /// Owners by number.
     pub numeric_owner: bool,
+    /// What only the restore of a PostgreSQL cluster has.
+    pub postgres: postgres::Options,
     /// Threads that fetch, decode and write.
     pub workers: NonZeroUsize,
     /// Bytes of all buffers together.
@@ -71,6 +75,8 @@ pub struct Summary {
     pub entries: u64,
     /// What could not be restored and is no failure, one line for each reason.
     pub notes: Vec<String>,
+    /// What is to be done now, one line for each step.
+    pub next: Vec<String>,
     /// Damage that did harm; only with `keep_going`.
     pub damage: Vec<Damage>,
     /// Wall-clock seconds.
@@ -90,12 +96,14 @@ impl Restore {
     /// # Errors
     /// Whatever ends a restore; [`ErrorKind::Corrupt`] for damage without `keep_going`.
     pub fn run(&self, meter: &Meter) -> Result<Summary> {
-        if self.from == "-" {
-            return super::extract::from_stdin(self, meter);
+        let opened = if self.from == "-" { None } else { Some(open_any(&self.from)?) };
+        if let Some(Opened::Backup(archive)) = opened {
+            return self.run_archive(*archive, meter);
         }
-        match open_any(&self.from)? {
-            Opened::Backup(archive) => self.run_archive(*archive, meter),
-            Opened::Foreign(path) => super::extract::from_file(self, &path, meter),
+        cluster::not_asked(self)?;
+        match opened {
+            Some(Opened::Foreign(path)) => super::extract::from_file(self, &path, meter),
+            _ => super::extract::from_stdin(self, meter),
         }
     }
 
@@ -111,22 +119,26 @@ impl Restore {
         let selection = Selection::new(&self.paths)?;
         must_be_there(&archive, &selection)?;
         platform::raise_open_files_limit();
-        let run = Run { archive, selection, tree: self.tree()?, report, meter, stand_ins: Mutex::default() };
+        let plan = cluster::plan(self, &archive, &selection)?;
+        let tree = self.tree(&cluster::layout(self, &archive, &selection, &plan))?;
+        let run = Run { archive, selection, plan, tree, report, meter, stand_ins: Mutex::default() };
         let workers = self.workers_that_fit(&run.archive);
         meter.share(workers.get());
         run.content(workers)?;
+        cluster::write_files(&run.plan, &run.archive, &run.tree)?;
         run.links_and_directories()?;
         run.tree.sync()?;
-        let notes = run.report.warnings().into_iter().chain(run.tree.notes.lines()).collect();
+        let last = cluster::finish(self, &run.plan, &run.archive, &run.tree)?;
+        let notes = run.report.warnings().into_iter().chain(run.tree.notes.lines()).chain(last.notes).collect();
         let entries = meter.entries.load(Relaxed);
         let (id, damage) = (run.archive.root.id, run.report.damage());
-        Ok(Summary { id, entries, notes, damage, seconds: start.elapsed().as_secs_f64() })
+        Ok(Summary { id, entries, notes, next: last.next, damage, seconds: start.elapsed().as_secs_f64() })
     }
 
     /// The target.
-    pub(super) fn tree(&self) -> Result<Arc<Tree>> {
+    pub(super) fn tree(&self, layout: &Layout) -> Result<Arc<Tree>> {
         let Self { overwrite, numeric_owner, tricks, .. } = *self;
-        Tree::create(&self.to, Options { overwrite, numeric_owner, tricks })
+        Tree::create(layout, Options { overwrite, numeric_owner, tricks })
     }
 
     /// A worker holds a frame twice, stored and decoded.
@@ -152,6 +164,8 @@ fn must_be_there(archive: &Archive, selection: &Selection) -> Result<()> {
 struct Run<'a> {
     archive: Archive,
     selection: Selection,
+    /// What is done differently for a cluster.
+    plan: Plan,
     tree: Arc<Tree>,
     report: Arc<Report>,
     meter: &'a Meter,
@@ -170,7 +184,7 @@ struct Hand {
 impl Run<'_> {
     /// First pass: everything but hard links and the metadata of directories.
     fn content(&self, workers: NonZeroUsize) -> Result<()> {
-        if self.selection.paths().is_empty() {
+        if self.selection.paths().is_empty() && self.plan.is_of_everything() {
             self.meter.total_bytes.store(self.archive.root.totals.bytes, Relaxed);
         }
         let make = || Hand {
@@ -198,6 +212,12 @@ impl Run<'_> {
         writer: &mut Writer,
         item: Item,
     ) -> Result<()> {
+        let item = match self.plan.fate(&item.entry.path) {
+            Fate::Restored => item,
+            Fate::Emptied if item.from == 0 => item.hollow(),
+            // Left out, or more of a file that is already empty.
+            _ => return Ok(()),
+        };
         self.meter.entries.fetch_add(1, Relaxed);
         match &item.entry.kind {
             // One that could not be listed still holds what other streams have below it.

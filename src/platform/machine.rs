@@ -77,6 +77,12 @@ pub fn user() -> (u32, u32) {
     (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
 }
 
+/// Is there a process of this number, whoever it belongs to?
+pub fn process_is_alive(pid: i32) -> bool {
+    let Some(pid) = rustix::process::Pid::from_raw(pid) else { return false };
+    !matches!(rustix::process::test_kill_process(pid), Err(rustix::io::Errno::SRCH))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

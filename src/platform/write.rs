@@ -12,8 +12,8 @@ use std::{
 
 use rustix::{
     fs::{
-        AtFlags, CWD, FallocateFlags, FileType, FlockOperation, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT,
-        Uid,
+        Access, AtFlags, CWD, FallocateFlags, FileType, FlockOperation, Gid, Mode, OFlags, Timespec, Timestamps,
+        UTIME_OMIT, Uid,
     },
     io::{Errno, retry_on_intr},
 };
@@ -286,6 +286,14 @@ pub fn remove_dir_at(dir: impl AsFd, name: &[u8]) -> io::Result<()> {
     Ok(rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR)?)
 }
 
+/// Rename, replacing what has the new name.
+///
+/// # Errors
+/// The system's.
+pub fn rename_at(from: impl AsFd, old: &[u8], to: impl AsFd, new: &[u8]) -> io::Result<()> {
+    Ok(rustix::fs::renameat(from, old, to, new)?)
+}
+
 /// Make a file `len` bytes long; what is new is a hole.
 ///
 /// # Errors
@@ -326,13 +334,23 @@ pub fn lock_exclusive(fd: impl AsFd) -> io::Result<bool> {
     }
 }
 
-/// Bytes that we could still write to the file system of `fd`.
+/// Bytes that we could still write to the file system of `fd`; as many as there can be where it does not say.
 ///
 /// # Errors
 /// The system's.
 pub fn free_bytes(fd: impl AsFd) -> io::Result<u64> {
     let fs = rustix::fs::fstatvfs(fd)?;
-    Ok(fs.f_bavail.saturating_mul(fs.f_frsize))
+    // Some network file systems say 0 for "unknown".
+    Ok(if fs.f_blocks == 0 { u64::MAX } else { fs.f_bavail.saturating_mul(fs.f_frsize) })
+}
+
+/// May this process make names in the directory `path`?
+///
+/// # Errors
+/// `EACCES`, `EROFS` or the system's if not.
+pub fn may_write(path: &std::path::Path) -> io::Result<()> {
+    let wanted = Access::WRITE_OK | Access::EXEC_OK;
+    Ok(rustix::fs::accessat(CWD, path, wanted, AtFlags::EACCESS)?)
 }
 
 /// A file for reading and writing in `dir` that has no name and is gone when it is closed.

@@ -16,5 +16,6 @@ mod opening;
 pub mod pages;
 pub mod relation;
 pub mod request;
+pub mod restore;
 pub mod session;
 pub mod tls;

@@ -4,7 +4,9 @@ use crate::{error::Result, frame::Buf};
 
 pub mod file;
 pub mod large;
+pub mod last;
 pub mod notes;
+pub mod places;
 pub mod stream;
 pub mod tree;
 pub mod writer;

@@ -5,14 +5,17 @@
 //! are made as they come, with mode 0700, and get their metadata when all that is in them is written. Nothing is
 //! durable before [`Tree::sync`].
 
-use super::notes::Notes;
+use super::{
+    notes::Notes,
+    places::{Fresh, Layout, Places},
+};
 use crate::{
     error::{Error, Kind as ErrorKind, Result},
     format::entry::{Entry, Kind, Owner, Run},
     platform::{
         Tricks,
         owner::Names,
-        walk::{self, FileKind, Stat, open_dir, open_root},
+        walk::{self, FileKind, Stat, open_dir},
         write::{self, Umask},
     },
 };
@@ -22,10 +25,9 @@ use std::{
     io,
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
-        unix::fs::FileExt,
+        unix::{ffi::OsStrExt, fs::FileExt},
     },
-    path::{Path, PathBuf},
-    sync::{Arc, Mutex, OnceLock},
+    sync::{Arc, Mutex},
 };
 
 /// How a tree is written.
@@ -42,26 +44,15 @@ pub struct Options {
 /// The target.
 #[derive(Debug)]
 pub struct Tree {
-    pub(super) root: OwnedFd,
-    path: PathBuf,
+    pub(super) places: Places,
     /// How it is written.
     pub options: Options,
     /// What could not be restored.
     pub notes: Notes,
     names: Names,
-    /// What a new file looked like; the same for all of them unless there were directories before.
-    fresh: OnceLock<Fresh>,
     /// Other file systems in the target, each with a directory opened before anything was written to it.
     systems: Mutex<HashMap<u64, OwnedFd>>,
     _mask: Mask,
-}
-
-/// What the system makes of a file that is created in the target.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Fresh {
-    pub(super) owner: (u32, u32),
-    /// Did it get the mode that was asked for? Not below a directory with a default ACL.
-    pub(super) mode_kept: bool,
 }
 
 /// The mask is the process's: cleared while any tree is open.
@@ -90,33 +81,38 @@ impl Drop for Mask {
 }
 
 impl Tree {
-    /// Open the target, which is made if it is not there.
+    /// Open the target, which is made if it is not there, with the links to what is mounted in it.
     ///
     /// # Errors
-    /// [`ErrorKind::Exists`] if it holds something and may not, or the system's error.
-    pub fn create(path: &Path, options: Options) -> Result<Arc<Self>> {
-        let what = |e| Error::io(format!("could not open the target {path:?}"), e);
-        std::fs::create_dir_all(path).map_err(|e| Error::io(format!("could not create {path:?}"), e))?;
-        let root = open_root(path).map_err(what)?;
-        if !options.overwrite && !is_empty(&root).map_err(what)? {
-            return Err(Error::new(ErrorKind::Exists, format!("cannot restore to {path:?}: it is not empty"))
-                .hint("choose another --to, or say --overwrite to replace what stands in the way"));
-        }
-        Ok(Arc::new(Self {
-            root,
-            path: path.to_owned(),
+    /// [`ErrorKind::Exists`] if it holds something and may not, [`ErrorKind::Full`] if it will not fit, or the system's
+    /// error; mostly before anything was made.
+    pub fn create(layout: &Layout, options: Options) -> Result<Arc<Self>> {
+        layout.check(options.overwrite)?;
+        let tree = Self {
+            places: Places::open(layout)?,
             options,
             notes: Notes::default(),
             names: Names::default(),
-            fresh: OnceLock::new(),
             systems: Mutex::default(),
             _mask: Mask::clear(),
-        }))
+        };
+        tree.displace_last()?;
+        tree.places.mount_points().try_for_each(|path| tree.link_mount(path))?;
+        Ok(Arc::new(tree))
+    }
+
+    /// Make the symbolic link to what is mounted at `path`. It gets its metadata with the directory.
+    fn link_mount(&self, path: &[u8]) -> Result<()> {
+        let Some(target) = self.places.mounted(path) else { return Ok(()) };
+        let (parent, name) = self.places.split(path);
+        let dir = self.open_parent(parent).map_err(|e| self.error("create the directory of", path, e))?;
+        let create = |dir: BorrowedFd<'_>| write::symlink_at(target.as_os_str().as_bytes(), dir, name);
+        self.replacing(dir.as_fd(), name, create).map_err(|e| self.error("link", path, e))
     }
 
     /// An error about the entry at `path`.
     pub(super) fn error(&self, doing: &str, path: &[u8], error: io::Error) -> Error {
-        let name = self.path.join(<std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(path));
+        let name = self.places.name(path);
         let error = Error::io(format!("could not {doing} {name:?}"), error);
         match error.kind {
             ErrorKind::Full => error.hint("free space, and run the same command again with --overwrite"),
@@ -124,11 +120,18 @@ impl Tree {
         }
     }
 
-    /// Open the directory that `path` is in, and the name of `path` in it; parents that are missing are made.
+    /// Open a directory beneath its place.
+    pub(super) fn open_dir(&self, path: &[u8]) -> io::Result<OwnedFd> {
+        let (place, rest) = self.places.resolve(path);
+        open_dir(&place.dir, rest, self.options.tricks)
+    }
+
+    /// Open a directory beneath its place; it and its parents are made where they are missing.
     pub(super) fn open_parent(&self, parent: &[u8]) -> io::Result<OwnedFd> {
-        match open_dir(&self.root, parent, self.options.tricks) {
+        match self.open_dir(parent) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                write::create_dir_beneath(&self.root, parent, self.options.tricks)
+                let (place, rest) = self.places.resolve(parent);
+                write::create_dir_beneath(&place.dir, rest, self.options.tricks)
             }
             other => other,
         }
@@ -144,16 +147,17 @@ impl Tree {
         (uid.unwrap_or(owner.uid), gid.unwrap_or(owner.gid))
     }
 
-    /// What new files get; unknown where directories of others are written into.
-    pub(super) fn fresh(&self, stat: impl FnOnce() -> io::Result<Stat>, mode: u32) -> Option<Fresh> {
+    /// What new files get where `path` is; unknown where directories of others are written into.
+    pub(super) fn fresh(&self, path: &[u8], stat: impl FnOnce() -> io::Result<Stat>, mode: u32) -> Option<Fresh> {
         if self.options.overwrite {
             return None;
         }
-        if self.fresh.get().is_none() {
+        let known = &self.places.resolve(path).0.fresh;
+        if known.get().is_none() {
             let stat = stat().ok()?;
-            let _ = self.fresh.set(Fresh { owner: (stat.uid, stat.gid), mode_kept: stat.mode == mode });
+            let _ = known.set(Fresh { owner: (stat.uid, stat.gid), mode_kept: stat.mode == mode });
         }
-        self.fresh.get().copied()
+        known.get().copied()
     }
 
     /// Make everything durable: one call for each file system.
@@ -162,9 +166,11 @@ impl Tree {
     /// The system's, of anything that was written since the tree was opened.
     pub fn sync(&self) -> Result<()> {
         let systems = self.systems.lock().unwrap_or_else(|e| e.into_inner());
-        for fd in systems.values().map(AsFd::as_fd).chain([self.root.as_fd()]) {
+        for fd in systems.values().map(AsFd::as_fd).chain(self.places.all().map(|place| place.dir.as_fd())) {
             match write::sync_fs(fd) {
-                Err(e) if matches!(e.kind(), io::ErrorKind::Unsupported) => self.sync_each(b"")?,
+                Err(e) if matches!(e.kind(), io::ErrorKind::Unsupported) => {
+                    return self.places.mount_points().chain([&b""[..]]).try_for_each(|at| self.sync_each(at));
+                }
                 other => other.map_err(|e| self.error("make durable what was restored to", b"", e))?,
             }
         }
@@ -174,7 +180,7 @@ impl Tree {
     /// For file systems that cannot be asked as a whole: every file and directory by itself.
     fn sync_each(&self, at: &[u8]) -> Result<()> {
         let failed = |e| self.error("make durable", at, e);
-        let dir = open_dir(&self.root, at, self.options.tricks).map_err(failed)?;
+        let dir = self.open_dir(at).map_err(failed)?;
         for name in walk::read_dir(&dir, &mut Vec::new()).map_err(failed)? {
             let path = if at.is_empty() { name.bytes.clone() } else { [at, &name.bytes].join(&b'/') };
             match walk::stat(&dir, &name.bytes).map_err(failed)?.kind {
@@ -196,7 +202,9 @@ impl Tree {
     /// The system's, with the path.
     pub fn hash(&self, entry: &Entry) -> Result<blake3::Hash> {
         let failed = |e| self.error("read back", &entry.path, e);
-        let file: File = walk::open_read(&self.root, &entry.path, self.options.tricks).map_err(failed)?.into();
+        let (parent, name) = self.places.split(&entry.path);
+        let dir = self.open_dir(parent).map_err(failed)?;
+        let file: File = walk::open_read(dir, name, self.options.tricks).map_err(failed)?.into();
         let whole = [Run { offset: 0, len: entry.size() }];
         let runs = match &entry.kind {
             Kind::File { map: Some(map), .. } => &map[..],
@@ -246,10 +254,4 @@ impl Tree {
             other => other,
         }
     }
-}
-
-/// A fresh ext4 holds `lost+found`, and is empty for all that.
-fn is_empty(dir: &OwnedFd) -> io::Result<bool> {
-    let names = walk::read_dir(dir, &mut Vec::new())?;
-    Ok(names.iter().all(|name| name.bytes == b"lost+found"))
 }

@@ -1,6 +1,6 @@
 //! One thread's hand in a tree: files, links, devices and directories, with their metadata.
 
-use super::tree::{Fresh, Tree};
+use super::{places::Fresh, tree::Tree};
 use crate::{
     error::{Error, Kind as ErrorKind, Result},
     format::entry::{Device, Entry, Kind, Owner, Run},
@@ -11,7 +11,10 @@ use crate::{
 };
 use std::{
     io,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::ffi::OsStrExt,
+    },
     sync::Arc,
 };
 
@@ -19,14 +22,6 @@ use std::{
 const SPECIAL: u32 = 0o7000;
 /// Mode of what gets its own later.
 pub(super) const PRIVATE: u32 = 0o600;
-
-/// Directory and name of a path that is not empty.
-fn split(path: &[u8]) -> (&[u8], &[u8]) {
-    match path.iter().rposition(|c| *c == b'/') {
-        Some(at) => (&path[..at], &path[at + 1..]),
-        None => (b"", path),
-    }
-}
 
 /// Writes to a tree from one thread; keeps the directory it wrote to last.
 #[derive(Debug)]
@@ -45,7 +40,7 @@ impl Writer {
 
     /// Enter the directory of `path`.
     fn enter<'a>(&mut self, path: &'a [u8]) -> Result<(&OwnedFd, &'a [u8])> {
-        let (parent, name) = split(path);
+        let (parent, name) = self.tree.places.split(path);
         let there = self.parent.take().filter(|(at, _)| at == parent);
         let there = match there {
             Some(there) => there,
@@ -106,7 +101,7 @@ impl Writer {
     /// takes setuid and capabilities away, an ACL changes with the mode, and `user.` attributes want a file that may be
     /// written. `mode` is the one it has.
     pub(super) fn dress(&mut self, fd: BorrowedFd<'_>, entry: &Entry, mode: u32) -> Result<()> {
-        let fresh = self.tree.fresh(|| walk::stat_fd(fd), mode);
+        let fresh = self.tree.fresh(&entry.path, || walk::stat_fd(fd), mode);
         let owned = self.own(entry, fresh, |uid, gid| write::chown_fd(fd, uid, gid));
         let set = |name: &[u8], value: &[u8]| xattr::set_fd(fd, name, value);
         self.attributes(entry, true, set)?;
@@ -173,7 +168,7 @@ impl Writer {
         let dir = dir.try_clone().map_err(|e| tree.error("open the directory of", &entry.path, e))?;
         let is_link = matches!(entry.kind, Kind::Symlink(_));
         let mode = if is_link { 0o777 } else { creation_mode(entry) };
-        let fresh = tree.fresh(|| walk::stat(&dir, name), mode);
+        let fresh = tree.fresh(&entry.path, || walk::stat(&dir, name), mode);
         let owned = self.own(entry, fresh, |uid, gid| write::chown_at(&dir, name, uid, gid));
         let failed = |e| tree.error("set the metadata of", &entry.path, e);
         if !is_link && (allowed_mode(entry, owned) != mode || fresh.is_some_and(|fresh| !fresh.mode_kept)) {
@@ -190,10 +185,10 @@ impl Writer {
     /// # Errors
     /// The system's, with the path; a symbolic link or file in the way may be one.
     pub fn directory(&mut self, path: &[u8]) -> Result<()> {
-        if path.is_empty() {
+        let tree = self.tree.clone();
+        if path.is_empty() || tree.places.mounted(path).is_some() {
             return Ok(());
         }
-        let tree = self.tree.clone();
         let (dir, name) = self.enter(path)?;
         match write::create_dir(dir, name, 0o700) {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
@@ -215,9 +210,16 @@ impl Writer {
     pub fn finish_directory(&mut self, entry: &Entry) -> Result<()> {
         let tree = self.tree.clone();
         let failed = |e| tree.error("set the metadata of", &entry.path, e);
-        let dir = open_dir(&tree.root, &entry.path, tree.options.tricks).map_err(failed)?;
+        let dir = tree.open_dir(&entry.path).map_err(failed)?;
         let mode = walk::stat_fd(&dir).map_err(failed)?.mode;
-        self.dress(dir.as_fd(), entry, mode)
+        self.dress(dir.as_fd(), entry, mode)?;
+        match tree.places.mounted(&entry.path) {
+            None => Ok(()),
+            Some(to) => {
+                let kind = Kind::Symlink(to.as_os_str().as_bytes().to_vec());
+                self.dress_at(&Entry { kind, xattrs: Vec::new(), ..entry.clone() })
+            }
+        }
     }
 
     /// Give what is at `target` the name `path` as well.
@@ -226,9 +228,9 @@ impl Writer {
     /// The system's, with the path.
     pub fn link(&mut self, target: &[u8], path: &[u8]) -> Result<()> {
         let tree = self.tree.clone();
-        let (parent, old) = split(target);
+        let (parent, old) = tree.places.split(target);
         let failed = |e| tree.error("link", path, e);
-        let from = open_dir(&tree.root, parent, tree.options.tricks).map_err(failed)?;
+        let from = tree.open_dir(parent).map_err(failed)?;
         let (dir, name) = self.enter(path)?;
         let linked = tree.replacing(dir.as_fd(), name, |dir| write::link_at(&from, old, dir, name));
         linked.map_err(failed)

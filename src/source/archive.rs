@@ -71,6 +71,21 @@ impl Item {
     pub fn renamed(&self, path: Path) -> Self {
         let mut record = Record::clone(self);
         record.entry.path = path;
+        self.with(record)
+    }
+
+    /// The same file without its content: all of it is a hole. What is no file stays what it is.
+    #[must_use]
+    pub fn hollow(&self) -> Self {
+        let mut record = Record::clone(self);
+        if let entry::Kind::File { map, .. } = &mut record.entry.kind {
+            *map = Some([].into());
+            (record.extents, record.digest, record.from, record.more) = (Vec::new(), None, 0, false);
+        }
+        self.with(record)
+    }
+
+    fn with(&self, record: Record) -> Self {
         let page = Page { segments: self.page.segments.clone(), records: vec![record] };
         Self { page: Arc::new(page), index: 0 }
     }

@@ -69,6 +69,7 @@ pub fn plan(from: &Path, to: &Path) -> Restore {
         overwrite: false,
         keep_going: false,
         numeric_owner: false,
+        postgres: Default::default(),
         workers: 2.try_into().unwrap(),
         memory: 1 << 27,
         tricks: Tricks::Auto,

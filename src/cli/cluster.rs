@@ -1,0 +1,130 @@
+//! Arguments for the restore of a PostgreSQL cluster.
+
+use crate::postgres::restore::{
+    Options,
+    recovery::{self, Action, Mode, Target},
+};
+use clap::{Args, ValueEnum, ValueHint, builder::TypedValueParser};
+use std::{
+    ffi::OsString,
+    os::unix::ffi::{OsStrExt, OsStringExt},
+    path::PathBuf,
+};
+
+/// What only a backup of a cluster knows.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "PostgreSQL")]
+pub(super) struct ClusterArgs {
+    /// Restore a tablespace (its location, name or oid) elsewhere; can be repeated
+    #[arg(long, value_name = "OLD=NEW", value_parser = clap::builder::OsStringValueParser::new().try_map(moved))]
+    tablespace: Vec<(Vec<u8>, PathBuf)>,
+    /// Restore all other tablespaces into this directory, each below its name
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    tablespaces_under: Option<PathBuf>,
+    /// Restore only this database, postgres and the templates; the others are to be dropped; can be repeated
+    #[arg(long, value_name = "NAME")]
+    database: Vec<String>,
+    /// How the server recovers: none (to the end of the WAL in the backup), point (to a target, or all of the archive) or standby [default: none, or point if there is a target]
+    #[arg(long, value_enum, value_name = "HOW", hide_possible_values = true)]
+    recovery: Option<ModeArg>,
+    #[command(flatten)]
+    target: TargetArgs,
+    /// Recover on this timeline: current, latest or a number
+    #[arg(long, value_name = "TIMELINE")]
+    target_timeline: Option<String>,
+    /// End right before the target
+    #[arg(long)]
+    target_exclusive: bool,
+    /// At the target: pause, promote or shutdown
+    #[arg(long, value_enum, value_name = "ACTION", hide_possible_values = true)]
+    target_action: Option<ActionArg>,
+    /// How the server fetches WAL: --set restore_command=CMD
+    #[arg(long, value_name = "CMD")]
+    restore_command: Option<String>,
+    /// Add a setting to postgresql.auto.conf; can be repeated
+    #[arg(long, value_name = "NAME=VALUE", value_parser = setting)]
+    set: Vec<(String, String)>,
+}
+
+/// Where recovery ends: one of these.
+#[derive(Debug, Args)]
+#[group(id = "recovery_target", multiple = false)]
+#[command(next_help_heading = "PostgreSQL")]
+struct TargetArgs {
+    /// Recover to this time, as "2026-11-21 05:45:01+00"
+    #[arg(long, value_name = "TIME")]
+    target_time: Option<String>,
+    /// Recover to this place in the WAL
+    #[arg(long, value_name = "LSN")]
+    target_lsn: Option<String>,
+    /// Recover to this restore point
+    #[arg(long, value_name = "NAME")]
+    target_name: Option<String>,
+    /// Recover to this transaction
+    #[arg(long, value_name = "XID")]
+    target_xid: Option<String>,
+    /// Recover until the cluster is consistent, and no further
+    #[arg(long)]
+    target_immediate: bool,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum ModeArg {
+    None,
+    Point,
+    Standby,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum ActionArg {
+    Pause,
+    Promote,
+    Shutdown,
+}
+
+impl From<ClusterArgs> for Options {
+    fn from(args: ClusterArgs) -> Self {
+        let command = args.restore_command.map(|command| ("restore_command".to_owned(), command));
+        let recovery = recovery::Options {
+            mode: args.recovery.map(|mode| match mode {
+                ModeArg::None => Mode::None,
+                ModeArg::Point => Mode::Point,
+                ModeArg::Standby => Mode::Standby,
+            }),
+            target: args.target.target(),
+            timeline: args.target_timeline,
+            exclusive: args.target_exclusive,
+            action: args.target_action.map(|action| match action {
+                ActionArg::Pause => Action::Pause,
+                ActionArg::Promote => Action::Promote,
+                ActionArg::Shutdown => Action::Shutdown,
+            }),
+            settings: args.set.into_iter().chain(command).collect(),
+        };
+        Self {
+            tablespaces: args.tablespace,
+            tablespaces_under: args.tablespaces_under,
+            databases: args.database,
+            recovery,
+        }
+    }
+}
+
+impl TargetArgs {
+    fn target(self) -> Option<Target> {
+        let immediate = self.target_immediate.then_some(Target::Immediate);
+        let named = self.target_name.map(Target::Name).or(self.target_xid.map(Target::Xid));
+        self.target_time.map(Target::Time).or(self.target_lsn.map(Target::Lsn)).or(named).or(immediate)
+    }
+}
+
+fn moved(text: OsString) -> Result<(Vec<u8>, PathBuf), String> {
+    let bytes = text.as_bytes();
+    let at = bytes.iter().position(|c| *c == b'=').filter(|at| *at > 0).ok_or("use OLD=NEW")?;
+    Ok((bytes[..at].to_vec(), OsString::from_vec(bytes[at + 1..].to_vec()).into()))
+}
+
+fn setting(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("use NAME=VALUE")?;
+    Ok((name.trim().to_owned(), value.to_owned()))
+}

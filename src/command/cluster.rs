@@ -1,0 +1,202 @@
+//! What a restore does for PostgreSQL besides writing files; for any other backup nothing.
+
+use super::restore::Restore;
+use crate::{
+    error::{Error, Kind as ErrorKind, Result, quoted},
+    format::entry::{self, Entry, Kind, Time},
+    platform,
+    postgres::restore::{
+        AUTO_CONF, Fate, Options, PG_CONTROL, POSTMASTER_PID, Plan, conf, recovery::Known, tablespaces,
+    },
+    sink::{places::Layout, tree::Tree, writer::Writer},
+    source::archive::{Archive, Selection},
+};
+use std::{
+    ffi::OsStr,
+    io,
+    os::unix::ffi::OsStrExt,
+    path::Path,
+    sync::Arc,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+/// The largest configuration file that is read.
+const MAX_CONF_BYTES: u64 = 16 << 20;
+/// The first version that has `recovery_init_sync_method`.
+const SYNCFS_SINCE: u32 = 14;
+
+/// What is for clusters only was not asked of anything else.
+///
+/// # Errors
+/// [`ErrorKind::Usage`] if it was.
+pub(super) fn not_asked(restore: &Restore) -> Result<()> {
+    if restore.postgres == Options::default() {
+        return Ok(());
+    }
+    let what = format!("cannot do for {:?} what is only for clusters: it is not a backup of one", restore.from);
+    Err(Error::new(ErrorKind::Usage, what)
+        .hint("leave out the options that `fullbore restore --help` has under PostgreSQL"))
+}
+
+/// The plan; everything that can be refused before something is written is refused here.
+///
+/// # Errors
+/// [`ErrorKind::Usage`] for what makes no sense, [`ErrorKind::Exists`] if there is a cluster in the target.
+pub(super) fn plan(restore: &Restore, archive: &Archive, selection: &Selection) -> Result<Plan> {
+    let Some(cluster) = &archive.root.postgres else { return not_asked(restore).map(|()| Plan::default()) };
+    refuse_live(&restore.to)?;
+    let is_whole = selection.holds(PG_CONTROL);
+    if is_whole && restore.overwrite {
+        refuse_another(&restore.to)?;
+    }
+    let confs = [&b"postgresql.conf"[..], AUTO_CONF].map(|path| content(archive, path));
+    let [main, auto] = confs.map(|content| content.map(|found| found.map_or_else(Vec::new, |(_, text)| text)));
+    let (main, auto) = (main?, auto?);
+    let sets = |name| conf::value(&auto, name).or_else(|| conf::value(&main, name)).is_some();
+    let known = Known {
+        finished: &archive.root.finished,
+        restore_command: sets("restore_command"),
+        primary: sets("primary_conninfo"),
+    };
+    let mut plan = Plan::new(&restore.postgres, cluster, &known)?;
+    plan.mounts.retain(|mount| selection.takes(&mount.at));
+    // One that is not restored must not be taken out of the target either.
+    plan.last = plan.last.filter(|_| is_whole);
+    Ok(plan)
+}
+
+/// Nobody writes below a server that runs (rule 33).
+fn refuse_live(to: &Path) -> Result<()> {
+    let path = to.join(OsStr::from_bytes(POSTMASTER_PID));
+    let text = match std::fs::read_to_string(&path) {
+        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => return Ok(()),
+        Err(e) => return Err(Error::io(format!("could not read {path:?}"), e)),
+        Ok(text) => text,
+    };
+    // A server in single-user mode writes its number as a negative one.
+    let pid = text.lines().next().and_then(|line| line.trim().parse::<i32>().ok()).map_or(0, i32::saturating_abs);
+    if !platform::process_is_alive(pid) {
+        return Ok(());
+    }
+    let what = format!("cannot restore to {to:?}: a server runs there, process {pid}");
+    Err(Error::new(ErrorKind::Exists, what)
+        .hint(format!("stop it; if process {pid} is something else, remove {path:?}")))
+}
+
+/// What a backup does not hold would stay, and a server would take it for its own: the visibility map or the next
+/// gigabyte of a table, newer WAL. A restore that was cut off has no `pg_control` and may be done again.
+fn refuse_another(to: &Path) -> Result<()> {
+    if to.join(OsStr::from_bytes(PG_CONTROL)).symlink_metadata().is_err() {
+        return Ok(());
+    }
+    let what = format!("cannot restore to {to:?}: a cluster is there, and what is newer than the backup would stay");
+    Err(Error::new(ErrorKind::Exists, what)
+        .hint("empty the directory and its tablespaces first, or choose another --to"))
+}
+
+/// Where everything will be, with the bytes each place gets if everything is restored.
+pub(super) fn layout(restore: &Restore, archive: &Archive, selection: &Selection, plan: &Plan) -> Layout {
+    let totals = &archive.root.totals;
+    let mut layout = Layout {
+        mounts: plan.mounts.clone(),
+        hint: tablespaces::HINT,
+        last: plan.last.clone(),
+        ..Layout::plain(&restore.to)
+    };
+    if !selection.paths().is_empty() {
+        return layout;
+    }
+    if plan.mounts.is_empty() && plan.is_of_everything() {
+        // The first has holes in it, the second headers; neither is less than what will be written.
+        layout.bytes = totals.bytes.min(totals.plain_bytes);
+        return layout;
+    }
+    // A page that cannot be read is reported by the restore itself.
+    for item in archive.records(selection, false).flatten().filter(|item| item.from == 0) {
+        let path = &item.entry.path;
+        let mount = layout.mounts.iter_mut().find(|mount| entry::is_within(path, &mount.at));
+        let bytes = if plan.fate(path) == Fate::Restored { item.entry.data_len() } else { 0 };
+        *mount.map_or(&mut layout.bytes, |mount| &mut mount.bytes) += bytes;
+    }
+    layout
+}
+
+/// Write the settings and the signal of a recovery.
+///
+/// # Errors
+/// The system's, with the path; [`ErrorKind::Corrupt`] if the settings that were there cannot be read.
+pub(super) fn write_files(plan: &Plan, archive: &Archive, tree: &Arc<Tree>) -> Result<()> {
+    if !plan.recovery.changes_settings() {
+        return Ok(());
+    }
+    let mut writer = Writer::new(tree);
+    let owner = archive.find(b"")?.first().map(|item| item.entry.owner.clone()).unwrap_or_default();
+    let new = |path: &[u8]| Entry { path: path.to_vec(), mode: 0o600, owner: owner.clone(), ..Entry::default() };
+    let (entry, old) = content(archive, AUTO_CONF)?.unwrap_or_else(|| (new(AUTO_CONF), Vec::new()));
+    let text = conf::amend(&old, &plan.recovery.settings, &archive.root.id);
+    let signal = plan.recovery.signal.map(|path| (new(path), Vec::new()));
+    for (entry, text) in [(entry, text)].into_iter().chain(signal) {
+        let kind = Kind::File { size: text.len() as u64, map: None };
+        writer.file(&Entry { kind, mtime: now(), ..entry }, &text)?;
+    }
+    Ok(())
+}
+
+fn now() -> Time {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Time { seconds: since.as_secs() as i64, nanos: since.subsec_nanos() }
+}
+
+/// Entry and content of a small file of a backup; `None` if it is not there.
+fn content(archive: &Archive, path: &[u8]) -> Result<Option<(Entry, Vec<u8>)>> {
+    let items = archive.find(path)?;
+    let Some(first) = items.first().filter(|item| item.state.is_stored() && item.entry.is_file()) else {
+        return Ok(None);
+    };
+    if first.entry.data_len() > MAX_CONF_BYTES {
+        let what = format!("cannot read the settings in {}: it is too large", quoted(path));
+        return Err(Error::new(ErrorKind::Unsupported, what));
+    }
+    let (mut decompressor, mut stored, mut plain) = (archive.codec.decompressor(), Vec::new(), Vec::new());
+    let mut content = Vec::new();
+    for item in &items {
+        for extent in &item.extents {
+            let frame = &extent.frame;
+            archive.fetch(item.segment(frame), frame, &mut stored)?;
+            decompressor.decompress(&stored, frame.plain_len as usize, &mut plain)?;
+            let found = plain.get(extent.inner as usize..).and_then(|rest| rest.get(..extent.len as usize));
+            content.extend(found.unwrap_or_default());
+        }
+    }
+    Ok(Some((first.entry.clone(), content)))
+}
+
+/// What the operator hears at the end.
+#[derive(Debug, Default)]
+pub(super) struct Last {
+    pub(super) notes: Vec<String>,
+    pub(super) next: Vec<String>,
+}
+
+/// Everything is durable: put `global/pg_control` in place (rule 34).
+///
+/// # Errors
+/// The system's, with the path.
+pub(super) fn finish(restore: &Restore, plan: &Plan, archive: &Archive, tree: &Tree) -> Result<Last> {
+    let Some(cluster) = &archive.root.postgres else { return Ok(Last::default()) };
+    let (mut notes, mut next) = (plan.notes.clone(), Vec::new());
+    let may_start = tree.put_last()?;
+    if !may_start {
+        notes.push(
+            "\"global/pg_control\" is left out: a server that starts without \"backup_label\" corrupts its data"
+                .to_owned(),
+        );
+    }
+    if may_start && plan.last.is_some() {
+        // Everything is durable, and the server need not open and sync each file once more (rule 38).
+        let sync = if cluster.major < SYNCFS_SINCE { "" } else { " -o \"-c recovery_init_sync_method=syncfs\"" };
+        next.push(format!("pg_ctl -D {:?}{sync} start", restore.to));
+    }
+    next.extend(plan.next.iter().cloned());
+    Ok(Last { notes, next })
+}

@@ -1,0 +1,96 @@
+//! Configuration files of a server: what they set, and text added to them.
+
+/// The value of a setting in the text of a configuration file: the last one counts. Empty values are none.
+pub fn value(text: &[u8], name: &str) -> Option<String> {
+    let text = String::from_utf8_lossy(text);
+    let mut found = text.lines().filter_map(assignment).filter(|(key, _)| key.eq_ignore_ascii_case(name));
+    found.next_back().map(|(_, value)| unquoted(value)).filter(|value| !value.is_empty())
+}
+
+/// Name and raw value of a line that sets something.
+fn assignment(line: &str) -> Option<(&str, &str)> {
+    let line = line.trim_start();
+    let end = line.find(|c: char| !(c.is_ascii_alphanumeric() || "_.$".contains(c))).unwrap_or(line.len());
+    let (name, rest) = line.split_at(end);
+    let rest = rest.trim_start();
+    let value = rest.strip_prefix('=').unwrap_or(rest).trim();
+    (!name.is_empty()).then_some((name, value))
+}
+
+/// What stands in quotes, or up to the first space.
+fn unquoted(value: &str) -> String {
+    let Some(inner) = value.strip_prefix('\'') else {
+        return value.split([' ', '\t', '#']).next().unwrap_or_default().to_owned();
+    };
+    let (mut text, mut chars) = (String::new(), inner.chars().peekable());
+    while let Some(c) = chars.next() {
+        match c {
+            '\'' if chars.peek() != Some(&'\'') => break,
+            '\'' | '\\' => text.extend(chars.next()),
+            c => text.push(c),
+        }
+    }
+    text
+}
+
+/// A value as the server quotes it in `postgresql.auto.conf`: quotes and backslashes doubled.
+fn quoted(value: &str) -> String {
+    format!("'{}'", value.replace('\\', "\\\\").replace('\'', "''"))
+}
+
+/// The text of `postgresql.auto.conf` with more settings, and without the targets of an earlier recovery (rule 32).
+pub fn amend(old: &[u8], settings: &[(String, String)], backup: &str) -> Vec<u8> {
+    let mut text = Vec::with_capacity(old.len() + 512);
+    for line in old.split_inclusive(|c| *c == b'\n') {
+        if is_target(line) {
+            text.push(b'#');
+        }
+        text.extend(line);
+    }
+    if !text.is_empty() && !text.ends_with(b"\n") {
+        text.push(b'\n');
+    }
+    text.extend(format!("# set by the restore of backup {backup}\n").bytes());
+    for (name, value) in settings {
+        text.extend(format!("{name} = {}\n", quoted(value)).bytes());
+    }
+    text
+}
+
+/// Does the line set `recovery_target`, or anything of it?
+fn is_target(line: &[u8]) -> bool {
+    let line = String::from_utf8_lossy(line);
+    let name = assignment(&line).map(|(name, _)| name.to_ascii_lowercase());
+    name.is_some_and(|name| name == "recovery_target" || name.starts_with("recovery_target_"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_found_as_the_server_finds_them() {
+        let text = b"#a = 1\n a = 'x'\nA  'it''s \\'here\\'' # why\nb=3#x\nc = ''\nd = on\n  # d = off\n";
+        let found = ["a", "b", "c", "d", "e"].map(|name| value(text, name));
+        assert_eq!(found.map(Option::unwrap_or_default), ["it's 'here'", "3", "", "on", ""]);
+    }
+
+    #[test]
+    fn earlier_targets_become_comments_and_values_are_quoted() {
+        let old = b"# Do not edit\nRecovery_target_time = 'x'\nrecovery_target_timelines = 1\nwork_mem = 1";
+        let new = amend(old, &[("restore_command".into(), r"cp 'a\b' %p".into())], "ID");
+        assert_eq!(
+            String::from_utf8(new).unwrap(),
+            "# Do not edit\n#Recovery_target_time = 'x'\n#recovery_target_timelines = 1\nwork_mem = 1\n\
+             # set by the restore of backup ID\nrestore_command = 'cp ''a\\\\b'' %p'\n"
+        );
+    }
+
+    #[test]
+    fn what_is_amended_is_read_back() {
+        for text in ["", "a", "it's", r"\\x\'", "with space # no comment", "'"] {
+            let conf = amend(b"", &[("x".into(), text.into())], "ID");
+            assert_eq!(value(&conf, "x").unwrap_or_default(), text);
+        }
+    }
+}

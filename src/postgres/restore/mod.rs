@@ -1,0 +1,175 @@
+//! What restoring a cluster needs besides its files.
+//!
+//! From what is known of the cluster and what the operator wants to a plan: which paths are elsewhere, which files come
+//! back empty, not at all or last, what is written besides. Nothing here reads or writes. "Rule N" is a rule of online
+//! backups and restores, as PostgreSQL's own tools and their peers follow them.
+
+pub mod conf;
+pub mod recovery;
+pub mod tablespaces;
+
+use crate::{
+    error::{Error, Kind, Result},
+    format::root::Cluster,
+    sink::{last::Last, places::Mount},
+};
+use recovery::{Known, Recovery};
+use std::path::PathBuf;
+
+/// The file without which no server starts.
+pub const PG_CONTROL: &[u8] = b"global/pg_control";
+/// What tells a server that its files come from a backup, and where recovery begins.
+pub const BACKUP_LABEL: &[u8] = b"backup_label";
+/// Settings that the server itself writes; it reads them after `postgresql.conf`.
+pub const AUTO_CONF: &[u8] = b"postgresql.auto.conf";
+/// Written by a server that runs.
+pub const POSTMASTER_PID: &[u8] = b"postmaster.pid";
+/// The database that tools connect to.
+const MAINTENANCE: &str = "postgres";
+
+/// What an operator may want of the restore of a cluster.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Options {
+    /// Tablespaces, by location, name or number, and where they are to be.
+    pub tablespaces: Vec<(Vec<u8>, PathBuf)>,
+    /// Where all other tablespaces are to be, each below its name.
+    pub tablespaces_under: Option<PathBuf>,
+    /// Databases that are wanted; none means all of them.
+    pub databases: Vec<String>,
+    /// How the server recovers, and with which settings.
+    pub recovery: recovery::Options,
+}
+
+/// What is to be done besides writing the files.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// Tablespaces.
+    pub mounts: Vec<Mount>,
+    /// The file that is put in place last.
+    pub last: Option<Last>,
+    /// How the server recovers.
+    pub recovery: Recovery,
+    /// What the operator should know.
+    pub notes: Vec<String>,
+    /// What is to be done after the restore.
+    pub next: Vec<String>,
+    /// Numbers of the databases that come back empty.
+    emptied: Vec<u32>,
+    left_out: Vec<&'static [u8]>,
+}
+
+/// What becomes of an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    /// It is restored.
+    Restored,
+    /// It becomes a file of the same size without content.
+    Emptied,
+    /// It is not restored.
+    LeftOut,
+}
+
+impl Plan {
+    /// The plan for a cluster.
+    ///
+    /// # Errors
+    /// [`Kind::Usage`] for what cannot be done with this cluster.
+    pub fn new(options: &Options, cluster: &Cluster, known: &Known<'_>) -> Result<Self> {
+        let mounts = tablespaces::mounts(options, cluster)?;
+        let unwanted = unwanted(options, cluster)?;
+        let (recovery, notes) = recovery::plan(&options.recovery, cluster, known)?;
+        // A server without `backup_label` would start from the wrong checkpoint, and nobody would notice (rule 9).
+        let only_with = cluster.online.then(|| BACKUP_LABEL.to_vec());
+        // Signals of an earlier recovery are not meant for this one (rule 12).
+        let mut left_out: Vec<&[u8]> = vec![recovery::RECOVERY_SIGNAL, recovery::STANDBY_SIGNAL, POSTMASTER_PID];
+        left_out.extend(recovery.changes_settings().then_some(AUTO_CONF));
+        // The server would make our links anew, from where the tablespaces were (rule 36).
+        left_out.extend((!mounts.is_empty()).then_some(&b"tablespace_map"[..]));
+        Ok(Self {
+            last: Some(Last { path: PG_CONTROL.to_vec(), only_with }),
+            mounts,
+            recovery,
+            notes,
+            next: unwanted.iter().map(|(_, name)| drop_database(name)).collect(),
+            emptied: unwanted.into_iter().map(|(oid, _)| oid).collect(),
+            left_out,
+        })
+    }
+
+    /// Does every file come back with its content?
+    pub fn is_of_everything(&self) -> bool {
+        self.emptied.is_empty()
+    }
+
+    /// What becomes of the entry at `path`.
+    pub fn fate(&self, path: &[u8]) -> Fate {
+        if self.left_out.contains(&path) {
+            return Fate::LeftOut;
+        }
+        match database_of(path) {
+            Some(oid) if self.emptied.contains(&oid) => Fate::Emptied,
+            _ => Fate::Restored,
+        }
+    }
+}
+
+/// The database that a file belongs to: `base/OID/…` or `pg_tblspc/OID/PG_…/OID/…`.
+///
+/// `PG_VERSION` belongs to none: `DROP DATABASE` wants to find it (rule 39).
+fn database_of(path: &[u8]) -> Option<u32> {
+    let parts: Vec<&[u8]> = path.split(|c| *c == b'/').collect();
+    let (oid, rest) = match &parts[..] {
+        [b"base", oid, rest @ ..] => (oid, rest),
+        [b"pg_tblspc", _, version, oid, rest @ ..] if version.starts_with(b"PG_") => (oid, rest),
+        _ => return None,
+    };
+    let name = rest.last().filter(|name| **name != b"PG_VERSION");
+    name.and_then(|_| std::str::from_utf8(oid).ok()?.parse().ok())
+}
+
+/// Numbers and names of the databases that are not wanted. Templates and `postgres` always are.
+fn unwanted(options: &Options, cluster: &Cluster) -> Result<Vec<(u32, String)>> {
+    if options.databases.is_empty() {
+        return Ok(Vec::new());
+    }
+    let is_there = |name: &&String| cluster.databases.iter().any(|database| database.name == **name);
+    if let Some(missing) = options.databases.iter().find(|name| !is_there(name)) {
+        let names: Vec<String> = cluster.databases.iter().map(|database| format!("{:?}", database.name)).collect();
+        let names = if names.is_empty() { "none by name".to_owned() } else { names.join(", ") };
+        return Err(Error::new(
+            Kind::Usage,
+            format!("cannot restore database {missing:?}: the backup does not have it"),
+        )
+        .hint(format!("it knows {names}")));
+    }
+    let kept = |name: &String| name == MAINTENANCE || options.databases.contains(name);
+    let others = cluster.databases.iter().filter(|database| !database.template && !kept(&database.name));
+    Ok(others.map(|database| (database.oid, database.name.clone())).collect())
+}
+
+fn drop_database(name: &str) -> String {
+    format!("DROP DATABASE \"{}\";", name.replace('"', "\"\""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_know_their_database_and_pg_version_has_none() {
+        let cases: [(&[u8], Option<u32>); 9] = [
+            (b"base/5/1259", Some(5)),
+            (b"base/5/pgsql_tmp/x", Some(5)),
+            (b"base/5/PG_VERSION", None),
+            (b"base/5", None),
+            (b"base/x/1259", None),
+            (b"pg_tblspc/16400/PG_15_202209061/5/1259", Some(5)),
+            (b"pg_tblspc/16400/PG_15_202209061/5/PG_VERSION", None),
+            (b"pg_tblspc/16400/other/5/1259", None),
+            (b"global/1262", None),
+        ];
+        for (path, oid) in cases {
+            assert_eq!(database_of(path), oid, "{}", String::from_utf8_lossy(path));
+        }
+    }
+}

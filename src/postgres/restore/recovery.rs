@@ -1,0 +1,358 @@
+//! How a restored server recovers: settings, a signal file, and what cannot work.
+
+use crate::{
+    error::{Error, Kind, Result},
+    format::root::Cluster,
+};
+use jiff::{Timestamp, Zoned, civil::DateTime, tz::TimeZone};
+
+/// The file that says: recover from the archive, then open.
+pub const RECOVERY_SIGNAL: &[u8] = b"recovery.signal";
+/// The file that says: follow a primary.
+pub const STANDBY_SIGNAL: &[u8] = b"standby.signal";
+const RESTORE_COMMAND: &str = "restore_command";
+
+/// How a server recovers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// To the end of the WAL that is in the backup.
+    None,
+    /// To a target, or to the end of the archive.
+    Point,
+    /// For ever, as a standby.
+    Standby,
+}
+
+/// Where recovery ends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Target {
+    /// With the last transaction before this time, as the operator wrote it.
+    Time(String),
+    /// At this place in the WAL, as `0/2000028`.
+    Lsn(String),
+    /// At this restore point.
+    Name(String),
+    /// With this transaction.
+    Xid(String),
+    /// As soon as the cluster is consistent.
+    Immediate,
+}
+
+/// What a server does when it has reached its target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// Wait, so that one can look.
+    Pause,
+    /// Open.
+    Promote,
+    /// Stop.
+    Shutdown,
+}
+
+/// What an operator may want of recovery.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Options {
+    /// How; `None` if it was not said.
+    pub mode: Option<Mode>,
+    /// Where it ends.
+    pub target: Option<Target>,
+    /// `current`, `latest` or the number of a timeline.
+    pub timeline: Option<String>,
+    /// End right before the target, not right after it?
+    pub exclusive: bool,
+    /// And then.
+    pub action: Option<Action>,
+    /// More settings.
+    pub settings: Vec<(String, String)>,
+}
+
+/// What is known of a backup besides its cluster.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Known<'a> {
+    /// When it ended, as RFC 3339.
+    pub finished: &'a str,
+    /// Does a configuration file in it set `restore_command`?
+    pub restore_command: bool,
+    /// And `primary_conninfo`?
+    pub primary: bool,
+}
+
+/// What is written for the server.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Recovery {
+    /// Settings for `postgresql.auto.conf`.
+    pub settings: Vec<(String, String)>,
+    /// The signal file.
+    pub signal: Option<&'static [u8]>,
+}
+
+impl Recovery {
+    /// Is `postgresql.auto.conf` written anew? Targets of an earlier recovery count as soon as there is a signal.
+    pub fn changes_settings(&self) -> bool {
+        self.signal.is_some() || !self.settings.is_empty()
+    }
+}
+
+/// Settings, signal file, and notes on what will be missing.
+pub(super) fn plan(options: &Options, cluster: &Cluster, known: &Known<'_>) -> Result<(Recovery, Vec<String>)> {
+    let mode = mode(options)?;
+    let mut settings = match mode {
+        Mode::Point => targets(options, cluster, known)?,
+        _ => Vec::new(),
+    };
+    settings.extend(timeline(options, cluster)?.map(|timeline| setting("recovery_target_timeline", &timeline)));
+    settings.extend(options.settings.iter().cloned());
+    check_settings(&options.settings)?;
+    let has = |name: &str| settings.iter().any(|(key, value)| key == name && !value.is_empty());
+    let archive = known.restore_command || has(RESTORE_COMMAND);
+    let primary = known.primary || has("primary_conninfo");
+    let notes = missing(mode, cluster, archive, primary)?;
+    let signal = match mode {
+        Mode::None => None,
+        Mode::Point => Some(RECOVERY_SIGNAL),
+        Mode::Standby => Some(STANDBY_SIGNAL),
+    };
+    Ok((Recovery { settings, signal }, notes))
+}
+
+fn mode(options: &Options) -> Result<Mode> {
+    let aims = options.target.is_some() || options.exclusive || options.action.is_some();
+    let mode = options.mode.unwrap_or(if aims { Mode::Point } else { Mode::None });
+    let refused = match mode {
+        Mode::None if aims || options.timeline.is_some() => "a target or timeline wants --recovery point",
+        Mode::Standby if aims => "a standby goes on for ever: a target wants --recovery point",
+        _ if options.exclusive && matches!(options.target, None | Some(Target::Name(_) | Target::Immediate)) => {
+            "--target-exclusive wants --target-time, --target-lsn or --target-xid"
+        }
+        _ if options.action.is_some() && options.target.is_none() => "--target-action wants a target",
+        _ => return Ok(mode),
+    };
+    Err(Error::new(Kind::Usage, refused))
+}
+
+fn setting(name: &str, value: &str) -> (String, String) {
+    (name.to_owned(), value.to_owned())
+}
+
+fn targets(options: &Options, cluster: &Cluster, known: &Known<'_>) -> Result<Vec<(String, String)>> {
+    let target = match &options.target {
+        None => return Ok(Vec::new()),
+        Some(Target::Time(text)) => setting("recovery_target_time", &time(text, known.finished)?),
+        Some(Target::Lsn(text)) => setting("recovery_target_lsn", lsn(text, cluster)?),
+        Some(Target::Name(text)) => setting("recovery_target_name", text),
+        Some(Target::Xid(text)) => setting("recovery_target_xid", xid(text)?),
+        Some(Target::Immediate) => setting("recovery_target", "immediate"),
+    };
+    let action = options.action.map(|action| match action {
+        Action::Pause => "pause",
+        Action::Promote => "promote",
+        Action::Shutdown => "shutdown",
+    });
+    let exclusive = options.exclusive.then(|| setting("recovery_target_inclusive", "false"));
+    let action = action.map(|action| setting("recovery_target_action", action));
+    Ok([target].into_iter().chain(exclusive).chain(action).collect())
+}
+
+/// The timeline to follow. The server's own default, `latest`, can lead to one that the consistent state is not on:
+/// `immediate` stays where it is (rule 31).
+fn timeline(options: &Options, cluster: &Cluster) -> Result<Option<String>> {
+    let Some(timeline) = &options.timeline else {
+        return Ok((options.target == Some(Target::Immediate)).then(|| "current".to_owned()));
+    };
+    let number: Option<u32> = timeline.parse().ok();
+    match (timeline.as_str(), number) {
+        ("current" | "latest", _) => {}
+        (_, Some(number)) if number >= cluster.timeline => {}
+        (_, Some(_)) => {
+            let what = format!("cannot recover on timeline {timeline}: the backup is on timeline {}", cluster.timeline);
+            return Err(Error::new(Kind::Usage, what).hint("choose an older backup"));
+        }
+        (_, None) => {
+            let what = format!("cannot recover on timeline {timeline:?}");
+            return Err(Error::new(Kind::Usage, what).hint("use current, latest or a number"));
+        }
+    }
+    Ok(Some(timeline.clone()))
+}
+
+/// The time in UTC, as the server reads it whatever its own time zone. Without an offset it is local time here.
+fn time(text: &str, finished: &str) -> Result<String> {
+    let local = |time: DateTime| time.to_zoned(TimeZone::system()).map(|zoned| zoned.timestamp());
+    let parsed = text.parse::<Timestamp>().or_else(|_| text.parse::<Zoned>().map(|zoned| zoned.timestamp()));
+    let Ok(time) = parsed.or_else(|_| text.parse::<DateTime>().and_then(local)) else {
+        let what = format!("cannot recover to time {text:?}: it is no time");
+        return Err(Error::new(Kind::Usage, what).hint("use a time like \"2026-11-21 05:45:01+00\""));
+    };
+    if finished.parse::<Timestamp>().is_ok_and(|end| time < end) {
+        let what = format!("cannot recover to {time}: the backup ended later, at {finished}");
+        return Err(Error::new(Kind::Usage, what).hint("choose a backup that ended before that time"));
+    }
+    Ok(time.strftime("%Y-%m-%d %H:%M:%S.%6f+00").to_string())
+}
+
+/// A place in the WAL at which the cluster is consistent.
+fn lsn<'a>(text: &'a str, cluster: &Cluster) -> Result<&'a str> {
+    let Some(wanted) = number(text) else {
+        let what = format!("cannot recover to LSN {text:?}: it is none");
+        return Err(Error::new(Kind::Usage, what).hint("use one like 0/2000028"));
+    };
+    if number(&cluster.stop_lsn).is_some_and(|stop| wanted < stop) {
+        let what = format!("cannot recover to LSN {text}: the backup is consistent only at {}", cluster.stop_lsn);
+        return Err(Error::new(Kind::Usage, what).hint("choose a backup that ended before that place"));
+    }
+    Ok(text)
+}
+
+/// The number that `X/Y` stands for.
+fn number(lsn: &str) -> Option<u64> {
+    let half = |text: &str| (1..=8).contains(&text.len()).then(|| u32::from_str_radix(text, 16).ok()).flatten();
+    let (high, low) = lsn.split_once('/')?;
+    Some(u64::from(half(high)?) << 32 | u64::from(half(low)?))
+}
+
+fn xid(text: &str) -> Result<&str> {
+    match text.parse::<u64>() {
+        Ok(_) => Ok(text),
+        Err(_) => Err(Error::new(Kind::Usage, format!("cannot recover to transaction {text:?}: it is no number"))),
+    }
+}
+
+/// Names and values that a configuration file can hold.
+fn check_settings(settings: &[(String, String)]) -> Result<()> {
+    for (name, value) in settings {
+        let is_name = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+            && name.chars().all(|c| c.is_ascii_alphanumeric() || "_.$".contains(c));
+        if !is_name {
+            return Err(Error::new(Kind::Usage, format!("cannot set {name:?}: it is not the name of a setting")));
+        }
+        if value.contains(['\n', '\r', '\0']) {
+            return Err(Error::new(Kind::Usage, format!("cannot set {name:?}: its value is more than one line")));
+        }
+    }
+    Ok(())
+}
+
+/// What the server will want and not have.
+fn missing(mode: Mode, cluster: &Cluster, archive: bool, primary: bool) -> Result<Vec<String>> {
+    let included = !cluster.online || cluster.wal == "included";
+    let note = match mode {
+        Mode::None if !included => {
+            "the WAL is not in the backup, and without --recovery point the server does not ask the archive for it"
+        }
+        Mode::Point if !archive && !included => {
+            let what = "cannot recover: the WAL is not in the backup, and nothing says how to fetch it";
+            return Err(Error::new(Kind::Usage, what).hint("--restore-command CMD says it, as in `cp /archive/%f %p`"));
+        }
+        Mode::Point if !archive => {
+            "no restore_command was found in the backup, and without one the server will not recover to a target: \
+             set it with --restore-command (`false`, if the WAL in the backup is enough)"
+        }
+        Mode::Standby if !archive && !primary => {
+            "neither primary_conninfo nor restore_command was found in the backup: the standby has nothing to follow"
+        }
+        _ => return Ok(Vec::new()),
+    };
+    Ok(vec![note.to_owned()])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cluster() -> Cluster {
+        Cluster {
+            online: true,
+            wal: "included".into(),
+            stop_lsn: "1/2000100".into(),
+            timeline: 3,
+            ..Cluster::default()
+        }
+    }
+
+    fn planned(options: Options) -> Result<String> {
+        let known = Known { finished: "2026-11-21T05:45:02Z", restore_command: true, ..Known::default() };
+        let (recovery, notes) = plan(&options, &cluster(), &known)?;
+        assert_eq!(notes, [""; 0]);
+        let settings = recovery.settings.iter().map(|(name, value)| format!("{name}={value}"));
+        let signal = recovery.signal.map(|name| String::from_utf8_lossy(name).into_owned());
+        Ok(settings.chain(signal).collect::<Vec<_>>().join(" "))
+    }
+
+    fn to(target: Target) -> Options {
+        Options { target: Some(target), ..Options::default() }
+    }
+
+    #[test]
+    fn targets_become_settings_and_imply_recovery_to_a_point() {
+        let cases = [
+            (Options::default(), ""),
+            (to(Target::Lsn("1/2000100".into())), "recovery_target_lsn=1/2000100 recovery.signal"),
+            (to(Target::Name("x y".into())), "recovery_target_name=x y recovery.signal"),
+            (to(Target::Immediate), "recovery_target=immediate recovery_target_timeline=current recovery.signal"),
+            (
+                Options { timeline: Some("latest".into()), ..to(Target::Immediate) },
+                "recovery_target=immediate recovery_target_timeline=latest recovery.signal",
+            ),
+            (
+                Options { exclusive: true, action: Some(Action::Promote), ..to(Target::Xid("700".into())) },
+                "recovery_target_xid=700 recovery_target_inclusive=false recovery_target_action=promote recovery.signal",
+            ),
+            (
+                Options { mode: Some(Mode::Standby), timeline: Some("4".into()), ..Options::default() },
+                "recovery_target_timeline=4 standby.signal",
+            ),
+        ];
+        for (options, wanted) in cases {
+            assert_eq!(planned(options).unwrap(), wanted);
+        }
+    }
+
+    #[test]
+    fn times_are_told_to_the_server_in_utc() {
+        for text in ["2026-11-21 05:45:02+00", "2026-11-21T05:45:02Z", "2026-11-21 06:45:02+01:00"] {
+            let wanted = "recovery_target_time=2026-11-21 05:45:02.000000+00 recovery.signal";
+            assert_eq!(planned(to(Target::Time(text.into()))).unwrap(), wanted);
+        }
+        assert!(planned(to(Target::Time("2026-12-21 05:45:02".into()))).is_ok());
+    }
+
+    #[test]
+    fn what_cannot_work_is_refused_with_the_reason() {
+        let options = Options::default;
+        let cases = [
+            (to(Target::Time("2026-11-21 05:45:01+00".into())), "the backup ended later"),
+            (to(Target::Time("yesterday".into())), "it is no time"),
+            (to(Target::Lsn("1/20000FF".into())), "consistent only at 1/2000100"),
+            (to(Target::Lsn("0/FFFFFFFF".into())), "consistent only at"),
+            (to(Target::Lsn("12".into())), "it is none"),
+            (to(Target::Xid("x".into())), "it is no number"),
+            (Options { mode: Some(Mode::Standby), ..to(Target::Immediate) }, "a standby goes on for ever"),
+            (Options { mode: Some(Mode::None), ..to(Target::Immediate) }, "wants --recovery point"),
+            (Options { exclusive: true, ..to(Target::Immediate) }, "--target-exclusive wants"),
+            (Options { action: Some(Action::Pause), ..options() }, "--target-action wants"),
+            (Options { timeline: Some("2".into()), ..to(Target::Immediate) }, "on timeline 3"),
+            (Options { timeline: Some("new".into()), ..to(Target::Immediate) }, "timeline \"new\""),
+            (Options { settings: vec![setting("a b", "")], ..options() }, "not the name of a setting"),
+            (Options { settings: vec![setting("a", "x\ny")], ..options() }, "more than one line"),
+        ];
+        for (options, words) in cases {
+            let error = planned(options).unwrap_err();
+            assert!(error.kind == Kind::Usage && error.line().contains(words), "{words}: {error}");
+        }
+    }
+
+    #[test]
+    fn what_will_be_missing_is_said_or_refused() {
+        let bare = Cluster { wal: "archived".into(), ..cluster() };
+        let said = |mode, cluster: &Cluster| {
+            let options = Options { mode: Some(mode), ..Options::default() };
+            plan(&options, cluster, &Known::default()).map(|(_, notes)| notes.join(" "))
+        };
+        assert!(said(Mode::None, &bare).unwrap().contains("the WAL is not in the backup"));
+        assert!(said(Mode::Point, &bare).unwrap_err().what.contains("nothing says how to fetch it"));
+        assert!(said(Mode::Point, &cluster()).unwrap().contains("no restore_command"));
+        assert!(said(Mode::Standby, &cluster()).unwrap().contains("nothing to follow"));
+        assert_eq!(said(Mode::None, &cluster()).unwrap(), "");
+        assert_eq!(said(Mode::None, &Cluster::default()).unwrap(), "");
+    }
+}

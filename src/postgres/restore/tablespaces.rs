@@ -1,0 +1,71 @@
+//! Where tablespaces are to be.
+
+use super::Options;
+use crate::{
+    error::{Error, Kind, Result, quoted},
+    format::root::{Cluster, Tablespace},
+    sink::places::Mount,
+};
+use std::{
+    ffi::OsStr,
+    os::unix::ffi::OsStrExt,
+    path::{Component, Path, PathBuf},
+};
+
+/// What to try if a tablespace cannot be where it is to be.
+pub const HINT: &str = "--tablespace OLD=NEW restores a tablespace elsewhere, --tablespaces-under DIR all of them";
+
+/// A mount for each tablespace.
+pub(super) fn mounts(options: &Options, cluster: &Cluster) -> Result<Vec<Mount>> {
+    for (old, _) in &options.tablespaces {
+        if !cluster.tablespaces.iter().any(|tablespace| is_called(tablespace, old)) {
+            return Err(unknown(old, cluster));
+        }
+    }
+    cluster.tablespaces.iter().map(|tablespace| mount(options, tablespace)).collect()
+}
+
+fn mount(options: &Options, tablespace: &Tablespace) -> Result<Mount> {
+    let chosen = options.tablespaces.iter().find(|(old, _)| is_called(tablespace, old));
+    let directory = match (chosen, &options.tablespaces_under) {
+        (Some((_, new)), _) => new.clone(),
+        (None, Some(dir)) => absolute(dir)?.join(own_name(tablespace)),
+        (None, None) => PathBuf::from(OsStr::from_bytes(&tablespace.location.0)),
+    };
+    // The server refuses relative ones; `..` would be another directory for it than for us if a link is on the way.
+    let is_plain = directory.is_absolute() && !directory.components().any(|part| part == Component::ParentDir);
+    if !is_plain {
+        let what =
+            format!("cannot restore tablespace {:?} to {directory:?}: that is no absolute path", tablespace.name);
+        return Err(Error::new(Kind::Usage, what).hint(HINT));
+    }
+    // Without a slash at its end, as the server writes its links.
+    let directory = directory.components().collect();
+    Ok(Mount { at: format!("pg_tblspc/{}", tablespace.oid).into_bytes(), directory, bytes: 0 })
+}
+
+fn absolute(dir: &Path) -> Result<PathBuf> {
+    std::path::absolute(dir).map_err(|e| Error::io(format!("could not look at {dir:?}"), e))
+}
+
+/// Its name, if that can be the name of a directory, else its number.
+fn own_name(tablespace: &Tablespace) -> String {
+    let name = &tablespace.name;
+    let is_plain = !name.is_empty() && name != "." && name != ".." && !name.contains(['/', '\0']);
+    if is_plain { name.clone() } else { tablespace.oid.to_string() }
+}
+
+fn is_called(tablespace: &Tablespace, old: &[u8]) -> bool {
+    let location = |path: &[u8]| Path::new(OsStr::from_bytes(path)).components().collect::<PathBuf>();
+    old == tablespace.name.as_bytes()
+        || old == tablespace.oid.to_string().as_bytes()
+        || location(old) == location(&tablespace.location.0)
+}
+
+fn unknown(old: &[u8], cluster: &Cluster) -> Error {
+    let known = |t: &Tablespace| format!("{:?} ({}) at {}", t.name, t.oid, quoted(&t.location.0));
+    let known: Vec<String> = cluster.tablespaces.iter().map(known).collect();
+    let known = if known.is_empty() { "no tablespaces".to_owned() } else { known.join(", ") };
+    Error::new(Kind::Usage, format!("cannot restore tablespace {} elsewhere: the backup does not have it", quoted(old)))
+        .hint(format!("it has {known}"))
+}

@@ -1,0 +1,99 @@
+//! The file that is put in place last: while it is missing, nobody takes the tree for complete.
+//!
+//! It is written under another name in its directory. When everything is durable it is renamed, and the directory made
+//! durable too (rule 34 for `pg_control`). A restore that ends before that leaves a tree without it.
+
+use super::{places::split, tree::Tree};
+use crate::{
+    error::Result,
+    format::entry::Path,
+    platform::{
+        walk::{open_dir, stat, stat_fd},
+        write,
+    },
+};
+use std::{
+    io,
+    os::fd::{AsFd, OwnedFd},
+};
+
+/// What it is called until then.
+pub(super) const UNFINISHED: &[u8] = b".fullbore-unfinished";
+
+/// See the module.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Last {
+    /// Where it is.
+    pub path: Path,
+    /// It is put in place only if this is there too.
+    pub only_with: Option<Path>,
+}
+
+impl Tree {
+    /// An earlier one of them is no longer in place before anything else changes.
+    pub(super) fn displace_last(&self) -> Result<()> {
+        let Some(last) = &self.places.last else { return Ok(()) };
+        let paths = [Some(&last.path), last.only_with.as_ref()];
+        for path in paths.into_iter().flatten() {
+            let Some(dir) = self.parent_if_there(path)? else { continue };
+            let failed = |e| self.error("remove", path, e);
+            for name in [split(path).1, UNFINISHED] {
+                ignore_missing(write::unlink_at(&dir, name)).map_err(failed)?;
+            }
+            write::fsync(&dir).map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// Put the last file in place; everything else must be durable. False if it was removed, as what it must not be
+    /// without is not there.
+    ///
+    /// # Errors
+    /// The system's, with the path.
+    pub fn put_last(&self) -> Result<bool> {
+        let Some(last) = &self.places.last else { return Ok(true) };
+        let Some(dir) = self.parent_if_there(&last.path)? else { return Ok(true) };
+        let failed = |e| self.error("put in place", &last.path, e);
+        if !exists(&dir, UNFINISHED).map_err(failed)? {
+            return Ok(true);
+        }
+        let may = last.only_with.as_ref().map_or(Ok(true), |path| self.is_there(path))?;
+        let mtime = stat_fd(&dir).map_err(failed)?.mtime;
+        if may {
+            write::rename_at(&dir, UNFINISHED, &dir, split(&last.path).1).map_err(failed)?;
+        } else {
+            write::unlink_at(&dir, UNFINISHED).map_err(failed)?;
+        }
+        write::set_times_fd(&dir, mtime).map_err(failed)?;
+        write::fsync(&dir).map_err(failed)?;
+        Ok(may)
+    }
+
+    fn is_there(&self, path: &[u8]) -> Result<bool> {
+        let Some(dir) = self.parent_if_there(path)? else { return Ok(false) };
+        exists(&dir, split(path).1).map_err(|e| self.error("look at", path, e))
+    }
+
+    fn parent_if_there(&self, path: &[u8]) -> Result<Option<OwnedFd>> {
+        let (place, rest) = self.places.resolve(split(path).0);
+        match open_dir(&place.dir, rest, self.options.tricks) {
+            Ok(dir) => Ok(Some(dir)),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(self.error("open the directory of", path, e)),
+        }
+    }
+}
+
+fn exists(dir: impl AsFd, name: &[u8]) -> io::Result<bool> {
+    match stat(dir, name) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
+        other => other.map(|_| true),
+    }
+}
+
+fn ignore_missing(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}

@@ -1,0 +1,290 @@
+//! Where in the file system the paths of a tree are: beneath its root, beneath a mount, or for a while under another name.
+//!
+//! A mount is a path whose contents are beneath another directory, as a tablespace is: in the root stands a symbolic link
+//! to it. That link is never followed: each place is a directory that is open, and what is resolved in it stays beneath it.
+//! Everything is checked before anything is made.
+
+use super::last::{Last, UNFINISHED};
+use crate::{
+    error::{Error, Kind, Result, quoted},
+    format::entry::{self, Path as EntryPath},
+    platform::walk::{open_root, read_dir, stat_fd},
+    platform::write::{free_bytes, may_write},
+};
+use std::{
+    collections::BTreeMap,
+    ffi::OsStr,
+    io,
+    os::{fd::OwnedFd, unix::ffi::OsStrExt},
+    path::{Path, PathBuf},
+    sync::OnceLock,
+};
+
+/// What the system makes of a file that is created in a place.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Fresh {
+    pub(super) owner: (u32, u32),
+    /// Did it get the mode that was asked for? Not below a directory with a default ACL.
+    pub(super) mode_kept: bool,
+}
+
+/// Where a tree is to be.
+#[derive(Debug, Clone, Default)]
+pub struct Layout {
+    /// The directory of the empty path.
+    pub root: PathBuf,
+    /// Bytes that will be written beneath it; 0 if unknown.
+    pub bytes: u64,
+    /// What is elsewhere.
+    pub mounts: Vec<Mount>,
+    /// What the operator can do if a mount cannot be where it is to be.
+    pub hint: &'static str,
+    /// The file that is put in place when all else is durable.
+    pub last: Option<Last>,
+}
+
+/// A path whose contents are beneath another directory.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Mount {
+    /// The path; never empty.
+    pub at: EntryPath,
+    /// The directory; absolute. The link to it is made by the tree.
+    pub directory: PathBuf,
+    /// Bytes that will be written beneath it; 0 if unknown.
+    pub bytes: u64,
+}
+
+impl Layout {
+    /// Everything in one directory.
+    pub fn plain(root: &Path) -> Self {
+        Self { root: root.to_owned(), ..Self::default() }
+    }
+
+    /// The root and the mounts: directories and the bytes they get.
+    fn directories(&self) -> impl Iterator<Item = (&Path, u64)> {
+        let mounts = self.mounts.iter().map(|mount| (&*mount.directory, mount.bytes));
+        std::iter::once((&*self.root, self.bytes)).chain(mounts)
+    }
+
+    /// Can it all be made? Nothing is, here.
+    pub(super) fn check(&self, overwrite: bool) -> Result<()> {
+        if !overwrite && !is_vacant(&self.root)? {
+            return Err(
+                not_empty(&self.root).hint("choose another --to, or say --overwrite to replace what stands in the way")
+            );
+        }
+        for mount in &self.mounts {
+            // Only what the tree to be replaced links to is part of that tree.
+            let own = overwrite && self.is_linked(mount);
+            if !own && !is_vacant(&mount.directory)? {
+                return Err(not_empty(&mount.directory).hint(self.hint));
+            }
+        }
+        self.are_apart()?;
+        self.directories().try_for_each(|(path, _)| is_writable(path))?;
+        if overwrite { Ok(()) } else { self.have_room() }
+    }
+
+    fn is_linked(&self, mount: &Mount) -> bool {
+        let link = std::fs::read_link(self.root.join(OsStr::from_bytes(&mount.at)));
+        link.is_ok_and(|target| target == mount.directory)
+    }
+
+    /// No directory is another one, or within another.
+    fn are_apart(&self) -> Result<()> {
+        let mut before: Vec<(&Path, PathBuf)> = Vec::new();
+        for (path, _) in self.directories() {
+            let real = real(path).map_err(|e| Error::io(format!("could not look at {path:?}"), e))?;
+            let overlaps = |(_, other): &&(&Path, PathBuf)| real.starts_with(other) || other.starts_with(&real);
+            if let Some((other, _)) = before.iter().find(overlaps) {
+                let what = format!("cannot restore to both {other:?} and {path:?}: one is the other, or within it");
+                return Err(Error::new(Kind::Usage, what).hint(self.hint));
+            }
+            before.push((path, real));
+        }
+        Ok(())
+    }
+
+    /// Each file system has room for what it gets.
+    fn have_room(&self) -> Result<()> {
+        let mut systems: BTreeMap<u64, (u64, u64, &Path)> = BTreeMap::new();
+        for (path, bytes) in self.directories() {
+            let (dev, free) = facts(path).map_err(|e| Error::io(format!("could not look at {path:?}"), e))?;
+            systems.entry(dev).or_insert((0, free, path)).0 += bytes;
+        }
+        systems.into_values().try_for_each(|(bytes, free, path)| fits(bytes, free, path))
+    }
+}
+
+fn fits(bytes: u64, free: u64, path: &Path) -> Result<()> {
+    if bytes <= free {
+        return Ok(());
+    }
+    let (needed, free) = (bytes.div_ceil(1_000_000), free / 1_000_000);
+    let what = format!("cannot restore to {path:?}: {needed} MB will be written there, and {free} MB are free");
+    Err(Error::new(Kind::Full, what).hint("free space, or choose another place; --overwrite tries without asking"))
+}
+
+fn not_empty(path: &Path) -> Error {
+    Error::new(Kind::Exists, format!("cannot restore to {path:?}: it is not empty"))
+}
+
+/// Is it an empty directory, or not there? A fresh ext4 holds `lost+found`, and is empty for all that.
+fn is_vacant(path: &Path) -> Result<bool> {
+    let names = open_root(path).and_then(|dir| read_dir(dir, &mut Vec::new()));
+    match names {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(true),
+        Err(e) => Err(Error::io(format!("could not open the target {path:?}"), e)),
+        Ok(names) => Ok(names.iter().all(|name| name.bytes == b"lost+found")),
+    }
+}
+
+fn is_writable(path: &Path) -> Result<()> {
+    let there = existing(path).map_err(|e| Error::io(format!("could not look at {path:?}"), e))?;
+    may_write(&there).map_err(|e| Error::io(format!("cannot restore to {path:?}: {there:?} cannot be written to"), e))
+}
+
+/// The deepest directory of `path` that is there, without symbolic links.
+fn existing(path: &Path) -> io::Result<PathBuf> {
+    let path = std::path::absolute(path)?;
+    for ancestor in path.ancestors() {
+        match ancestor.canonicalize() {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            other => return other,
+        }
+    }
+    Ok(path)
+}
+
+/// `path` without the symbolic links that are there now.
+fn real(path: &Path) -> io::Result<PathBuf> {
+    let absolute = std::path::absolute(path)?;
+    for ancestor in absolute.ancestors() {
+        match ancestor.canonicalize() {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) => return Err(e),
+            Ok(real) => return Ok(real.join(absolute.strip_prefix(ancestor).unwrap_or(Path::new("")))),
+        }
+    }
+    Ok(absolute)
+}
+
+/// The file system that `path` will be on, and the bytes that are free there.
+fn facts(path: &Path) -> io::Result<(u64, u64)> {
+    let dir = open_root(&existing(path)?)?;
+    Ok((stat_fd(&dir)?.dev, free_bytes(&dir)?))
+}
+
+/// A directory that is open, and what is beneath it.
+#[derive(Debug)]
+pub(super) struct Place {
+    at: EntryPath,
+    path: PathBuf,
+    pub(super) dir: OwnedFd,
+    /// What a new file looked like; the same for all of them unless there were directories before.
+    pub(super) fresh: OnceLock<Fresh>,
+}
+
+impl Place {
+    /// Open a directory, which is made if it is not there.
+    fn open(at: &[u8], path: &Path) -> Result<Self> {
+        std::fs::create_dir_all(path).map_err(|e| Error::io(format!("could not create {path:?}"), e))?;
+        let dir = open_root(path).map_err(|e| Error::io(format!("could not open the target {path:?}"), e))?;
+        Ok(Self { at: at.to_vec(), path: path.to_owned(), dir, fresh: OnceLock::new() })
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Places {
+    root: Place,
+    mounts: Vec<Place>,
+    pub(super) last: Option<Last>,
+}
+
+impl Places {
+    /// Open all directories of a layout.
+    pub(super) fn open(layout: &Layout) -> Result<Self> {
+        let mount = |mount: &Mount| match entry::is_safe(&mount.at) && !mount.at.is_empty() {
+            true => Place::open(&mount.at, &mount.directory),
+            false => Err(Error::new(Kind::Bug, format!("nothing can be mounted at {}", quoted(&mount.at)))),
+        };
+        let root = Place::open(b"", &layout.root)?;
+        let mounts = layout.mounts.iter().map(mount).collect::<Result<_>>()?;
+        Ok(Self { root, mounts, last: layout.last.clone() })
+    }
+
+    /// The place of a path, and the path in it.
+    pub(super) fn resolve<'a>(&self, path: &'a [u8]) -> (&Place, &'a [u8]) {
+        match self.mounts.iter().find(|mount| entry::is_within(path, &mount.at)) {
+            None => (&self.root, path),
+            Some(mount) => (mount, path[mount.at.len()..].strip_prefix(b"/").unwrap_or_default()),
+        }
+    }
+
+    /// Directory and name of a path that is not empty. The last file has another name until it is put in place.
+    pub(super) fn split<'a>(&self, path: &'a [u8]) -> (&'a [u8], &'a [u8]) {
+        let (parent, name) = split(path);
+        match &self.last {
+            Some(last) if last.path == path => (parent, UNFINISHED),
+            _ => (parent, name),
+        }
+    }
+
+    /// Where the link to what is mounted at `path` leads.
+    pub(super) fn mounted(&self, path: &[u8]) -> Option<&Path> {
+        self.mounts.iter().find(|mount| mount.at == path).map(|mount| &*mount.path)
+    }
+
+    /// All places, the root first.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Place> {
+        std::iter::once(&self.root).chain(&self.mounts)
+    }
+
+    /// The paths of the mounts.
+    pub(super) fn mount_points(&self) -> impl Iterator<Item = &[u8]> {
+        self.mounts.iter().map(|mount| &mount.at[..])
+    }
+
+    /// How messages call a path.
+    pub(super) fn name(&self, path: &[u8]) -> PathBuf {
+        let (place, rest) = self.resolve(path);
+        place.path.join(OsStr::from_bytes(rest))
+    }
+}
+
+/// Directory and name of a path that is not empty.
+pub(super) fn split(path: &[u8]) -> (&[u8], &[u8]) {
+    match path.iter().rposition(|c| *c == b'/') {
+        Some(at) => (&path[..at], &path[at + 1..]),
+        None => (b"", path),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_fit_is_refused_and_what_just_fits_is_not() {
+        assert!(fits(10, 10, Path::new("x")).is_ok());
+        let error = fits(2_000_001, 1_999_999, Path::new("/x")).unwrap_err();
+        assert_eq!(
+            (error.kind, &*error.what),
+            (Kind::Full, "cannot restore to \"/x\": 3 MB will be written there, and 1 MB are free")
+        );
+    }
+
+    #[test]
+    fn directories_are_compared_where_they_really_are() {
+        let dir = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink(dir.path(), dir.path().join("link")).unwrap();
+        let mount = |path: &str| Mount { at: b"a".to_vec(), directory: dir.path().join(path), bytes: 0 };
+        let layout = |mounts| Layout { root: dir.path().join("root"), mounts, ..Layout::default() };
+        assert!(layout(vec![mount("one"), mount("two")]).are_apart().is_ok());
+        for bad in ["link/root/in", "root", "link/one/x", "."] {
+            let error = layout(vec![mount("one"), mount(bad)]).are_apart().unwrap_err();
+            assert_eq!(error.kind, Kind::Usage, "{bad}");
+        }
+    }
+}
