@@ -4,53 +4,21 @@
 
 mod common;
 
-use common::{Fixture, content, entry, plan};
+use common::{Fixture, content, entry, look, plan, restore};
 use fullbore::pipeline::meter::Meter;
 use fullbore::{
-    command::restore::{Restore, Summary},
+    command::restore::Restore,
     error::{Error, Kind as ErrorKind},
     format::entry::{Kind, order},
     platform::Tricks,
     stage::codec::Codec,
 };
 use std::{
-    collections::BTreeMap,
     fs,
     os::unix::fs::{FileTypeExt, MetadataExt},
     path::Path,
 };
 use tempfile::tempdir;
-
-fn restore(from: &Path, to: &Path) -> Result<Summary, Error> {
-    plan(from, to).run(&Meter::default())
-}
-
-/// Everything below `dir` as text: path, kind, mode, times, content.
-fn look(dir: &Path) -> BTreeMap<String, String> {
-    let mut found = BTreeMap::new();
-    let mut stack = vec![dir.to_path_buf()];
-    while let Some(path) = stack.pop() {
-        let meta = fs::symlink_metadata(&path).unwrap();
-        let name = path.strip_prefix(dir).unwrap().to_str().unwrap().to_owned();
-        let kind = meta.file_type();
-        let what = if kind.is_dir() {
-            stack.extend(fs::read_dir(&path).unwrap().map(|e| e.unwrap().path()));
-            "dir".to_owned()
-        } else if kind.is_symlink() {
-            format!("-> {}", fs::read_link(&path).unwrap().display())
-        } else if kind.is_fifo() {
-            "fifo".to_owned()
-        } else if meta.len() < 1 << 21 {
-            format!("file {}", blake3::hash(&fs::read(&path).unwrap()))
-        } else {
-            format!("large {}", meta.len())
-        };
-        let mode = if kind.is_symlink() { 0o777 } else { meta.mode() & 0o7777 };
-        let line = format!("{what} {mode:o} {} {}.{} {}", meta.uid(), meta.mtime(), meta.mtime_nsec(), meta.nlink());
-        found.insert(name, line);
-    }
-    found
-}
 
 /// Is the tree at `dir` what the fixture says?
 fn assert_restored(fixture: &Fixture, dir: &Path) {

@@ -4,39 +4,11 @@
 
 mod common;
 
-use common::{Fixture, content, plan};
+use common::{Fixture, content, look, plan, restore};
 use fullbore::pipeline::meter::Meter;
-use fullbore::{
-    command::restore::{Restore, Summary},
-    error::{Error, Kind as ErrorKind},
-};
-use std::{collections::BTreeMap, fs, os::unix::fs::MetadataExt, path::Path, process::Command};
+use fullbore::{command::restore::Restore, error::Kind as ErrorKind};
+use std::{fs, path::Path, process::Command};
 use tempfile::tempdir;
-
-fn restore(from: &Path, to: &Path) -> Result<Summary, Error> {
-    plan(from, to).run(&Meter::default())
-}
-
-fn look(dir: &Path) -> BTreeMap<String, String> {
-    let mut found = BTreeMap::new();
-    let mut stack = vec![dir.to_path_buf()];
-    while let Some(path) = stack.pop() {
-        let meta = fs::symlink_metadata(&path).unwrap();
-        let name = path.strip_prefix(dir).unwrap().to_str().unwrap().to_owned();
-        let content = match meta.file_type() {
-            kind if kind.is_dir() => {
-                stack.extend(fs::read_dir(&path).unwrap().map(|e| e.unwrap().path()));
-                String::new()
-            }
-            kind if kind.is_symlink() => format!("{:?}", fs::read_link(&path).unwrap()),
-            kind if kind.is_file() && meta.len() < 1 << 27 => blake3::hash(&fs::read(&path).unwrap()).to_string(),
-            _ => String::new(),
-        };
-        let time = (meta.mtime(), meta.mtime_nsec());
-        found.insert(name, format!("{:o} {content} {} {time:?}", meta.mode(), meta.nlink()));
-    }
-    found
-}
 
 fn run(dir: &Path, command: &str) -> bool {
     Command::new("sh").arg("-c").arg(command).current_dir(dir).status().unwrap().success()

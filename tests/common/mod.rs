@@ -2,8 +2,9 @@
 
 #![allow(dead_code, missing_docs, unreachable_pub)]
 
-use fullbore::{command::restore::Restore, platform::Tricks};
 use fullbore::{
+    command::restore::{Restore, Summary},
+    error::Error,
     format::{
         digest::{Algorithm, Digest, crc32c, crc64, hex},
         entry::{Entry, Kind, Owner, Run, Time, order},
@@ -12,9 +13,11 @@ use fullbore::{
         root::{FORMAT, Live, Name, Options, PART_BYTES, PageAt, Root, Segment, Source, Totals, seal},
         segment::{Label, Locator, SERVICE_HEADER_BYTES, SeekTable, Service},
     },
+    pipeline::meter::Meter,
+    platform::Tricks,
     stage::codec::Codec,
 };
-use std::{fs, path::Path};
+use std::{collections::BTreeMap, fs, os::unix::fs::MetadataExt, path::Path};
 
 pub const ID: &str = "20261121T054501Z-k3f9qz";
 
@@ -74,6 +77,33 @@ pub fn plan(from: &Path, to: &Path) -> Restore {
         memory: 1 << 27,
         tricks: Tricks::Auto,
     }
+}
+
+/// Do the plan.
+pub fn restore(from: &Path, to: &Path) -> Result<Summary, Error> {
+    plan(from, to).run(&Meter::default())
+}
+
+/// Everything below `dir` as text, by path: kind, content, mode, owner, time, count of names.
+pub fn look(dir: &Path) -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    let mut stack = vec![dir.to_path_buf()];
+    while let Some(path) = stack.pop() {
+        let meta = fs::symlink_metadata(&path).unwrap();
+        let name = path.strip_prefix(dir).unwrap().to_str().unwrap().to_owned();
+        let content = match meta.file_type() {
+            kind if kind.is_dir() => {
+                stack.extend(fs::read_dir(&path).unwrap().map(|e| e.unwrap().path()));
+                String::new()
+            }
+            kind if kind.is_symlink() => format!("{:?}", fs::read_link(&path).unwrap()),
+            kind if kind.is_file() && meta.len() < 1 << 27 => blake3::hash(&fs::read(&path).unwrap()).to_string(),
+            _ => format!("{} bytes", meta.len()),
+        };
+        let time = (meta.mtime(), meta.mtime_nsec());
+        found.insert(name, format!("{:o} {content} {} {time:?} {}", meta.mode(), meta.uid(), meta.nlink()));
+    }
+    found
 }
 
 /// Bytes that compress a little and differ by file.
