@@ -50,7 +50,7 @@ pub struct Tree {
     /// What could not be restored.
     pub notes: Notes,
     names: Names,
-    /// Other file systems in the target, each with a directory opened before anything was written to it.
+    /// The file systems of the target, each with a directory opened before anything was written to it.
     systems: Mutex<HashMap<u64, OwnedFd>>,
     _mask: Mask,
 }
@@ -96,6 +96,10 @@ impl Tree {
             systems: Mutex::default(),
             _mask: Mask::clear(),
         };
+        for place in tree.places.all() {
+            let dir = place.dir.try_clone().and_then(|dir| tree.touch(dir));
+            dir.map_err(|e| Error::io(format!("could not open the target {:?}", layout.root), e))?;
+        }
         tree.displace_last()?;
         tree.places.mount_points().try_for_each(|path| tree.link_mount(path))?;
         Ok(Arc::new(tree))
@@ -166,7 +170,7 @@ impl Tree {
     /// The system's, of anything that was written since the tree was opened.
     pub fn sync(&self) -> Result<()> {
         let systems = self.systems.lock().unwrap_or_else(|e| e.into_inner());
-        for fd in systems.values().map(AsFd::as_fd).chain(self.places.all().map(|place| place.dir.as_fd())) {
+        for fd in systems.values() {
             match write::sync_fs(fd) {
                 Err(e) if matches!(e.kind(), io::ErrorKind::Unsupported) => {
                     return self.places.mount_points().chain([&b""[..]]).try_for_each(|at| self.sync_each(at));

@@ -1,0 +1,500 @@
+//! Restoring clusters: what is refused, where tablespaces go, what comes last, what is written for recovery.
+
+#![allow(missing_docs)]
+
+mod common;
+#[path = "postgres_restore/recovery.rs"]
+mod recovery;
+mod runs;
+#[path = "postgres_restore/server.rs"]
+mod server;
+
+use common::{Fixture, content, entry, plan};
+use fullbore::{
+    command::restore::{Restore, Summary},
+    error::{Error, Kind as ErrorKind},
+    format::{
+        entry::{Entry, Kind},
+        layout,
+        page::State,
+        root::{Cluster, Database, Name, Root, Tablespace, seal},
+    },
+    pipeline::meter::Meter,
+    postgres::restore::Options,
+};
+use runs::{Mount, fullbore, has, is_root, or_skip, shell, temp};
+use std::{
+    fs,
+    os::unix::fs::{MetadataExt, symlink},
+    path::{Path, PathBuf},
+    process::Command,
+    sync::atomic::Ordering::Relaxed,
+};
+
+const VERSION: &str = "PG_15_202209061";
+
+/// A cluster with three databases beside the templates and a tablespace, as it would be backed up.
+fn cluster() -> Fixture {
+    let mut f = Fixture::default();
+    f.dir("", 0o700).dir("base", 0o700).dir("global", 0o700).dir("pg_tblspc", 0o700).dir("pg_wal", 0o700);
+    f.dir("pg_tblspc/16400", 0o750).dir(&format!("pg_tblspc/16400/{VERSION}"), 0o700);
+    f.file("backup_label", "START WAL LOCATION").file("tablespace_map", "16400 /old").file("PG_VERSION", "15\n");
+    f.file("postgresql.conf", "port = 5433\n").file("global/1262", content(9, 900));
+    f.file("postgresql.auto.conf", "work_mem = '1MB'\nrecovery_target_time = 'x'\n").file("recovery.signal", "");
+    f.file("global/pg_control", content(7, 8192));
+    for oid in [1, 4, 5, 16384, 16385] {
+        f.dir(&format!("base/{oid}"), 0o700).file(&format!("base/{oid}/PG_VERSION"), "15\n");
+        f.file(&format!("base/{oid}/1259"), content(oid, 16384)).file(&format!("base/{oid}/2619"), content(oid, 100));
+        let moved = format!("pg_tblspc/16400/{VERSION}/{oid}");
+        f.dir(&moved, 0o700).file(&format!("{moved}/24576"), content(oid + 1, 10_000));
+    }
+    f
+}
+
+fn facts(location: &Path) -> Cluster {
+    let database = |oid, name: &str| Database { oid, name: name.into(), template: name.starts_with("template") };
+    let names = [(1, "template1"), (4, "template0"), (5, "postgres"), (16384, "app"), (16385, "o\"ther")];
+    Cluster {
+        version: "15.18".into(),
+        major: 15,
+        timeline: 1,
+        online: true,
+        stop_lsn: "0/2000100".into(),
+        wal: "included".into(),
+        tablespaces: vec![Tablespace {
+            oid: 16400,
+            name: "fast".into(),
+            location: Name(location.to_str().unwrap().into()),
+        }],
+        databases: names.map(|(oid, name)| database(oid, name)).into(),
+        ..Cluster::default()
+    }
+}
+
+/// Make the only backup of a repository one of a cluster.
+fn declare(repository: &Path, root: &Root, cluster: Cluster) {
+    let at = repository.join(layout::BACKUPS).join(&root.id).join(layout::ROOT);
+    fs::write(at, seal(&Root { postgres: Some(cluster), ..root.clone() }).unwrap()).unwrap();
+}
+
+/// A repository with a backup of a cluster, in a directory that goes with it.
+struct Place {
+    dir: tempfile::TempDir,
+}
+
+impl Place {
+    fn with(fixture: &Fixture, change: impl FnOnce(&mut Cluster)) -> Self {
+        let place = Self { dir: temp() };
+        let root = fixture.write_repository(&place.at("repo"));
+        let mut cluster = facts(&place.at("old"));
+        change(&mut cluster);
+        declare(&place.at("repo"), &root, cluster);
+        place
+    }
+
+    fn new() -> Self {
+        Self::with(&cluster(), |_| {})
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Restored to `to`, tablespaces to `ts`, unless it is said otherwise.
+    fn plan(&self) -> Restore {
+        let postgres = Options { tablespaces_under: Some(self.at("ts")), ..Options::default() };
+        Restore { postgres, ..plan(&self.at("repo"), &self.at("to")) }
+    }
+
+    fn moved(&self, old: &str, new: impl Into<PathBuf>) -> Restore {
+        let postgres = Options { tablespaces: vec![(old.into(), new.into())], ..Options::default() };
+        Restore { postgres, ..self.plan() }
+    }
+}
+
+fn run(restore: &Restore) -> Result<Summary, Error> {
+    restore.run(&Meter::default())
+}
+
+#[track_caller]
+fn assert_refused(restore: &Restore, kind: ErrorKind, words: &str) -> Error {
+    let error = run(restore).unwrap_err();
+    let said = format!("{} / {}", error.line(), error.hint.as_deref().unwrap_or_default());
+    assert!(error.kind == kind && said.contains(words), "{words:?}, {kind:?}: {:?} {said}", error.kind);
+    error
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::symlink_metadata(path).unwrap().mode() & 0o7777
+}
+
+#[test]
+fn a_cluster_comes_back_with_its_tablespaces_and_their_links() {
+    for workers in [1, 4] {
+        let place = Place::new();
+        let (to, fast) = (place.at("to"), place.at("ts/fast"));
+        let summary = run(&Restore { workers: workers.try_into().unwrap(), ..place.plan() }).unwrap();
+        assert_eq!((summary.exit_code(), summary.notes), (0, vec![]));
+        assert_eq!(fs::read_link(to.join("pg_tblspc/16400")).unwrap(), fast);
+        assert_eq!([mode(&to), mode(&fast), mode(&to.join("pg_tblspc"))], [0o700, 0o750, 0o700]);
+        assert!(fs::read(fast.join(VERSION).join("5/24576")).unwrap() == content(6, 10_000));
+        assert!(fs::read(to.join("global/pg_control")).unwrap() == content(7, 8192));
+        assert_eq!(runs::names(&to.join("global")), ["1262", "pg_control"]);
+        // The links are ours, and signals of an earlier recovery are not meant for this one.
+        assert!(!to.join("tablespace_map").exists() && !to.join("recovery.signal").exists());
+        assert_eq!(
+            fs::metadata(&fast).unwrap().mtime(),
+            fs::symlink_metadata(to.join("pg_tblspc/16400")).unwrap().mtime()
+        );
+        let next = format!("pg_ctl -D {to:?} -o \"-c recovery_init_sync_method=syncfs\" start");
+        assert_eq!(summary.next, [next]);
+    }
+}
+
+#[test]
+fn a_tablespace_is_moved_by_location_name_or_number() {
+    let place = Place::new();
+    let old = place.at("old");
+    for called in [old.to_str().unwrap(), &format!("{}/", old.display()), "fast", "16400"] {
+        let new = place.at("new");
+        run(&place.moved(called, &new)).unwrap();
+        assert_eq!(fs::read_link(place.at("to/pg_tblspc/16400")).unwrap(), new);
+        assert!(new.join(VERSION).join("4/24576").exists() && !old.exists(), "{called}");
+        fs::remove_dir_all(place.at("to")).unwrap();
+        fs::remove_dir_all(new).unwrap();
+    }
+    let plain = Restore { postgres: Options::default(), ..place.plan() };
+    run(&plain).unwrap();
+    assert_eq!(fs::read_link(place.at("to/pg_tblspc/16400")).unwrap(), old);
+}
+
+#[test]
+fn a_tablespace_that_holds_something_is_refused_and_both_ways_out_are_named() {
+    let place = Place::new();
+    fs::create_dir_all(place.at("old").join(VERSION)).unwrap();
+    for overwrite in [false, true] {
+        let restore = Restore { postgres: Options::default(), overwrite, ..place.plan() };
+        let error = assert_refused(&restore, ErrorKind::Exists, "it is not empty");
+        let hint = error.hint.unwrap();
+        assert!(hint.contains("--tablespace ") && hint.contains("--tablespaces-under"), "{hint}");
+        assert!(!place.at("to").exists(), "something was made");
+    }
+}
+
+#[test]
+fn places_that_a_tablespace_cannot_have_are_refused() {
+    let place = Place::new();
+    let at = |name: &str| place.at(name);
+    fs::create_dir(at("real")).unwrap();
+    symlink(at("real"), at("link")).unwrap();
+    let cases = [
+        (place.moved("fast", "here"), "no absolute path"),
+        (place.moved("fast", at("x/../y")), "no absolute path"),
+        (place.moved("fast", at("to/pg_tblspc/16400")), "or within it"),
+        (place.moved("fast", at("to")), "or within it"),
+        (place.moved("fast", place.dir.path()), "it is not empty"),
+        (Restore { to: at("real/to"), ..place.moved("fast", at("link")) }, "or within it"),
+        (place.moved("slow", at("x")), "\"fast\" (16400)"),
+        (place.moved("1640", at("x")), "does not have it"),
+    ];
+    for (restore, words) in cases {
+        let kind = if words.contains("empty") { ErrorKind::Exists } else { ErrorKind::Usage };
+        assert_refused(&restore, kind, words);
+        assert!(!at("to").exists() && !at("real/to").exists(), "{words}");
+    }
+}
+
+#[test]
+fn two_tablespaces_need_two_places() {
+    let mut fixture = cluster();
+    fixture.dir("pg_tblspc/16401", 0o700);
+    let other = |cluster: &mut Cluster| {
+        let location = cluster.tablespaces[0].location.clone();
+        cluster.tablespaces.push(Tablespace { oid: 16401, name: "slow".into(), location });
+    };
+    let place = Place::with(&fixture, other);
+    let both = |one: &str, two: &str| {
+        let tablespaces = vec![(b"fast".to_vec(), place.at(one)), (b"16401".to_vec(), place.at(two))];
+        Restore { postgres: Options { tablespaces, ..Options::default() }, ..place.plan() }
+    };
+    for (one, two) in [("a", "a"), ("a", "a/b"), ("a/b", "a")] {
+        assert_refused(&both(one, two), ErrorKind::Usage, "one is the other, or within it");
+    }
+    run(&both("a", "ab")).unwrap();
+    assert_eq!(fs::read_link(place.at("to/pg_tblspc/16401")).unwrap(), place.at("ab"));
+}
+
+#[test]
+fn a_place_that_cannot_be_written_to_is_refused_before_anything_is_made() {
+    if !or_skip(is_root() && has("setpriv"), "not root, or no setpriv") {
+        return;
+    }
+    let place = Place::new();
+    runs::set_mode(place.dir.path(), 0o755);
+    fs::create_dir(place.at("mine")).unwrap();
+    fs::create_dir(place.at("theirs")).unwrap();
+    runs::set_mode(&place.at("mine"), 0o755);
+    runs::set_mode(&place.at("theirs"), 0o777);
+    let line = "exec setpriv --reuid 65534 --regid 65534 --clear-groups --inh-caps=-all \"$@\"";
+    let args = args![
+        runs::FULLBORE,
+        "restore",
+        place.at("repo"),
+        "--to",
+        place.at("theirs/to"),
+        "--tablespaces-under",
+        place.at("mine")
+    ];
+    shell(line, args).ends_with(1).has_one_error("cannot be written to: permission denied");
+    assert_eq!(runs::names(&place.at("theirs")), [""; 0]);
+}
+
+#[test]
+fn a_disk_that_is_too_small_is_refused_before_anything_is_made() {
+    let mut fixture = cluster();
+    fixture.file(&format!("pg_tblspc/16400/{VERSION}/5/large"), content(1, 3_000_000));
+    let place = Place::with(&fixture, |_| {});
+    let Some(_small) = Mount::tmpfs(&place.at("small"), "2m") else { return };
+    assert_refused(&place.moved("fast", place.at("small/ts")), ErrorKind::Full, "4 MB will be written there");
+    assert_refused(
+        &Restore { to: place.at("small"), ..place.moved("fast", place.at("small/ts")) },
+        ErrorKind::Usage,
+        "",
+    );
+    assert_eq!(runs::names(&place.at("small")), [""; 0]);
+    // What goes elsewhere does not count.
+    run(&Restore { to: place.at("small/to"), ..place.plan() }).unwrap();
+    // Any other backup is measured as well.
+    let mut plain = Fixture::default();
+    plain.dir("", 0o755).file("large", content(1, 3_000_000)).sparse("holes", 1 << 40, &[(0, 100)]);
+    plain.write_repository(&place.at("plain"));
+    let Some(_other) = Mount::tmpfs(&place.at("other"), "2m") else { return };
+    assert_refused(&plan_from(&place.at("plain"), &place.at("other/to")), ErrorKind::Full, "will be written there");
+    run(&plan_from(&place.at("plain"), &place.at("to"))).unwrap();
+}
+
+fn plan_from(from: &Path, to: &Path) -> Restore {
+    plan(from, to)
+}
+
+#[test]
+fn a_symlink_in_a_tablespace_leads_nobody_out_of_it() {
+    let outside = |place: &Place| {
+        fs::create_dir(place.at("outside")).unwrap();
+        place.at("outside").to_str().unwrap().to_owned()
+    };
+    let place = Place { dir: temp() };
+    let to = outside(&place);
+    let mut fixture = cluster();
+    let version = format!("pg_tblspc/16400/{VERSION}");
+    fixture.symlink(&format!("{version}/link"), &to).file(&format!("{version}/link/evil"), "evil");
+    let root = fixture.write_repository(&place.at("repo"));
+    declare(&place.at("repo"), &root, facts(&place.at("old")));
+    let error = run(&place.plan()).unwrap_err();
+    assert!(error.line().contains(&format!("ts/fast/{VERSION}/link")), "{}", error.line());
+    assert_eq!(runs::names(&place.at("outside")), [""; 0]);
+    assert!(!place.at("to/global/pg_control").exists());
+}
+
+#[test]
+fn a_backup_cannot_choose_where_a_tablespace_really_is() {
+    // A link in the place of the directory, and names that would lead elsewhere.
+    let place = Place { dir: temp() };
+    fs::create_dir(place.at("outside")).unwrap();
+    let mut fixture = cluster();
+    fixture.entries.retain(|(_, entry, ..)| entry.path != b"pg_tblspc/16400");
+    fixture.symlink("pg_tblspc/16400", place.at("outside").to_str().unwrap());
+    let root = fixture.write_repository(&place.at("repo"));
+    for name in ["..", ".", "../outside", "/outside", ""] {
+        let mut cluster = facts(&place.at("old"));
+        cluster.tablespaces[0].name = name.into();
+        declare(&place.at("repo"), &root, cluster);
+        let error = run(&place.plan()).unwrap_err();
+        assert!(error.line().contains("16400"), "{}", error.line());
+        assert_eq!(runs::names(&place.at("outside")), [""; 0]);
+        assert_eq!(fs::read_link(place.at("to/pg_tblspc/16400")).unwrap(), place.at("ts/16400"), "{name:?}");
+        fs::remove_dir_all(place.at("to")).unwrap();
+        fs::remove_dir_all(place.at("ts")).unwrap();
+    }
+    let mut fixture = cluster();
+    fixture.file("pg_tblspc/16400/../../evil", "evil");
+    let place = Place::with(&fixture, |_| {});
+    assert_refused(&place.plan(), ErrorKind::Corrupt, "");
+    assert!(!place.at("evil").exists() && !place.at("ts/evil").exists());
+}
+
+#[test]
+fn nobody_restores_below_a_server_that_runs() {
+    let place = Place::new();
+    let mut server = Command::new("sleep").arg("600").spawn().unwrap();
+    let pid = format!("{}\n{}\n", server.id(), place.at("to").display());
+    runs::write(place.at("to/postmaster.pid"), &pid);
+    for overwrite in [false, true] {
+        let words = format!("a server runs there, process {}", server.id());
+        assert_refused(&Restore { overwrite, ..place.plan() }, ErrorKind::Exists, &words);
+    }
+    server.kill().unwrap();
+    server.wait().unwrap();
+    assert_refused(&place.plan(), ErrorKind::Exists, "it is not empty");
+    run(&Restore { overwrite: true, ..place.plan() }).unwrap();
+}
+
+#[test]
+fn only_a_restore_that_was_cut_off_is_written_over() {
+    let place = Place::new();
+    let again = Restore { overwrite: true, ..place.plan() };
+    run(&place.plan()).unwrap();
+    assert_refused(&again, ErrorKind::Exists, "a cluster is there");
+    // One file of a cluster that is there is another matter, and leaves the rest alone.
+    fs::write(place.at("to/postgresql.conf"), "broken").unwrap();
+    run(&Restore { paths: vec![b"postgresql.conf".to_vec()], ..again.clone() }).unwrap();
+    assert_eq!(fs::read(place.at("to/postgresql.conf")).unwrap(), b"port = 5433\n");
+    assert!(place.at("to/global/pg_control").exists() && place.at("to/backup_label").exists());
+    fs::remove_file(place.at("to/global/pg_control")).unwrap();
+    run(&again).unwrap();
+    assert!(place.at("to/global/pg_control").exists());
+    assert!(place.at("ts/fast").join(VERSION).join("5/24576").exists());
+}
+
+/// A restore under strace, which writes what it traces or does what `how` says.
+fn traced(place: &Place, how: &[&str]) -> runs::Ran {
+    let mut command = Command::new("strace");
+    command.args(["-f", "-qq", "-o"]).arg(place.at("trace")).args(how).arg(runs::FULLBORE).arg("restore");
+    command.arg(place.at("repo")).arg("--to").arg(place.at("to")).arg("--tablespaces-under").arg(place.at("ts"));
+    command.args(["--quiet", "--workers", "2"]).output().unwrap().into()
+}
+
+#[test]
+fn pg_control_is_put_in_place_when_all_else_is_durable() {
+    if !or_skip(has("strace"), "there is no strace") {
+        return;
+    }
+    let place = Place::new();
+    let calls = "trace=syncfs,fsync,pwrite64,renameat,renameat2,rename,openat,mkdirat,symlinkat,fchmod,fchown";
+    traced(&place, &["-e", calls]).ends_with(0);
+    let trace = fs::read_to_string(place.at("trace")).unwrap();
+    let lines: Vec<&str> = trace.lines().collect();
+    let last = |word: &str| lines.iter().rposition(|line| line.contains(word)).expect(word);
+    assert!(!lines.iter().any(|line| line.contains("\"pg_control\"") && line.contains("O_CREAT")));
+    assert_eq!(lines.iter().filter(|line| line.contains("syncfs(")).count(), 1, "once a file system");
+    for change in ["pwrite64(", "O_CREAT", "symlinkat(", "mkdirat(", "fchmod("] {
+        assert!(last(change) < lines.iter().position(|line| line.contains("syncfs(")).unwrap(), "{change}");
+    }
+    assert!(last("syncfs(") < last("rename") && last("\"pg_control\"") == last("rename"), "{trace}");
+    assert!(last("fsync(") > last("rename"), "global is not durable");
+}
+
+#[test]
+fn killed_at_any_moment_a_restore_leaves_no_pg_control() {
+    if !or_skip(has("strace"), "there is no strace") {
+        return;
+    }
+    for (calls, steps) in [("syncfs", 1..3), ("rename,renameat,renameat2", 1..2), ("fchmod", 1..3), ("pwrite64", 1..9)]
+    {
+        for when in steps.step_by(2) {
+            let place = Place::new();
+            let ran = traced(&place, &["-e", &format!("inject={calls}:signal=KILL:when={when}")]);
+            assert_ne!(ran.code, 0, "{calls} {when}");
+            // The call itself may be done before the signal comes.
+            let renamed = calls.starts_with("rename");
+            assert!(renamed || !place.at("to/global/pg_control").exists(), "{calls} {when}");
+            assert!(renamed == place.at("to/global/1262").exists() || calls != "rename", "{calls} {when}");
+        }
+    }
+}
+
+#[test]
+fn without_backup_label_there_is_no_pg_control() {
+    let there = |place: &Place, restore: &Restore| {
+        let summary = run(restore).unwrap();
+        assert_eq!(runs::names(&place.at("to/global")).len(), 1 + usize::from(summary.notes.is_empty()));
+        (place.at("to/global/pg_control").exists(), summary.notes.join(" "), summary.next.len())
+    };
+    let paths = vec![b"global".to_vec(), b"base".to_vec()];
+    let place = Place::new();
+    let (is_there, notes, next) = there(&place, &Restore { paths: paths.clone(), ..place.plan() });
+    assert!(!is_there && next == 0 && notes.contains("starts without \"backup_label\""), "{notes}");
+    // A label that could not be restored is one that is not there.
+    let mut fixture = cluster();
+    fixture.entries.retain(|(_, entry, ..)| entry.path != b"backup_label");
+    let unreadable = State::Unreadable("gone".into());
+    fixture.entries.push((1, entry("backup_label", Kind::File { size: 18, map: None }, 0o600), vec![], unreadable));
+    let place = Place::with(&fixture, |_| {});
+    assert!(!there(&place, &place.plan()).0);
+    // A cluster that did not run needs none.
+    let place = Place::with(&cluster(), |cluster| cluster.online = false);
+    assert!(there(&place, &Restore { paths, ..place.plan() }).0);
+}
+
+#[test]
+fn other_databases_come_back_as_holes_and_are_not_even_fetched() {
+    let place = Place::new();
+    let read = |databases: &[&str]| {
+        let _ = (fs::remove_dir_all(place.at("to")), fs::remove_dir_all(place.at("ts")));
+        let mut restore = place.plan();
+        restore.postgres.databases = databases.iter().map(|name| (*name).to_owned()).collect();
+        let meter = Meter::default();
+        let summary = restore.run(&meter).unwrap();
+        (meter.stored_bytes.load(Relaxed), summary.next[1..].to_vec())
+    };
+    let (all, none) = read(&[]);
+    let (some, next) = read(&["app"]);
+    assert!(some + 10_000 < all && none.is_empty(), "{some} of {all}");
+    assert_eq!(next, ["DROP DATABASE \"o\"\"ther\";"]);
+    for (path, len) in [("to/base/16385/1259", 16384), ("to/base/16385/2619", 100)] {
+        let meta = fs::metadata(place.at(path)).unwrap();
+        assert_eq!((meta.len(), meta.blocks()), (len, 0), "{path}");
+    }
+    let moved = fs::metadata(place.at("ts/fast").join(VERSION).join("16385/24576")).unwrap();
+    assert_eq!((moved.len(), moved.blocks(), moved.mode() & 0o777), (10_000, 0, 0o644));
+    assert_eq!(fs::read(place.at("to/base/16385/PG_VERSION")).unwrap(), b"15\n");
+    for oid in [1, 4, 5, 16384] {
+        assert!(fs::read(place.at(&format!("to/base/{oid}/1259"))).unwrap() == content(oid, 16384), "{oid}");
+    }
+    let (_, next) = read(&["postgres", "template1"]);
+    assert_eq!(next, ["DROP DATABASE \"app\";", "DROP DATABASE \"o\"\"ther\";"]);
+}
+
+#[test]
+fn a_database_that_is_not_there_is_refused_and_those_that_are_are_named() {
+    let place = Place::new();
+    let mut restore = place.plan();
+    restore.postgres.databases = vec!["app".into(), "nothing".into()];
+    assert_refused(&restore, ErrorKind::Usage, "database \"nothing\"");
+    assert_refused(&restore, ErrorKind::Usage, "\"template1\", \"template0\", \"postgres\", \"app\", \"o\\\"ther\"");
+    assert!(!place.at("to").exists());
+}
+
+#[test]
+fn what_is_for_clusters_only_is_refused_for_anything_else() {
+    let place = Place::new();
+    Fixture::sample().write_repository(&place.at("tree"));
+    fs::write(place.at("x.tar"), [0; 1024]).unwrap();
+    for from in [place.at("tree"), place.at("x.tar"), "-".into()] {
+        for option in [args!["--database", "app"], args!["--set", "a=b"], args!["--recovery", "none"]] {
+            let args = args!["restore", from, "--to", place.at("to")];
+            fullbore(args.into_iter().chain(option)).ends_with(2).has_one_error("only for clusters");
+            assert!(!place.at("to").exists());
+        }
+    }
+}
+
+#[test]
+fn the_program_says_what_is_to_be_done_next() {
+    let place = Place::with(&cluster(), |cluster| cluster.major = 13);
+    let (from, to, under) = (place.at("repo"), place.at("to"), place.at("ts"));
+    let args = args!["restore", from, "--to", to, "--tablespaces-under", under, "--database", "app"];
+    let ran = fullbore(args).ends_with(0);
+    let next: Vec<&str> = ran.err.lines().filter_map(|line| line.strip_prefix("next: ")).collect();
+    assert_eq!(next, [format!("pg_ctl -D {to:?} start"), "DROP DATABASE \"o\"\"ther\";".to_owned()]);
+    let two = args!["--target-immediate", "--target-name", "x"];
+    let args = args!["restore", from, "--to", place.at("other")];
+    fullbore(args.into_iter().chain(two)).ends_with(2).has_one_error("cannot be used with");
+}
+
+/// Entries are only changed by tests that say so.
+#[test]
+fn the_fixture_is_in_order() {
+    let is_file = |e: &&(u32, Entry, Vec<u8>, State)| e.1.is_file();
+    assert_eq!(cluster().entries.iter().filter(is_file).count(), 28);
+}

@@ -1,0 +1,124 @@
+//! Settings and signals.
+
+use super::{Place, assert_refused, cluster, mode, run};
+use fullbore::{
+    command::restore::Restore,
+    error::Kind,
+    format::root::Cluster,
+    postgres::restore::{
+        Options,
+        recovery::{self, Action, Mode, Target},
+    },
+};
+use std::{fs, os::unix::fs::MetadataExt};
+
+fn with(place: &Place, recovery: recovery::Options) -> Restore {
+    let plan = place.plan();
+    Restore { postgres: Options { recovery, ..plan.postgres.clone() }, ..plan }
+}
+
+fn command() -> (String, String) {
+    ("restore_command".into(), "cp '/archive/%f' \"%p\"".into())
+}
+
+#[test]
+fn a_target_is_written_for_the_server_and_earlier_ones_become_comments() {
+    let place = Place::new();
+    let restore = with(
+        &place,
+        recovery::Options {
+            target: Some(Target::Lsn("0/2000100".into())),
+            exclusive: true,
+            action: Some(Action::Promote),
+            settings: vec![command()],
+            ..Default::default()
+        },
+    );
+    assert_eq!(run(&restore).unwrap().notes, [""; 0]);
+    let conf = fs::read_to_string(place.at("to/postgresql.auto.conf")).unwrap();
+    let wanted = "work_mem = '1MB'\n#recovery_target_time = 'x'\n\
+        # set by the restore of backup 20261121T054501Z-k3f9qz\nrecovery_target_lsn = '0/2000100'\n\
+        recovery_target_inclusive = 'false'\nrecovery_target_action = 'promote'\n\
+        restore_command = 'cp ''/archive/%f'' \"%p\"'\n";
+    assert_eq!(conf, wanted);
+    let signal = fs::metadata(place.at("to/recovery.signal")).unwrap();
+    let top = fs::metadata(place.at("to")).unwrap();
+    assert_eq!((signal.len(), signal.mode() & 0o7777, signal.uid()), (0, 0o600, top.uid()));
+    assert!(!place.at("to/standby.signal").exists());
+    // The times of directories are those of the backup all the same.
+    assert_eq!(top.mtime(), 1_600_000_000);
+}
+
+#[test]
+fn a_standby_gets_its_signal_and_keeps_no_target() {
+    let place = Place::new();
+    let restore = with(
+        &place,
+        recovery::Options {
+            mode: Some(Mode::Standby),
+            settings: vec![("primary_conninfo".into(), "host=a".into())],
+            ..Default::default()
+        },
+    );
+    assert_eq!(run(&restore).unwrap().notes, [""; 0]);
+    let conf = fs::read_to_string(place.at("to/postgresql.auto.conf")).unwrap();
+    assert!(conf.contains("\n#recovery_target_time") && conf.ends_with("primary_conninfo = 'host=a'\n"), "{conf}");
+    assert!(place.at("to/standby.signal").exists() && !place.at("to/recovery.signal").exists());
+}
+
+#[test]
+fn a_restore_without_recovery_leaves_the_settings_as_they_were() {
+    let place = Place::new();
+    run(&place.plan()).unwrap();
+    let conf = fs::read(place.at("to/postgresql.auto.conf")).unwrap();
+    assert_eq!(conf, b"work_mem = '1MB'\nrecovery_target_time = 'x'\n");
+}
+
+#[test]
+fn settings_are_written_even_if_the_backup_has_none() {
+    let mut fixture = cluster();
+    fixture.entries.retain(|(_, entry, ..)| entry.path != b"postgresql.auto.conf");
+    let place = Place::with(&fixture, |_| {});
+    let settings = vec![("port".into(), "5499".into())];
+    run(&with(&place, recovery::Options { settings, ..Default::default() })).unwrap();
+    let conf = fs::read_to_string(place.at("to/postgresql.auto.conf")).unwrap();
+    assert_eq!(conf, "# set by the restore of backup 20261121T054501Z-k3f9qz\nport = '5499'\n");
+    assert_eq!(mode(&place.at("to/postgresql.auto.conf")), 0o600);
+    assert!(!place.at("to/recovery.signal").exists());
+}
+
+#[test]
+fn targets_that_cannot_be_reached_are_refused_before_anything_is_made() {
+    let place = Place::new();
+    let to = |target| recovery::Options { target: Some(target), settings: vec![command()], ..Default::default() };
+    let cases = [
+        (to(Target::Lsn("0/20000FF".into())), "consistent only at 0/2000100"),
+        (to(Target::Time("2026-11-21 05:45:01+00".into())), "the backup ended later, at 2026-11-21T05:45:02Z"),
+        (recovery::Options { timeline: Some("0".into()), ..to(Target::Immediate) }, "timeline 1"),
+        (recovery::Options { mode: Some(Mode::Standby), ..to(Target::Immediate) }, "--recovery point"),
+    ];
+    for (options, words) in cases {
+        assert_refused(&with(&place, options), Kind::Usage, words);
+        assert!(!place.at("to").exists() && !place.at("ts").exists(), "{words}");
+    }
+}
+
+#[test]
+fn wal_that_nobody_can_fetch_is_an_error_and_a_restore_command_of_the_backup_counts() {
+    let archived = |cluster: &mut Cluster| cluster.wal = "archived".into();
+    let point = recovery::Options { mode: Some(Mode::Point), ..Default::default() };
+    let place = Place::with(&cluster(), archived);
+    assert_refused(&with(&place, point.clone()), Kind::Usage, "--restore-command CMD");
+    let notes = run(&place.plan()).unwrap().notes;
+    assert!(notes.len() == 1 && notes[0].contains("the WAL is not in the backup"), "{notes:?}");
+    for conf in ["postgresql.conf", "postgresql.auto.conf"] {
+        let mut fixture = cluster();
+        fixture.entries.retain(|(_, entry, ..)| entry.path != conf.as_bytes());
+        fixture.file(conf, "# a comment\nrestore_command = 'x %p'\n");
+        let place = Place::with(&fixture, archived);
+        assert_eq!(run(&with(&place, point.clone())).unwrap().notes, [""; 0], "{conf}");
+    }
+    let place = Place::new();
+    let notes = run(&with(&place, recovery::Options { target: Some(Target::Immediate), ..point })).unwrap().notes;
+    assert!(notes.len() == 1 && notes[0].contains("no restore_command"), "{notes:?}");
+}
