@@ -19,6 +19,8 @@ import sys
 import tempfile
 import time
 
+from server import Cluster
+
 SEED = 20240229
 MB = 10**6
 DEFAULT_DIR = os.environ.get("FULLBORE_BENCH_DIR") or "/var/tmp/fullbore-bench"
@@ -92,20 +94,30 @@ def count_tree(root):
 
 # ------------------------------------------------------------------------- pg
 
-PG_CONF = """
-listen_addresses = ''
-wal_level = minimal
-max_wal_senders = 0
-fsync = off
-synchronous_commit = off
-autovacuum = off
-shared_buffers = 256MB
-maintenance_work_mem = 512MB
-max_parallel_maintenance_workers = 0
-max_parallel_workers_per_gather = 0
-min_wal_size = 32MB
-max_wal_size = 1GB
-"""
+# in `pg` for good, in the others while they are filled
+PG_LOADING = {
+    "listen_addresses": "''",
+    "wal_level": "minimal",
+    "max_wal_senders": 0,
+    "fsync": "off",
+    "synchronous_commit": "off",
+    "autovacuum": "off",
+    "shared_buffers": "256MB",
+    "maintenance_work_mem": "512MB",
+    "max_parallel_maintenance_workers": 0,
+    "max_parallel_workers_per_gather": 0,
+    "min_wal_size": "32MB",
+    "max_wal_size": "1GB",
+}
+
+# a server that does nothing by itself while it is backed up
+PG_IDLE = {
+    "listen_addresses": "''",
+    "shared_buffers": "128MB",
+    "autovacuum": "off",
+    "checkpoint_timeout": "1h",
+    "max_locks_per_transaction": 1024,
+}
 
 PG_LOAD = """
 SELECT setseed(0.42);
@@ -121,48 +133,55 @@ VACUUM (FREEZE, ANALYZE) random_data;
 """
 
 
-def postgres_bin():
-    base = "/usr/lib/postgresql"
-    if not os.path.isdir(base):
-        subprocess.run(["apt-get", "install", "-y", "-q", "postgresql"], check=True,
-                       env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"})
-    newest = max((v for v in os.listdir(base) if v.isdigit()), key=int)
-    return os.path.join(base, newest, "bin")
+PG_RELATIONS = """
+SET client_min_messages = warning;
+DO $$ BEGIN
+  FOR i IN 1..100000 LOOP
+    EXECUTE 'CREATE TABLE relation_' || i || ' (id int)';
+    IF i % 10 = 0 THEN
+      EXECUTE 'INSERT INTO relation_' || i || ' VALUES (' || i || ')';
+    END IF;
+    IF i % 5000 = 0 THEN
+      COMMIT;
+    END IF;
+  END LOOP;
+END $$;
+"""
+
+
+def fill(cluster):
+    """1.3 GB of random rows, 1 GB of pgbench."""
+    cluster.sql(PG_LOAD)
+    cluster.run("pgbench", *cluster.client(), "-i", "-q", "-s", "70", "postgres")
+    cluster.sql("CHECKPOINT")
 
 
 def make_pg(root):
-    """A stopped PostgreSQL cluster: 1.3 GB of random rows, 1 GB of pgbench."""
-    bin_dir = postgres_bin()
-    as_root = os.geteuid() == 0
+    """A stopped PostgreSQL cluster."""
+    cluster = Cluster(root)
+    cluster.make(PG_LOADING)
+    with cluster.running():
+        fill(cluster)
+    cluster.run("pg_resetwal", "-D", root)      # leaves one segment in pg_wal
 
-    def pg(tool, *args, **kw):
-        command = [os.path.join(bin_dir, tool), *args]
-        if as_root:     # the server and initdb refuse to run as root
-            command = ["setpriv", "--reuid=postgres", "--regid=postgres",
-                       "--clear-groups", *command]
-        env = {**os.environ, "LC_ALL": "C.UTF-8", "TZ": "UTC"}
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd="/",
-                       env=env, **kw)
 
-    with tempfile.TemporaryDirectory(prefix="fbpg.") as sockets:
-        if as_root:
-            shutil.chown(root, "postgres", "postgres")
-            shutil.chown(sockets, "postgres", "postgres")
-        os.chmod(root, 0o700)
-        pg("initdb", "-D", root, "-U", "postgres", "-A", "trust", "-E", "UTF8", "-N")
-        with open(os.path.join(root, "postgresql.conf"), "a") as conf:
-            conf.write(PG_CONF)
-        client = ["-h", sockets, "-U", "postgres"]
-        pg("pg_ctl", "-D", root, "-w", "-o", f"-k {sockets}",
-           "-l", os.path.join(sockets, "log"), "start")
-        try:
-            pg("psql", *client, "-q", "-v", "ON_ERROR_STOP=1", "postgres",
-               input=PG_LOAD.encode())
-            pg("pgbench", *client, "-i", "-q", "-s", "70", "postgres")
-            pg("psql", *client, "-q", "-c", "CHECKPOINT", "postgres")
-        finally:
-            pg("pg_ctl", "-D", root, "-w", "-m", "fast", "stop")
-        pg("pg_resetwal", "-D", root)       # leaves one segment in pg_wal
+def make_cluster(root):
+    """The same with checksums, to be started and backed up."""
+    cluster = Cluster(root)
+    cluster.make(PG_IDLE, "--data-checksums")
+    with cluster.running(PG_LOADING):
+        fill(cluster)
+    cluster.run("pg_resetwal", "-D", root)
+
+
+def make_relations(root):
+    """100,000 tables of one column; every tenth holds a row, the files of the others are empty."""
+    cluster = Cluster(root)
+    cluster.make(PG_IDLE, "--data-checksums")
+    with cluster.running(PG_LOADING):
+        cluster.sql(PG_RELATIONS)
+        cluster.sql("CHECKPOINT")
+    cluster.run("pg_resetwal", "-D", root)
 
 
 # ----------------------------------------------------------------------- tree
@@ -357,7 +376,8 @@ def make_huge(root):
 # ----------------------------------------------------------------------- main
 
 MAKERS = {"pg": make_pg, "tree": make_tree, "mail": make_mail, "sync": make_sync,
-          "huge": make_huge, "million": make_million}
+          "huge": make_huge, "million": make_million, "cluster": make_cluster,
+          "relations": make_relations}
 
 
 def ensure(name, base=DEFAULT_DIR, log=sys.stderr):

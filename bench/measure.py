@@ -9,9 +9,11 @@ import signal
 import subprocess
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Callable
 
 MIB = 1 << 20
+CORES = len(os.sched_getaffinity(0))
 
 
 class Failed(Exception):
@@ -53,6 +55,34 @@ def run(command, env=None):
             tail = errors.read().decode(errors="replace").strip().splitlines()[-3:]
             raise Failed(f"exit {child.returncode}: {text_of(command)}: {' / '.join(tail)}")
     return Run(wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024)
+
+
+# --------------------------------------------------------------- comparisons
+
+@dataclass
+class Side:
+    """A command, and what has to be made ready before, and checked after, each run."""
+    command: list | str
+    prepare: Callable = lambda: None
+    check: Callable = lambda: None
+    env: dict = field(default_factory=dict)
+
+    def __call__(self, check=False):
+        self.prepare()
+        result = run(self.command, self.env)
+        if check:
+            self.check()
+        return result
+
+
+@dataclass
+class Pairs:
+    a: Side
+    b: Side
+    runs: list
+
+    def of(self, what):
+        return [(getattr(a, what), getattr(b, what)) for a, b in self.runs]
 
 
 # -------------------------------------------------------------------- strace

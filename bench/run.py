@@ -17,15 +17,16 @@ import re
 import signal
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import median
-from typing import Callable
 
 import corpora
-from measure import MIB, Failed, Run, Work, bytes_read_below, count_syscalls, run, text_of, zstd_seconds
+from measure import (CORES, MIB, Failed, Pairs, Side, Work, bytes_read_below, count_syscalls, run,
+                     zstd_seconds)
+from postgres import Postgres
+from table import HEADER, Line, ratio_line
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-CORES = len(os.sched_getaffinity(0))
 MEMORY = 128 * MIB
 SLACK = 64 * MIB
 
@@ -43,72 +44,6 @@ class Corpus:
         return None if self.bytes > 4 << 30 else int(self.bytes * 1.1) + self.files * 5000 + 256 * MIB
 
 
-@dataclass
-class Side:
-    """A command, and what has to be made ready before, and checked after, each run."""
-    command: list | str
-    prepare: Callable = lambda: None
-    check: Callable = lambda: None
-    env: dict = field(default_factory=dict)
-
-    def __call__(self, check=False):
-        self.prepare()
-        result = run(self.command, self.env)
-        if check:
-            self.check()
-        return result
-
-
-@dataclass
-class Pairs:
-    a: Side
-    b: Side
-    runs: list
-
-    def of(self, what):
-        return [(getattr(a, what), getattr(b, what)) for a, b in self.runs]
-
-
-@dataclass
-class Line:
-    """One line of the table."""
-    row: str
-    what: str
-    result: float
-    target: float
-    sign: str = "<="
-    unit: str = ""
-    shown: str = ""
-    a: str = ""
-    b: str = ""
-    commands: list = field(default_factory=list)
-    raw: list = field(default_factory=list)
-
-    @property
-    def met(self):
-        return self.result <= self.target if self.sign == "<=" else self.result >= self.target
-
-    def markdown(self):
-        result = self.shown or f"{self.result:.4g}{self.unit}"
-        commands = "<br>".join("`" + text_of(c).replace("|", "\\|") + "`" for c in self.commands)
-        return (f"| {self.row} | {self.what} | {self.sign} {self.target:.4g}{self.unit} | {result} | "
-                f"{'yes' if self.met else '**no**'} | {self.a} | {self.b} | {commands} |")
-
-
-HEADER = ("| row | measure | target | result | met | A | B | commands: A, B |\n"
-          "|---|---|---|---|---|---|---|---|")
-
-
-def ratio_line(row, what, target, pairs, commands, sign="<=", unit="s"):
-    """The median of the ratios A / B, with their range, and the medians of both sides."""
-    ratios = [a / b for a, b in pairs]
-    middle = median(ratios)
-    return Line(row, what, middle, target, sign,
-                shown=f"{middle:.3f} ({min(ratios):.3f}–{max(ratios):.3f})",
-                a=f"{median(a for a, _ in pairs):.4g} {unit}",
-                b=f"{median(b for _, b in pairs):.4g} {unit}", commands=commands, raw=pairs)
-
-
 class Bench:
     """The rows, and what they share."""
 
@@ -117,6 +52,7 @@ class Bench:
         self.fullbore = os.path.abspath(args.fullbore)
         self.pairs = args.pairs
         self.work = Work(self.base)
+        self.postgres = Postgres(self)
 
     # ------------------------------------------------------------- ingredients
 
@@ -396,6 +332,14 @@ ROWS = {
     "digest-mail": lambda b, r: b.digest(r, "mail", 0.15),
     "one-file": lambda b, r: b.one_file(r),
     "scheduler": lambda b, r: b.scheduler(r, 0.90),
+    "pgbb-zstd": lambda b, r: b.postgres.basebackup_zstd(r, 0.65),
+    "pgbb-none": lambda b, r: b.postgres.basebackup_plain(r, "none", 0.75),
+    "pgbb-lz4": lambda b, r: b.postgres.basebackup_plain(r, "lz4", 0.75),
+    "pgbr-backup": lambda b, r: b.postgres.backrest_backup(r, 0.30),
+    "pgbr-restore": lambda b, r: b.postgres.backrest_restore(r, 0.50),
+    "pgtar-restore": lambda b, r: b.postgres.tar_restore(r, 0.70),
+    "pg-relations": lambda b, r: b.postgres.relations(r, (MEMORY + SLACK) / MIB),
+    "pg-latency": lambda b, r: b.postgres.latency(r),
 }
 
 
