@@ -143,6 +143,7 @@ class Work:
         self.root = os.geteuid() == 0
         os.makedirs(base, exist_ok=True)
         self.disk = tempfile.mkdtemp(prefix="run.", dir=base)
+        os.chmod(self.disk, 0o711)      # user postgres gets to its places
         self.memory = self.disk if self.root else tempfile.mkdtemp(dir="/dev/shm")
         self.undo = []      # commands that undo what is left, the last first
 

@@ -103,7 +103,7 @@ class Postgres:
             run(self.backrest("stanza-create", folder, cluster.root, *reach))
         return Side(self.backrest("backup", folder, cluster.root, *reach, "--type=full",
                                   f"--process-max={CORES}", "--compress-type=zst", "--compress-level=1",
-                                  "--repo1-bundle", "--start-fast", "--no-archive-check", "--no-archive-copy"),
+                                  "--repo1-bundle", "--start-fast", "--no-archive-check"),
                     init)
 
     def restored(self, corpus, command):
