@@ -5,8 +5,12 @@
 //! is 0. Paths that begin with one of [`PLACES`] are moved into a temporary directory, and programs that a test cannot have
 //! stand in for themselves, see [`stand_ins`]. What commands print is not compared: times and sizes differ.
 
-#![allow(missing_docs)]
+#![allow(missing_docs, dead_code)]
 
+#[path = "common/postgres.rs"]
+mod servers;
+
+use servers::Server;
 use std::{
     error::Error,
     fs,
@@ -74,7 +78,17 @@ fn trees(root: &Path) -> Result {
     Ok(fs::create_dir_all(root.join("backup"))?)
 }
 
-/// A database and another host.
+/// A running cluster with a database `shop`, and a stopped one in `/srv/main`.
+fn clusters(root: &Path) -> Result<Server> {
+    let server = servers::debian().ok_or("PostgreSQL is not installed")?.start(&[], &[]);
+    server.psql("CREATE DATABASE shop");
+    server.stop("fast");
+    assert!(Command::new("cp").arg("-a").arg(server.data()).arg(root.join("srv/main")).status()?.success());
+    server.run();
+    Ok(server)
+}
+
+/// A program that dumps, and another host.
 fn stand_ins(dir: &Path) -> Result {
     for (name, script) in [("pg_dump", "echo \"-- dump of $1\""), ("ssh", "shift; exec sh -c \"$*\"")] {
         let path = dir.join(name);
@@ -88,6 +102,7 @@ fn run_all(document: &str) -> Result {
     let temp = tempfile::tempdir()?;
     let (root, work) = (temp.path(), temp.path().join("work"));
     trees(root)?;
+    let server = clusters(root)?;
     stand_ins(&root.join("bin"))?;
     fs::create_dir(&work)?;
     let program = Path::new(env!("CARGO_BIN_EXE_fullbore")).parent().ok_or("no parent")?;
@@ -99,6 +114,7 @@ fn run_all(document: &str) -> Result {
     for (command, code) in all {
         let mut shell = Command::new("bash");
         let shell = shell.args(["-o", "pipefail", "-c"]).arg(moved(&command, root)).current_dir(&work);
+        shell.env("PGHOST", server.dir()).env("PGPORT", server.port.to_string()).env("PGUSER", "postgres");
         let output = shell.env("PATH", &path).stdin(Stdio::null()).output()?;
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(code), "{document}: {command}\n{said}");
@@ -120,7 +136,8 @@ fn every_command_of_the_guide_does_what_it_says() -> Result {
 fn every_link_in_the_documents_leads_to_a_file() -> Result {
     let mut documents =
         vec!["README.md".into(), "ARCHITECTURE.md".into(), "CHANGELOG.md".into(), "doc/format.md".into()];
-    documents.extend(["doc/guide.md".into(), "bench/README.md".into()]);
+    documents.extend(["doc/guide.md".into(), "doc/postgres.md".into(), "doc/coming-from.md".into()]);
+    documents.push("bench/README.md".into());
     let decisions = fs::read_dir(source("doc/decisions"))?.flatten();
     documents.extend(decisions.map(|entry| format!("doc/decisions/{}", entry.file_name().to_string_lossy())));
     for document in documents {
