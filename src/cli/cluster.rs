@@ -24,7 +24,7 @@ pub(super) struct ClusterArgs {
     /// Restore only this database, postgres and the templates; the others are to be dropped; can be repeated
     #[arg(long, value_name = "NAME")]
     database: Vec<String>,
-    /// How the server recovers: none (to the end of the WAL in the backup), point (to a target, or all of the archive) or standby [default: none, or point if there is a target]
+    /// How the server recovers: none (to the end of the WAL in the backup), point (to a target, or all of the archive) or standby [default: none, or point if a target or timeline is given]
     #[arg(long, value_enum, value_name = "HOW", hide_possible_values = true)]
     recovery: Option<ModeArg>,
     #[command(flatten)]

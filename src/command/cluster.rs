@@ -8,7 +8,7 @@ use crate::{
     postgres::restore::{
         AUTO_CONF, Fate, Options, PG_CONTROL, POSTMASTER_PID, Plan, conf, recovery::Known, tablespaces,
     },
-    sink::{places::Layout, tree::Tree, writer::Writer},
+    sink::{last::Placed, places::Layout, tree::Tree, writer::Writer},
     source::archive::{Archive, Selection},
 };
 use std::{
@@ -50,9 +50,9 @@ pub(super) fn plan(restore: &Restore, archive: &Archive, selection: &Selection) 
         refuse_another(&restore.to)?;
     }
     let confs = [&b"postgresql.conf"[..], AUTO_CONF].map(|path| content(archive, path));
-    let [main, auto] = confs.map(|content| content.map(|found| found.map_or_else(Vec::new, |(_, text)| text)));
+    let [main, auto] = confs.map(|content| content.map(|found| found.map(|(_, text)| text)));
     let (main, auto) = (main?, auto?);
-    let sets = |name| conf::value(&auto, name).or_else(|| conf::value(&main, name)).is_some();
+    let sets = |name| [&auto, &main].into_iter().flatten().any(|text| conf::value(text, name).is_some());
     let known = Known {
         finished: &archive.root.finished,
         restore_command: sets("restore_command"),
@@ -62,6 +62,10 @@ pub(super) fn plan(restore: &Restore, archive: &Archive, selection: &Selection) 
     plan.mounts.retain(|mount| selection.takes(&mount.at));
     // One that is not restored must not be taken out of the target either.
     plan.last = plan.last.filter(|_| is_whole);
+    if is_whole && main.is_none() {
+        plan.notes
+            .push("\"postgresql.conf\" is not in the backup: the server had its configuration elsewhere".to_owned());
+    }
     Ok(plan)
 }
 
@@ -185,14 +189,14 @@ pub(super) struct Last {
 pub(super) fn finish(restore: &Restore, plan: &Plan, archive: &Archive, tree: &Tree) -> Result<Last> {
     let Some(cluster) = &archive.root.postgres else { return Ok(Last::default()) };
     let (mut notes, mut next) = (plan.notes.clone(), Vec::new());
-    let may_start = tree.put_last()?;
-    if !may_start {
+    let placed = tree.put_last()?;
+    if placed == Placed::Withheld {
         notes.push(
             "\"global/pg_control\" is left out: a server that starts without \"backup_label\" corrupts its data"
                 .to_owned(),
         );
     }
-    if may_start && plan.last.is_some() {
+    if placed == Placed::Done {
         // Everything is durable, and the server need not open and sync each file once more (rule 38).
         let sync = if cluster.major < SYNCFS_SINCE { "" } else { " -o \"-c recovery_init_sync_method=syncfs\"" };
         next.push(format!("pg_ctl -D {:?}{sync} start", restore.to));

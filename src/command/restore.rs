@@ -119,20 +119,22 @@ impl Restore {
         let selection = Selection::new(&self.paths)?;
         must_be_there(&archive, &selection)?;
         platform::raise_open_files_limit();
-        let plan = cluster::plan(self, &archive, &selection)?;
-        let tree = self.tree(&cluster::layout(self, &archive, &selection, &plan))?;
-        let run = Run { archive, selection, plan, tree, report, meter, stand_ins: Mutex::default() };
+        let cluster = cluster::plan(self, &archive, &selection)?;
+        let tree = self.tree(&cluster::layout(self, &archive, &selection, &cluster))?;
+        let run = Run { archive, selection, cluster, tree, report, meter, stand_ins: Mutex::default() };
         let workers = self.workers_that_fit(&run.archive);
         meter.share(workers.get());
         run.content(workers)?;
-        cluster::write_files(&run.plan, &run.archive, &run.tree)?;
+        cluster::write_files(&run.cluster, &run.archive, &run.tree)?;
         run.links_and_directories()?;
         run.tree.sync()?;
-        let last = cluster::finish(self, &run.plan, &run.archive, &run.tree)?;
+        let last = cluster::finish(self, &run.cluster, &run.archive, &run.tree)?;
         let notes = run.report.warnings().into_iter().chain(run.tree.notes.lines()).chain(last.notes).collect();
         let entries = meter.entries.load(Relaxed);
         let (id, damage) = (run.archive.root.id, run.report.damage());
-        Ok(Summary { id, entries, notes, next: last.next, damage, seconds: start.elapsed().as_secs_f64() })
+        // Nobody is told to start what is not whole.
+        let next = if damage.is_empty() { last.next } else { Vec::new() };
+        Ok(Summary { id, entries, notes, next, damage, seconds: start.elapsed().as_secs_f64() })
     }
 
     /// The target.
@@ -165,7 +167,7 @@ struct Run<'a> {
     archive: Archive,
     selection: Selection,
     /// What is done differently for a cluster.
-    plan: Plan,
+    cluster: Plan,
     tree: Arc<Tree>,
     report: Arc<Report>,
     meter: &'a Meter,
@@ -184,7 +186,7 @@ struct Hand {
 impl Run<'_> {
     /// First pass: everything but hard links and the metadata of directories.
     fn content(&self, workers: NonZeroUsize) -> Result<()> {
-        if self.selection.paths().is_empty() && self.plan.is_of_everything() {
+        if self.selection.paths().is_empty() && self.cluster.is_of_everything() {
             self.meter.total_bytes.store(self.archive.root.totals.bytes, Relaxed);
         }
         let make = || Hand {
@@ -212,7 +214,7 @@ impl Run<'_> {
         writer: &mut Writer,
         item: Item,
     ) -> Result<()> {
-        let item = match self.plan.fate(&item.entry.path) {
+        let item = match self.cluster.fate(&item.entry.path) {
             Fate::Restored => item,
             Fate::Emptied if item.from == 0 => item.hollow(),
             // Left out, or more of a file that is already empty.

@@ -29,6 +29,17 @@ pub struct Last {
     pub only_with: Option<Path>,
 }
 
+/// What became of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Placed {
+    /// It is in place.
+    Done,
+    /// There is none: it was not wanted, or is damaged.
+    Missing,
+    /// It was removed, as what it must not be without is not there.
+    Withheld,
+}
+
 impl Tree {
     /// An earlier one of them is no longer in place before anything else changes.
     pub(super) fn displace_last(&self) -> Result<()> {
@@ -45,17 +56,16 @@ impl Tree {
         Ok(())
     }
 
-    /// Put the last file in place; everything else must be durable. False if it was removed, as what it must not be
-    /// without is not there.
+    /// Put the last file in place; everything else must be durable.
     ///
     /// # Errors
     /// The system's, with the path.
-    pub fn put_last(&self) -> Result<bool> {
-        let Some(last) = &self.places.last else { return Ok(true) };
-        let Some(dir) = self.parent_if_there(&last.path)? else { return Ok(true) };
+    pub fn put_last(&self) -> Result<Placed> {
+        let Some(last) = &self.places.last else { return Ok(Placed::Missing) };
+        let Some(dir) = self.parent_if_there(&last.path)? else { return Ok(Placed::Missing) };
         let failed = |e| self.error("put in place", &last.path, e);
         if !exists(&dir, UNFINISHED).map_err(failed)? {
-            return Ok(true);
+            return Ok(Placed::Missing);
         }
         let may = last.only_with.as_ref().map_or(Ok(true), |path| self.is_there(path))?;
         let mtime = stat_fd(&dir).map_err(failed)?.mtime;
@@ -66,7 +76,7 @@ impl Tree {
         }
         write::set_times_fd(&dir, mtime).map_err(failed)?;
         write::fsync(&dir).map_err(failed)?;
-        Ok(may)
+        Ok(if may { Placed::Done } else { Placed::Withheld })
     }
 
     fn is_there(&self, path: &[u8]) -> Result<bool> {

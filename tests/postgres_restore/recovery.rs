@@ -122,3 +122,12 @@ fn wal_that_nobody_can_fetch_is_an_error_and_a_restore_command_of_the_backup_cou
     let notes = run(&with(&place, recovery::Options { target: Some(Target::Immediate), ..point })).unwrap().notes;
     assert!(notes.len() == 1 && notes[0].contains("no restore_command"), "{notes:?}");
 }
+
+#[test]
+fn a_configuration_that_is_elsewhere_is_noted() {
+    let mut fixture = cluster();
+    fixture.entries.retain(|(_, entry, ..)| entry.path != b"postgresql.conf");
+    let place = Place::with(&fixture, |_| {});
+    let notes = run(&place.plan()).unwrap().notes;
+    assert!(notes.len() == 1 && notes[0].starts_with("\"postgresql.conf\" is not in the backup"), "{notes:?}");
+}

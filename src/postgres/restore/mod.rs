@@ -103,12 +103,11 @@ impl Plan {
 
     /// What becomes of the entry at `path`.
     pub fn fate(&self, path: &[u8]) -> Fate {
-        if self.left_out.contains(&path) {
-            return Fate::LeftOut;
-        }
-        match database_of(path) {
-            Some(oid) if self.emptied.contains(&oid) => Fate::Emptied,
-            _ => Fate::Restored,
+        let is_emptied = || database_of(path).is_some_and(|oid| self.emptied.contains(&oid));
+        match () {
+            () if self.left_out.contains(&path) => Fate::LeftOut,
+            () if !self.emptied.is_empty() && is_emptied() => Fate::Emptied,
+            () => Fate::Restored,
         }
     }
 }

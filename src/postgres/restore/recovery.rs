@@ -117,7 +117,8 @@ pub(super) fn plan(options: &Options, cluster: &Cluster, known: &Known<'_>) -> R
 
 fn mode(options: &Options) -> Result<Mode> {
     let aims = options.target.is_some() || options.exclusive || options.action.is_some();
-    let mode = options.mode.unwrap_or(if aims { Mode::Point } else { Mode::None });
+    let implied = if aims || options.timeline.is_some() { Mode::Point } else { Mode::None };
+    let mode = options.mode.unwrap_or(implied);
     let refused = match mode {
         Mode::None if aims || options.timeline.is_some() => "a target or timeline wants --recovery point",
         Mode::Standby if aims => "a standby goes on for ever: a target wants --recovery point",
@@ -296,6 +297,10 @@ mod tests {
             (
                 Options { exclusive: true, action: Some(Action::Promote), ..to(Target::Xid("700".into())) },
                 "recovery_target_xid=700 recovery_target_inclusive=false recovery_target_action=promote recovery.signal",
+            ),
+            (
+                Options { timeline: Some("latest".into()), ..Options::default() },
+                "recovery_target_timeline=latest recovery.signal",
             ),
             (
                 Options { mode: Some(Mode::Standby), timeline: Some("4".into()), ..Options::default() },

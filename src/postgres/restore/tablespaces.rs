@@ -15,14 +15,20 @@ use std::{
 /// What to try if a tablespace cannot be where it is to be.
 pub const HINT: &str = "--tablespace OLD=NEW restores a tablespace elsewhere, --tablespaces-under DIR all of them";
 
-/// A mount for each tablespace.
+/// A mount for each tablespace that is not in the data directory.
 pub(super) fn mounts(options: &Options, cluster: &Cluster) -> Result<Vec<Mount>> {
     for (old, _) in &options.tablespaces {
         if !cluster.tablespaces.iter().any(|tablespace| is_called(tablespace, old)) {
             return Err(unknown(old, cluster));
         }
     }
-    cluster.tablespaces.iter().map(|tablespace| mount(options, tablespace)).collect()
+    let elsewhere = |tablespace: &&Tablespace| tablespace.location.0 != at(tablespace);
+    cluster.tablespaces.iter().filter(elsewhere).map(|tablespace| mount(options, tablespace)).collect()
+}
+
+/// Where it is in the data directory: a link to its location, or itself if it was made in place.
+fn at(tablespace: &Tablespace) -> Vec<u8> {
+    format!("pg_tblspc/{}", tablespace.oid).into_bytes()
 }
 
 fn mount(options: &Options, tablespace: &Tablespace) -> Result<Mount> {
@@ -41,7 +47,7 @@ fn mount(options: &Options, tablespace: &Tablespace) -> Result<Mount> {
     }
     // Without a slash at its end, as the server writes its links.
     let directory = directory.components().collect();
-    Ok(Mount { at: format!("pg_tblspc/{}", tablespace.oid).into_bytes(), directory, bytes: 0 })
+    Ok(Mount { at: at(tablespace), directory, bytes: 0 })
 }
 
 fn absolute(dir: &Path) -> Result<PathBuf> {
