@@ -8,6 +8,8 @@ mod recovery;
 mod runs;
 #[path = "postgres_restore/server.rs"]
 mod server;
+#[path = "postgres_restore/tablespaces.rs"]
+mod tablespaces;
 
 use common::{Fixture, content, entry, plan};
 use fullbore::{
@@ -23,10 +25,10 @@ use fullbore::{
     platform::Tricks,
     postgres::restore::Options,
 };
-use runs::{Mount, fullbore, has, is_root, or_skip, shell, temp};
+use runs::{fullbore, has, or_skip, temp};
 use std::{
     fs,
-    os::unix::fs::{MetadataExt, symlink},
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     process::Command,
     sync::atomic::Ordering::Relaxed,
@@ -150,182 +152,6 @@ fn a_cluster_comes_back_with_its_tablespaces_and_their_links() {
         let next = format!("pg_ctl -D {to:?} -o \"-c recovery_init_sync_method=syncfs\" start");
         assert_eq!(summary.next, [next]);
     }
-}
-
-#[test]
-fn a_tablespace_is_moved_by_location_name_or_number() {
-    let place = Place::new();
-    let old = place.at("old");
-    for called in [old.to_str().unwrap(), &format!("{}/", old.display()), "fast", "16400"] {
-        let new = place.at("new");
-        run(&place.moved(called, &new)).unwrap();
-        assert_eq!(fs::read_link(place.at("to/pg_tblspc/16400")).unwrap(), new);
-        assert!(new.join(VERSION).join("4/24576").exists() && !old.exists(), "{called}");
-        fs::remove_dir_all(place.at("to")).unwrap();
-        fs::remove_dir_all(new).unwrap();
-    }
-    let plain = Restore { postgres: Options::default(), ..place.plan() };
-    run(&plain).unwrap();
-    assert_eq!(fs::read_link(place.at("to/pg_tblspc/16400")).unwrap(), old);
-}
-
-#[test]
-fn a_tablespace_that_holds_something_is_refused_and_both_ways_out_are_named() {
-    let place = Place::new();
-    fs::create_dir_all(place.at("old").join(VERSION)).unwrap();
-    for overwrite in [false, true] {
-        let restore = Restore { postgres: Options::default(), overwrite, ..place.plan() };
-        let error = assert_refused(&restore, ErrorKind::Exists, "it is not empty");
-        let hint = error.hint.unwrap();
-        assert!(hint.contains("--tablespace ") && hint.contains("--tablespaces-under"), "{hint}");
-        assert!(!place.at("to").exists(), "something was made");
-    }
-}
-
-#[test]
-fn places_that_a_tablespace_cannot_have_are_refused() {
-    let place = Place::new();
-    let at = |name: &str| place.at(name);
-    fs::create_dir(at("real")).unwrap();
-    symlink(at("real"), at("link")).unwrap();
-    let cases = [
-        (place.moved("fast", "here"), "no absolute path"),
-        (place.moved("fast", at("x/../y")), "no absolute path"),
-        (place.moved("fast", at("to/pg_tblspc/16400")), "or within it"),
-        (place.moved("fast", at("to")), "or within it"),
-        (place.moved("fast", place.dir.path()), "it is not empty"),
-        (Restore { to: at("real/to"), ..place.moved("fast", at("link")) }, "or within it"),
-        (place.moved("slow", at("x")), "\"fast\" (16400)"),
-        (place.moved("1640", at("x")), "does not have it"),
-    ];
-    for (restore, words) in cases {
-        let kind = if words.contains("empty") { ErrorKind::Exists } else { ErrorKind::Usage };
-        assert_refused(&restore, kind, words);
-        assert!(!at("to").exists() && !at("real/to").exists(), "{words}");
-    }
-}
-
-#[test]
-fn two_tablespaces_need_two_places() {
-    let mut fixture = cluster();
-    fixture.dir("pg_tblspc/16401", 0o700);
-    let other = |cluster: &mut Cluster| {
-        let location = cluster.tablespaces[0].location.clone();
-        cluster.tablespaces.push(Tablespace { oid: 16401, name: "slow".into(), location });
-    };
-    let place = Place::with(&fixture, other);
-    let both = |one: &str, two: &str| {
-        let tablespaces = vec![(b"fast".to_vec(), place.at(one)), (b"16401".to_vec(), place.at(two))];
-        Restore { postgres: Options { tablespaces, ..Options::default() }, ..place.plan() }
-    };
-    for (one, two) in [("a", "a"), ("a", "a/b"), ("a/b", "a")] {
-        assert_refused(&both(one, two), ErrorKind::Usage, "one is the other, or within it");
-    }
-    run(&both("a", "ab")).unwrap();
-    assert_eq!(fs::read_link(place.at("to/pg_tblspc/16401")).unwrap(), place.at("ab"));
-}
-
-#[test]
-fn a_tablespace_that_was_made_in_place_stays_in_place() {
-    let place = Place::with(&cluster(), |cluster| cluster.tablespaces[0].location = Name("pg_tblspc/16400".into()));
-    run(&place.plan()).unwrap();
-    assert!(place.at("to/pg_tblspc/16400").join(VERSION).join("5/24576").exists() && !place.at("ts").exists());
-    assert!(!fs::symlink_metadata(place.at("to/pg_tblspc/16400")).unwrap().is_symlink());
-}
-
-#[test]
-fn a_place_that_cannot_be_written_to_is_refused_before_anything_is_made() {
-    if !or_skip(is_root() && has("setpriv"), "not root, or no setpriv") {
-        return;
-    }
-    let place = Place::new();
-    runs::set_mode(place.dir.path(), 0o755);
-    fs::create_dir(place.at("mine")).unwrap();
-    fs::create_dir(place.at("theirs")).unwrap();
-    runs::set_mode(&place.at("mine"), 0o755);
-    runs::set_mode(&place.at("theirs"), 0o777);
-    let line = "exec setpriv --reuid 65534 --regid 65534 --clear-groups --inh-caps=-all \"$@\"";
-    let args = args![
-        runs::FULLBORE,
-        "restore",
-        place.at("repo"),
-        "--to",
-        place.at("theirs/to"),
-        "--tablespaces-under",
-        place.at("mine")
-    ];
-    shell(line, args).ends_with(1).has_one_error("cannot be written to: permission denied");
-    assert_eq!(runs::names(&place.at("theirs")), [""; 0]);
-}
-
-#[test]
-fn a_disk_that_is_too_small_is_refused_before_anything_is_made() {
-    let mut fixture = cluster();
-    fixture.file(&format!("pg_tblspc/16400/{VERSION}/5/large"), content(1, 3_000_000));
-    let place = Place::with(&fixture, |_| {});
-    let Some(_small) = Mount::tmpfs(&place.at("small"), "2m") else { return };
-    assert_refused(&place.moved("fast", place.at("small/ts")), ErrorKind::Full, "4 MB will be written there");
-    assert_refused(
-        &Restore { to: place.at("small"), ..place.moved("fast", place.at("small/ts")) },
-        ErrorKind::Usage,
-        "",
-    );
-    assert_eq!(runs::names(&place.at("small")), [""; 0]);
-    // What goes elsewhere does not count.
-    run(&Restore { to: place.at("small/to"), ..place.plan() }).unwrap();
-    // Any other backup is measured as well.
-    let mut plain = Fixture::default();
-    plain.dir("", 0o755).file("large", content(1, 3_000_000)).sparse("holes", 1 << 40, &[(0, 100)]);
-    plain.write_repository(&place.at("plain"));
-    let Some(_other) = Mount::tmpfs(&place.at("other"), "2m") else { return };
-    assert_refused(&plan(&place.at("plain"), &place.at("other/to")), ErrorKind::Full, "will be written there");
-    run(&plan(&place.at("plain"), &place.at("to"))).unwrap();
-}
-
-#[test]
-fn a_symlink_in_a_tablespace_leads_nobody_out_of_it() {
-    let outside = |place: &Place| {
-        fs::create_dir(place.at("outside")).unwrap();
-        place.at("outside").to_str().unwrap().to_owned()
-    };
-    let place = Place { dir: temp() };
-    let to = outside(&place);
-    let mut fixture = cluster();
-    let version = format!("pg_tblspc/16400/{VERSION}");
-    fixture.symlink(&format!("{version}/link"), &to).file(&format!("{version}/link/evil"), "evil");
-    let root = fixture.write_repository(&place.at("repo"));
-    declare(&place.at("repo"), &root, facts(&place.at("old")));
-    let error = run(&place.plan()).unwrap_err();
-    assert!(error.line().contains(&format!("ts/fast/{VERSION}/link")), "{}", error.line());
-    assert_eq!(runs::names(&place.at("outside")), [""; 0]);
-    assert!(!place.at("to/global/pg_control").exists());
-}
-
-#[test]
-fn a_backup_cannot_choose_where_a_tablespace_really_is() {
-    // A link in the place of the directory, and names that would lead elsewhere.
-    let place = Place { dir: temp() };
-    fs::create_dir(place.at("outside")).unwrap();
-    let mut fixture = cluster();
-    fixture.entries.retain(|(_, entry, ..)| entry.path != b"pg_tblspc/16400");
-    fixture.symlink("pg_tblspc/16400", place.at("outside").to_str().unwrap());
-    let root = fixture.write_repository(&place.at("repo"));
-    for name in ["..", ".", "../outside", "/outside", ""] {
-        let mut cluster = facts(&place.at("old"));
-        cluster.tablespaces[0].name = name.into();
-        declare(&place.at("repo"), &root, cluster);
-        let error = run(&place.plan()).unwrap_err();
-        assert!(error.line().contains("16400"), "{}", error.line());
-        assert_eq!(runs::names(&place.at("outside")), [""; 0]);
-        assert_eq!(fs::read_link(place.at("to/pg_tblspc/16400")).unwrap(), place.at("ts/16400"), "{name:?}");
-        fs::remove_dir_all(place.at("to")).unwrap();
-        fs::remove_dir_all(place.at("ts")).unwrap();
-    }
-    let mut fixture = cluster();
-    fixture.file("pg_tblspc/16400/../../evil", "evil");
-    let place = Place::with(&fixture, |_| {});
-    assert_refused(&place.plan(), ErrorKind::Corrupt, "");
-    assert!(!place.at("evil").exists() && !place.at("ts/evil").exists());
 }
 
 #[test]

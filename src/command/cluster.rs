@@ -1,6 +1,6 @@
 //! What a restore does for PostgreSQL besides writing files; for any other backup nothing.
 
-use super::restore::Restore;
+use super::{damage::Report, restore::Restore};
 use crate::{
     error::{Error, Kind as ErrorKind, Result, quoted},
     format::entry::{self, Entry, Kind, Time},
@@ -9,7 +9,10 @@ use crate::{
         AUTO_CONF, Fate, Options, PG_CONTROL, POSTMASTER_PID, Plan, conf, recovery::Known, tablespaces,
     },
     sink::{last::Placed, places::Layout, tree::Tree, writer::Writer},
-    source::archive::{Archive, Selection},
+    source::{
+        archive::{Archive, Selection},
+        jobs::{End, check_whole},
+    },
 };
 use std::{
     ffi::OsStr,
@@ -49,9 +52,7 @@ pub(super) fn plan(restore: &Restore, archive: &Archive, selection: &Selection) 
     if is_whole && restore.overwrite {
         refuse_another(&restore.to)?;
     }
-    let confs = [&b"postgresql.conf"[..], AUTO_CONF].map(|path| content(archive, path));
-    let [main, auto] = confs.map(|content| content.map(|found| found.map(|(_, text)| text)));
-    let (main, auto) = (main?, auto?);
+    let (main, auto) = (settings(archive, b"postgresql.conf")?, settings(archive, AUTO_CONF)?);
     let sets = |name| [&auto, &main].into_iter().flatten().any(|text| conf::value(text, name).is_some());
     let known = Known {
         finished: &archive.root.finished,
@@ -67,6 +68,14 @@ pub(super) fn plan(restore: &Restore, archive: &Archive, selection: &Selection) 
             .push("\"postgresql.conf\" is not in the backup: the server had its configuration elsewhere".to_owned());
     }
     Ok(plan)
+}
+
+/// The text of a configuration file; nothing if it is damaged, which the restore of the file itself will tell.
+fn settings(archive: &Archive, path: &[u8]) -> Result<Option<Vec<u8>>> {
+    match content(archive, path) {
+        Err(error) if error.kind == ErrorKind::Corrupt => Ok(Some(Vec::new())),
+        other => Ok(other?.map(|(_, text)| text)),
+    }
 }
 
 /// Nobody writes below a server that runs (rule 33).
@@ -128,15 +137,22 @@ pub(super) fn layout(restore: &Restore, archive: &Archive, selection: &Selection
 /// Write the settings and the signal of a recovery.
 ///
 /// # Errors
-/// The system's, with the path; [`ErrorKind::Corrupt`] if the settings that were there cannot be read.
-pub(super) fn write_files(plan: &Plan, archive: &Archive, tree: &Arc<Tree>) -> Result<()> {
+/// The system's, with the path; [`ErrorKind::Corrupt`] if the settings that were there are damaged.
+pub(super) fn write_files(plan: &Plan, archive: &Archive, tree: &Arc<Tree>, report: &Report) -> Result<()> {
     if !plan.recovery.changes_settings() {
         return Ok(());
     }
     let mut writer = Writer::new(tree);
     let owner = archive.find(b"")?.first().map(|item| item.entry.owner.clone()).unwrap_or_default();
     let new = |path: &[u8]| Entry { path: path.to_vec(), mode: 0o600, owner: owner.clone(), ..Entry::default() };
-    let (entry, old) = content(archive, AUTO_CONF)?.unwrap_or_else(|| (new(AUTO_CONF), Vec::new()));
+    let old = match content(archive, AUTO_CONF) {
+        Err(error) if error.kind == ErrorKind::Corrupt => {
+            report.add((error, vec![AUTO_CONF.to_vec()]))?;
+            None
+        }
+        other => other?,
+    };
+    let (entry, old) = old.unwrap_or_else(|| (new(AUTO_CONF), Vec::new()));
     let text = conf::amend(&old, &plan.recovery.settings, &archive.root.id);
     let signal = plan.recovery.signal.map(|path| (new(path), Vec::new()));
     for (entry, text) in [(entry, text)].into_iter().chain(signal) {
@@ -172,7 +188,10 @@ fn content(archive: &Archive, path: &[u8]) -> Result<Option<(Entry, Vec<u8>)>> {
             content.extend(found.unwrap_or_default());
         }
     }
-    Ok(Some((first.entry.clone(), content)))
+    match items.last().map(|item| check_whole(item, &content)) {
+        Some(End::Damaged(why)) => Err(Error::corrupt(format!("file {} is damaged", quoted(path))).because(why)),
+        _ => Ok(Some((first.entry.clone(), content))),
+    }
 }
 
 /// What the operator hears at the end.

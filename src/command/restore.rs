@@ -125,7 +125,7 @@ impl Restore {
         let workers = self.workers_that_fit(&run.archive);
         meter.share(workers.get());
         run.content(workers)?;
-        cluster::write_files(&run.cluster, &run.archive, &run.tree)?;
+        cluster::write_files(&run.cluster, &run.archive, &run.tree, &run.report)?;
         run.links_and_directories()?;
         run.tree.sync()?;
         let last = cluster::finish(self, &run.cluster, &run.archive, &run.tree)?;

@@ -151,12 +151,14 @@ impl Tree {
         (uid.unwrap_or(owner.uid), gid.unwrap_or(owner.gid))
     }
 
-    /// What new files get where `path` is; unknown where directories of others are written into.
+    /// What new files get where `path` is; unknown where directories of others are written into, and of the places
+    /// themselves, which may have been there before.
     pub(super) fn fresh(&self, path: &[u8], stat: impl FnOnce() -> io::Result<Stat>, mode: u32) -> Option<Fresh> {
-        if self.options.overwrite {
+        let (place, rest) = self.places.resolve(path);
+        if self.options.overwrite || rest.is_empty() {
             return None;
         }
-        let known = &self.places.resolve(path).0.fresh;
+        let known = &place.fresh;
         if known.get().is_none() {
             let stat = stat().ok()?;
             let _ = known.set(Fresh { owner: (stat.uid, stat.gid), mode_kept: stat.mode == mode });

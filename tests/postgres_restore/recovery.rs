@@ -4,11 +4,12 @@ use super::{Place, assert_refused, cluster, mode, run};
 use fullbore::{
     command::restore::Restore,
     error::Kind,
-    format::root::Cluster,
+    format::{layout, root::Cluster},
     postgres::restore::{
         Options,
         recovery::{self, Action, Mode, Target},
     },
+    source::archive::Archive,
 };
 use std::{fs, os::unix::fs::MetadataExt};
 
@@ -130,4 +131,28 @@ fn a_configuration_that_is_elsewhere_is_noted() {
     let place = Place::with(&fixture, |_| {});
     let notes = run(&place.plan()).unwrap().notes;
     assert!(notes.len() == 1 && notes[0].starts_with("\"postgresql.conf\" is not in the backup"), "{notes:?}");
+}
+
+#[test]
+fn settings_that_are_damaged_are_found_and_can_be_done_without() {
+    let mut fixture = cluster();
+    fixture.frame_bytes = 64; // a frame for each file
+    let place = Place::with(&fixture, |_| {});
+    let archive = Archive::open_backup(&place.at("repo"), &fixture.id).unwrap();
+    let found = archive.find(b"postgresql.auto.conf").unwrap();
+    let segment =
+        place.at("repo").join(layout::BACKUPS).join(&fixture.id).join(layout::segment(1, 1, fixture.codec.suffix()));
+    let mut bytes = fs::read(&segment).unwrap();
+    bytes[found[0].extents[0].frame.offset as usize + 12] ^= 1;
+    fs::write(segment, bytes).unwrap();
+    let settings = vec![command()];
+    let restore = with(&place, recovery::Options { settings, ..Default::default() });
+    assert_refused(&restore, Kind::Corrupt, "--keep-going");
+    fs::remove_dir_all(place.at("to")).unwrap();
+    fs::remove_dir_all(place.at("ts")).unwrap();
+    let summary = run(&Restore { keep_going: true, ..restore }).unwrap();
+    assert_eq!((summary.exit_code(), summary.next.len()), (4, 0));
+    assert_eq!(summary.damage[0].files, [b"postgresql.auto.conf"]);
+    let conf = fs::read_to_string(place.at("to/postgresql.auto.conf")).unwrap();
+    assert!(conf.starts_with("# set by the restore"), "{conf}");
 }
