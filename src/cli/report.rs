@@ -252,7 +252,7 @@ pub(super) fn backup_json(root: &Root, verdict: &Verdict) -> serde_json::Value {
     json!({"type": "result", "id": root.id, "time": root.time, "complete": true, "limit": verdict.limit.name(),
         "shares": shares(verdict), "seconds": verdict.seconds, "entries": totals.entries, "files": totals.files,
         "bytes": totals.bytes, "stored_bytes": totals.stored_bytes, "unreadable": totals.unreadable,
-        "changed": totals.changed, "vanished": totals.vanished, "sockets": totals.sockets,
+        "changed": totals.changed, "vanished": totals.vanished, "sockets": totals.sockets, "bad_pages": totals.bad_pages,
         "segments": root.segments.len()})
 }
 

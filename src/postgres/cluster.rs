@@ -177,7 +177,7 @@ impl Cluster {
         if let (Some(first), Some(last)) = (names.first(), names.last()) {
             lock(&self.facts).wal_segments = vec![first.clone(), last.clone()];
             if self.wal == Wal::Archived {
-                session.with(|session| archive::wait(session, last))?;
+                session.with(|session| archive::wait(session, last, archive::PATIENCE))?;
             }
         }
         if self.wal != Wal::Included {

@@ -124,7 +124,7 @@ impl Request {
     fn begin(&self, session: &mut Session, facts: &Facts, id: &str) -> Result<Lsn> {
         match self.wal {
             Wal::Included => session.hold_wal()?,
-            Wal::Archived => archive::prove(session, facts)?,
+            Wal::Archived => archive::prove(session, facts, archive::PATIENCE)?,
             Wal::None => {}
         }
         session.start(&format!("fullbore {id}"), self.fast)

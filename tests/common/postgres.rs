@@ -63,7 +63,7 @@ fn missing_if_none<T>(found: Option<T>, what: &str) -> Option<T> {
 
 impl Version {
     /// A program of this version, or of the tools of the newest.
-    fn program(&self, name: &str) -> PathBuf {
+    pub fn program(&self, name: &str) -> PathBuf {
         let tools = places(&format!("{}-tools", self.major)).map(|bin| bin.join(name));
         [self.bin.join(name)].into_iter().chain(tools).find(|path| path.exists()).unwrap_or_else(|| panic!("no {name}"))
     }

@@ -1,0 +1,260 @@
+//! Clusters that live in a temporary directory: copies of one that was made before, and those restored from a backup.
+
+use crate::{
+    args,
+    runs::{Ran, fullbore, shell, temp},
+    servers::{Version, as_postgres, own, wait_until},
+};
+use std::{
+    fs,
+    io::Write,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    sync::{LazyLock, Mutex},
+};
+use tempfile::TempDir;
+
+/// What every cluster holds: a relation of some 12 MB, a small one, and an index of each.
+const CONTENT: &str = "
+    CREATE TABLE large AS SELECT n, repeat(md5(n::text), 8) AS words FROM generate_series(1, 40000) n;
+    ALTER TABLE large ADD PRIMARY KEY (n);
+    CREATE TABLE small (n int PRIMARY KEY, word text);
+    INSERT INTO small SELECT n, md5(n::text) FROM generate_series(1, 300) n;
+    VACUUM ANALYZE;";
+
+const SETTINGS: [&str; 6] = [
+    "fsync = off",
+    "shared_buffers = 16MB",
+    "autovacuum = off",
+    "listen_addresses = ''",
+    "max_wal_size = 512MB",
+    "log_min_messages = log",
+];
+
+/// A cluster. Dropped, its server is stopped at once and its files are removed.
+pub(crate) struct Cluster {
+    pub(crate) version: Version,
+    dir: TempDir,
+}
+
+impl Cluster {
+    /// Running, with [`CONTENT`], page checksums, and these lines in its configuration.
+    pub(crate) fn new(version: &Version, lines: &[&str]) -> Self {
+        let cluster = Self::stopped(version, lines);
+        cluster.start();
+        cluster
+    }
+
+    /// The same, shut down.
+    pub(crate) fn stopped(version: &Version, lines: &[&str]) -> Self {
+        let cluster = Self::empty(version);
+        let from = template(version);
+        shell("cp -a \"$1\" \"$2\"", args![from, cluster.data()]).ends_with(0);
+        cluster.configure(lines);
+        cluster
+    }
+
+    /// Nothing yet: the directory of a cluster to be.
+    pub(crate) fn empty(version: &Version) -> Self {
+        let dir = tempfile::Builder::new().prefix("fullbore-pg").tempdir().unwrap();
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        own(dir.path());
+        Self { version: version.clone(), dir }
+    }
+
+    /// What `fullbore restore` makes of a backup, not started.
+    pub(crate) fn restored(version: &Version, from: &Path) -> Self {
+        let cluster = Self::empty(version);
+        fullbore(args!["restore", from, "--to", cluster.data(), "--quiet"]).ends_with(0);
+        cluster
+    }
+
+    pub(crate) fn data(&self) -> PathBuf {
+        self.path("data")
+    }
+
+    /// A name beside its data directory; it goes with the cluster.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// A directory beside its data directory that its server may write to.
+    pub(crate) fn make_dir(&self, name: &str) -> PathBuf {
+        fs::create_dir(self.path(name)).unwrap();
+        own(&self.path(name));
+        self.path(name)
+    }
+
+    pub(crate) fn url(&self) -> String {
+        self.url_as("postgres")
+    }
+
+    pub(crate) fn url_as(&self, role: &str) -> String {
+        format!("postgres:///postgres?user={role}&host={}", self.dir.path().display())
+    }
+
+    pub(crate) fn configure(&self, lines: &[&str]) {
+        let mut file = fs::File::options().append(true).open(self.data().join("postgresql.conf")).unwrap();
+        lines.iter().for_each(|line| writeln!(file, "{line}").unwrap());
+    }
+
+    pub(crate) fn start(&self) {
+        assert!(self.starts(), "{}", self.log());
+    }
+
+    /// Start it; did that succeed?
+    pub(crate) fn starts(&self) -> bool {
+        let mut start = self.command("pg_ctl");
+        start.args(["start", "-w", "-s", "-t", "60", "-l"]).arg(self.path("log")).arg("-D").arg(self.data());
+        start.arg("-o").arg(format!("-k {}", self.dir.path().display()));
+        // What it writes to must not stay open in the server, or its reader waits for the server.
+        start.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap().success()
+    }
+
+    pub(crate) fn stop(&self, mode: &str) {
+        let mut stop = self.command("pg_ctl");
+        let done = stop.args(["stop", "-w", "-s", "-m", mode, "-D"]).arg(self.data()).output().unwrap();
+        assert!(done.status.success(), "{}{}", String::from_utf8_lossy(&done.stderr), self.log());
+    }
+
+    pub(crate) fn restart(&self) {
+        self.stop("fast");
+        self.start();
+    }
+
+    pub(crate) fn command(&self, program: &str) -> Command {
+        let mut command = as_postgres(self.version.program(program));
+        command.current_dir(self.dir.path()).env("LC_ALL", "C");
+        command
+    }
+
+    pub(crate) fn client(&self) -> postgres::Client {
+        let mut config = postgres::Config::new();
+        config.host_path(self.dir.path()).user("postgres").dbname("postgres");
+        config.connect(postgres::NoTls).unwrap()
+    }
+
+    /// What the statements answer: columns with `|`, rows with line ends between them.
+    pub(crate) fn psql(&self, sql: &str) -> String {
+        let mut client = self.client();
+        let said = client.simple_query(sql).unwrap_or_else(|error| panic!("{sql}: {:?}", error.as_db_error()));
+        let row = |message| match message {
+            postgres::SimpleQueryMessage::Row(row) => {
+                Some((0..row.len()).map(|at| row.get(at).unwrap_or_default()).collect::<Vec<_>>().join("|"))
+            }
+            _ => None,
+        };
+        said.into_iter().filter_map(row).collect::<Vec<_>>().join("\n")
+    }
+
+    /// Statements that cannot run together with others.
+    pub(crate) fn psql_each(&self, statements: &[&str]) {
+        statements.iter().for_each(|sql| drop(self.psql(sql)));
+    }
+
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(self.path("log")).unwrap_or_default()
+    }
+
+    /// A backup of it while it runs, to `to` beside its data directory.
+    pub(crate) fn backup(&self, to: &str, more: &[&str]) -> Ran {
+        let flags = ["backup", &self.url(), "--to"].map(Into::into).into_iter().chain([self.path(to).into()]);
+        fullbore(flags.chain(more.iter().map(Into::into)))
+    }
+
+    /// The path of a relation's file, below its data directory.
+    pub(crate) fn file_of(&self, relation: &str) -> String {
+        self.psql(&format!("SELECT pg_relation_filepath('{relation}')"))
+    }
+
+    /// Nothing of a backup is left in the server: no slot, no session.
+    #[track_caller]
+    pub(crate) fn assert_nothing_is_left(&self) {
+        let sql = "SELECT count(*) FROM pg_replication_slots";
+        wait_until("the slot is gone", || self.psql(sql) == "0");
+        let sql = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'fullbore'";
+        wait_until("the session is gone", || self.psql(sql) == "0");
+    }
+
+    /// Everything that [`CONTENT`] made is there, as tables and as indexes say.
+    #[track_caller]
+    pub(crate) fn assert_has_content(&self) {
+        let sums = "SELECT count(*), sum(n), count(DISTINCT words) FROM large";
+        assert_eq!(self.psql(sums), "40000|800020000|40000");
+        let by_index = "SET enable_seqscan = off; SET enable_bitmapscan = off; SELECT count(*), sum(n) FROM small";
+        assert_eq!(self.psql(&format!("{by_index} WHERE n > 0")), "300|45150");
+    }
+
+    /// The manifest of PostgreSQL agrees with what is in the data directory.
+    #[track_caller]
+    pub(crate) fn assert_verifies(&self) {
+        let done = self.verify_with(&[]);
+        assert_eq!(done.code, 0, "{}{}", done.out, done.err);
+    }
+
+    pub(crate) fn verify_with(&self, flags: &[&str]) -> Ran {
+        let own = self.version.program("initdb").with_file_name("pg_verifybackup");
+        let (program, flags) = match own.exists() {
+            true => (own, flags.to_vec()),
+            // Without pg_waldump of the same version it cannot read WAL.
+            false => (crate::servers::tool("pg_verifybackup").unwrap(), [flags, &["-n"]].concat()),
+        };
+        as_postgres(program).args(flags).arg(self.data()).current_dir("/").output().unwrap().into()
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if self.data().join("postmaster.pid").exists() {
+            let mut stop = self.command("pg_ctl");
+            let _ = stop.args(["stop", "-w", "-s", "-m", "immediate", "-D"]).arg(self.data()).output();
+        }
+        if std::thread::panicking() {
+            eprintln!("the log of the server:\n{}", self.log());
+        }
+    }
+}
+
+/// A cluster that was shut down cleanly, made once for each version and kept for the next run of the tests.
+fn template(version: &Version) -> PathBuf {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
+    let name = blake3::hash(format!("{CONTENT}{SETTINGS:?}").as_bytes()).to_hex();
+    let program = fs::metadata(version.program("postgres")).unwrap().len();
+    let place = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let made = place.join(format!("cluster-{}-{program}-{}", version.major, &name[..8]));
+    if made.exists() {
+        return made;
+    }
+    let cluster = Cluster::empty(version);
+    let flags = ["--no-sync", "--no-locale", "--encoding=UTF8", "--username=postgres", "--auth=trust", "-k", "-D"];
+    let done = cluster.command("initdb").args(flags).arg(cluster.data()).output().unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    cluster.configure(&SETTINGS);
+    cluster.start();
+    cluster.psql_each(&CONTENT.split_inclusive(';').map(str::trim).filter(|sql| !sql.is_empty()).collect::<Vec<_>>());
+    cluster.stop("fast");
+    let half = tempfile::tempdir_in(place).unwrap();
+    shell("cp -a \"$1\" \"$2\" && mv \"$2\" \"$3\"", args![cluster.data(), half.path().join("data"), made])
+        .ends_with(0);
+    made
+}
+
+/// A directory that goes when the program ends is not needed: this one is for backups of one test.
+pub(crate) fn place() -> TempDir {
+    temp()
+}
+
+/// The versions that are installed, the oldest that is known first.
+pub(crate) fn versions() -> &'static [Version] {
+    static ALL: LazyLock<Vec<Version>> =
+        LazyLock::new(|| [13, 15, 17, 18].into_iter().filter_map(crate::servers::version).collect());
+    &ALL
+}
+
+/// Debian's, which has all tools.
+pub(crate) fn debian() -> Option<&'static Version> {
+    static DEBIAN: LazyLock<Option<Version>> = LazyLock::new(crate::servers::debian);
+    DEBIAN.as_ref()
+}

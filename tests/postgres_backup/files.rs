@@ -1,0 +1,115 @@
+//! Which files of a running cluster are in its backup.
+
+use crate::{
+    args,
+    cluster::{Cluster, debian, versions},
+    runs::{fullbore, names, shell},
+    servers::own,
+};
+use std::fs;
+
+#[test]
+fn of_unlogged_tables_only_the_init_forks_are_kept() {
+    for version in versions() {
+        let cluster = Cluster::new(version, &[]);
+        cluster.psql("CREATE UNLOGGED TABLE unlogged (n int PRIMARY KEY)");
+        cluster.psql("INSERT INTO unlogged SELECT generate_series(1, 5000)");
+        cluster.psql("CHECKPOINT");
+        let (table, index) = (cluster.file_of("unlogged"), cluster.file_of("unlogged_pkey"));
+        cluster.backup("repository", &["--quiet"]).ends_with(0);
+        let restored = Cluster::restored(version, &cluster.path("repository"));
+        for file in [table, index] {
+            assert!(restored.data().join(format!("{file}_init")).exists(), "{file}");
+            assert!(cluster.data().join(&file).exists() && !restored.data().join(&file).exists(), "{file}");
+        }
+        restored.start();
+        assert_eq!(restored.psql("SELECT count(*) FROM unlogged"), "0");
+        restored.psql("INSERT INTO unlogged VALUES (1)");
+    }
+}
+
+#[test]
+fn what_only_the_running_server_needs_stays_behind() {
+    for version in versions() {
+        let cluster = Cluster::new(version, &[]);
+        let mut session = cluster.client();
+        session.batch_execute("CREATE TEMP TABLE gone AS SELECT generate_series(1, 5000)").unwrap();
+        let temporary = session.query_one("SELECT pg_relation_filepath('gone')", &[]).unwrap().get::<_, String>(0);
+        session.batch_execute("SELECT pg_create_physical_replication_slot('standby', true)").unwrap();
+        let data = cluster.data();
+        fs::create_dir_all(data.join("base/pgsql_tmp")).unwrap();
+        own(&data.join("base/pgsql_tmp"));
+        for file in ["base/pgsql_tmp/pgsql_tmp1.0", "backup_label.old", "backup_manifest", "postgresql.auto.conf.tmp"] {
+            fs::write(data.join(file), "old").unwrap();
+        }
+        cluster.backup("repository", &["--quiet"]).ends_with(0);
+        let restored = Cluster::restored(version, &cluster.path("repository"));
+        let gone =
+            ["postmaster.pid", "postmaster.opts", "base/pgsql_tmp", "backup_label.old", "postgresql.auto.conf.tmp"];
+        for file in gone.into_iter().chain([&*temporary]) {
+            assert!(data.join(file).exists() && !restored.data().join(file).exists(), "{file}");
+        }
+        for dir in
+            ["pg_replslot", "pg_stat_tmp", "pg_notify", "pg_dynshmem", "pg_subtrans", "pg_snapshots", "pg_serial"]
+        {
+            assert!(restored.data().join(dir).is_dir(), "{dir} is missing");
+            assert_eq!(names(&restored.data().join(dir)), [""; 0], "{dir}");
+        }
+        assert_ne!(fs::read(restored.data().join("backup_manifest")).unwrap(), b"old");
+        restored.start();
+        assert_eq!(restored.psql("SELECT count(*) FROM pg_replication_slots"), "0");
+        cluster.psql("SELECT pg_drop_replication_slot('standby')");
+    }
+}
+
+#[test]
+fn a_pg_wal_that_is_a_link_is_stored_as_a_directory() {
+    for version in versions() {
+        let cluster = Cluster::stopped(version, &[]);
+        let (inside, outside) = (cluster.data().join("pg_wal"), cluster.path("wal"));
+        fs::rename(&inside, &outside).unwrap();
+        std::os::unix::fs::symlink(&outside, &inside).unwrap();
+        cluster.start();
+        cluster.backup("repository", &["--quiet"]).ends_with(0);
+        let restored = Cluster::restored(version, &cluster.path("repository"));
+        assert!(restored.data().join("pg_wal").symlink_metadata().unwrap().is_dir());
+        restored.assert_verifies();
+        restored.start();
+        restored.assert_has_content();
+    }
+}
+
+#[test]
+fn the_wal_in_a_backup_is_what_recovery_needs_and_is_not_archived_again() {
+    for version in versions() {
+        let cluster = Cluster::new(version, &[]);
+        cluster.psql_each(&["CREATE TABLE x (n int)", "SELECT pg_switch_wal()", "CHECKPOINT"]);
+        cluster.backup("repository", &["--quiet"]).ends_with(0);
+        let root = fullbore(args!["show", cluster.path("repository"), "--json"]).json().remove(0);
+        let segments = &root["postgres"]["wal_segments"];
+        let restored = Cluster::restored(version, &cluster.path("repository"));
+        let mut kept = names(&restored.data().join("pg_wal"));
+        kept.retain(|name| name.len() == 24);
+        assert_eq!(serde_json::json!([kept.first(), kept.last()]), *segments);
+        let done = names(&restored.data().join("pg_wal/archive_status"));
+        assert_eq!(done, kept.iter().map(|name| format!("{name}.done")).collect::<Vec<_>>());
+        restored.configure(&["archive_mode = on", "archive_command = 'cp %p ../archive/%f'"]);
+        let archive = restored.make_dir("archive");
+        restored.start();
+        restored.psql_each(&["CREATE TABLE y (n int)", "SELECT pg_switch_wal()"]);
+        crate::servers::wait_until("something is archived", || !names(&archive).is_empty());
+        assert!(names(&archive).iter().all(|name| !kept.contains(name)), "{:?} of {kept:?}", names(&archive));
+    }
+}
+
+#[test]
+fn owners_and_modes_are_those_of_the_data_directory() {
+    let Some(version) = debian() else { return };
+    let cluster = Cluster::new(version, &[]);
+    cluster.backup("repository", &["--quiet"]).ends_with(0);
+    let restored = Cluster::restored(version, &cluster.path("repository"));
+    let odd = "cd \"$1\" && stat -c '%U %a' . && find . ! -user \"$(stat -c %U .)\" -o -perm /077";
+    let found = shell(odd, args![restored.data()]);
+    assert_eq!(found.out.lines().count(), 1, "{}", found.out);
+    assert!(found.out.ends_with(" 700\n"), "{}", found.out);
+}

@@ -1,0 +1,89 @@
+//! What ends a backup before its time: nothing is listed, and nothing stays in the server.
+
+use crate::{
+    args,
+    cluster::{Cluster, debian, place, versions},
+    runs::{Ran, fullbore, names},
+    slow::{Slow, assert_nothing_is_listed, started_into},
+};
+
+const TERMINATE: &str = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'fullbore' AND pid <> pg_backend_pid()";
+
+#[test]
+fn a_backup_whose_session_is_terminated_fails_and_leaves_no_trace() {
+    for version in versions() {
+        let cluster = Cluster::new(version, &[]);
+        let slow = Slow::of_running(&cluster);
+        assert_eq!(cluster.psql("SELECT count(*) FROM pg_replication_slots WHERE temporary AND active"), "1");
+        assert_eq!(cluster.psql(TERMINATE), "t");
+        let (ran, _) = slow.end();
+        ran.ends_with(1).has_one_error("the backup is void");
+        cluster.assert_nothing_is_left();
+        cluster.backup("repository", &[]).ends_with(0);
+    }
+}
+
+#[test]
+fn a_terminated_session_ends_a_backup_into_a_repository_at_once() {
+    let Some(version) = debian() else { return };
+    let (cluster, place) = (Cluster::new(version, &[]), place());
+    let child = started_into(place.path(), args![cluster.url()]);
+    let began = std::time::Instant::now();
+    assert_eq!(cluster.psql(TERMINATE), "t");
+    Ran::from(child.wait_with_output().unwrap()).ends_with(1).has_one_error("the backup is void");
+    assert!(began.elapsed().as_secs() < 10, "it went on for {:?}", began.elapsed());
+    assert_nothing_is_listed(place.path());
+    cluster.assert_nothing_is_left();
+}
+
+#[test]
+fn a_server_that_is_stopped_ends_the_backup() {
+    let Some(version) = debian() else { return };
+    for mode in ["immediate", "fast"] {
+        let (cluster, place) = (Cluster::new(version, &[]), place());
+        let child = started_into(place.path(), args![cluster.url()]);
+        cluster.stop(mode);
+        Ran::from(child.wait_with_output().unwrap()).ends_with(1).has_one_error("the backup is void");
+        assert_nothing_is_listed(place.path());
+        cluster.start();
+        cluster.assert_nothing_is_left();
+    }
+}
+
+#[test]
+fn after_a_kill_the_server_lets_go_and_the_next_backup_cleans_up() {
+    let Some(version) = debian() else { return };
+    let cluster = Cluster::new(version, &[]);
+    let repository = cluster.path("repository");
+    let mut child = started_into(&repository, args![cluster.url()]);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    cluster.assert_nothing_is_left();
+    assert_nothing_is_listed(&repository);
+    assert_ne!(names(&repository.join("intents")), [""; 0]);
+    cluster.backup("repository", &[]).ends_with(0);
+    assert_eq!(names(&repository.join("intents")), [""; 0]);
+    assert_eq!(names(&repository.join("backups")).len(), 1);
+    assert_eq!(fullbore(args!["list", repository, "--json"]).json().len(), 1);
+    let slow = Slow::of_running(&cluster);
+    slow.kill();
+    cluster.assert_nothing_is_left();
+}
+
+#[test]
+fn a_slot_that_loses_its_wal_voids_the_backup() {
+    let Some(version) = debian() else { return };
+    let cluster =
+        Cluster::new(version, &["max_slot_wal_keep_size = 1MB", "max_wal_size = 32MB", "min_wal_size = 32MB"]);
+    let slow = Slow::of_running(&cluster);
+    for _ in 0..4 {
+        cluster.psql_each(&[
+            "CREATE TABLE IF NOT EXISTS x (n int)",
+            "INSERT INTO x VALUES (1)",
+            "SELECT pg_switch_wal()",
+        ]);
+        cluster.psql("CHECKPOINT");
+    }
+    let (ran, _) = slow.end();
+    ran.ends_with(1).has_one_error("the server has removed WAL that the backup needs");
+}

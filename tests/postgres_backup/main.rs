@@ -1,0 +1,24 @@
+//! Backups of PostgreSQL clusters, taken with the real program from real servers, restored and started.
+//!
+//! Versions that are not installed are not tested; `scripts/postgres-servers` brings those that Debian has not.
+
+#![allow(missing_docs)]
+
+#[path = "../runs/mod.rs"]
+mod runs;
+#[path = "../common/postgres.rs"]
+mod servers;
+
+mod broken_pages;
+mod cluster;
+mod files;
+mod load;
+mod lost;
+mod meanwhile;
+mod offline;
+mod refused;
+mod slow;
+mod standby;
+mod stock;
+mod tablespaces;
+mod wal;

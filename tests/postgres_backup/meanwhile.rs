@@ -1,0 +1,94 @@
+//! What changes in a cluster between the listing of its files and their reading.
+
+use crate::{
+    args,
+    cluster::{Cluster, debian, versions},
+    slow::Slow,
+};
+
+const BEFORE: [&str; 4] = [
+    "CREATE TABLE dropped AS SELECT n FROM generate_series(1, 20000) n",
+    "CREATE TABLE truncated AS SELECT n FROM generate_series(1, 20000) n",
+    "CREATE TABLE cut AS SELECT n FROM generate_series(1, 20000) n",
+    "CREATE TABLE extended AS SELECT n FROM generate_series(1, 20000) n",
+];
+
+const MEANWHILE: [&str; 14] = [
+    "DROP TABLE dropped",
+    "TRUNCATE truncated",
+    "INSERT INTO truncated VALUES (7)",
+    "DELETE FROM cut WHERE n > 100",
+    "VACUUM cut", // gives the end of the file back
+    "INSERT INTO extended SELECT n FROM generate_series(20001, 60000) n",
+    "CREATE TABLE created AS SELECT n FROM generate_series(1, 500) n",
+    "CREATE INDEX ON created (n)",
+    "VACUUM FULL small",
+    "UPDATE large SET words = words || n WHERE n % 50 = 0",
+    "CREATE DATABASE another",
+    "CREATE ROLE somebody",
+    "CREATE UNLOGGED TABLE unlogged AS SELECT n FROM generate_series(1, 500) n",
+    "CHECKPOINT", // all of this is in the files
+];
+
+#[test]
+fn tables_that_change_while_they_are_read_are_restored_as_they_were_at_the_end() {
+    for version in versions() {
+        let cluster = Cluster::new(version, &[]);
+        cluster.psql_each(&BEFORE);
+        let slow = Slow::of_running(&cluster);
+        cluster.psql_each(&MEANWHILE);
+        let restored = slow.end_well(&cluster);
+        restored.assert_verifies();
+        restored.start();
+        restored.assert_has_content();
+        let count = |table: &str| restored.psql(&format!("SELECT count(*), sum(n) FROM {table}"));
+        assert_eq!(restored.psql("SELECT to_regclass('dropped') IS NULL"), "t");
+        assert_eq!(count("truncated"), "1|7");
+        assert_eq!(count("cut"), "100|5050");
+        assert_eq!(count("extended"), "60000|1800030000");
+        assert_eq!(count("created"), "500|125250");
+        assert_eq!(count("unlogged"), "0|");
+        assert_eq!(restored.psql("SELECT count(*) FROM large WHERE length(words) > 256"), "800");
+        assert_eq!(restored.psql("SELECT count(*) FROM pg_database WHERE datname = 'another'"), "1");
+        assert_eq!(restored.psql("SELECT count(*) FROM pg_roles WHERE rolname = 'somebody'"), "1");
+    }
+}
+
+#[test]
+fn a_tablespace_made_meanwhile_comes_back_by_its_wal() {
+    let Some(version) = debian() else { return };
+    let cluster = Cluster::new(version, &[]);
+    let old = cluster.make_dir("old");
+    cluster.psql(&format!("CREATE TABLESPACE old LOCATION '{}'", old.display()));
+    let slow = Slow::of_running(&cluster);
+    let new = cluster.make_dir("new");
+    cluster.psql(&format!("CREATE TABLESPACE new LOCATION '{}'", new.display()));
+    cluster.psql_each(&["CREATE TABLE in_new TABLESPACE new AS SELECT n FROM generate_series(1, 500) n", "CHECKPOINT"]);
+    let (ran, archive) = slow.end();
+    ran.ends_with(0);
+    let restored = Cluster::empty(version);
+    crate::slow::untar(&archive, &restored.data());
+    let links = crate::runs::shell("find \"$1\"/pg_tblspc -type l", args![restored.data()]);
+    assert_eq!(links.out, "", "links lead to the live tablespaces");
+    // The live server is in the way of its directories.
+    cluster.stop("fast");
+    std::fs::remove_dir_all(&new).unwrap();
+    cluster.make_dir("new");
+    crate::stock::put_tablespaces_in_place(&restored);
+    restored.start();
+    assert_eq!(restored.psql("SELECT count(*) FROM in_new"), "500");
+}
+
+#[test]
+fn a_tablespace_that_is_dropped_meanwhile_is_no_error() {
+    let Some(version) = debian() else { return };
+    let cluster = Cluster::new(version, &[]);
+    let place = cluster.make_dir("old");
+    cluster.psql(&format!("CREATE TABLESPACE old LOCATION '{}'", place.display()));
+    let slow = Slow::of_running(&cluster);
+    cluster.psql("DROP TABLESPACE old");
+    let restored = slow.end_well(&cluster);
+    crate::stock::put_tablespaces_in_place(&restored);
+    restored.start();
+    assert_eq!(restored.psql("SELECT count(*) FROM pg_tablespace"), "2");
+}

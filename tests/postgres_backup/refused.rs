@@ -1,0 +1,122 @@
+//! Clusters that cannot be backed up: one error that says what to do, and nothing begun in the server.
+
+use crate::{
+    args,
+    cluster::{Cluster, debian, versions},
+    runs::{FULLBORE, Ran, fullbore, is_root, or_skip},
+};
+use std::{fs, os::unix::fs::PermissionsExt, path::Path, process::Command};
+
+/// A backup from there fails with one error and makes no repository.
+#[track_caller]
+fn refused(from: &str, place: &Path, words: &str, hint: &str) {
+    let to = place.join("refused");
+    let ran = fullbore(args!["backup", from, "--to", to]).ends_with(1).has_one_error(words);
+    assert!(ran.err.contains(hint), "{hint:?} is not in: {}", ran.err);
+    assert!(!to.exists());
+}
+
+#[test]
+fn a_dry_run_counts_and_starts_nothing_in_the_server() {
+    for version in versions() {
+        let cluster = Cluster::new(version, &["log_statement = all"]);
+        let ran = cluster.backup("repository", &["--dry-run"]).ends_with(0);
+        assert!(ran.out.contains(" files, ") && ran.out.contains(" would be backed up"), "{}", ran.out);
+        assert!(!cluster.path("repository").exists());
+        let log = cluster.log();
+        assert!(log.contains("execute <unnamed>"), "statements are not in the log: {log}");
+        for function in ["pg_backup_start", "pg_start_backup", "pg_create_physical_replication_slot"] {
+            assert!(!log.contains(&format!("SELECT {function}(")), "{log}");
+        }
+        assert!(!log.contains("checkpoint starting: immediate"), "{log}");
+    }
+}
+
+#[test]
+fn a_server_that_cannot_be_reached_or_refuses_is_said_in_one_error() {
+    let Some(version) = debian() else { return };
+    let cluster = Cluster::stopped(version, &["password_encryption = 'scram-sha-256'"]);
+    let rules = "local all tester scram-sha-256\nlocal all all trust\n";
+    fs::write(cluster.data().join("pg_hba.conf"), rules).unwrap();
+    cluster.start();
+    cluster.psql("CREATE ROLE tester LOGIN PASSWORD 'right'");
+    let (place, host) = (cluster.path(""), cluster.path("").display().to_string());
+    refused("postgres://postgres@127.0.0.1:1/postgres", &place, "127.0.0.1", "");
+    refused(&format!("postgres:///postgres?user=postgres&host={host}nowhere"), &place, "nowhere", "");
+    refused(&cluster.url_as("nobody_at_all"), &place, "role \"nobody_at_all\" does not exist", "");
+    refused(&cluster.url().replace("/postgres?", "/nothing?"), &place, "database \"nothing\" does not exist", "");
+    let wrong = format!("{}&password=wrong", cluster.url_as("tester"));
+    refused(&wrong, &place, "password authentication failed for user \"tester\"", "");
+}
+
+#[test]
+fn a_role_without_rights_is_told_which_it_needs() {
+    for version in versions() {
+        let cluster = Cluster::new(version, &[]);
+        let place = cluster.path("");
+        cluster.psql("CREATE ROLE tester LOGIN");
+        refused(&cluster.url_as("tester"), &place, "the server does not tell this role", "pg_read_all_settings");
+        cluster.psql("GRANT pg_read_all_settings TO tester");
+        refused(&cluster.url_as("tester"), &place, "could not create a replication slot", "REPLICATION");
+        cluster.psql("ALTER ROLE tester REPLICATION");
+        let start = if version.major >= 15 { "pg_backup_start" } else { "pg_start_backup" };
+        refused(&cluster.url_as("tester"), &place, &format!("permission denied for function {start}"), "");
+        cluster.assert_nothing_is_left();
+        let rights = match version.major {
+            15.. => "pg_backup_start(text, boolean), pg_backup_stop(boolean)",
+            _ => "pg_start_backup(text, boolean, boolean), pg_stop_backup(boolean, boolean)",
+        };
+        cluster.psql(&format!("GRANT EXECUTE ON FUNCTION {rights} TO tester"));
+        let to = cluster.path("repository");
+        fullbore(args!["backup", cluster.url_as("tester"), "--to", to, "--quiet"]).ends_with(0);
+        let restored = Cluster::restored(version, &to);
+        restored.assert_verifies();
+        restored.start();
+        restored.assert_has_content();
+    }
+}
+
+#[test]
+fn a_server_without_slots_is_told_to_have_some() {
+    let Some(version) = debian() else { return };
+    let cluster = Cluster::new(version, &["max_replication_slots = 0"]);
+    refused(&cluster.url(), &cluster.path(""), "could not create a replication slot", "max_replication_slots");
+}
+
+#[test]
+fn a_user_who_cannot_read_the_files_is_told_who_can() {
+    let Some(version) = debian() else { return };
+    if !or_skip(is_root(), "only root can become somebody else") {
+        return;
+    }
+    let cluster = Cluster::new(version, &[]);
+    let program = cluster.path("fullbore");
+    fs::copy(FULLBORE, &program).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"]).arg(program);
+    let ran: Ran = command.args(["backup", &cluster.url(), "--to", "null:"]).output().unwrap().into();
+    let ran = ran.ends_with(1).has_one_error("cannot read the data directory");
+    assert!(ran.err.contains("run fullbore on the server's host, as a user who may read"), "{}", ran.err);
+    cluster.assert_nothing_is_left();
+}
+
+#[test]
+fn files_of_another_cluster_are_not_taken_for_those_of_the_server() {
+    let [.., one, other] = versions() else { return };
+    let (cluster, other) = (Cluster::new(one, &[]), Cluster::stopped(other, &[]));
+    let (away, data) = (cluster.path("away"), cluster.data());
+    fs::rename(&data, &away).unwrap();
+    std::os::unix::fs::symlink(other.data(), &data).unwrap();
+    let ran = cluster.backup("repository", &[]);
+    fs::remove_file(&data).unwrap();
+    fs::rename(&away, &data).unwrap();
+    ran.ends_with(1).has_one_error("those of another");
+    cluster.assert_nothing_is_left();
+}
+
+#[test]
+fn a_cluster_and_other_paths_are_not_one_backup() {
+    let ran = fullbore(args!["backup", "postgres://localhost/postgres", "/etc", "--to", "null:"]);
+    ran.ends_with(2).has_one_error("cannot back up a cluster beside other paths");
+}

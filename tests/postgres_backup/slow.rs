@@ -1,0 +1,98 @@
+//! Backups that are in the middle for as long as a test wants.
+//!
+//! To standard output, nothing more is read from the cluster than fits the memory until somebody reads on: what is later in
+//! the archive was listed by then, but not opened. Into a repository, a slow codec makes the time.
+
+use crate::{
+    args,
+    cluster::Cluster,
+    runs::{Ran, names, shell, started},
+    servers::wait_until,
+};
+use std::{
+    ffi::OsString,
+    fs,
+    io::{Read, Write},
+    path::Path,
+    process::{Child, Stdio},
+};
+
+/// The file of `large` is behind those of two other databases, and so much memory holds neither of them.
+const LITTLE: [&str; 9] =
+    ["--compress", "none", "--workers", "1", "--readers", "1", "--memory", "1M", "--frame-size=64K"];
+
+/// A backup to standard output.
+pub(crate) struct Slow {
+    child: Child,
+    read: Vec<u8>,
+}
+
+impl Slow {
+    /// It began: the server knows, and the first bytes of the archive are there.
+    pub(crate) fn of(source: impl IntoIterator<Item = OsString>) -> Self {
+        let flags = ["--to", "-"].iter().chain(&LITTLE).map(Into::into);
+        let mut child = started(args!["backup"].into_iter().chain(source).chain(flags));
+        let mut read = vec![0; 4096];
+        if child.stdout.as_mut().unwrap().read_exact(&mut read).is_err() {
+            panic!("it ended: {}", Ran::from(child.wait_with_output().unwrap()).err);
+        }
+        Self { child, read }
+    }
+
+    /// Of a cluster that runs.
+    pub(crate) fn of_running(cluster: &Cluster) -> Self {
+        Self::of(args![cluster.url()])
+    }
+
+    /// Read on until it ends; give what it said, and the archive.
+    pub(crate) fn end(mut self) -> (Ran, Vec<u8>) {
+        let output = self.child.wait_with_output().unwrap();
+        self.read.extend(&output.stdout);
+        let ran = Ran::from(std::process::Output { stdout: Vec::new(), ..output });
+        (ran, self.read)
+    }
+
+    /// The same, restored by tar as a cluster that is not started.
+    #[track_caller]
+    pub(crate) fn end_well(self, cluster: &Cluster) -> Cluster {
+        let (ran, archive) = self.end();
+        ran.ends_with(0);
+        let restored = Cluster::empty(&cluster.version);
+        untar(&archive, &restored.data());
+        restored
+    }
+
+    pub(crate) fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+/// As the operator without this program does it.
+#[track_caller]
+pub(crate) fn untar(archive: &[u8], to: &Path) {
+    fs::create_dir(to).unwrap();
+    let mut tar = std::process::Command::new("tar");
+    let mut tar = tar.args(["-xi", "-C"]).arg(to).stdin(Stdio::piped()).spawn().unwrap();
+    tar.stdin.take().unwrap().write_all(archive).unwrap();
+    assert!(tar.wait().unwrap().success());
+}
+
+/// A backup into a repository that has begun to write, and goes on for long.
+pub(crate) fn started_into(repository: &Path, source: impl IntoIterator<Item = OsString>) -> Child {
+    let flags = args!["--to", repository, "--workers", "1", "--compress", "zstd:19", "--memory", "16M"];
+    let child = started(args!["backup"].into_iter().chain(source).chain(flags));
+    wait_until("something is written", || {
+        shell("find \"$1\"/backups -type f -size +0", args![repository]).out.contains("/s01-")
+    });
+    child
+}
+
+/// Nothing in the repository is listed.
+#[track_caller]
+pub(crate) fn assert_nothing_is_listed(repository: &Path) {
+    let said = crate::runs::fullbore(args!["list", repository, "--json"]);
+    assert_eq!(said.out, "", "{}", said.err);
+    let roots = names(&repository.join("backups"));
+    assert!(roots.iter().all(|id| !repository.join("backups").join(id).join("root.json").exists()), "{roots:?}");
+}

@@ -1,0 +1,89 @@
+//! Backups taken from a standby.
+
+use crate::{
+    args,
+    cluster::{Cluster, debian, versions},
+    runs::{Ran, fullbore},
+    servers::wait_until,
+    slow::{Slow, assert_nothing_is_listed, started_into},
+};
+use std::fs;
+
+/// A standby of the primary, made from a backup, up to date.
+fn standby_of(primary: &Cluster) -> Cluster {
+    primary.backup("for_standby", &["--quiet"]).ends_with(0);
+    let standby = Cluster::restored(&primary.version, &primary.path("for_standby"));
+    fs::write(standby.data().join("standby.signal"), "").unwrap();
+    standby.configure(&[&format!("primary_conninfo = 'host={} user=postgres'", primary.path("").display())]);
+    standby.start();
+    catch_up(primary, &standby);
+    standby
+}
+
+fn catch_up(primary: &Cluster, standby: &Cluster) {
+    let at = primary.psql("SELECT pg_current_wal_lsn()");
+    let there = format!("SELECT pg_last_wal_replay_lsn() >= '{at}'");
+    wait_until("the standby catches up", || standby.psql(&there) == "t");
+}
+
+#[test]
+fn a_backup_of_a_standby_restores_and_starts_as_a_primary() {
+    for version in versions() {
+        let primary = Cluster::new(version, &["wal_keep_size = 64MB"]);
+        let standby = standby_of(&primary);
+        primary.psql_each(&["CREATE TABLE after AS SELECT n FROM generate_series(1, 5000) n", "CHECKPOINT"]);
+        catch_up(&primary, &standby);
+        let slow = Slow::of_running(&standby);
+        primary.psql_each(&["INSERT INTO after SELECT n FROM generate_series(5001, 9000) n", "VACUUM FULL small"]);
+        catch_up(&primary, &standby);
+        let restored = slow.end_well(&standby);
+        restored.configure(&["primary_conninfo = ''"]);
+        restored.assert_verifies();
+        assert!(!restored.data().join("standby.signal").exists());
+        restored.start();
+        restored.assert_has_content();
+        assert_eq!(restored.psql("SELECT pg_is_in_recovery()"), "f");
+        let rows: u32 = restored.psql("SELECT count(*) FROM after").parse().unwrap();
+        assert!(rows == 5000 || rows == 9000, "{rows}");
+        standby.backup("repository", &["--quiet"]).ends_with(0);
+        let root = fullbore(args!["show", standby.path("repository"), "--json"]).json().remove(0);
+        assert_eq!(root["postgres"]["standby"], true);
+    }
+}
+
+#[test]
+fn a_promotion_voids_the_backup() {
+    let Some(version) = debian() else { return };
+    let primary = Cluster::new(version, &["wal_keep_size = 64MB"]);
+    let standby = standby_of(&primary);
+    let slow = Slow::of_running(&standby);
+    let child = started_into(&standby.path("repository"), args![standby.url()]);
+    standby.psql("SELECT pg_promote()");
+    slow.end().0.ends_with(1).has_one_error("the standby was promoted");
+    Ran::from(child.wait_with_output().unwrap()).ends_with(1).has_one_error("the standby was promoted");
+    assert_nothing_is_listed(&standby.path("repository"));
+    standby.assert_nothing_is_left();
+    standby.backup("repository", &["--quiet"]).ends_with(0);
+    let restored = Cluster::restored(version, &standby.path("repository"));
+    restored.configure(&["primary_conninfo = ''"]);
+    restored.assert_verifies();
+    restored.start();
+    restored.assert_has_content();
+}
+
+#[test]
+fn a_backup_of_timeline_2_has_the_history_and_is_followed_by_a_standby() {
+    let Some(version) = debian() else { return };
+    let primary = Cluster::new(version, &["wal_keep_size = 64MB"]);
+    let promoted = standby_of(&primary);
+    primary.stop("fast");
+    promoted.psql("SELECT pg_promote()");
+    let next = standby_of(&promoted);
+    assert!(next.data().join("pg_wal/00000002.history").exists());
+    next.assert_has_content();
+    next.backup("repository", &["--quiet"]).ends_with(0);
+    let restored = Cluster::restored(version, &next.path("repository"));
+    restored.configure(&["primary_conninfo = ''"]);
+    restored.start();
+    restored.assert_has_content();
+}

@@ -1,0 +1,99 @@
+//! Backups whose WAL is in the server's archive, or nobody knows where.
+
+use crate::{
+    args,
+    cluster::{Cluster, debian, versions},
+    runs::{fullbore, names},
+    slow::Slow,
+};
+use fullbore::postgres::{
+    archive,
+    conninfo::{Environment, Params},
+    session::Session,
+};
+use std::{fs, time::Duration};
+
+/// Segments of WAL that a backup of the cluster holds.
+fn wal_in(restored: &Cluster) -> Vec<String> {
+    names(&restored.data().join("pg_wal")).into_iter().filter(|name| name.len() == 24).collect()
+}
+
+#[test]
+fn wal_that_is_archived_is_not_stored_and_restored_by_restore_command() {
+    for version in versions() {
+        let archive = "archive_command = 'cp %p ../archive/%f'";
+        let cluster = Cluster::stopped(version, &["archive_mode = on", archive]);
+        let archive = cluster.make_dir("archive");
+        cluster.start();
+        cluster.psql("CREATE TABLE before AS SELECT 7 AS n");
+        let ran = cluster.backup("repository", &["--wal", "archived"]).ends_with(0);
+        assert!(ran.err.contains("its WAL is in the archive"), "{}", ran.err);
+        let root = fullbore(args!["show", cluster.path("repository"), "--json"]).json().remove(0);
+        for segment in root["postgres"]["wal_segments"].as_array().unwrap() {
+            assert!(archive.join(segment.as_str().unwrap()).exists(), "{segment} is not in the archive");
+        }
+        let restored = Cluster::restored(version, &cluster.path("repository"));
+        assert_eq!(wal_in(&restored), [""; 0]);
+        assert!(!restored.starts(), "it has no WAL");
+        let restored = Cluster::restored(version, &cluster.path("repository"));
+        restored.configure(&["archive_mode = off", &format!("restore_command = 'cp {}/%f %p'", archive.display())]);
+        fs::write(restored.data().join("recovery.signal"), "").unwrap();
+        restored.start();
+        restored.assert_has_content();
+        assert_eq!(restored.psql("SELECT n FROM before"), "7");
+    }
+}
+
+#[test]
+fn without_an_archive_wal_cannot_be_left_to_it() {
+    let Some(version) = debian() else { return };
+    let cluster = Cluster::new(version, &[]);
+    let ran =
+        cluster.backup("repository", &["--wal", "archived"]).ends_with(1).has_one_error("archive_mode is \"off\"");
+    assert!(ran.err.contains("hint:"), "{}", ran.err);
+    assert!(!cluster.path("repository").exists());
+    cluster.assert_nothing_is_left();
+}
+
+#[test]
+fn an_archive_that_takes_nothing_is_an_error_that_names_the_segment() {
+    let Some(version) = debian() else { return };
+    let cluster = Cluster::new(version, &["archive_mode = on", "archive_command = 'false'"]);
+    let environment = Environment { variables: Default::default(), user: None, socket_directories: vec![] };
+    let mut session = Session::connect(&Params::new(&cluster.url(), &environment).unwrap()).unwrap();
+    let facts = session.facts().unwrap();
+    let error = archive::prove(&mut session, &facts, Duration::from_secs(3)).unwrap_err();
+    assert!(error.what.contains("in the archive within 3 s"), "{error:?}");
+    assert!(error.line().contains("; it fails at 0000"), "{}", error.line());
+}
+
+#[test]
+fn an_archive_that_works_again_is_waited_for() {
+    let Some(version) = debian() else { return };
+    let command = "archive_command = 'test -e ../works && cp %p ../archive/%f'";
+    let cluster = Cluster::stopped(version, &["archive_mode = on", command]);
+    let archive = cluster.make_dir("archive");
+    fs::write(cluster.path("works"), "").unwrap();
+    cluster.start();
+    let slow = Slow::of(args![cluster.url(), "--wal", "archived"]);
+    fs::remove_file(cluster.path("works")).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_secs(2));
+            fs::write(cluster.path("works"), "").unwrap();
+        });
+        slow.end().0.ends_with(0);
+    });
+    assert!(!names(&archive).is_empty());
+}
+
+#[test]
+fn wal_that_nobody_looked_for_is_warned_of() {
+    let Some(version) = debian() else { return };
+    let cluster = Cluster::new(version, &[]);
+    let ran = cluster.backup("repository", &["--wal", "none"]).ends_with(0);
+    assert!(ran.err.contains("WARNING: its WAL is not included"), "{}", ran.err);
+    let restored = Cluster::restored(version, &cluster.path("repository"));
+    assert_eq!(wal_in(&restored), [""; 0]);
+    assert!(!restored.starts());
+}
