@@ -208,6 +208,16 @@ impl Session {
         }
     }
 
+    /// The server also ends a session whose slot holds more WAL than `max_slot_wal_keep_size`, and says so in its log alone.
+    fn after_loss(&self) -> &'static str {
+        match self.slot {
+            Some(_) => {
+                "run it again; if the server's log says that the slot was invalidated, raise max_slot_wal_keep_size"
+            }
+            None => "run it again",
+        }
+    }
+
     /// The one row of an answer.
     fn row(&mut self, what: &str, sql: &str, params: &[(&(dyn ToSql + Sync), Type)]) -> Result<Row> {
         let mut rows = self.rows(what, sql, params)?;
@@ -217,10 +227,10 @@ impl Session {
     fn rows(&mut self, what: &str, sql: &str, params: &[(&(dyn ToSql + Sync), Type)]) -> Result<Vec<Row>> {
         match self.client.query_typed(sql, params) {
             Ok(rows) => Ok(rows),
-            Err(error) if self.client.is_closed() => {
+            Err(error) if self.client.is_closed() || reach::is_fatal(&error) => {
                 Err(void(&format!("the session with the server at {} was lost", self.place))
                     .detail(reach::reason(&error))
-                    .hint("run it again"))
+                    .hint(self.after_loss()))
             }
             Err(error) => Err(reach::failed(what, &error)),
         }

@@ -7,6 +7,7 @@ use crate::{
 };
 use fullbore::{
     format::{
+        digest::Piece,
         entry::{Entry, Kind},
         page::State,
     },
@@ -106,7 +107,7 @@ impl Looked {
         let kind = Kind::File { size: offset + content.len() as u64, map: None };
         let large = Large::new(Entry { path: file.into(), kind, ..Entry::default() }, 1 << 30, 1);
         let what = What::Piece { file: large.clone(), offset, last: false };
-        let part = Part { what, inner: 0, len: content.len() as u32, piece: Default::default(), crcs: vec![] };
+        let part = Part { what, inner: 0, len: content.len() as u32, piece: Piece::None, crcs: vec![] };
         Pages(self.check.clone()).apply(Frame::new(Buf::from(content.to_vec()), vec![part], true)).unwrap();
         let bad = large.bad_pages.lock().unwrap().clone();
         assert!(matches!(State::bad_pages(bad.clone()), State::BadPages(_)));

@@ -9,7 +9,10 @@ use crate::{
         tls,
     },
 };
-use postgres::{Client, Config, NoTls, config, error::SqlState};
+use postgres::{
+    Client, Config, NoTls, config,
+    error::{Severity, SqlState},
+};
 use std::{io, iter, sync::mpsc, thread, time::Duration};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
@@ -217,6 +220,12 @@ pub(super) fn failed(what: &str, error: &postgres::Error) -> Error {
         Some(hint) => failed.hint(hint.trim_end_matches('.').to_owned()),
         None => failed,
     }
+}
+
+/// Has the server ended the session with it? The connection shows that only a moment later.
+pub(super) fn is_fatal(error: &postgres::Error) -> bool {
+    let severity = error.as_db_error().and_then(postgres::error::DbError::parsed_severity);
+    matches!(severity, Some(Severity::Fatal | Severity::Panic))
 }
 
 fn kind(error: &postgres::Error) -> Kind {
