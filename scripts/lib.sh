@@ -40,6 +40,25 @@ need() {
     as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $missing >&2
 }
 
+# Debian's PostgreSQL, without the server that the package would start.
+need_postgres() {
+    if [ ! -e /usr/share/postgresql-common ] && [ ! -e /etc/postgresql-common ]; then
+        missing="no PostgreSQL server, but make /etc/postgresql-common"
+        as_root mkdir -p /etc/postgresql-common/createcluster.d
+        echo 'create_main_cluster = false' | as_root tee /etc/postgresql-common/createcluster.d/fullbore.conf >/dev/null
+    fi
+    need postgresql util-linux
+}
+
+# Run as the user that servers run as: they refuse root.
+as_postgres() {
+    if [ "$(id -u)" = 0 ]; then
+        (cd / && setpriv --reuid=postgres --regid=postgres --clear-groups "$@")
+    else
+        "$@"
+    fi
+}
+
 # Is version $1 at least version $2?
 at_least() { [ "$(printf '%s\n%s\n' "$2" "$1" | sort -V | head -n 1)" = "$2" ]; }
 
