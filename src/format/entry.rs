@@ -170,8 +170,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn order_is_the_order_of_components(a in "[a-c./]{0,8}", b in "[a-c./]{0,8}") {
-            prop_assume!(is_safe(a.as_bytes()) && is_safe(b.as_bytes()));
+        fn order_is_the_order_of_components(a in "([a-c][a-c.]{0,2}(/[a-c][a-c.]{0,2}){0,3})?", b in "([a-c][a-c.]{0,2}(/[a-c][a-c.]{0,2}){0,3})?") {
+            prop_assert!(is_safe(a.as_bytes()) && is_safe(b.as_bytes()));
             let parts = |s: &str| s.split('/').map(str::to_owned).filter(|p| !p.is_empty()).collect::<Vec<_>>();
             prop_assert_eq!(order(a.as_bytes(), b.as_bytes()), parts(&a).cmp(&parts(&b)));
         }
