@@ -2,7 +2,7 @@
 
 use crate::{
     args,
-    cluster::{Cluster, debian, versions},
+    cluster::{Cluster, debian, some_versions},
     runs::{fullbore, write},
 };
 use fullbore::{
@@ -29,11 +29,10 @@ fn flip(file: &Path, page: u64) {
 
 #[test]
 fn wrong_pages_are_named_with_their_file_and_everything_else_is_right() {
-    for version in versions() {
+    for version in some_versions() {
         let cluster = Cluster::new(version, &[]);
         let (large, small) = (cluster.file_of("large"), cluster.file_of("small"));
         cluster.stop("fast");
-        let before = crate::runs::shape(&cluster.data());
         [3, 200, 1000].iter().for_each(|page| flip(&cluster.data().join(&large), *page));
         flip(&cluster.data().join(&small), 1);
         cluster.start();
@@ -50,14 +49,12 @@ fn wrong_pages_are_named_with_their_file_and_everything_else_is_right() {
         let entry = entries.lines().find(|line| line.contains(&format!("{large} "))).unwrap();
         assert!(entry.ends_with("(wrong page checksums: 3)"), "{entry}");
         let restored = Cluster::restored(version, &repository);
-        let after = crate::runs::shape(&restored.data());
-        for (path, node) in before.iter().filter(|(path, _)| path.starts_with(b"base/")) {
-            let name = String::from_utf8_lossy(path);
-            let broken = [&*large, &*small].contains(&&*name);
-            if node.kind == "file" && !name.contains("pg_internal.init") {
-                assert_eq!(after[path].digest == node.digest, !broken, "{name}");
-            }
-        }
+        // What is wrong is stored as it is.
+        crate::runs::shell(
+            "diff -r -x 'pg_internal.init*' \"$1/base\" \"$2/base\"",
+            args![cluster.data(), restored.data()],
+        )
+        .ends_with(0);
         restored.start();
         assert_eq!(restored.psql("SELECT count(*) FROM pg_class WHERE relname IN ('large', 'small')"), "2");
     }

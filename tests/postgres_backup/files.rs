@@ -2,7 +2,7 @@
 
 use crate::{
     args,
-    cluster::{Cluster, debian, versions},
+    cluster::{Cluster, debian, some_versions},
     runs::{fullbore, names, shell},
     servers::own,
 };
@@ -10,7 +10,7 @@ use std::fs;
 
 #[test]
 fn of_unlogged_tables_only_the_init_forks_are_kept() {
-    for version in versions() {
+    for version in some_versions() {
         let cluster = Cluster::new(version, &[]);
         cluster.psql("CREATE UNLOGGED TABLE unlogged (n int PRIMARY KEY)");
         cluster.psql("INSERT INTO unlogged SELECT generate_series(1, 5000)");
@@ -30,7 +30,7 @@ fn of_unlogged_tables_only_the_init_forks_are_kept() {
 
 #[test]
 fn what_only_the_running_server_needs_stays_behind() {
-    for version in versions() {
+    for version in some_versions() {
         let cluster = Cluster::new(version, &[]);
         let mut session = cluster.client();
         session.batch_execute("CREATE TEMP TABLE gone AS SELECT generate_series(1, 5000)").unwrap();
@@ -64,7 +64,7 @@ fn what_only_the_running_server_needs_stays_behind() {
 
 #[test]
 fn a_pg_wal_that_is_a_link_is_stored_as_a_directory() {
-    for version in versions() {
+    for version in some_versions() {
         let cluster = Cluster::stopped(version, &[]);
         let (inside, outside) = (cluster.data().join("pg_wal"), cluster.path("wal"));
         fs::rename(&inside, &outside).unwrap();
@@ -81,7 +81,7 @@ fn a_pg_wal_that_is_a_link_is_stored_as_a_directory() {
 
 #[test]
 fn the_wal_in_a_backup_is_what_recovery_needs_and_is_not_archived_again() {
-    for version in versions() {
+    for version in some_versions() {
         let cluster = Cluster::new(version, &[]);
         cluster.psql_each(&["CREATE TABLE x (n int)", "SELECT pg_switch_wal()", "CHECKPOINT"]);
         cluster.backup("repository", &["--quiet"]).ends_with(0);
@@ -112,4 +112,20 @@ fn owners_and_modes_are_those_of_the_data_directory() {
     let found = shell(odd, args![restored.data()]);
     assert_eq!(found.out.lines().count(), 1, "{}", found.out);
     assert!(found.out.ends_with(" 700\n"), "{}", found.out);
+}
+
+#[test]
+fn small_wal_segments_and_group_access_are_kept() {
+    let Some(version) = debian() else { return };
+    let server = version.start(&["--wal-segsize=1", "--allow-group-access"], &[]);
+    server.psql("CREATE TABLE x AS SELECT n FROM generate_series(1, 50000) n");
+    let repository = server.dir().join("repository");
+    fullbore(args!["backup", server.url(), "--to", repository, "--quiet"]).ends_with(0);
+    let restored = Cluster::restored(version, &repository);
+    let wal = fs::metadata(restored.data().join("pg_wal")).unwrap();
+    assert_eq!(std::os::unix::fs::PermissionsExt::mode(&wal.permissions()) & 0o777, 0o750);
+    restored.assert_verifies();
+    restored.configure(&["listen_addresses = ''", "port = 5432"]);
+    restored.start();
+    assert_eq!(restored.psql("SELECT count(*) FROM x; SHOW wal_segment_size"), "50000\n1MB");
 }

@@ -2,8 +2,8 @@
 
 use crate::{
     args,
-    cluster::{Cluster, debian, place, versions},
-    runs::{Ran, fullbore, names},
+    cluster::{Cluster, debian, some_versions},
+    runs::{Ran, fullbore, names, temp},
     slow::{Slow, assert_nothing_is_listed, started_into},
 };
 
@@ -11,7 +11,7 @@ const TERMINATE: &str = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity 
 
 #[test]
 fn a_backup_whose_session_is_terminated_fails_and_leaves_no_trace() {
-    for version in versions() {
+    for version in some_versions() {
         let cluster = Cluster::new(version, &[]);
         let slow = Slow::of_running(&cluster);
         assert_eq!(cluster.psql("SELECT count(*) FROM pg_replication_slots WHERE temporary AND active"), "1");
@@ -26,7 +26,7 @@ fn a_backup_whose_session_is_terminated_fails_and_leaves_no_trace() {
 #[test]
 fn a_terminated_session_ends_a_backup_into_a_repository_at_once() {
     let Some(version) = debian() else { return };
-    let (cluster, place) = (Cluster::new(version, &[]), place());
+    let (cluster, place) = (Cluster::new(version, &[]), temp());
     let child = started_into(place.path(), args![cluster.url()]);
     let began = std::time::Instant::now();
     assert_eq!(cluster.psql(TERMINATE), "t");
@@ -40,7 +40,7 @@ fn a_terminated_session_ends_a_backup_into_a_repository_at_once() {
 fn a_server_that_is_stopped_ends_the_backup() {
     let Some(version) = debian() else { return };
     for mode in ["immediate", "fast"] {
-        let (cluster, place) = (Cluster::new(version, &[]), place());
+        let (cluster, place) = (Cluster::new(version, &[]), temp());
         let child = started_into(place.path(), args![cluster.url()]);
         cluster.stop(mode);
         Ran::from(child.wait_with_output().unwrap()).ends_with(1).has_one_error("the backup is void");

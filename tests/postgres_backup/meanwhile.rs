@@ -92,3 +92,36 @@ fn a_tablespace_that_is_dropped_meanwhile_is_no_error() {
     restored.start();
     assert_eq!(restored.psql("SELECT count(*) FROM pg_tablespace"), "2");
 }
+
+#[test]
+fn a_database_that_is_dropped_meanwhile_is_gone() {
+    let Some(version) = debian() else { return };
+    let cluster = Cluster::new(version, &[]);
+    cluster.psql("CREATE DATABASE dropped");
+    let slow = Slow::of_running(&cluster);
+    cluster.psql("DROP DATABASE dropped");
+    let restored = slow.end_well(&cluster);
+    restored.assert_verifies();
+    restored.start();
+    assert_eq!(restored.psql("SELECT count(*) FROM pg_database"), "3");
+    restored.assert_has_content();
+}
+
+#[test]
+fn two_backups_at_the_same_time_do_not_disturb_each_other() {
+    let Some(version) = debian() else { return };
+    let cluster = Cluster::new(version, &[]);
+    let slow = Slow::of_running(&cluster);
+    cluster.psql("CREATE TABLE between AS SELECT 1 AS n");
+    cluster.backup("repository", &["--quiet"]).ends_with(0);
+    cluster.psql("CREATE TABLE after AS SELECT 1 AS n");
+    let (first, second) = (slow.end_well(&cluster), Cluster::restored(version, &cluster.path("repository")));
+    let tables = "SELECT string_agg(relname, ' ' ORDER BY 1) FROM pg_class WHERE relname IN ('between', 'after')";
+    for (restored, wanted) in [(first, "after between"), (second, "between")] {
+        restored.assert_verifies();
+        restored.start();
+        restored.assert_has_content();
+        assert_eq!(restored.psql(tables), wanted);
+    }
+    cluster.assert_nothing_is_left();
+}

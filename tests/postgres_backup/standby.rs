@@ -7,14 +7,13 @@ use crate::{
     servers::wait_until,
     slow::{Slow, assert_nothing_is_listed, started_into},
 };
-use std::fs;
 
 /// A standby of the primary, made from a backup, up to date.
 fn standby_of(primary: &Cluster) -> Cluster {
     primary.backup("for_standby", &["--quiet"]).ends_with(0);
-    let standby = Cluster::restored(&primary.version, &primary.path("for_standby"));
-    fs::write(standby.data().join("standby.signal"), "").unwrap();
-    standby.configure(&[&format!("primary_conninfo = 'host={} user=postgres'", primary.path("").display())]);
+    let connect = format!("primary_conninfo=host={} user=postgres", primary.path("").display());
+    let flags = ["--recovery", "standby", "--set", &connect];
+    let standby = Cluster::restored_with(&primary.version, &primary.path("for_standby"), &flags);
     standby.start();
     catch_up(primary, &standby);
     standby
@@ -37,7 +36,6 @@ fn a_backup_of_a_standby_restores_and_starts_as_a_primary() {
         primary.psql_each(&["INSERT INTO after SELECT n FROM generate_series(5001, 9000) n", "VACUUM FULL small"]);
         catch_up(&primary, &standby);
         let restored = slow.end_well(&standby);
-        restored.configure(&["primary_conninfo = ''"]);
         restored.assert_verifies();
         assert!(!restored.data().join("standby.signal").exists());
         restored.start();
@@ -65,7 +63,6 @@ fn a_promotion_voids_the_backup() {
     standby.assert_nothing_is_left();
     standby.backup("repository", &["--quiet"]).ends_with(0);
     let restored = Cluster::restored(version, &standby.path("repository"));
-    restored.configure(&["primary_conninfo = ''"]);
     restored.assert_verifies();
     restored.start();
     restored.assert_has_content();
@@ -83,7 +80,6 @@ fn a_backup_of_timeline_2_has_the_history_and_is_followed_by_a_standby() {
     next.assert_has_content();
     next.backup("repository", &["--quiet"]).ends_with(0);
     let restored = Cluster::restored(version, &next.path("repository"));
-    restored.configure(&["primary_conninfo = ''"]);
     restored.start();
     restored.assert_has_content();
 }

@@ -2,8 +2,8 @@
 
 use crate::{
     args,
-    cluster::{Cluster, debian, place, versions},
-    runs::{FULLBORE, has, or_skip, shell},
+    cluster::{Cluster, debian, some_versions},
+    runs::{FULLBORE, has, or_skip, shell, temp},
     servers::own,
 };
 use std::{fs, path::Path};
@@ -45,7 +45,7 @@ fn assert_starts(cluster: &Cluster, line: &str, from: &Path) {
 
 #[test]
 fn zstd_and_tar_restore_a_cluster_that_starts() {
-    for version in versions() {
+    for version in some_versions() {
         let cluster = Cluster::new(version, &[]);
         cluster.backup("repository", &["--segment-size", "2M", "--quiet"]).ends_with(0);
         let line = "cd \"$1\"/backups/*/ && [ -e s01-000002.tar.zst ] && zstd -dc s*.tar.zst | tar -xi -C \"$2\"";
@@ -121,7 +121,7 @@ fn assert_plain_headers(tar: &[u8]) {
 #[test]
 fn a_backup_is_the_same_for_stock_tools_and_for_restore() {
     let Some(version) = debian() else { return };
-    let (cluster, place) = (Cluster::new(version, &[]), place());
+    let (cluster, place) = (Cluster::new(version, &[]), temp());
     cluster.backup("repository", &["--quiet"]).ends_with(0);
     let line = "cd \"$1\"/backups/*/ && mkdir \"$2\" && zstd -dc s*.tar.zst | tar -xi -C \"$2\"";
     shell(line, args![cluster.path("repository"), place.path().join("stock")]).ends_with(0);

@@ -35,9 +35,9 @@ fn wal_that_is_archived_is_not_stored_and_restored_by_restore_command() {
         let restored = Cluster::restored(version, &cluster.path("repository"));
         assert_eq!(wal_in(&restored), [""; 0]);
         assert!(!restored.starts(), "it has no WAL");
-        let restored = Cluster::restored(version, &cluster.path("repository"));
-        restored.configure(&["archive_mode = off", &format!("restore_command = 'cp {}/%f %p'", archive.display())]);
-        fs::write(restored.data().join("recovery.signal"), "").unwrap();
+        let fetch = format!("cp {}/%f %p", archive.display());
+        let flags = ["--recovery", "point", "--restore-command", &fetch, "--set", "archive_mode=off"];
+        let restored = Cluster::restored_with(version, &cluster.path("repository"), &flags);
         restored.start();
         restored.assert_has_content();
         assert_eq!(restored.psql("SELECT n FROM before"), "7");
