@@ -53,13 +53,7 @@ impl<T> Monitor<T> {
         result
     }
 
-    /// Change the state so that one sleeper has something to do, whichever it is.
-    fn change_for_one(&self, change: impl FnOnce(&mut T)) {
-        let mut state = self.lock();
-        change(&mut state.0);
-        self.wake(state, false);
-    }
-
+    /// Wake all who sleep, or one if the change gave something to do to any of them.
     fn wake(&self, state: MutexGuard<'_, (T, usize)>, all: bool) {
         let sleepers = state.1;
         drop(state);
@@ -71,36 +65,64 @@ impl<T> Monitor<T> {
     }
 }
 
-/// Items for any number of threads. It has no bound: who fills it knows how many there can be.
+/// Items for any number of threads, as many as come, or no more at once than there is room for.
 #[derive(Debug)]
 pub struct Queue<T>(Monitor<Items<T>>);
 
 #[derive(Debug)]
 struct Items<T> {
     items: VecDeque<T>,
+    room: usize,
     closed: bool,
 }
 
 impl<T> Default for Queue<T> {
     fn default() -> Self {
-        Self(Monitor::new(Items { items: VecDeque::new(), closed: false }))
+        Self::with_room(usize::MAX)
     }
 }
 
 impl<T> Queue<T> {
-    /// One more.
-    pub fn push(&self, item: T) {
-        self.0.change_for_one(|queue| queue.items.push_back(item));
+    /// A queue that `room` items may wait in, and that one thread fills.
+    pub fn with_room(room: usize) -> Self {
+        Self(Monitor::new(Items { items: VecDeque::new(), room, closed: false }))
+    }
+
+    /// One more, where there is room or there will be; false if the queue is closed, and so the item lost.
+    pub fn push(&self, item: T) -> bool {
+        let mut state = self.0.sleep(|queue| queue.items.len() >= queue.room && !queue.closed);
+        if state.0.closed {
+            return false;
+        }
+        state.0.items.push_back(item);
+        self.0.wake(state, false);
+        true
     }
 
     /// The next, once there is one; `None` when the queue is closed and empty.
     pub fn pop(&self) -> Option<T> {
-        self.0.sleep(|queue| queue.items.is_empty() && !queue.closed).0.items.pop_front()
+        let mut state = self.0.sleep(|queue| queue.items.is_empty() && !queue.closed);
+        let item = state.0.items.pop_front();
+        // Who fills it and found no room is woken when half is free, not for every item.
+        if state.0.items.len() == state.0.room / 2 {
+            self.0.wake(state, true);
+        }
+        item
     }
 
-    /// No more come.
+    /// No more come. Whoever waits for room is told that there is none.
     pub fn close(&self) {
         self.0.change(|queue| queue.closed = true);
+    }
+}
+
+/// One end of a queue; the queue is closed when it is dropped, by a panic too, so that nobody waits for the other end.
+#[derive(Debug)]
+pub struct End<T>(pub Arc<Queue<T>>);
+
+impl<T> Drop for End<T> {
+    fn drop(&mut self) {
+        self.0.close();
     }
 }
 
@@ -148,6 +170,29 @@ mod tests {
         queue.push(1);
         queue.close();
         assert_eq!([queue.pop(), queue.pop()], [Some(1), None]);
+    }
+
+    #[test]
+    fn no_more_wait_than_there_is_room_for() {
+        let queue = Arc::new(Queue::with_room(3));
+        let filler = End(queue.clone());
+        let thread = std::thread::spawn(move || (0..1000).for_each(|i| assert!(filler.0.push(i))));
+        for i in 0..1000 {
+            assert_eq!(queue.pop(), Some(i));
+            assert!(queue.0.lock().0.items.len() <= 3);
+        }
+        assert_eq!(queue.pop(), None);
+        thread.join().unwrap();
+    }
+
+    #[test]
+    fn who_waits_for_room_in_a_queue_that_nobody_empties_is_told() {
+        let queue = Arc::new(Queue::with_room(1));
+        let end = End(queue.clone());
+        let thread = std::thread::spawn(move || (0..).find(|i| !queue.push(*i)));
+        assert_eq!(end.0.pop(), Some(0));
+        drop(end);
+        assert!(thread.join().unwrap().is_some());
     }
 
     #[test]

@@ -1,11 +1,13 @@
 //! Workers that take jobs from one planner.
 
-use crate::error::{Error, Kind, Result};
-use crossbeam_channel::{Receiver, bounded};
+use crate::{
+    error::{Error, Kind, Result},
+    queue::{End, Queue},
+};
 use std::{
     num::NonZeroUsize,
     sync::{
-        Mutex,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     thread,
@@ -38,15 +40,14 @@ pub(super) fn work<J: Send, W>(
 ) -> Result<()> {
     let failure = Failure::default();
     thread::scope(|scope| {
-        let (sender, receiver) = bounded::<J>(2 * workers.get());
+        let jobs = End(Arc::new(Queue::with_room(2 * workers.get())));
         for _ in 0..workers.get() {
-            let receiver = receiver.clone();
-            scope.spawn(|| serve(receiver, &failure, make(), &each));
+            let jobs = End(jobs.0.clone());
+            scope.spawn(|| serve(jobs, &failure, make(), &each));
         }
-        drop(receiver);
-        let mut send = |job| match failure.failed.load(Relaxed) {
-            true => Err(stopped()),
-            false => sender.send(job).map_err(|_| stopped()),
+        let mut send = |job| match !failure.failed.load(Relaxed) && jobs.0.push(job) {
+            true => Ok(()),
+            false => Err(stopped()),
         };
         if let Err(error) = plan(&mut send) {
             failure.note(error);
@@ -60,8 +61,9 @@ fn stopped() -> Error {
     Error::new(Kind::Bug, "cannot go on after a failure")
 }
 
-fn serve<J, W>(jobs: Receiver<J>, failure: &Failure, mut with: W, each: &impl Fn(&mut W, J) -> Result<()>) {
-    for job in jobs {
+/// A worker that panics closes the queue: nobody may wait for room that it would have made.
+fn serve<J, W>(jobs: End<J>, failure: &Failure, mut with: W, each: &impl Fn(&mut W, J) -> Result<()>) {
+    while let Some(job) = jobs.0.pop() {
         if failure.failed.load(Relaxed) {
             continue;
         }

@@ -196,7 +196,7 @@ impl<I: Send + 'static, O: Send + 'static> Crew<I, O> {
             let Some(number) = timed(&self.gauge.blocked, || line.take()) else { return };
             let mut ticket = Ticket { line: line.clone(), number, result: None };
             match item {
-                Ok(item) => self.queue.push((item, ticket)),
+                Ok(item) => _ = self.queue.push((item, ticket)),
                 Err(error) => ticket.result = Some(Err(error)),
             }
         }

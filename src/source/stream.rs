@@ -3,11 +3,12 @@
 //! zstd, lz4 and gzip are told by their first bytes; anything else is passed on as it is. All frames of a stream are
 //! decoded, one after the other, and skippable ones passed over, so our own archives are streams too.
 
-use crossbeam_channel::{Receiver, Sender, bounded};
+use crate::queue::{End, Queue};
 use flate2::bufread::MultiGzDecoder;
 use lzzzz::lz4f::BufReadDecompressor;
 use std::{
     io::{self, BufRead, BufReader, Read},
+    sync::Arc,
     thread,
 };
 use zstd_safe::{DCtx, InBuffer, OutBuffer};
@@ -17,10 +18,12 @@ const CHUNK: usize = 256 << 10;
 /// Chunks that wait: 2 MiB, enough to even out what tar members of different sizes cost to write.
 const DEPTH: usize = 8;
 
+type Chunk = io::Result<Vec<u8>>;
+
 /// Decoded bytes, as they come.
 #[derive(Debug)]
 pub struct Plain {
-    chunks: Receiver<io::Result<Vec<u8>>>,
+    chunks: End<Chunk>,
     now: Vec<u8>,
     at: usize,
 }
@@ -29,26 +32,33 @@ pub struct Plain {
 ///
 /// Errors of the input come out where its bytes would: `InvalidData` or `UnexpectedEof` for damage.
 pub fn decode(input: impl Read + Send + 'static) -> Plain {
-    let (sender, chunks) = bounded(DEPTH);
-    thread::spawn(move || pump(input, &sender));
-    Plain { chunks, now: Vec::new(), at: 0 }
+    let chunks = Arc::new(Queue::with_room(DEPTH));
+    let filled = End(chunks.clone());
+    thread::spawn(move || pump(input, &filled.0));
+    Plain { chunks: End(chunks), now: Vec::new(), at: 0 }
 }
 
-fn pump(input: impl Read + Send + 'static, chunks: &Sender<io::Result<Vec<u8>>>) {
+fn pump(input: impl Read + Send + 'static, chunks: &Queue<Chunk>) {
     let mut plain = match decoder(input) {
         Ok(plain) => plain,
-        Err(error) => return drop(chunks.send(Err(error))),
+        Err(error) => {
+            chunks.push(Err(error));
+            return;
+        }
     };
     loop {
         let mut chunk = Vec::with_capacity(CHUNK);
         let read = (&mut plain).take(CHUNK as u64).read_to_end(&mut chunk);
         let ends = chunk.is_empty() || read.is_err();
         // What came before an error is good, and counts.
-        if !chunk.is_empty() && chunks.send(Ok(chunk)).is_err() {
+        if !chunk.is_empty() && !chunks.push(Ok(chunk)) {
             return;
         }
+        if let Err(error) = read {
+            chunks.push(Err(error));
+        }
         if ends {
-            return read.err().into_iter().for_each(|error| drop(chunks.send(Err(error))));
+            return;
         }
     }
 }
@@ -104,7 +114,7 @@ fn damaged(code: usize) -> io::Error {
 impl BufRead for Plain {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
         if self.at == self.now.len() {
-            (self.now, self.at) = (self.chunks.recv().unwrap_or_else(|_| Ok(Vec::new()))?, 0);
+            (self.now, self.at) = (self.chunks.0.pop().unwrap_or_else(|| Ok(Vec::new()))?, 0);
         }
         Ok(&self.now[self.at..])
     }
