@@ -388,7 +388,7 @@ def main():
             figures = [{**dataclasses.asdict(line), "met": line.met} for line in lines]
             with open(args.out, "w") as file:
                 json.dump({"cores": CORES, "pairs": args.pairs, "lines": figures, "errors": errors}, file, indent=1)
-    return 1 if errors or not all(line.met for line in lines) else 0
+    return 1 if errors or any(line.met is False for line in lines) else 0
 
 
 if __name__ == "__main__":

@@ -6,6 +6,9 @@ from statistics import median
 from measure import text_of
 
 
+MET = {True: "yes", False: "**no**", None: ""}
+
+
 @dataclass
 class Line:
     """One line of the table."""
@@ -23,8 +26,9 @@ class Line:
 
     @property
     def met(self):
+        """None without a target."""
         if self.target is None:
-            return True
+            return None
         return self.result <= self.target if self.sign == "<=" else self.result >= self.target
 
     def markdown(self):
@@ -32,7 +36,7 @@ class Line:
         target = "none" if self.target is None else f"{self.sign} {self.target:.4g}{self.unit}"
         commands = "<br>".join("`" + text_of(c).replace("|", "\\|") + "`" for c in self.commands)
         return (f"| {self.row} | {self.what} | {target} | {result} | "
-                f"{'yes' if self.met else '**no**'} | {self.a} | {self.b} | {commands} |")
+                f"{MET[self.met]} | {self.a} | {self.b} | {commands} |")
 
 
 HEADER = ("| row | measure | target | result | met | A | B | commands: A, B |\n"
