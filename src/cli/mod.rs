@@ -112,7 +112,18 @@ fn cluster(args: &BackupArgs) -> Result<Option<Request>> {
         (None, _) if args.offline => return Err(Error::new(Kind::Usage, "--offline takes exactly one PATH")),
         (None, paths) => return paths.iter().try_for_each(|path| not_running(path)).map(|()| None),
     };
+    if is_picky(args) {
+        let what = "cannot leave anything out of a cluster, or store it under other paths";
+        return Err(Error::new(Kind::Usage, what).hint("options such as --exclude are for trees"));
+    }
     Ok(Some(Request { server, fast: args.checkpoint == CheckpointArg::Fast, wal: args.wal.into() }))
+}
+
+/// Is there an option that speaks of some files and not of others?
+fn is_picky(args: &BackupArgs) -> bool {
+    let BackupArgs { exclude, exclude_from, exclude_if_present, .. } = args;
+    let lists = !exclude.is_empty() || !exclude_from.is_empty() || !exclude_if_present.is_empty();
+    lists || args.files_from.is_some() || args.exclude_caches || args.one_file_system || args.full_paths
 }
 
 fn params(text: &str) -> Result<Box<Params>> {
