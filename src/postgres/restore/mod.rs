@@ -80,8 +80,11 @@ impl Plan {
         let (recovery, notes) = recovery::plan(&options.recovery, cluster, known)?;
         // A server without `backup_label` would start from the wrong checkpoint, and nobody would notice (rule 9).
         let only_with = cluster.online.then(|| BACKUP_LABEL.to_vec());
-        // Signals of an earlier recovery are not meant for this one (rule 12).
-        let mut left_out: Vec<&[u8]> = vec![recovery::RECOVERY_SIGNAL, recovery::STANDBY_SIGNAL, POSTMASTER_PID];
+        let mut left_out: Vec<&[u8]> = vec![POSTMASTER_PID];
+        if cluster.online || options.recovery.is_chosen() {
+            // Signals of an earlier recovery are not meant for this one (rule 12).
+            left_out.extend([recovery::RECOVERY_SIGNAL, recovery::STANDBY_SIGNAL]);
+        } // A standby that was shut down goes on as one: it must not write on the timeline of its primary.
         left_out.extend(recovery.changes_settings().then_some(AUTO_CONF));
         // The server would make our links anew, from where the tablespaces were (rule 36).
         left_out.extend((!mounts.is_empty()).then_some(&b"tablespace_map"[..]));

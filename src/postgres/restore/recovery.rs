@@ -93,6 +93,13 @@ impl Recovery {
     }
 }
 
+impl Options {
+    /// Did the operator say how the server recovers?
+    pub(super) fn is_chosen(&self) -> bool {
+        self.mode.is_some() || self.target.is_some()
+    }
+}
+
 /// Settings, signal file, and notes on what will be missing.
 pub(super) fn plan(options: &Options, cluster: &Cluster, known: &Known<'_>) -> Result<(Recovery, Vec<String>)> {
     let mode = mode(options)?;
