@@ -32,6 +32,14 @@ const SETTINGS: [&str; 6] = [
     "log_min_messages = log",
 ];
 
+/// Two places on different devices: clusters are in the first, in memory if there is room, as everything that waits for a
+/// disk takes five times as long.
+static DEVICES: LazyLock<(PathBuf, PathBuf)> = LazyLock::new(|| {
+    let (memory, disk) = (PathBuf::from("/dev/shm"), std::env::temp_dir());
+    let room = rustix::fs::statvfs(&memory).map_or(0, |memory| memory.f_bavail * memory.f_frsize);
+    if room > 2 << 30 { (memory, disk) } else { (disk, memory) }
+});
+
 /// A cluster. Dropped, its server is stopped at once and its files are removed.
 pub(crate) struct Cluster {
     pub(crate) version: Version,
@@ -57,7 +65,7 @@ impl Cluster {
 
     /// Nothing yet: the directory of a cluster to be.
     pub(crate) fn empty(version: &Version) -> Self {
-        let dir = tempfile::Builder::new().prefix("fullbore-pg").tempdir().unwrap();
+        let dir = tempfile::Builder::new().prefix("fullbore-pg").tempdir_in(&DEVICES.0).unwrap();
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
         own(dir.path());
         Self { version: version.clone(), dir }
@@ -238,6 +246,13 @@ fn template(version: &Version) -> PathBuf {
     shell("cp -a \"$1\" \"$2\" && mv \"$2\" \"$3\"", args![cluster.data(), half.path().join("data"), made])
         .ends_with(0);
     made
+}
+
+/// A directory on another device than that of the clusters, that their servers may write to.
+pub(crate) fn elsewhere() -> TempDir {
+    let dir = tempfile::tempdir_in(&DEVICES.1).unwrap();
+    own(dir.path());
+    dir
 }
 
 /// The versions that are installed, the oldest that is known first.

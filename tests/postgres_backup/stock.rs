@@ -2,7 +2,7 @@
 
 use crate::{
     args,
-    cluster::{Cluster, debian, some_versions},
+    cluster::{Cluster, debian, elsewhere, some_versions},
     runs::{FULLBORE, has, or_skip, shell, temp},
     servers::own,
 };
@@ -56,9 +56,8 @@ fn zstd_and_tar_restore_a_cluster_that_starts() {
 #[test]
 fn zstd_and_tar_restore_tablespaces_on_this_and_another_device() {
     let Some(version) = debian() else { return };
-    let (cluster, other) = (Cluster::new(version, &[]), tempfile::tempdir_in("/dev/shm").unwrap());
+    let (cluster, other) = (Cluster::new(version, &[]), elsewhere());
     let here = cluster.make_dir("here");
-    own(other.path());
     for (name, at, n) in [("here", &*here, "500"), ("there", other.path(), "7")] {
         cluster.psql(&format!("CREATE TABLESPACE {name} LOCATION '{}'", at.display()));
         let table = if name == "here" { "elsewhere" } else { "far" };

@@ -2,9 +2,8 @@
 
 use crate::{
     args,
-    cluster::{Cluster, debian, some_versions, versions},
+    cluster::{Cluster, debian, elsewhere, some_versions, versions},
     runs::{fullbore, or_skip},
-    servers::own,
 };
 use serde_json::Value;
 use std::{collections::BTreeSet, fs::metadata, os::unix::fs::MetadataExt, path::Path};
@@ -25,8 +24,7 @@ fn tablespace(cluster: &Cluster, name: &str, at: &Path) -> u32 {
 #[test]
 fn a_tablespace_on_this_device_shares_the_stream_and_on_another_it_has_its_own() {
     for version in some_versions() {
-        let (cluster, other) = (Cluster::new(version, &[]), tempfile::tempdir_in("/dev/shm").unwrap());
-        own(other.path());
+        let (cluster, other) = (Cluster::new(version, &[]), elsewhere());
         let here = tablespace(&cluster, "here", &cluster.make_dir("here"));
         cluster.backup("one", &["--quiet"]).ends_with(0);
         assert_eq!(streams(&cluster.path("one")), [1]);
