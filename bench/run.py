@@ -169,6 +169,10 @@ class Bench:
         pairs = self.alternate(self.backup(corpus), fastest)
         yield ratio_line(row, "wall, restic in its fastest mode", target, pairs.of("wall"),
                          [pairs.a.command, pairs.b.command])
+        if "off" in self.restic_modes():
+            pairs = self.alternate(self.backup(corpus, "--compress", "none"), self.restic(corpus, "off"))
+            yield ratio_line(row, "wall, both without compression", target, pairs.of("wall"),
+                             [pairs.a.command, pairs.b.command])
 
     def backup_borg(self, row, name, target):
         corpus = self.corpus(name)
