@@ -5,8 +5,6 @@
 //! number goes in, therefore a page in the wrong place is found. A page that is being written while it is read is torn:
 //! that is legal, WAL repairs it (rule 20), so what is bad here is read once more by the caller (rule 21).
 
-use std::array::from_fn;
-
 /// Columns.
 const LANES: usize = 32;
 
@@ -73,24 +71,25 @@ pub fn checksum(page: &[u8], block: u32) -> u16 {
     let Some((first, rest)) = rows.split_first() else { return 0 };
     let mut first = *first;
     first[8..10].fill(0);
-    let mut lanes = mix(BASIS, &first);
-    for row in rest {
-        lanes = mix(lanes, row);
-    }
+    let mut lanes = BASIS;
+    mix(&mut lanes, &first);
+    rest.iter().for_each(|row| mix(&mut lanes, row));
     // Two rows of zeros, so that the last bits are mixed as well.
-    lanes = mix(mix(lanes, &[0; ROW]), &[0; ROW]);
+    mix(&mut lanes, &[0; ROW]);
+    mix(&mut lanes, &[0; ROW]);
     let joined = lanes.into_iter().fold(0, |joined, lane| joined ^ lane) ^ block;
     // Never 0, which means that there is none.
     (joined % 65_535 + 1) as u16
 }
 
+/// In place, in a loop: as an array that is made anew it was not vectorized, and took 13 % of a backup.
 #[inline(always)]
-fn mix(lanes: [u32; LANES], row: &[u8; ROW]) -> [u32; LANES] {
+fn mix(lanes: &mut [u32; LANES], row: &[u8; ROW]) {
     let (words, _) = row.as_chunks::<4>();
-    from_fn(|i| {
-        let mixed = lanes[i] ^ u32::from_ne_bytes(words[i]);
-        mixed.wrapping_mul(PRIME) ^ (mixed >> 17)
-    })
+    for (lane, word) in lanes.iter_mut().zip(words) {
+        let mixed = *lane ^ u32::from_ne_bytes(*word);
+        *lane = mixed.wrapping_mul(PRIME) ^ (mixed >> 17);
+    }
 }
 
 /// Is `page`, number `block` of its relation, as it was written? `start_lsn` is where the backup began in the WAL; with
