@@ -83,9 +83,9 @@ pub(super) struct BackupArgs {
     /// All buffers together
     #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = size::parse)]
     pub(super) memory: u64,
-    /// Bytes that are compressed by themselves: a power of two
-    #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = frame_size)]
-    pub(super) frame_size: u32,
+    /// Bytes that are compressed by themselves: a power of two [default: 1M, of a cluster 256K]
+    #[arg(long, value_name = "SIZE", value_parser = frame_size)]
+    pub(super) frame_size: Option<u32>,
     /// Stored bytes after which a repository begins a new segment
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = segment_size)]
     pub(super) segment_size: u64,

@@ -61,6 +61,10 @@ pub fn main() -> ExitCode {
 
 /// Exit code of a backup that is complete but for what could not be read.
 const UNREADABLE: u8 = 3;
+/// Plain bytes of a frame, unless told.
+const FRAME_BYTES: u32 = 1 << 20;
+/// Of a cluster: what is done with a frame stays in the processor's second cache, and pages compress no worse.
+const CLUSTER_FRAME_BYTES: u32 = 256 << 10;
 const SIDES: [&str; 3] = ["source", "workers", "sink"];
 
 fn backup(args: BackupArgs) -> Result<u8> {
@@ -167,6 +171,7 @@ fn plan(args: BackupArgs, to: SinkSpec, ending: Option<Codec>) -> Result<Backup>
         (None, Some(name)) => Subject::Stdin(name),
         (None, None) => Subject::Files(files),
     };
+    let frame_bytes = if matches!(subject, Subject::Cluster(_)) { CLUSTER_FRAME_BYTES } else { FRAME_BYTES };
     Ok(Backup {
         subject,
         to,
@@ -177,7 +182,7 @@ fn plan(args: BackupArgs, to: SinkSpec, ending: Option<Codec>) -> Result<Backup>
             workers: args.workers.unwrap_or_else(platform::cores),
             readers: args.readers.0,
             memory_bytes: args.memory,
-            frame_bytes: args.frame_size,
+            frame_bytes: args.frame_size.unwrap_or(frame_bytes),
             segment_bytes: args.segment_size,
             tricks: tricks(args.run.no_tricks),
         },
