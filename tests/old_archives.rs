@@ -69,7 +69,7 @@ fn side_files_stand_beside_what_they_are_of() {
 #[test]
 #[ignore = "writes testdata for a new format"]
 fn make_archives_of_the_current_format() {
-    let format = testdata().join(format!("format-{}", fullbore::format::root::FORMAT));
+    let format = testdata().join(format!("format-{}", fullbore::format::root::FORMAT_ALONE));
     assert!(!format.exists(), "what is there is never written again");
     let dir = temp();
     let tree = dir.path().join("tree");

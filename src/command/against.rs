@@ -10,7 +10,7 @@ use crate::{
     format::{
         digest::{Digest, crc32c},
         entry::{self, Entry, Kind, Path as EntryPath, Run},
-        page::Record,
+        page::{Item, Record},
     },
     platform::{
         Tricks,
@@ -19,7 +19,7 @@ use crate::{
         walk::{self, FileKind, Stat, open_dir, open_read, open_root},
         xattr,
     },
-    source::archive::{Archive, Item, Selection},
+    source::archive::{Archive, Selection},
 };
 use std::{
     collections::BTreeSet,

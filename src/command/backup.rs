@@ -6,7 +6,7 @@ use crate::{
     format::{
         digest::Algorithm,
         layout::backup_id,
-        root::{FORMAT, Live, MAX_NOT_CAPTURED, Name, Options, Root, Run, Source as Origin, Totals, seal},
+        root::{FORMAT_ALONE, Live, MAX_NOT_CAPTURED, Name, Options, Root, Run, Source as Origin, Totals, seal},
     },
     frame::{Frame, Pool, Scanned, Slice},
     pipeline::{
@@ -106,6 +106,7 @@ impl Backup {
         let abilities = destination.abilities();
         let layout = Arc::new(Layout {
             backup: id.clone(),
+            format: FORMAT_ALONE,
             repository: abilities.repository,
             codec: self.codec,
             segment_bytes: abilities.objects.then_some(self.tuning.segment_bytes),
@@ -113,7 +114,7 @@ impl Backup {
             manifest_bytes: AtomicU64::new(0),
         });
         let draft = Root {
-            format: FORMAT,
+            format: FORMAT_ALONE,
             id,
             tool: tool(),
             time,
@@ -435,7 +436,14 @@ fn complete(mut root: Root, laid: Vec<Laid>, meter: &Meter) -> Root {
 /// A full backup refers to all of its own segments, and to nothing else.
 fn live(segment: &crate::format::root::Segment) -> Live {
     let (stream, number) = (segment.stream, segment.number);
-    Live { backup: String::new(), stream, number, frames: segment.frames, bytes: segment.bytes }
+    Live {
+        backup: String::new(),
+        stream,
+        number,
+        frames: segment.frames,
+        bytes: segment.bytes,
+        of_bytes: segment.bytes,
+    }
 }
 
 fn add(to: &mut Totals, more: &Totals) {

@@ -4,12 +4,9 @@ use crate::{
     error::{Error, Kind, Result, quoted},
     format::{
         entry::Path,
-        page::{FrameAt, SegmentId},
+        page::{FrameAt, Item, SegmentId},
     },
-    source::{
-        archive::{Archive, Item},
-        store::Object,
-    },
+    source::{archive::Archive, store::Object},
 };
 use std::{collections::BTreeSet, sync::Mutex};
 

@@ -14,7 +14,7 @@ use crate::{
     format::{
         digest::{Digest, Piece},
         entry::{Kind, Path as EntryPath},
-        page::State,
+        page::{Item, State},
     },
     platform::{self, Tricks},
     postgres::restore::{self as postgres, Fate, Plan},
@@ -26,7 +26,7 @@ use crate::{
         writer::Writer,
     },
     source::{
-        archive::{Archive, Item, Selection},
+        archive::{Archive, Selection},
         jobs::{self, End, Of, Planner, Shared, Wanted, check_whole},
     },
     stage::codec::Decompressor,

@@ -16,13 +16,13 @@ use crate::{
     format::{
         digest::{Piece, crc64, crc64_join},
         entry::{Kind, Path as EntryPath},
-        page::{FrameAt, SegmentId},
+        page::{FrameAt, Item, SegmentId},
         root::{PART_BYTES, Segment},
     },
     platform::Tricks,
     repo::open::open,
     source::{
-        archive::{Archive, Item, Selection},
+        archive::{Archive, Selection},
         jobs::{self, End, Of, Planner, check_whole},
         store::Object,
     },

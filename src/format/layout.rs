@@ -5,7 +5,10 @@
 //! backups/<id>/s01-000001.tar.zst    segments; beside .tar.gz and .tar a .manifest with their service frames
 //! backups/<id>/manifest              pages
 //! backups/<id>/root.json             the commit
+//! backups/<id>/forgotten.json        the root of a backup that was forgotten, until it is pruned
+//! backups/<id>/partial.json          a root of what is durable of a backup under way, for the one that goes on after it
 //! intents/<id>.json                  a backup under way
+//! tombstones/<id>/<name>             an object of a backup that prune wants to delete
 //! ```
 
 use serde::{Deserialize, Serialize};
@@ -16,10 +19,16 @@ pub const REPOSITORY: &str = "fullbore-repo.json";
 pub const BACKUPS: &str = "backups";
 /// Where backups under way announce themselves.
 pub const INTENTS: &str = "intents";
+/// What prune wants to delete.
+pub const TOMBSTONES: &str = "tombstones";
 /// The pages of a backup.
 pub const MANIFEST: &str = "manifest";
 /// The root of a backup.
 pub const ROOT: &str = "root.json";
+/// The root of a backup that was forgotten.
+pub const FORGOTTEN: &str = "forgotten.json";
+/// The root of what is durable of a backup that has not ended.
+pub const PARTIAL: &str = "partial.json";
 /// What the service frames of a gzip or plain tar segment or archive are called: its name and this.
 pub const SIDE_SUFFIX: &str = ".manifest";
 

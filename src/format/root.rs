@@ -11,8 +11,10 @@ use crate::error::{Error, Kind, Result};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::DeserializeOwned};
 use std::collections::BTreeMap;
 
-/// The format this program writes; it reads this and all earlier ones.
-pub const FORMAT: u32 = 1;
+/// The newest format; this program reads it and all earlier ones.
+pub const FORMAT: u32 = 2;
+/// The format of what refers to no other backup: every version reads it.
+pub const FORMAT_ALONE: u32 = 1;
 
 /// See the module.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Default)]
@@ -39,11 +41,15 @@ pub struct Root {
     pub tags: BTreeMap<String, String>,
     /// Counts and sizes.
     pub totals: Totals,
-    /// Segments, in order of stream and number.
+    /// The backups it was compared with, see [`Live`] for what it refers to.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub bases: Vec<String>,
+    /// Its own segments, in order of stream and number.
     pub segments: Vec<Segment>,
     /// Pages, in order of stream and path.
     pub pages: Vec<PageAt>,
-    /// For each segment that is referred to, how much of it is live.
+    /// For each segment that is referred to, its own and those of other backups, how much of it is live. The manifest of
+    /// every backup named here is referred to as well.
     #[serde(default)]
     pub liveness: Vec<Live>,
     /// The first [`MAX_NOT_CAPTURED`] entries that were not captured as they were; the pages have them all.
@@ -169,6 +175,12 @@ pub struct Totals {
     pub vanished: u64,
     /// Sockets.
     pub sockets: u64,
+    /// Files of which nothing had to be stored, as an earlier backup has them.
+    #[serde(default)]
+    pub kept: u64,
+    /// Bytes of content that an earlier backup has.
+    #[serde(default)]
+    pub kept_bytes: u64,
 }
 
 /// One segment.
@@ -194,6 +206,10 @@ pub const PART_BYTES: u64 = 8 << 20;
 /// Where a page is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 pub struct PageAt {
+    /// Backup whose manifest and segments hold it; empty for this one. What the page says of segments, it says as that
+    /// backup would.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub backup: String,
     /// Stream it describes.
     pub stream: u32,
     /// Does it describe what came after all else, out of order? Such pages are in order among themselves.
@@ -229,6 +245,21 @@ pub struct Live {
     pub frames: u64,
     /// Stored bytes of those frames.
     pub bytes: u64,
+    /// Stored bytes of the whole segment; 0 in format 1, where it is always one of [`Root::segments`].
+    #[serde(default)]
+    pub of_bytes: u64,
+}
+
+impl Root {
+    /// The other backups whose objects it refers to, each once, ascending.
+    pub fn others(&self) -> Vec<&str> {
+        let live = self.liveness.iter().map(|live| &live.backup[..]);
+        let pages = self.pages.iter().map(|page| &page.backup[..]);
+        let mut others: Vec<_> = live.chain(pages).filter(|id| !id.is_empty() && *id != self.id).collect();
+        others.sort_unstable();
+        others.dedup();
+        others
+    }
 }
 
 impl Live {

@@ -14,7 +14,7 @@ use crate::{
         digest::crc32,
         page::{FrameAt, SegmentId},
         pax,
-        root::{FORMAT, Name, NotCaptured, PageAt, Segment, Totals},
+        root::{Name, NotCaptured, PageAt, Segment, Totals},
         segment::{EMPTY_ZSTD, Label, Locator, SERVICE_HEADER_BYTES, Service},
     },
     frame::{Buf, Frame, What},
@@ -31,6 +31,8 @@ use std::sync::{
 pub struct Layout {
     /// Name of the backup.
     pub backup: String,
+    /// Version of the format, see [`crate::format::root::FORMAT`].
+    pub format: u32,
     /// Repository, or empty.
     pub repository: String,
     /// How frames are compressed.
@@ -170,7 +172,7 @@ impl Lay {
     fn begin(&mut self) -> Result<()> {
         self.filling = Filling::new(self.stream, self.filling.number() + 1);
         let label = Label {
-            format: FORMAT,
+            format: self.shared.format,
             repository: self.shared.repository.clone(),
             backup: self.shared.backup.clone(),
             stream: self.stream,
@@ -236,6 +238,7 @@ impl Lay {
         let manifest_offset = self.shared.segment_bytes.map(|_| self.shared.manifest_bytes.fetch_add(bytes, Relaxed));
         let offset = self.service(&Service::Page.frame(&stored), true)?;
         self.laid.pages.push(PageAt {
+            backup: String::new(),
             stream: self.stream,
             late: self.late,
             first,

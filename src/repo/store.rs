@@ -8,7 +8,7 @@ use crate::{
     error::{Error, Kind, Result},
     format::{
         layout::{BACKUPS, INTENTS, MANIFEST, REPOSITORY, ROOT, Repository, is_backup_id, letters, segment},
-        root::{FORMAT, open_sealed, seal},
+        root::{FORMAT, FORMAT_ALONE, open_sealed, seal},
     },
     platform::{self, Tricks, write},
     sink::{
@@ -175,7 +175,7 @@ fn open_or_make(root: &Path, time: &str) -> Result<Repository> {
         fs::create_dir_all(&dir).map_err(|e| Error::io(format!("could not create {}", name(&dir)), e))?;
     }
     let id = random_letters(12);
-    write_new(&path, &seal(&Repository { format: FORMAT, id, created: time.to_owned() })?, if_absent)?;
+    write_new(&path, &seal(&Repository { format: FORMAT_ALONE, id, created: time.to_owned() })?, if_absent)?;
     root.parent().filter(|above| !above.as_os_str().is_empty()).map_or(Ok(()), sync_dir)?;
     // Two first backups at once may both have got here: what stands there now is the repository.
     let bytes = fs::read(&path).map_err(|e| Error::io(format!("could not read {}", name(&path)), e))?;

@@ -10,14 +10,13 @@ use crate::{
     format::{
         digest::hex,
         entry::{self, Path},
-        page::{FrameAt, Page, Record, SegmentId},
+        page::{FrameAt, Item, Page, Record, SegmentId},
         root::{PageAt, Root},
     },
     stage::codec::Codec,
 };
 use std::{
     cmp::Ordering,
-    ops::Deref,
     sync::{Arc, Mutex},
 };
 
@@ -39,56 +38,6 @@ pub struct Archive {
     store: Box<dyn Store>,
     kept: Mutex<Vec<(usize, Arc<Page>)>>,
     warn: Box<dyn Fn(Error) + Send + Sync>,
-}
-
-/// A record of a page that is still in memory.
-#[derive(Debug, Clone)]
-pub struct Item {
-    page: Arc<Page>,
-    index: usize,
-}
-
-impl Deref for Item {
-    type Target = Record;
-    fn deref(&self) -> &Record {
-        &self.page.records[self.index]
-    }
-}
-
-impl Item {
-    /// The record at `index` of a page.
-    pub fn new(page: Arc<Page>, index: usize) -> Option<Self> {
-        (index < page.records.len()).then_some(Self { page, index })
-    }
-
-    /// The segment a frame of this record is in.
-    pub fn segment(&self, frame: &FrameAt) -> &SegmentId {
-        &self.page.segments[frame.segment as usize]
-    }
-
-    /// The same record under another path.
-    #[must_use]
-    pub fn renamed(&self, path: Path) -> Self {
-        let mut record = Record::clone(self);
-        record.entry.path = path;
-        self.with(record)
-    }
-
-    /// The same file without its content: all of it is a hole. What is no file stays what it is.
-    #[must_use]
-    pub fn hollow(&self) -> Self {
-        let mut record = Record::clone(self);
-        if let entry::Kind::File { map, .. } = &mut record.entry.kind {
-            *map = Some([].into());
-            (record.extents, record.digest, record.from, record.more) = (Vec::new(), None, 0, false);
-        }
-        self.with(record)
-    }
-
-    fn with(&self, record: Record) -> Self {
-        let page = Page { segments: self.page.segments.clone(), records: vec![record] };
-        Self { page: Arc::new(page), index: 0 }
-    }
 }
 
 /// The entries that are wanted: these paths, what is below them, and the directories above them.
@@ -240,8 +189,8 @@ impl Archive {
 
     /// The places a page is stored at, the one to read first in front.
     pub fn copies(&self, at: &PageAt) -> Vec<(Object, u64)> {
-        let segment = SegmentId { backup: String::new(), stream: at.stream, number: at.segment };
-        let manifest = at.manifest_offset.map(|offset| (Object::Manifest, offset));
+        let segment = SegmentId { backup: at.backup.clone(), stream: at.stream, number: at.segment };
+        let manifest = at.manifest_offset.map(|offset| (Object::Manifest(at.backup.clone()), offset));
         let (copy, sure) = match self.codec.skips() {
             true => (Object::Segment(segment), true),
             false => (Object::Side(segment), manifest.is_none()),
@@ -266,7 +215,16 @@ impl Archive {
             let what = format!("the manifest page at byte {} of {name} is damaged", copy.1);
             return Err(Error::corrupt(what).because(format!("its digest is {digest}, the root says {}", at.digest)));
         }
-        Page::decode(&stored)
+        let mut page = Page::decode(&stored)?;
+        // To the page, its own backup is the one without a name.
+        for segment in &mut page.segments {
+            if segment.backup.is_empty() {
+                segment.backup.clone_from(&at.backup);
+            } else if segment.backup == self.root.id {
+                segment.backup.clear();
+            }
+        }
+        Ok(page)
     }
 
     /// Indices of the pages that can hold entries of `selection`, for each sequence of a stream in order.

@@ -4,12 +4,11 @@
 //! files want it. Jobs come out in the order in which the records first need them, which is the order of the
 //! segments; what is held back is bounded by [`WINDOW`] pieces, whatever the number of files.
 
-use super::archive::Item;
 use crate::{
     error::{Error, Result, quoted},
     format::{
         digest::{Algorithm, Digest, Joiner, Piece as Hashed, piece},
-        page::{FrameAt, SegmentId},
+        page::{FrameAt, Item, SegmentId},
     },
 };
 use std::{

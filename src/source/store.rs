@@ -27,8 +27,8 @@ use std::{
 pub enum Object {
     /// The root.
     Root,
-    /// All pages, one after the other.
-    Manifest,
+    /// All pages of a backup, one after the other; of this backup if it is not named.
+    Manifest(String),
     /// Frames.
     Segment(SegmentId),
     /// The service frames of a segment whose codec cannot skip them (gzip, plain tar); a file beside it.
@@ -85,7 +85,7 @@ impl Directory {
         };
         match object {
             Object::Root => of("").join(layout::ROOT),
-            Object::Manifest => of("").join(layout::MANIFEST),
+            Object::Manifest(backup) => of(backup).join(layout::MANIFEST),
             Object::Segment(id) => segment(id),
             Object::Side(id) => with_suffix(&segment(id), layout::SIDE_SUFFIX),
         }
@@ -159,7 +159,7 @@ impl Archived {
             (Object::Root, side) => Ok((side.as_ref().unwrap_or(&self.file), self.root.offset)),
             (Object::Segment(_), _) => Ok((&self.file, 0)),
             (Object::Side(_), Some(side)) => Ok((side, 0)),
-            (Object::Manifest | Object::Side(_), _) => {
+            (Object::Manifest(_) | Object::Side(_), _) => {
                 Err(Error::new(Kind::NotFound, format!("could not find {}", self.name(object))))
             }
         }
@@ -182,7 +182,7 @@ impl Store for Archived {
     fn name(&self, object: &Object) -> String {
         match object {
             Object::Root => format!("the root of {:?}", self.path),
-            Object::Manifest => format!("the manifest of {:?}", self.path),
+            Object::Manifest(_) => format!("the manifest of {:?}", self.path),
             Object::Segment(_) => format!("{:?}", self.path),
             Object::Side(_) => format!("{:?}", with_suffix(&self.path, layout::SIDE_SUFFIX)),
         }

@@ -10,7 +10,7 @@ use fullbore::{
         entry::{Entry, Kind, Owner, Run, Time, order},
         layout::{self, Repository},
         page::{Extent, FrameAt, Page, Record, SegmentId, State},
-        root::{FORMAT, Live, Name, Options, PART_BYTES, PageAt, Root, Segment, Source, Totals, seal},
+        root::{FORMAT_ALONE, Live, Name, Options, PART_BYTES, PageAt, Root, Segment, Source, Totals, seal},
         segment::{Label, Locator, SERVICE_HEADER_BYTES, SeekTable, Service},
     },
     pipeline::meter::Meter,
@@ -175,7 +175,7 @@ impl Fixture {
     pub fn write_repository(&self, repository: &Path) -> Root {
         let dir = repository.join(layout::BACKUPS).join(&self.id);
         fs::create_dir_all(&dir).unwrap();
-        let facts = Repository { format: FORMAT, id: "r".into(), created: "2026-11-21T05:45:01Z".into() };
+        let facts = Repository { format: FORMAT_ALONE, id: "r".into(), created: "2026-11-21T05:45:01Z".into() };
         fs::write(repository.join(layout::REPOSITORY), seal(&facts).unwrap()).unwrap();
         let mut out = Out::new(self, Some(&dir));
         self.write_streams(&mut out);
@@ -260,7 +260,7 @@ impl<'a> Out<'a> {
             ..Totals::default()
         };
         let root = Root {
-            format: FORMAT,
+            format: FORMAT_ALONE,
             id: fixture.id.clone(),
             tool: "fixture".into(),
             time: "2026-11-21T05:45:01Z".into(),
@@ -294,7 +294,7 @@ impl<'a> Out<'a> {
         (self.segment, self.side, self.table) = (vec![], vec![], SeekTable::default());
         let codec = self.fixture.codec;
         let label = Label {
-            format: FORMAT,
+            format: FORMAT_ALONE,
             repository: if self.dir.is_some() { "r".into() } else { String::new() },
             backup: self.fixture.id.clone(),
             stream,
@@ -409,6 +409,7 @@ impl<'a> Out<'a> {
         let bytes = page.encode().unwrap();
         let service = if self.fixture.codec.skips() { &self.segment } else { &self.side };
         self.root.pages.push(PageAt {
+            backup: String::new(),
             stream: self.stream,
             late: false,
             first: Name(page.records[0].entry.path.clone()),

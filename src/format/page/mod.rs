@@ -4,9 +4,11 @@
 //! fields inside one zstd frame. A later version may add columns; a reader leaves out what it does not know.
 //! A file with more extents than fit a page goes on in the next one, see [`Record::more`].
 
+mod item;
 mod read;
 mod write;
 
+pub use self::item::Item;
 use self::{read::Reader, write::Writer};
 use super::{digest::Digest, entry::Entry};
 use crate::error::{Error, Result};

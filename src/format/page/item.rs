@@ -1,0 +1,55 @@
+//! Records that keep the page they stand in.
+
+use super::{FrameAt, Page, Record, SegmentId};
+use crate::format::entry::{self, Path};
+use std::{ops::Deref, sync::Arc};
+
+/// A record of a page that is still in memory.
+#[derive(Debug, Clone)]
+pub struct Item {
+    page: Arc<Page>,
+    index: usize,
+}
+
+impl Deref for Item {
+    type Target = Record;
+    fn deref(&self) -> &Record {
+        &self.page.records[self.index]
+    }
+}
+
+impl Item {
+    /// The record at `index` of a page.
+    pub fn new(page: Arc<Page>, index: usize) -> Option<Self> {
+        (index < page.records.len()).then_some(Self { page, index })
+    }
+
+    /// The segment a frame of this record is in.
+    pub fn segment(&self, frame: &FrameAt) -> &SegmentId {
+        &self.page.segments[frame.segment as usize]
+    }
+
+    /// The same record under another path.
+    #[must_use]
+    pub fn renamed(&self, path: Path) -> Self {
+        let mut record = Record::clone(self);
+        record.entry.path = path;
+        self.with(record)
+    }
+
+    /// The same file without its content: all of it is a hole. What is no file stays what it is.
+    #[must_use]
+    pub fn hollow(&self) -> Self {
+        let mut record = Record::clone(self);
+        if let entry::Kind::File { map, .. } = &mut record.entry.kind {
+            *map = Some([].into());
+            (record.extents, record.digest, record.from, record.more) = (Vec::new(), None, 0, false);
+        }
+        self.with(record)
+    }
+
+    fn with(&self, record: Record) -> Self {
+        let page = Page { segments: self.page.segments.clone(), records: vec![record] };
+        Self { page: Arc::new(page), index: 0 }
+    }
+}
