@@ -1,9 +1,12 @@
 //! The unit of work, and the buffers it lives in.
 
-use crate::format::{
-    digest::Piece,
-    entry::{Entry, Xattr},
-    page::State,
+use crate::{
+    format::{
+        digest::Piece,
+        entry::{Entry, Xattr},
+        page::State,
+    },
+    known::{Known, Stored},
 };
 use std::{
     ops::{Deref, DerefMut},
@@ -38,8 +41,12 @@ pub struct Part {
     pub what: What,
     /// Bytes of the frame before the content.
     pub inner: u32,
-    /// Bytes of content.
+    /// Bytes of content that the part stands for.
     pub len: u32,
+    /// What earlier backups have of the object, if it is here as a whole; of a large file see [`Large::known`].
+    pub known: Option<Known>,
+    /// Where the content is, run by run; `None`: all of it is in this frame, from `inner` on.
+    pub runs: Option<Vec<Stored>>,
     /// What the digest stage learned of the content.
     pub piece: Piece,
     /// CRC-32C of each of its blocks, where they are wanted.
@@ -69,6 +76,8 @@ pub enum What {
 pub struct Large {
     /// The entry as the scan saw it.
     pub entry: Entry,
+    /// What earlier backups have of it: then its pieces are members by themselves, of what is new in them.
+    pub known: Option<Known>,
     /// Bytes of data; [`u64::MAX`] for a stream whose end is not known yet.
     pub data_len: u64,
     /// Opened once, by whoever needs it first, never awaited; all pieces are read from the same open file. With its
@@ -93,6 +102,15 @@ pub struct Scanned {
     pub entry: Entry,
     /// [`State::Whole`], or why its content will not be read.
     pub state: State,
+    /// What earlier backups have of it.
+    pub known: Option<Known>,
+}
+
+impl Scanned {
+    /// An object that nothing is known of yet.
+    pub fn new(entry: Entry, state: State) -> Self {
+        Self { entry, state, known: None }
+    }
 }
 
 /// What to read for one frame.
@@ -126,9 +144,10 @@ impl Slice {
 
 impl Large {
     /// A file of so many bytes of data, cut into so many pieces.
-    pub fn new(entry: Entry, data_len: u64, pieces: u64) -> Arc<Self> {
+    pub fn new(entry: Entry, known: Option<Known>, data_len: u64, pieces: u64) -> Arc<Self> {
         Arc::new(Self {
             entry,
+            known,
             data_len,
             opened: OnceLock::new(),
             changed: AtomicBool::new(false),

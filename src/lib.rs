@@ -10,6 +10,7 @@ pub mod command;
 pub mod error;
 pub mod format;
 pub mod frame;
+pub mod known;
 pub mod pipeline;
 pub mod plan;
 pub mod platform;

@@ -16,6 +16,7 @@ use crate::{
         Chain, Stage,
         codec::{Codec, Compress},
         digest::Digest,
+        thin::Thin,
     },
 };
 use std::{num::NonZeroUsize, path::PathBuf, sync::Arc};
@@ -29,10 +30,13 @@ pub enum StageSpec {
         algorithm: Algorithm,
         /// Bytes of a block.
         block_bytes: u64,
-        /// Is the CRC-32 of each frame wanted?
-        crc32: bool,
         /// Are CRC-32Cs of the blocks wanted?
         crc32c: bool,
+    },
+    /// Take out what earlier backups have.
+    Thin {
+        /// Bytes of a block.
+        block_bytes: u64,
     },
     /// Look at the checksums of PostgreSQL's pages.
     Pages(Arc<PageCheck>),
@@ -50,9 +54,8 @@ impl StageSpec {
     /// [`Kind::Usage`] if a codec has no such level.
     pub fn build(&self, pool: &Arc<Pool>) -> Result<Box<dyn Stage>> {
         Ok(match *self {
-            Self::Digest { algorithm, block_bytes: block, crc32, crc32c } => {
-                Box::new(Digest { algorithm, block, crc32, crc32c })
-            }
+            Self::Digest { algorithm, block_bytes: block, crc32c } => Box::new(Digest { algorithm, block, crc32c }),
+            Self::Thin { block_bytes: block } => Box::new(Thin::new(block)),
             Self::Pages(ref check) => Box::new(Pages(check.clone())),
             Self::Compress { codec } => Box::new(Compress::new(codec, pool.clone())?),
         })

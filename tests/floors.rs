@@ -7,11 +7,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-const FLOORS: [(&str, u32); 16] = [
+const FLOORS: [(&str, u32); 17] = [
     ("error", 0),
     ("platform", 1),
     ("format", 1),
     ("frame", 2),
+    ("known", 2),
     ("queue", 1),
     ("source", 3),
     ("stage", 3),

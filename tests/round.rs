@@ -45,6 +45,9 @@ fn backup(tree: &Path, to: SinkSpec, codec: Codec, digest: Algorithm) {
         codec,
         digest,
         tags: Default::default(),
+        base: Default::default(),
+        checkpoint_interval: std::time::Duration::MAX,
+        block_bytes: None,
         tuning: Tuning {
             workers: 2.try_into().unwrap(),
             readers: None,
@@ -114,6 +117,9 @@ fn one_reader_and_many_workers_never_wait_for_each_other() {
                 codec: Codec::Zstd(1),
                 digest: Algorithm::Blake3,
                 tags: Default::default(),
+                base: Default::default(),
+                checkpoint_interval: std::time::Duration::MAX,
+                block_bytes: None,
                 tuning,
             };
             backup.run(&Arc::new(Meter::default()), &|_, _| ()).unwrap();

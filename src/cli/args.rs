@@ -1,7 +1,7 @@
 //! Arguments, as clap sees them.
 
 use super::{cluster::ClusterArgs, size};
-use crate::{format::digest::Algorithm, postgres::request::Wal, stage::codec::Codec};
+use crate::{format::digest::Algorithm, postgres::request::Wal, repo::compare::Compare, stage::codec::Codec};
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use std::{num::NonZeroUsize, path::PathBuf};
 
@@ -86,6 +86,21 @@ pub(super) struct BackupArgs {
     /// Bytes that are compressed by themselves: a power of two [default: 1M, of a cluster 256K]
     #[arg(long, value_name = "SIZE", value_parser = frame_size)]
     pub(super) frame_size: Option<u32>,
+    /// Take everything for new
+    #[arg(long, conflicts_with = "base", help_heading = "Incremental")]
+    pub(super) full: bool,
+    /// Compare with this backup [default: the latest of the same source]
+    #[arg(long, value_name = "ID", help_heading = "Incremental")]
+    pub(super) base: Option<String>,
+    /// What shows that a file has not changed: size, times and inode; or only some of it; or nothing but its content
+    #[arg(long, value_enum, default_value_t = CompareArg::Inode, help_heading = "Incremental")]
+    pub(super) compare: CompareArg,
+    /// Bytes that are compared and stored again if they changed: a power of two, at most a frame [default: 1M, of a cluster 64K]
+    #[arg(long, value_name = "SIZE", value_parser = block_size, help_heading = "Incremental")]
+    pub(super) block_size: Option<u32>,
+    /// Seconds after which what is stored so far is made durable: if the backup is cut off, the next one goes on from there
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, help_heading = "Incremental")]
+    pub(super) checkpoint_interval: u64,
     /// Stored bytes after which a repository begins a new segment
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = segment_size)]
     pub(super) segment_size: u64,
@@ -300,6 +315,30 @@ impl From<WalArg> for Wal {
     }
 }
 
+/// What shows that a file has not changed, as an argument.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum CompareArg {
+    /// Size, time of content, time of the inode, inode number
+    Inode,
+    /// Size and time of content
+    Mtime,
+    /// Size
+    Size,
+    /// Nothing: all files are read
+    Content,
+}
+
+impl From<CompareArg> for Compare {
+    fn from(arg: CompareArg) -> Self {
+        match arg {
+            CompareArg::Inode => Self::Inode,
+            CompareArg::Mtime => Self::Mtime,
+            CompareArg::Size => Self::Size,
+            CompareArg::Content => Self::Content,
+        }
+    }
+}
+
 /// A digest, as an argument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum DigestArg {
@@ -336,6 +375,12 @@ fn frame_size(text: &str) -> Result<u32, String> {
     let size = size::parse(text)?;
     let fits = size.is_power_of_two() && (64 << 10..=64 << 20).contains(&size);
     if fits { Ok(size as u32) } else { Err("a power of two from 64K to 64M".to_owned()) }
+}
+
+fn block_size(text: &str) -> Result<u32, String> {
+    let size = size::parse(text)?;
+    let fits = size.is_power_of_two() && (4 << 10..=64 << 20).contains(&size);
+    if fits { Ok(size as u32) } else { Err("a power of two from 4K to 64M".to_owned()) }
 }
 
 fn segment_size(text: &str) -> Result<u64, String> {

@@ -25,6 +25,7 @@ use crate::{
         offline,
         request::{Request, Server},
     },
+    repo::base::Wanted,
     stage::codec::Codec,
 };
 use args::{
@@ -178,6 +179,9 @@ fn plan(args: BackupArgs, to: SinkSpec, ending: Option<Codec>) -> Result<Backup>
         codec: args.compress.or(ending).unwrap_or(Codec::Zstd(1)),
         digest: args.digest.into(),
         tags: args.tag.into_iter().collect(),
+        base: Wanted { base: args.base, full: args.full, compare: args.compare.into() },
+        checkpoint_interval: std::time::Duration::from_secs(args.checkpoint_interval),
+        block_bytes: args.block_size.map(u64::from),
         tuning: Tuning {
             workers: args.workers.unwrap_or_else(platform::cores),
             readers: args.readers.0,

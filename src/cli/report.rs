@@ -116,13 +116,16 @@ pub(super) fn backup(root: &Root, verdict: &Verdict, to: &str) -> Vec<String> {
     let stored = if totals.stored_bytes == 0 { 1 } else { totals.stored_bytes };
     let mut lines = not_captured(root);
     lines.push(format!(
-        "{}, {} in {}, {}; {} stored, ratio {:.2}",
+        "{}, {} in {}, {}; {} stored, {}",
         counted(totals.files, "file"),
         bytes(totals.bytes),
         seconds(verdict.seconds),
         rate(totals.bytes, verdict.seconds),
         bytes(totals.stored_bytes),
-        totals.bytes as f64 / stored as f64,
+        match root.bases.last() {
+            None => format!("ratio {:.2}", totals.bytes as f64 / stored as f64),
+            Some(base) => format!("{} are as in {base}", bytes(totals.kept_bytes)),
+        }
     ));
     lines.push(limit(verdict, ["source", "workers", "sink"]));
     lines.extend(root.postgres.iter().map(cluster));
@@ -251,7 +254,8 @@ pub(super) fn backup_json(root: &Root, verdict: &Verdict) -> serde_json::Value {
     let totals = &root.totals;
     json!({"type": "result", "id": root.id, "time": root.time, "complete": true, "limit": verdict.limit.name(),
         "shares": shares(verdict), "seconds": verdict.seconds, "entries": totals.entries, "files": totals.files,
-        "bytes": totals.bytes, "stored_bytes": totals.stored_bytes, "unreadable": totals.unreadable,
+        "bytes": totals.bytes, "stored_bytes": totals.stored_bytes,
+        "bases": root.bases, "kept": totals.kept, "kept_bytes": totals.kept_bytes, "unreadable": totals.unreadable,
         "changed": totals.changed, "vanished": totals.vanished, "sockets": totals.sockets, "bad_pages": totals.bad_pages,
         "segments": root.segments.len()})
 }

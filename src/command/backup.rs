@@ -6,9 +6,12 @@ use crate::{
     format::{
         digest::Algorithm,
         layout::backup_id,
-        root::{FORMAT_ALONE, Live, MAX_NOT_CAPTURED, Name, Options, Root, Run, Source as Origin, Totals, seal},
+        page::{Record, SegmentId},
+        root::{
+            FORMAT, FORMAT_ALONE, Live, MAX_NOT_CAPTURED, Name, Options, Root, Run, Source as Origin, Totals, seal,
+        },
     },
-    frame::{Frame, Pool, Scanned, Slice},
+    frame::{Buf, Frame, Pool, Scanned, Slice},
     pipeline::{
         climb::Climb,
         lay::{Laid, Lay, Layout, MakeRoot},
@@ -23,7 +26,8 @@ use crate::{
         cluster::Cluster,
         request::{Reading, Request},
     },
-    sink::{Sink, file::is_half_named},
+    repo::base::{Base, Like, Wanted},
+    sink::{Destination, Partial, Sink, file::is_half_named},
     source::{self, Source, archive::Archive, stdin::Stdin},
     stage::{Stage, codec::Codec},
 };
@@ -32,11 +36,11 @@ use std::{
     hash::{BuildHasher, Hasher, RandomState},
     num::NonZeroUsize,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
         mpsc,
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// What to back up, how, and where to.
@@ -52,6 +56,12 @@ pub struct Backup {
     pub digest: Algorithm,
     /// What the operator calls it.
     pub tags: BTreeMap<String, String>,
+    /// What it is compared with.
+    pub base: Wanted,
+    /// How often what is stored so far is made durable, so that the next backup can go on if this one is cut off.
+    pub checkpoint_interval: Duration,
+    /// Bytes of a block; `None`: what suits the subject.
+    pub block_bytes: Option<u64>,
     /// How much of the machine it may use.
     pub tuning: Tuning,
 }
@@ -72,6 +82,44 @@ struct Opened {
     sources: Vec<Arc<dyn Source>>,
     origin: Origin,
     cluster: Option<Arc<Cluster>>,
+    is_compared: bool,
+}
+
+impl Opened {
+    fn new(sources: Vec<Arc<dyn Source>>, origin: Origin, cluster: Option<Arc<Cluster>>) -> Self {
+        Self { sources, origin, cluster, is_compared: false }
+    }
+
+    /// Let the sources say what `base` has of what they have.
+    fn compare(&mut self, base: &Arc<Base>) {
+        let compared = |source| Arc::new(Compared { source, base: base.clone() }) as Arc<dyn Source>;
+        self.sources = std::mem::take(&mut self.sources).into_iter().map(compared).collect();
+        self.is_compared = true;
+    }
+}
+
+/// A source whose scan says what earlier backups have.
+struct Compared {
+    source: Arc<dyn Source>,
+    base: Arc<Base>,
+}
+
+impl Source for Compared {
+    fn scan(&self) -> Result<source::Stream<Scanned>> {
+        Ok(self.base.compare(self.source.scan()?))
+    }
+
+    fn read(&self, slice: Slice, buf: Buf) -> Result<Frame> {
+        self.source.read(slice, buf)
+    }
+
+    fn laid(&self, record: &Record, crc32c: Option<u32>) {
+        self.source.laid(record, crc32c);
+    }
+
+    fn finish(&self) -> Result<source::Stream<Scanned>> {
+        self.source.finish()
+    }
 }
 
 /// What a backup came to.
@@ -100,13 +148,24 @@ impl Backup {
         let id = backup_id(&stamp, millis, RandomState::new().build_hasher().finish());
         let time = begun.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         self.check_output()?;
-        let subject = self.open(matches!(self.to, SinkSpec::Repository(_) | SinkSpec::Null), Some(&id))?;
+        let mut subject = self.open(matches!(self.to, SinkSpec::Repository(_) | SinkSpec::Null), Some(&id))?;
         self.tuning.depths(subject.sources.len())?; // what cannot work leaves no trace
         let mut destination = self.to.open(&id, &time, self.codec, self.tuning.tricks)?;
+        let base = match self.find_base(&mut *destination, &subject) {
+            Ok(base) => base,
+            Err(error) => {
+                destination.abort(false);
+                return Err(error);
+            }
+        };
+        if let Some(base) = &base {
+            subject.compare(base);
+        }
+        let format = if base.is_some() { FORMAT } else { FORMAT_ALONE };
         let abilities = destination.abilities();
         let layout = Arc::new(Layout {
             backup: id.clone(),
-            format: FORMAT_ALONE,
+            format,
             repository: abilities.repository,
             codec: self.codec,
             segment_bytes: abilities.objects.then_some(self.tuning.segment_bytes),
@@ -114,7 +173,8 @@ impl Backup {
             manifest_bytes: AtomicU64::new(0),
         });
         let draft = Root {
-            format: FORMAT_ALONE,
+            format,
+            bases: base.as_ref().map(|base| base.ids()).unwrap_or_default(),
             id,
             tool: tool(),
             time,
@@ -124,14 +184,22 @@ impl Backup {
         };
         let draft = Root { tags: self.tags.clone(), ..draft };
         let complete = |laid| {
-            let root = complete(draft.clone(), laid, meter);
+            let root = complete(draft.clone(), laid, base.as_deref(), meter);
             Root { postgres: subject.cluster.as_ref().map(|cluster| cluster.facts()), ..root }
         };
         let sealed = |laid: &Laid| seal(&complete(vec![laid.clone()]));
+        let partial = |laid: Vec<Laid>| seal(&complete(laid));
+        let checkpoints = destination.partial().map(|write| Checkpoints {
+            interval: self.checkpoint_interval,
+            write,
+            root: &partial,
+            laid: Mutex::default(),
+        });
         let root: Option<MakeRoot<'_>> = if abilities.objects { None } else { Some(&sealed) };
         let sinks =
             (1..=subject.sources.len() as u32).map(|number| destination.stream(number)).collect::<Result<Vec<_>>>();
-        let laid = sinks.and_then(|sinks| self.streams(&subject, sinks, &layout, meter, root, watch));
+        let laid =
+            sinks.and_then(|sinks| self.streams(&subject, sinks, &layout, meter, (root, checkpoints.as_ref()), watch));
         let done = laid.and_then(|laid| {
             let root = complete(laid);
             Ok((seal(&root)?, root))
@@ -142,10 +210,22 @@ impl Backup {
                 Ok(Outcome { root, verdict: meter.verdict(), timeline: meter.timeline() })
             }
             Err(error) => {
-                destination.abort();
+                destination.abort(error.kind != Kind::Full);
                 Err(error)
             }
         }
+    }
+
+    /// What an earlier backup of the same source is, if this one goes where one may be.
+    fn find_base(&self, destination: &mut dyn Destination, subject: &Opened) -> Result<Option<Arc<Base>>> {
+        let SinkSpec::Repository(path) = &self.to else { return Ok(None) };
+        if self.is_stdin() {
+            return Ok(None);
+        }
+        let (facts, options) = (subject.cluster.as_ref().map(|cluster| cluster.facts()), self.options());
+        let like = Like { origin: &subject.origin, cluster: facts.as_ref(), options: &options };
+        let base = Base::find(path, &self.base, &like, |ids| destination.refer(ids))?;
+        Ok(base.map(Arc::new))
     }
 
     /// What it would be of: files, entries and their bytes. Nothing is read but directories.
@@ -187,22 +267,18 @@ impl Backup {
                 let spool = self.to == SinkSpec::Stdout;
                 let stdin = Stdin::new(name.clone().into(), Box::new(std::io::stdin()), spool)?;
                 let paths = vec![Name(format!("stdin:{name}").into())];
-                Ok(Opened {
-                    sources: vec![Arc::new(stdin)],
-                    origin: Origin { host, paths, contents: false },
-                    cluster: None,
-                })
+                Ok(Opened::new(vec![Arc::new(stdin)], Origin { host, paths, contents: false }, None))
             }
             Subject::Files(scope) => {
                 let scope = scope.open(split, walkers, tricks)?;
                 let sources = scope.trees.into_iter().map(|tree| Arc::new(tree) as Arc<dyn Source>).collect();
                 let origin = Origin { host, paths: scope.paths, contents: scope.contents };
-                Ok(Opened { sources, origin, cluster: None })
+                Ok(Opened::new(sources, origin, None))
             }
             Subject::Cluster(request) => {
                 let (cluster, sources) = request.open(id, Reading { split, walkers, tricks })?;
                 let paths = vec![cluster.facts().data_directory];
-                Ok(Opened { sources, origin: Origin { host, paths, contents: true }, cluster: Some(cluster) })
+                Ok(Opened::new(sources, Origin { host, paths, contents: true }, Some(cluster)))
             }
         }
     }
@@ -229,14 +305,16 @@ impl Backup {
     /// 1 MiB, of a cluster 64 KiB, or a frame if that is less: a block never spans frames.
     fn block_bytes(&self) -> u64 {
         let block = if self.is_cluster() { 64 << 10 } else { 1 << 20 };
-        u64::from(self.tuning.frame_bytes).min(block)
+        u64::from(self.tuning.frame_bytes).min(self.block_bytes.unwrap_or(block))
     }
 
-    fn stages(&self, cluster: Option<&Arc<Cluster>>) -> Vec<StageSpec> {
-        let (crc32, crc32c) = (matches!(self.codec, Codec::Gzip(_)), self.is_cluster());
-        let digest = StageSpec::Digest { algorithm: self.digest, block_bytes: self.block_bytes(), crc32, crc32c };
-        let pages = cluster.and_then(|cluster| cluster.page_check()).map(StageSpec::Pages);
-        pages.into_iter().chain([digest, StageSpec::Compress { codec: self.codec }]).collect()
+    fn stages(&self, subject: &Opened) -> Vec<StageSpec> {
+        let (block_bytes, crc32c) = (self.block_bytes(), self.is_cluster());
+        let digest = StageSpec::Digest { algorithm: self.digest, block_bytes, crc32c };
+        let pages = subject.cluster.as_ref().and_then(|cluster| cluster.page_check()).map(StageSpec::Pages);
+        let thin = subject.is_compared.then_some(StageSpec::Thin { block_bytes });
+        let compress = StageSpec::Compress { codec: self.codec };
+        pages.into_iter().chain([digest]).chain(thin).chain([compress]).collect()
     }
 
     /// Run all streams at the same time; they share the permits to compute, and the first error ends them all.
@@ -246,7 +324,7 @@ impl Backup {
         sinks: Vec<Box<dyn Sink>>,
         layout: &Arc<Layout>,
         meter: &Arc<Meter>,
-        root: Option<MakeRoot<'_>>,
+        (root, checkpoints): (Option<MakeRoot<'_>>, Option<&Checkpoints<'_>>),
         watch: Watch<'_>,
     ) -> Result<Vec<Laid>> {
         let sources = &subject.sources;
@@ -254,7 +332,7 @@ impl Backup {
         meter.streams.store(sources.len(), Relaxed);
         meter.sink.threads.store(sources.len(), Relaxed);
         meter.workers.threads.store(depths.workers.get(), Relaxed);
-        let crews = self.crews(sources, &depths, meter, &self.stages(subject.cluster.as_ref()))?;
+        let crews = self.crews(sources, &depths, meter, &self.stages(subject))?;
         let stop = AtomicBool::new(false);
         let frame_bytes = self.tuning.frame_bytes;
         let mut streams = Vec::new();
@@ -262,7 +340,8 @@ impl Backup {
             let told = source.clone();
             let tell: Tell = Arc::new(move |record, crc32c| told.laid(record, crc32c));
             let lay = Lay::new(layout.clone(), meter.clone(), number, sink, tell)?;
-            streams.push(Stream { source: source.clone(), threads, lay, frame_bytes, stop: &stop });
+            let clock = checkpoints.map(|checkpoints| (checkpoints, Instant::now(), number));
+            streams.push(Stream { source: source.clone(), threads, lay, frame_bytes, clock, stop: &stop });
         }
         std::thread::scope(|scope| {
             let (done, over) = mpsc::channel::<()>();
@@ -356,8 +435,27 @@ struct Stream<'a> {
     threads: &'a Threads,
     lay: Lay,
     frame_bytes: u32,
+    /// Where checkpoints go, when the last was, and the number of this stream.
+    clock: Option<(&'a Checkpoints<'a>, Instant, u32)>,
     /// Did another one fail?
     stop: &'a AtomicBool,
+}
+
+/// Stores roots of what is durable so far.
+struct Checkpoints<'a> {
+    interval: Duration,
+    write: Partial,
+    root: &'a (dyn Fn(Vec<Laid>) -> Result<Vec<u8>> + Sync),
+    /// Of each stream the last.
+    laid: Mutex<BTreeMap<u32, Laid>>,
+}
+
+impl Checkpoints<'_> {
+    fn store(&self, stream: u32, laid: Laid) -> Result<()> {
+        let mut all = self.laid.lock().unwrap_or_else(|e| e.into_inner());
+        all.insert(stream, laid);
+        (self.write)(&(self.root)(all.values().cloned().collect())?)
+    }
 }
 
 impl Stream<'_> {
@@ -374,8 +472,20 @@ impl Stream<'_> {
                 return Err(Error::new(Kind::Bug, "another stream failed"));
             }
             self.lay.frame(frame?)?;
+            self.checkpoint()?;
         }
         Ok(())
+    }
+
+    fn checkpoint(&mut self) -> Result<()> {
+        match &mut self.clock {
+            Some((checkpoints, last, number)) if last.elapsed() >= checkpoints.interval => {
+                checkpoints.store(*number, self.lay.checkpoint()?)?;
+                *last = Instant::now();
+                Ok(())
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Lay what is known only now that all streams were read; then end the stream, with a root if it is an archive by itself.
@@ -416,18 +526,32 @@ fn tool() -> String {
 }
 
 /// The root, now that all streams are known.
-fn complete(mut root: Root, laid: Vec<Laid>, meter: &Meter) -> Root {
+fn complete(mut root: Root, laid: Vec<Laid>, base: Option<&Base>, meter: &Meter) -> Root {
     let verdict = meter.verdict();
+    let mut earlier: BTreeMap<SegmentId, Live> = BTreeMap::new();
     for laid in laid {
         add(&mut root.totals, &laid.totals);
         root.liveness.extend(laid.segments.iter().map(live));
+        for live in laid.live {
+            let sum = earlier.entry(live.id()).or_insert_with(|| Live { frames: 0, bytes: 0, ..live.clone() });
+            (sum.frames, sum.bytes) = (sum.frames + live.frames, sum.bytes + live.bytes);
+        }
         root.segments.extend(laid.segments);
         root.pages.extend(laid.pages);
         root.not_captured.extend(laid.not_captured);
     }
+    let mut earlier: Vec<Live> = earlier.into_values().collect();
+    if let Some(base) = base {
+        base.measure(&mut earlier);
+    }
+    root.liveness.extend(earlier);
     root.not_captured.truncate(MAX_NOT_CAPTURED);
-    root.totals.stored_bytes +=
-        root.pages.iter().filter_map(|page| page.manifest_offset.map(|_| page.bytes)).sum::<u64>();
+    root.totals.stored_bytes += root
+        .pages
+        .iter()
+        .filter(|page| page.backup.is_empty())
+        .filter_map(|page| page.manifest_offset.map(|_| page.bytes))
+        .sum::<u64>();
     root.finished = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     root.run = Run { seconds: verdict.seconds, limit: verdict.limit.name().to_owned(), shares: verdict.table() };
     root
@@ -458,6 +582,8 @@ fn add(to: &mut Totals, more: &Totals) {
     to.bad_pages += more.bad_pages;
     to.vanished += more.vanished;
     to.sockets += more.sockets;
+    to.kept += more.kept;
+    to.kept_bytes += more.kept_bytes;
 }
 
 /// May nothing be tried that the system could refuse?

@@ -13,6 +13,7 @@ use crate::{
     pipeline::meter::Meter,
     plan::{SinkSpec, Tuning},
     platform::{Tricks, walk},
+    repo::base::Wanted,
     sink::file::Output,
     stage::codec::Codec,
 };
@@ -21,7 +22,7 @@ use std::{
     num::NonZeroUsize,
     path::{Path, PathBuf},
     sync::Arc,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 /// What to measure.
@@ -94,7 +95,17 @@ impl Bench {
         };
         let scope = Scope { paths: vec![self.path.clone()], ..Scope::default() };
         let (to, tags) = (SinkSpec::Null, BTreeMap::new());
-        let backup = Backup { subject: Subject::Files(scope), to, codec, digest, tags, tuning };
+        let backup = Backup {
+            subject: Subject::Files(scope),
+            to,
+            codec,
+            digest,
+            tags,
+            base: Wanted::default(),
+            checkpoint_interval: Duration::MAX,
+            block_bytes: None,
+            tuning,
+        };
         backup.run(&Arc::new(Meter::default()), &|_, _| ())
     }
 

@@ -6,15 +6,15 @@
 use super::{
     filling::Filling,
     meter::{Meter, timed},
-    pages::{Pages, Tell},
+    pages::{Closed, Pages, Tell},
 };
 use crate::{
     error::Result,
     format::{
         digest::crc32,
-        page::{FrameAt, SegmentId},
+        page::{FrameAt, Page, SegmentId},
         pax,
-        root::{Name, NotCaptured, PageAt, Segment, Totals},
+        root::{Live, Name, NotCaptured, PageAt, Segment, Totals},
         segment::{EMPTY_ZSTD, Label, Locator, SERVICE_HEADER_BYTES, Service},
     },
     frame::{Buf, Frame, What},
@@ -52,6 +52,8 @@ pub struct Laid {
     pub segments: Vec<Segment>,
     /// Its pages.
     pub pages: Vec<PageAt>,
+    /// What it refers to of earlier backups; how large those segments are is not known here.
+    pub live: Vec<Live>,
     /// Its counts.
     pub totals: Totals,
     /// Entries that were not captured as they were.
@@ -84,7 +86,7 @@ impl Lay {
     pub fn new(shared: Arc<Layout>, meter: Arc<Meter>, stream: u32, sink: Box<dyn Sink>, tell: Tell) -> Result<Self> {
         let compressor = shared.codec.compressor()?;
         let filling = Filling::new(stream, 0);
-        let (pages, laid) = (Pages::new(shared.block_bytes, tell), Laid::default());
+        let (pages, laid) = (Pages::new(stream, shared.block_bytes, tell), Laid::default());
         Ok(Self { shared, meter, stream, sink, compressor, pages, filling, label: None, late: false, laid })
     }
 
@@ -93,9 +95,8 @@ impl Lay {
     /// # Errors
     /// The sink's.
     pub fn late(&mut self) -> Result<()> {
-        if self.filling.is_open() {
-            self.page()?;
-        }
+        self.pages.end();
+        self.store_pages()?;
         self.late = true;
         Ok(())
     }
@@ -108,19 +109,37 @@ impl Lay {
         if frame.data.is_empty() && frame.parts.is_empty() {
             return Ok(()); // a piece of a file that could not be opened, or of a stream that had ended
         }
-        if !self.filling.is_open() {
+        let (ends_member, endless) = (frame.ends_member, is_endless(&frame));
+        // What is only referred to needs no segment.
+        if !self.filling.is_open() && (endless || !frame.data.is_empty()) {
             self.begin()?;
         }
-        let ends_member = frame.ends_member;
-        match frame.parts.last() {
-            Some(part) if matches!(&part.what, What::Head(_, file) if file.is_endless()) => self.gap(frame)?,
-            _ => self.data(frame)?,
+        if endless {
+            self.gap(frame)?
+        } else {
+            self.data(frame)?
         }
         if self.pages.is_full() {
-            self.page()?;
+            self.pages.close_page();
         }
+        self.store_pages()?;
         let full = self.shared.segment_bytes.is_some_and(|bytes| self.filling.offset >= bytes);
-        if ends_member && full { self.end(None) } else { Ok(()) }
+        if ends_member && full && self.filling.is_open() { self.end(None) } else { Ok(()) }
+    }
+
+    /// Make durable what has passed; gives what a root can say of it. A page that is not complete is left out, with
+    /// everything it describes.
+    ///
+    /// # Errors
+    /// The sink's.
+    pub fn checkpoint(&mut self) -> Result<Laid> {
+        timed(&self.meter.sink.busy, || self.sink.sync())?;
+        self.count();
+        let mut laid = self.laid.clone();
+        if self.filling.is_open() {
+            laid.segments.push(self.filling.facts());
+        }
+        Ok(laid)
     }
 
     /// End the stream. `root` makes the root of a one-file archive.
@@ -128,9 +147,15 @@ impl Lay {
     /// # Errors
     /// The sink's.
     pub fn finish(mut self, root: Option<MakeRoot<'_>>) -> Result<Laid> {
-        if !self.filling.is_open() && self.laid.segments.is_empty() {
+        if !self.filling.is_open()
+            && self.laid.segments.is_empty()
+            && self.laid.pages.is_empty()
+            && self.pages.is_empty()
+        {
             self.begin()?; // an empty source is a valid archive all the same
         }
+        self.pages.end();
+        self.store_pages()?;
         if self.filling.is_open() {
             self.end(root)?;
         }
@@ -144,15 +169,19 @@ impl Lay {
         self.laid.totals.plain_bytes = self.laid.segments.iter().map(|segment| segment.plain_bytes).sum();
         self.laid.totals.stored_bytes = self.laid.segments.iter().map(|segment| segment.bytes).sum();
         self.laid.not_captured.clone_from(&self.pages.not_captured);
+        self.laid.live = self.pages.live();
     }
 
     fn data(&mut self, frame: Frame) -> Result<()> {
         let Frame { data, plain_len, parts, crc32, .. } = frame;
         let at = FrameAt { segment: 0, offset: self.filling.offset, stored_len: data.len() as u32, plain_len };
-        self.filling.plain(plain_len, crc32);
         self.meter.bytes.fetch_add(parts.iter().map(|part| u64::from(part.len)).sum(), Relaxed);
         parts.into_iter().for_each(|part| self.pages.add(at, part));
         self.meter.entries.fetch_max(self.pages.totals.entries, Relaxed);
+        if data.is_empty() {
+            return Ok(());
+        }
+        self.filling.plain(plain_len, crc32);
         self.put(data, plain_len as usize)
     }
 
@@ -198,7 +227,8 @@ impl Lay {
     /// Close the segment: the end of the tar, its last page, the root if this is a one-file archive, the seek table.
     fn end(&mut self, root: Option<MakeRoot<'_>>) -> Result<()> {
         self.tar_end()?;
-        self.page()?;
+        self.pages.close_page();
+        self.store_pages()?;
         if let Some(root) = root {
             self.laid.segments.push(self.filling.facts());
             self.count();
@@ -227,11 +257,22 @@ impl Lay {
         }
     }
 
-    fn page(&mut self) -> Result<()> {
-        let number = self.filling.number();
-        let Some(page) = self.pages.take(SegmentId { backup: String::new(), stream: self.stream, number }) else {
-            return Ok(());
-        };
+    /// Store the pages that are complete, or say where an earlier backup has them.
+    fn store_pages(&mut self) -> Result<()> {
+        if !self.filling.is_open() && self.pages.has_own() {
+            self.begin()?; // a copy of each page stands in a segment
+        }
+        let own = SegmentId { backup: String::new(), stream: self.stream, number: self.filling.number() };
+        for closed in self.pages.take(&own) {
+            match closed {
+                Closed::Own(page) => self.store_page(&page)?,
+                Closed::Earlier(at) => self.laid.pages.push(PageAt::clone(&at)),
+            }
+        }
+        Ok(())
+    }
+
+    fn store_page(&mut self, page: &Page) -> Result<()> {
         let first = Name(page.records.first().map(|record| record.entry.path.clone()).unwrap_or_default());
         let stored = page.encode()?;
         let bytes = stored.len() as u64;
@@ -244,7 +285,7 @@ impl Lay {
             first,
             entries: page.records.len() as u64,
             manifest_offset,
-            segment: number,
+            segment: self.filling.number(),
             offset,
             bytes,
             digest: blake3::hash(&stored).to_hex().to_string(),
@@ -284,6 +325,11 @@ impl Lay {
         let placed = Placed { segment: self.filling.number(), offset, data, role };
         timed(&self.meter.sink.busy, || self.sink.put(placed))
     }
+}
+
+/// Is it the header of a stream whose length is known only at its end?
+fn is_endless(frame: &Frame) -> bool {
+    frame.parts.last().is_some_and(|part| matches!(&part.what, What::Head(_, file) if file.is_endless()))
 }
 
 /// Deflate, no name, no time, made on Unix: the same bytes for the same input.

@@ -6,6 +6,7 @@
 pub mod climb;
 pub mod filling;
 pub mod lay;
+pub mod live;
 pub mod meter;
 pub mod ordered;
 pub mod pack;

@@ -7,6 +7,7 @@ use crate::{
     error::Result,
     format::entry::Entry,
     frame::{Large, Scanned, Slice},
+    known::Trust,
     source::Stream,
 };
 use std::sync::{Arc, atomic::Ordering::Acquire};
@@ -63,14 +64,15 @@ impl Iterator for Pack {
 impl Pack {
     /// Take an entry; a slice, if one is complete by it.
     fn entry(&mut self, scanned: Scanned) -> Option<Slice> {
-        let len = if scanned.state.is_stored() { data_len(&scanned.entry) } else { 0 };
+        let reads = scanned.known.as_ref().is_none_or(|known| known.trust == Trust::Nothing);
+        let len = if reads && scanned.state.is_stored() { data_len(&scanned.entry) } else { 0 };
         if len > self.frame_bytes {
             let pieces = len.div_ceil(self.frame_bytes);
-            let large = Large::new(scanned.entry, len, pieces);
+            let large = Large::new(scanned.entry, scanned.known, len, pieces);
             self.large = Some((large.clone(), 0));
             return self.members(Some(large));
         }
-        let bytes = len.next_multiple_of(512) + header_bytes(&scanned.entry);
+        let bytes = if reads { len.next_multiple_of(512) + header_bytes(&scanned.entry) } else { 0 };
         let full = self.bytes + bytes > self.frame_bytes || self.small.len() >= MAX_MEMBERS;
         let slice = if full { self.members(None) } else { None };
         self.small.push(scanned);
@@ -111,13 +113,9 @@ mod tests {
     use proptest::{collection::vec, prelude::*};
 
     fn entries(sizes: &[u64]) -> Vec<Scanned> {
-        let entry = |(i, size): (usize, &u64)| Scanned {
-            entry: Entry {
-                path: format!("{i:05}").into(),
-                kind: Kind::File { size: *size, map: None },
-                ..Entry::default()
-            },
-            state: State::Whole,
+        let entry = |(i, size): (usize, &u64)| {
+            let kind = Kind::File { size: *size, map: None };
+            Scanned::new(Entry { path: format!("{i:05}").into(), kind, ..Entry::default() }, State::Whole)
         };
         sizes.iter().enumerate().map(entry).collect()
     }

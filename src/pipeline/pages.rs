@@ -1,32 +1,59 @@
 //! Joins the entries with the places of their frames, into pages of the manifest.
 //!
-//! A page is closed only between frames, so that no frame is described by two pages and a restore decodes each once.
+//! A page is closed only between frames, so that no frame is described by two pages and a restore decodes each once; but
+//! where the records of an earlier backup's page come one after the other as they were, that page is referred to, and
+//! what stood before them ends where it begins.
 
+use super::live::References;
 use crate::{
     format::{
         digest::{BlockCrcs, Joiner, Piece},
         entry::{Entry, Kind, Path},
         page::{
-            BLOCK_DIGEST_BYTES, Extent, FrameAt, MAX_EXTENTS, MAX_RECORDS, MAX_TEXT_BYTES, Page, Record, SegmentId,
-            State,
+            BLOCK_DIGEST_BYTES, Extent, FrameAt, Item, MAX_EXTENTS, MAX_RECORDS, MAX_TEXT_BYTES, Page, Record,
+            SegmentId, State,
         },
-        root::{MAX_NOT_CAPTURED, Name, NotCaptured, Totals},
+        root::{Live, MAX_NOT_CAPTURED, Name, NotCaptured, PageAt, Totals},
     },
     frame::{Large, Part, What},
+    known::{Finder, Known, Stored, Trust},
 };
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     sync::{Arc, atomic::Ordering::Acquire},
 };
 
 /// Is told of each entry when all of it has a place, with the CRC-32C of its content where that was asked for.
 pub type Tell = Arc<dyn Fn(&Record, Option<u32>) + Send + Sync>;
 
-/// Builds the pages of one stream. Holds one page.
+/// A page that is complete.
+pub enum Closed {
+    /// Of this backup. The first of its segments is the one that is being filled.
+    Own(Page),
+    /// Of an earlier backup, with the count of its records.
+    Earlier(Arc<PageAt>),
+}
+
+/// Records below which a page is not closed only because one of an earlier backup could be referred to next.
+const MIN_RECORDS: usize = MAX_RECORDS / 4;
+
+/// Builds the pages of one stream. Holds one page, and perhaps one of an earlier backup.
 pub struct Pages {
+    stream: u32,
     tell: Tell,
     crcs: BlockCrcs,
     page: Page,
+    /// Which segments of earlier backups the page speaks of: what they are numbered in `references`, and in the page, where
+    /// 0 is the one that is being filled.
+    segments: HashMap<u32, u32>,
+    numbers: Vec<u32>,
+    references: References,
+    /// The page of an earlier backup of which so many records have come, and nothing else, while `page` is empty.
+    mirror: Option<(Arc<Page>, usize)>,
+    /// Are more records of the same page of an earlier backup to be expected? Then the page may become larger, so that
+    /// the next one can be referred to.
+    within: bool,
+    closed: Vec<Closed>,
     extents: usize,
     text_bytes: usize,
     open: Option<Open>,
@@ -41,17 +68,27 @@ pub struct Pages {
 struct Open {
     record: Record,
     joiner: Joiner,
+    finder: Finder,
+    /// Did anything have to be stored?
+    is_new: bool,
     crc32c: Option<u32>,
     data_bytes: u64,
 }
 
 impl Pages {
-    /// Of files whose blocks have so many bytes.
-    pub fn new(block_bytes: u64, tell: Tell) -> Self {
+    /// Of stream `stream`, of files whose blocks have so many bytes.
+    pub fn new(stream: u32, block_bytes: u64, tell: Tell) -> Self {
         Self {
+            stream,
             tell,
             crcs: BlockCrcs::new(block_bytes),
             page: Page::default(),
+            segments: HashMap::new(),
+            numbers: Vec::new(),
+            references: References::default(),
+            mirror: None,
+            within: false,
+            closed: Vec::new(),
             extents: 0,
             text_bytes: 0,
             open: None,
@@ -65,10 +102,139 @@ impl Pages {
     pub fn add(&mut self, frame: FrameAt, part: Part) {
         let extent = Extent { frame, inner: part.inner, len: part.len };
         match part.what {
-            What::Whole(entry, state) => self.whole(entry, state, extent, &part.piece, part.crcs),
+            What::Whole(entry, state) => match (part.known, part.runs) {
+                (Some(known), Some(_)) => self.known(entry, state, &known),
+                _ => self.whole(entry, state, extent, &part.piece, part.crcs),
+            },
             What::Head(entry, _) => self.head(entry),
-            What::Piece { file, last, .. } => self.piece(extent, &part.piece, part.crcs, last.then_some(&*file)),
+            What::Piece { ref file, last, .. } => {
+                self.extents(&extent, part.runs.as_deref(), file.known.as_ref());
+                self.piece(part.len, &part.piece, part.crcs, last.then_some(&**file));
+            }
         }
+    }
+
+    /// An earlier backup has all of it.
+    fn known(&mut self, entry: Entry, state: State, known: &Known) {
+        let size = known.parts.iter().flat_map(|part| &part.extents).map(|extent| u64::from(extent.len)).sum::<u64>();
+        self.totals.kept += u64::from(entry.is_file());
+        self.totals.kept_bytes += size;
+        let mut crc32c = None;
+        for item in known.parts.iter() {
+            let len = item.extents.iter().map(|extent| u64::from(extent.len)).sum();
+            crc32c = self.crcs.join(crc32c, &item.crcs, len);
+            if known.trust == Trust::Same || (item.entry == entry && item.state == state) {
+                self.mirror(item, crc32c);
+            } else {
+                let record = Record { entry: entry.clone(), state: state.clone(), ..Record::clone(item) };
+                self.refer(item, record, crc32c);
+            }
+        }
+    }
+
+    /// A record as it was.
+    fn mirror(&mut self, item: &Item, crc32c: Option<u32>) {
+        let (page, index) = (item.page(), item.index());
+        // Pages of another stream, or late ones, have another order among themselves.
+        let fits = |origin: &Arc<PageAt>| origin.stream == self.stream && !origin.late;
+        if index == 0 && page.origin.as_ref().is_some_and(fits) && self.may_close() {
+            self.close_page();
+            self.mirror = Some((page.clone(), 0));
+        }
+        match &mut self.mirror {
+            Some((mirrored, next)) if Arc::ptr_eq(mirrored, page) && *next == index => *next += 1,
+            _ => return self.refer(item, Record::clone(item), crc32c),
+        }
+        self.learn(item, crc32c);
+        self.refer_to(item);
+        self.complete_mirror();
+    }
+
+    fn may_close(&self) -> bool {
+        self.mirror.is_none() && (self.page.records.is_empty() || self.page.records.len() >= MIN_RECORDS)
+    }
+
+    fn complete_mirror(&mut self) {
+        let complete = |(page, next): &(Arc<Page>, usize)| *next == page.records.len();
+        if let Some((page, _)) = self.mirror.take_if(|mirror| complete(mirror))
+            && let Some(origin) = &page.origin
+        {
+            self.closed.push(Closed::Earlier(origin.clone()));
+        }
+    }
+
+    /// Something comes that the mirrored page does not have next: what came of it stands in a page of our own.
+    fn unmirror(&mut self) {
+        let Some((page, count)) = self.mirror.take() else { return };
+        for item in (0..count).filter_map(|index| Item::new(page.clone(), index)) {
+            self.append(&item, Record::clone(&item));
+        }
+    }
+
+    /// A record, all of whose extents are of an earlier backup.
+    fn refer(&mut self, item: &Item, record: Record, crc32c: Option<u32>) {
+        self.unmirror();
+        self.learn(&record, crc32c);
+        self.refer_to(item);
+        self.append(item, record);
+    }
+
+    fn refer_to(&mut self, item: &Item) {
+        for extent in &item.extents {
+            let number = self.references.number(item, extent.frame.segment);
+            self.references.count(number, &extent.frame);
+        }
+    }
+
+    /// Put a record with the extents of `item` into the page; counted is it already.
+    fn append(&mut self, item: &Item, mut record: Record) {
+        record.extents = item.extents.iter().map(|extent| self.ours(item, *extent)).collect();
+        let more = record.more;
+        self.within = item.index() + 1 < item.page().records.len();
+        self.store(record);
+        // In a page nothing follows a record that goes on.
+        if more || self.is_full() {
+            self.close_page();
+        }
+    }
+
+    /// The same extent, with the number its segment has in this page.
+    fn ours(&mut self, item: &Item, mut extent: Extent) -> Extent {
+        let number = self.references.number(item, extent.frame.segment);
+        let (segments, numbers) = (&mut self.page.segments, &mut self.numbers);
+        extent.frame.segment = *self.segments.entry(number).or_insert_with(|| {
+            if segments.is_empty() {
+                segments.push(SegmentId::default()); // the place of the one that is being filled
+            }
+            segments.push(self.references.segment(number).clone());
+            numbers.push(number);
+            numbers.len() as u32
+        });
+        extent
+    }
+
+    /// Where the content of a piece is.
+    fn extents(&mut self, here: &Extent, runs: Option<&[Stored]>, known: Option<&Known>) {
+        let Some(mut open) = self.open.take() else { return };
+        let whole = [Stored::Here { inner: here.inner, len: here.len }];
+        open.is_new |= runs.unwrap_or(&whole).iter().any(|run| matches!(run, Stored::Here { len: 1.., .. }));
+        for run in runs.unwrap_or(&whole) {
+            match (*run, known) {
+                (Stored::Here { inner, len }, _) if len > 0 => {
+                    open.record.extents.push(Extent { frame: here.frame, inner, len });
+                }
+                (Stored::Kept { at, len }, Some(known)) => {
+                    self.totals.kept_bytes += u64::from(len);
+                    let mut found = Vec::new();
+                    open.finder.find(known, at, len.into(), |item, extent| found.push((item.clone(), extent)));
+                    for (item, extent) in found {
+                        join(&mut open.record.extents, self.ours(&item, extent));
+                    }
+                }
+                _ => {}
+            }
+        }
+        self.open = Some(open);
     }
 
     fn whole(&mut self, mut entry: Entry, mut state: State, extent: Extent, piece: &Piece, crcs: Vec<u32>) {
@@ -101,26 +267,25 @@ impl Pages {
 
     fn head(&mut self, entry: Entry) {
         let record = Record { entry, ..Record::default() };
-        self.open = Some(Open { record, joiner: Joiner::default(), crc32c: None, data_bytes: 0 });
+        self.unmirror();
+        let (joiner, finder) = (Joiner::default(), Finder::default());
+        self.open = Some(Open { record, joiner, finder, is_new: false, crc32c: None, data_bytes: 0 });
     }
 
-    fn piece(&mut self, extent: Extent, piece: &Piece, crcs: Vec<u32>, done: Option<&Large>) {
+    fn piece(&mut self, len: u32, piece: &Piece, crcs: Vec<u32>, done: Option<&Large>) {
         let Some(open) = &mut self.open else { return };
-        if extent.len > 0 {
-            open.record.extents.push(extent);
-        }
         open.record.blocks.extend(blocks(piece));
         open.joiner.push(piece);
-        open.crc32c = self.crcs.join(open.crc32c, &crcs, extent.len.into());
+        open.crc32c = self.crcs.join(open.crc32c, &crcs, len.into());
         open.record.crcs.extend(crcs);
-        open.data_bytes += u64::from(extent.len);
+        open.data_bytes += u64::from(len);
         if let Some(file) = done {
             self.close(file);
         }
     }
 
     fn close(&mut self, file: &Large) {
-        let Some(Open { mut record, joiner, crc32c, data_bytes }) = self.open.take() else { return };
+        let Some(Open { mut record, joiner, crc32c, data_bytes, is_new, .. }) = self.open.take() else { return };
         if let (true, Kind::File { size, .. }) = (file.is_endless(), &mut record.entry.kind) {
             *size = data_bytes;
         }
@@ -138,7 +303,22 @@ impl Pages {
         if let Some(reason) = file.failed.get() {
             self.lose(&mut record, reason);
         }
-        self.push(record, crc32c);
+        let known = file.known.as_ref().filter(|known| !is_new && is_same(&record, known));
+        self.totals.kept += u64::from(file.known.is_some() && !is_new);
+        match known {
+            Some(known) => known.parts.iter().for_each(|item| self.mirror(item, crc32c)),
+            None => {
+                self.refer_to_earlier(&record);
+                self.push(record, crc32c);
+            }
+        }
+    }
+
+    /// Count what a record of this page refers to of earlier segments.
+    fn refer_to_earlier(&mut self, record: &Record) {
+        for extent in record.extents.iter().filter(|extent| extent.frame.segment > 0) {
+            self.references.count(self.numbers[extent.frame.segment as usize - 1], &extent.frame);
+        }
     }
 
     /// A file of which a piece could not be read is not there, though the stream has zeros in its place.
@@ -150,11 +330,23 @@ impl Pages {
     }
 
     fn push(&mut self, record: Record, crc32c: Option<u32>) {
-        (self.tell)(&record, crc32c);
+        self.unmirror();
+        self.learn(&record, crc32c);
+        self.store(record);
+    }
+
+    /// Count a record, and tell of it if it is the last part.
+    fn learn(&mut self, record: &Record, crc32c: Option<u32>) {
         if record.from == 0 {
             self.count(&record.entry);
         }
-        self.note(&record);
+        if !record.more {
+            (self.tell)(record, crc32c);
+            self.note(record);
+        }
+    }
+
+    fn store(&mut self, record: Record) {
         self.extents += record.extents.len();
         self.text_bytes += text_bytes(&record.entry);
         self.page.records.push(record);
@@ -191,18 +383,56 @@ impl Pages {
     /// Should the page be closed before the next frame?
     pub fn is_full(&self) -> bool {
         let open = self.open.as_ref().map_or(0, |open| open.record.extents.len());
-        self.page.records.len() >= MAX_RECORDS
-            || self.extents + open >= MAX_EXTENTS
-            || self.text_bytes >= MAX_TEXT_BYTES
+        let full = |count: usize, max: usize| count >= if self.within { max + max / 2 } else { max };
+        full(self.page.records.len(), MAX_RECORDS)
+            || full(self.extents + open, MAX_EXTENTS)
+            || full(self.text_bytes, MAX_TEXT_BYTES)
     }
 
-    /// The page as far as it is, if there is anything in it; a file that is under way goes on in the next one.
-    pub fn take(&mut self, segment: SegmentId) -> Option<Page> {
+    /// Close the page as far as it is, if there is anything in it; a file that is under way goes on in the next one.
+    pub fn close_page(&mut self) {
         self.part();
-        let mut page = std::mem::take(&mut self.page);
+        let page = std::mem::take(&mut self.page);
         (self.extents, self.text_bytes) = (0, 0);
-        page.segments = vec![segment];
-        (!page.records.is_empty()).then_some(page)
+        self.segments.clear();
+        self.numbers.clear();
+        self.within = false;
+        if !page.records.is_empty() {
+            self.closed.push(Closed::Own(page));
+        }
+    }
+
+    /// Close the last page of a sequence.
+    pub fn end(&mut self) {
+        self.unmirror();
+        self.close_page();
+    }
+
+    /// The pages that were closed since the last call; `own` is the segment that is being filled.
+    pub fn take(&mut self, own: &SegmentId) -> Vec<Closed> {
+        for closed in &mut self.closed {
+            let Closed::Own(page) = closed else { continue };
+            match page.segments.first_mut() {
+                Some(first) => first.clone_from(own),
+                None => page.segments.push(own.clone()),
+            }
+        }
+        std::mem::take(&mut self.closed)
+    }
+
+    /// Is there a page to be stored?
+    pub fn has_own(&self) -> bool {
+        self.closed.iter().any(|closed| matches!(closed, Closed::Own(_)))
+    }
+
+    /// Is nothing closed, or about to be?
+    pub fn is_empty(&self) -> bool {
+        self.closed.is_empty() && self.page.records.is_empty() && self.mirror.is_none() && self.open.is_none()
+    }
+
+    /// What was referred to of other backups.
+    pub fn live(&self) -> Vec<Live> {
+        self.references.all()
     }
 
     fn part(&mut self) {
@@ -211,13 +441,21 @@ impl Pages {
             return; // its header has passed and nothing else: it can stand in the next page as a whole
         }
         let next = Record { entry: open.record.entry.clone(), from: open.data_bytes, ..Record::default() };
+        // What it has of earlier segments stays in this page, which knows their numbers.
         let mut part = std::mem::replace(&mut open.record, next);
         part.more = true;
         if part.from == 0 {
             self.count(&part.entry);
         }
+        self.refer_to_earlier(&part);
         self.page.records.push(part);
     }
+}
+
+/// Is a file that was read what it was? Its parts of earlier pages have been stored again by now, if it has any.
+fn is_same(record: &Record, known: &Known) -> bool {
+    let then = &known.parts[0];
+    record.from == 0 && record.entry == then.entry && record.state == then.state
 }
 
 /// What is said of a file with pages that the server would refuse.
@@ -227,6 +465,14 @@ fn bad_pages(pages: &[u32]) -> String {
     let more = if pages.len() > SHOWN { format!(" and {} more", pages.len() - SHOWN) } else { String::new() };
     let blocks = if pages.len() == 1 { "block" } else { "blocks" };
     format!("it is stored, but page checksums are wrong: {blocks} {}{more}", shown.join(", "))
+}
+
+/// Add an extent, joined with the one before it where they touch.
+fn join(extents: &mut Vec<Extent>, extent: Extent) {
+    match extents.last_mut() {
+        Some(last) if last.frame == extent.frame && last.inner + last.len == extent.inner => last.len += extent.len,
+        _ => extents.push(extent),
+    }
 }
 
 fn blocks(piece: &Piece) -> Vec<[u8; BLOCK_DIGEST_BYTES]> {

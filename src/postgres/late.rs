@@ -49,7 +49,7 @@ impl Late {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let mtime = Time { seconds: now.as_secs() as i64, nanos: 0 };
         let entry = Entry { path: path.to_vec(), kind: Kind::File { size, map: None }, mtime, ctime: mtime, ..like };
-        Ok(Scanned { entry, state: State::Whole })
+        Ok(Scanned::new(entry, State::Whole))
     }
 
     /// Let these bytes be the content of `path`.

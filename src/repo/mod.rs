@@ -3,5 +3,8 @@
 //! Plain files only: no database, no index, no counts. Made on first use. Reading takes no locks, and a backup only the
 //! one on its own intent, which shows others that it is alive.
 
+pub mod base;
+pub mod compare;
+mod moved;
 pub mod open;
 pub mod store;

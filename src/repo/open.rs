@@ -89,7 +89,7 @@ fn place(from: &str) -> Result<(PathBuf, Option<&str>)> {
 }
 
 /// The id of the backup that is meant.
-fn pick(repository: &Path, backup: Option<&str>) -> Result<String> {
+pub(super) fn pick(repository: &Path, backup: Option<&str>) -> Result<String> {
     let ids = backup_ids(repository)?;
     let wanted = backup.unwrap_or(LATEST);
     let mut found: Vec<&String> = ids.iter().filter(|id| id.starts_with(wanted)).collect();
@@ -143,7 +143,7 @@ pub fn read_repository(path: &Path) -> Result<Repository> {
 }
 
 /// The ids of all backups that were committed, oldest first.
-fn backup_ids(repository: &Path) -> Result<Vec<String>> {
+pub(super) fn backup_ids(repository: &Path) -> Result<Vec<String>> {
     let dir = repository.join(layout::BACKUPS);
     let failed = |e| Error::io(format!("could not list {dir:?}"), e);
     let entries = match std::fs::read_dir(&dir) {

@@ -7,12 +7,12 @@
 use crate::{
     error::{Error, Kind, Result},
     format::{
-        layout::{BACKUPS, INTENTS, MANIFEST, REPOSITORY, ROOT, Repository, is_backup_id, letters, segment},
+        layout::{BACKUPS, INTENTS, MANIFEST, PARTIAL, REPOSITORY, ROOT, Repository, is_backup_id, letters, segment},
         root::{FORMAT, FORMAT_ALONE, open_sealed, seal},
     },
     platform::{self, Tricks, write},
     sink::{
-        Abilities, Destination, Placed, Role, Sink,
+        Abilities, Destination, Partial, Placed, Referred, Role, Sink,
         file::{Output, name, side_of, sync_dir},
     },
 };
@@ -95,6 +95,10 @@ impl Destination for Store {
         Abilities { objects: true, amends: true, repository: self.repository.id.clone() }
     }
 
+    fn refer(&mut self, _bases: &[String]) -> Result<Referred> {
+        Ok(Referred::default())
+    }
+
     fn stream(&mut self, number: u32) -> Result<Box<dyn Sink>> {
         Ok(Box::new(Segments {
             dir: self.dir(),
@@ -110,18 +114,26 @@ impl Destination for Store {
     fn commit(self: Box<Self>, root: &[u8]) -> Result<()> {
         match self.make_durable(root) {
             Ok(()) => {
+                let _ = fs::remove_file(self.dir().join(PARTIAL)); // there only if the run was long
                 self.withdraw();
                 Ok(())
             }
             Err(error) => {
-                self.abort();
+                self.abort(false);
                 Err(error)
             }
         }
     }
 
-    fn abort(self: Box<Self>) {
-        remove_backup(&self.dir());
+    fn partial(&self) -> Option<Partial> {
+        let path = self.dir().join(PARTIAL);
+        Some(Box::new(move |root| write_new(&path, root, |from, to| fs::rename(from, to))))
+    }
+
+    fn abort(self: Box<Self>, keep: bool) {
+        if !keep || !self.dir().join(PARTIAL).exists() {
+            remove_backup(&self.dir());
+        }
         self.withdraw();
     }
 }
@@ -240,6 +252,14 @@ fn announce(root: &Path, id: &str, time: &str) -> Result<File> {
     }
 }
 
+/// Is nobody making the backup `id` any more?
+pub(super) fn is_dead(root: &Path, id: &str) -> bool {
+    match File::open(intent_path(root, id)) {
+        Ok(intent) => write::lock_exclusive(&intent).is_ok_and(|locked| locked),
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+    }
+}
+
 fn withdraw(root: &Path, id: &str) {
     let path = intent_path(root, id);
     if let Err(error) = fs::remove_file(&path) {
@@ -262,7 +282,7 @@ fn remove_abandoned(root: &Path) {
         let lock = File::open(entry.path()).and_then(|file| Ok((write::lock_exclusive(&file)?, file)));
         if let (Some(id), Ok((true, _held))) = (id, lock) {
             let dir = root.join(BACKUPS).join(id);
-            if !dir.join(ROOT).exists() {
+            if !dir.join(ROOT).exists() && !dir.join(PARTIAL).exists() {
                 platform::debug(|| format!("removing {}, which a run that ended left behind", name(&dir)));
                 remove_backup(&dir);
             }
@@ -298,8 +318,8 @@ struct Open {
 }
 
 impl Open {
-    fn sync(self) -> Result<()> {
-        self.side.map_or(Ok(()), |side| side.sync())?;
+    fn sync(&self) -> Result<()> {
+        self.side.as_ref().map_or(Ok(()), Output::sync)?;
         self.segment.sync()
     }
 }
@@ -314,6 +334,12 @@ impl Segments {
             }
         }
         self.open.as_mut().ok_or_else(|| Error::new(Kind::Bug, "no segment is open"))
+    }
+
+    /// Wait until the segments before this one are durable.
+    fn synced(&mut self) -> Result<()> {
+        let lost = |_| Err(Error::new(Kind::Bug, "a thread that syncs stopped"));
+        self.syncing.drain(..).try_for_each(|thread| thread.join().unwrap_or_else(lost))
     }
 
     fn side(&mut self, number: u32) -> Result<&mut Output> {
@@ -343,9 +369,18 @@ impl Sink for Segments {
         }
     }
 
+    fn sync(&mut self) -> Result<()> {
+        self.synced()?;
+        self.open.as_ref().map_or(Ok(()), Open::sync)?;
+        sync_dir(&self.dir)?;
+        match self.manifest.lock() {
+            Ok(manifest) => manifest.sync(),
+            Err(_) => Err(Error::new(Kind::Bug, "a stream stopped while it wrote the manifest")),
+        }
+    }
+
     fn finish(mut self: Box<Self>) -> Result<()> {
-        self.open.take().map_or(Ok(()), Open::sync)?;
-        let lost = |_| Err(Error::new(Kind::Bug, "a thread that syncs stopped"));
-        self.syncing.drain(..).try_for_each(|thread| thread.join().unwrap_or_else(lost))
+        self.open.take().map_or(Ok(()), |open| open.sync())?;
+        self.synced()
     }
 }

@@ -184,12 +184,12 @@ impl Destination for OneFile {
     fn commit(self: Box<Self>, _root: &[u8]) -> Result<()> {
         let done = self.give_names();
         if done.is_err() {
-            self.abort();
+            self.abort(false);
         }
         done
     }
 
-    fn abort(self: Box<Self>) {
+    fn abort(self: Box<Self>, _keep: bool) {
         for path in [Some(self.partial.clone()), self.side_partial()].into_iter().flatten() {
             if let Err(error) = fs::remove_file(&path) {
                 crate::platform::debug(|| format!("could not remove {}: {error}", name(&path)));

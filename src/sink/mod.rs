@@ -1,6 +1,7 @@
 //! Where frames go.
 
-use crate::{error::Result, frame::Buf};
+use crate::{error::Result, format::page::SegmentId, frame::Buf};
+use std::collections::HashSet;
 
 pub mod file;
 pub mod large;
@@ -45,6 +46,14 @@ pub trait Sink: Send {
     /// What makes going on impossible; nothing more is put then.
     fn put(&mut self, placed: Placed) -> Result<()>;
 
+    /// Make durable what was put so far.
+    ///
+    /// # Errors
+    /// The system's.
+    fn sync(&mut self) -> Result<()> {
+        Ok(())
+    }
+
     /// Make everything durable; nothing is visible before [`Destination::commit`].
     ///
     /// # Errors
@@ -56,6 +65,15 @@ pub trait Sink: Send {
 pub trait Destination: Send {
     /// What it can do.
     fn abilities(&self) -> Abilities;
+
+    /// Announce that these backups will be referred to; says what of them cannot be.
+    ///
+    /// # Errors
+    /// The system's.
+    fn refer(&mut self, bases: &[String]) -> Result<Referred> {
+        let gone = bases.to_vec();
+        Ok(Referred { gone, ..Referred::default() })
+    }
 
     /// The sink of one stream, from 1.
     ///
@@ -70,8 +88,28 @@ pub trait Destination: Send {
     /// The system's; then nothing is visible.
     fn commit(self: Box<Self>, root: &[u8]) -> Result<()>;
 
-    /// Remove what was stored. Called instead of `commit`, never after it.
-    fn abort(self: Box<Self>);
+    /// Where a root of what is durable so far can be stored, for a later backup to go on from.
+    fn partial(&self) -> Option<Partial> {
+        None
+    }
+
+    /// Remove what was stored, unless a later backup can go on from it and `keep` says that it may. Called instead of
+    /// `commit`, never after it.
+    fn abort(self: Box<Self>, keep: bool);
+}
+
+/// Stores a sealed root of what is durable so far, in place of the one before.
+pub type Partial = Box<dyn Fn(&[u8]) -> Result<()> + Send + Sync>;
+
+/// What must not be referred to, although a backup that is a base does.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Referred {
+    /// Bases that are there no more.
+    pub gone: Vec<String>,
+    /// Segments that are about to be pruned.
+    pub tombstones: HashSet<SegmentId>,
+    /// Backups whose manifests are.
+    pub manifests: HashSet<String>,
 }
 
 /// What a destination can do.

@@ -20,7 +20,7 @@ impl Destination for Stdout {
         Ok(())
     }
 
-    fn abort(self: Box<Self>) {}
+    fn abort(self: Box<Self>, _keep: bool) {}
 }
 
 impl Sink for Stdout {
@@ -60,7 +60,7 @@ impl Destination for Null {
         Ok(())
     }
 
-    fn abort(self: Box<Self>) {}
+    fn abort(self: Box<Self>, _keep: bool) {}
 }
 
 impl Sink for Null {

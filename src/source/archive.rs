@@ -17,6 +17,7 @@ use crate::{
 };
 use std::{
     cmp::Ordering,
+    ops::Deref,
     sync::{Arc, Mutex},
 };
 
@@ -37,6 +38,8 @@ pub struct Archive {
     pub repository: String,
     store: Box<dyn Store>,
     kept: Mutex<Vec<(usize, Arc<Page>)>>,
+    is_base: bool,
+    pages_know: bool,
     warn: Box<dyn Fn(Error) + Send + Sync>,
 }
 
@@ -111,6 +114,17 @@ impl Archive {
         Self::with_root(root, Box::new(store))
     }
 
+    /// Open what is durable of backup `id`, which has not ended.
+    ///
+    /// # Errors
+    /// As [`Archive::open_file`].
+    pub fn open_partial(repository: &std::path::Path, id: &str) -> Result<Self> {
+        let store = Directory::partial(repository, id);
+        let root = read_root(&store)?;
+        store.set_suffix(Codec::named(&root.options.codec)?.suffix());
+        Self::with_root(root, Box::new(store))
+    }
+
     /// Open whatever `store` holds.
     ///
     /// # Errors
@@ -121,7 +135,25 @@ impl Archive {
 
     fn with_root(root: Root, store: Box<dyn Store>) -> Result<Self> {
         let codec = Codec::named(&root.options.codec)?;
-        Ok(Self { root, codec, repository: String::new(), store, kept: Mutex::default(), warn: Box::new(|_| {}) })
+        Ok(Self {
+            root,
+            codec,
+            repository: String::new(),
+            store,
+            kept: Mutex::default(),
+            is_base: false,
+            pages_know: false,
+            warn: Box::new(|_| {}),
+        })
+    }
+
+    /// Its segments are called by its id, as another backup does that refers to it; with `pages_know`, pages
+    /// know where they are stored.
+    #[must_use]
+    pub fn as_base(mut self, pages_know: bool) -> Self {
+        self.is_base = true;
+        self.pages_know = pages_know;
+        self
     }
 
     /// Call `warn` for damage that does no harm, as a copy was whole. From any thread.
@@ -195,8 +227,10 @@ impl Archive {
             true => (Object::Segment(segment), true),
             false => (Object::Side(segment), manifest.is_none()),
         };
-        // The first versions wrote no side files in repositories; where there is no manifest there must be one.
-        let absent = !sure && self.store.len(&copy).is_err_and(|error| error.kind == Kind::NotFound);
+        // The first versions wrote no side files in repositories; where there is no manifest there must be one. And a
+        // segment of another backup may have gone when nothing but its pages was needed any more.
+        let absent =
+            (!sure || !at.backup.is_empty()) && self.store.len(&copy).is_err_and(|error| error.kind == Kind::NotFound);
         let copy = (!absent).then_some((copy, at.offset));
         manifest.into_iter().chain(copy).collect()
     }
@@ -217,13 +251,15 @@ impl Archive {
         }
         let mut page = Page::decode(&stored)?;
         // To the page, its own backup is the one without a name.
+        let home = if at.backup.is_empty() && self.is_base { &self.root.id } else { &at.backup };
         for segment in &mut page.segments {
             if segment.backup.is_empty() {
-                segment.backup.clone_from(&at.backup);
-            } else if segment.backup == self.root.id {
+                segment.backup.clone_from(home);
+            } else if segment.backup == self.root.id && !self.is_base {
                 segment.backup.clear();
             }
         }
+        page.origin = self.pages_know.then(|| Arc::new(PageAt { backup: home.clone(), ..at.clone() }));
         Ok(page)
     }
 
@@ -246,15 +282,13 @@ impl Archive {
     /// All records of `selection` in archive order, or in the reverse; streams are merged.
     ///
     /// A page that cannot be read gives one error; the records of the others follow it.
-    pub fn records<'a>(&'a self, selection: &'a Selection, backwards: bool) -> Records<'a> {
-        let cursor = |mut pages: Vec<usize>| {
-            if !backwards {
-                pages.reverse();
-            }
-            Cursor { pages, now: None }
-        };
-        let cursors = self.pages(selection).into_iter().map(cursor).collect();
-        Records { archive: self, selection, cursors, backwards }
+    pub fn records(&self, selection: &Selection, backwards: bool) -> Records<&Self> {
+        Records::new(self, selection, backwards)
+    }
+
+    /// All records in archive order, as [`Archive::records`].
+    pub fn into_records(self: Arc<Self>) -> Records<Arc<Self>> {
+        Records::new(self, &Selection::default(), false)
     }
 
     /// The records of `path`: several if they go on over pages, none if it is not there.
@@ -315,9 +349,9 @@ fn read_root(store: &dyn Store) -> Result<Root> {
 }
 
 /// See [`Archive::records`].
-pub struct Records<'a> {
-    archive: &'a Archive,
-    selection: &'a Selection,
+pub struct Records<A> {
+    archive: A,
+    selection: Selection,
     cursors: Vec<Cursor>,
     backwards: bool,
 }
@@ -329,10 +363,21 @@ struct Cursor {
     now: Option<(Arc<Page>, usize)>,
 }
 
-impl Records<'_> {
+impl<A: Deref<Target = Archive>> Records<A> {
+    fn new(archive: A, selection: &Selection, backwards: bool) -> Self {
+        let cursor = |mut pages: Vec<usize>| {
+            if !backwards {
+                pages.reverse();
+            }
+            Cursor { pages, now: None }
+        };
+        let cursors = archive.pages(selection).into_iter().map(cursor).collect();
+        Self { archive, selection: selection.clone(), cursors, backwards }
+    }
+
     /// Bring the cursor to its next wanted record; `false` at the end of the stream.
     fn settle(&mut self, at: usize) -> Result<bool> {
-        let (archive, backwards) = (self.archive, self.backwards);
+        let (archive, backwards) = (&self.archive, self.backwards);
         let cursor = &mut self.cursors[at];
         loop {
             while let Some((page, index)) = &mut cursor.now {
@@ -363,7 +408,7 @@ fn place(page: &Page, index: usize, backwards: bool) -> usize {
     if backwards { page.records.len().wrapping_sub(1 + index) } else { index }
 }
 
-impl Iterator for Records<'_> {
+impl<A: Deref<Target = Archive>> Iterator for Records<A> {
     type Item = Result<Item>;
 
     fn next(&mut self) -> Option<Result<Item>> {

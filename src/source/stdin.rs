@@ -93,14 +93,14 @@ fn now() -> Time {
 
 impl Source for Stdin {
     fn scan(&self) -> Result<Stream<Scanned>> {
-        let scanned = Scanned { entry: self.entry.clone(), state: State::Whole };
+        let scanned = Scanned::new(self.entry.clone(), State::Whole);
         Ok(Box::new(std::iter::once(Ok(scanned))))
     }
 
     fn read(&self, slice: Slice, mut buf: Buf) -> Result<Frame> {
         match slice {
             Slice::Members(small, None) => {
-                let Some(Scanned { entry, state }) = small.into_iter().next() else {
+                let Some(Scanned { entry, state, .. }) = small.into_iter().next() else {
                     return Ok(Frame::new(buf, Vec::new(), true));
                 };
                 pax::write_header(&entry, &mut buf)?;

@@ -62,14 +62,20 @@ pub struct Directory {
     repository: PathBuf,
     backup: String,
     suffix: OnceLock<&'static str>,
+    root: &'static str,
     open: Mutex<HashMap<PathBuf, Arc<File>>>,
 }
 
 impl Directory {
     /// Backup `id` of the repository at `repository`. Nothing is opened yet.
     pub fn new(repository: &Path, id: &str) -> Self {
-        let backup = id.to_owned();
-        Self { repository: repository.to_owned(), backup, suffix: OnceLock::new(), open: Mutex::default() }
+        let (suffix, open) = Default::default();
+        Self { repository: repository.to_owned(), backup: id.to_owned(), suffix, root: layout::ROOT, open }
+    }
+
+    /// As far as it came, if it has not ended.
+    pub fn partial(repository: &Path, id: &str) -> Self {
+        Self { root: layout::PARTIAL, ..Self::new(repository, id) }
     }
 
     /// How the files of its segments end; `tar.zst` until this is called. Known once the root was read.
@@ -84,7 +90,7 @@ impl Directory {
             of(&id.backup).join(layout::segment(id.stream, id.number, suffix))
         };
         match object {
-            Object::Root => of("").join(layout::ROOT),
+            Object::Root => of("").join(self.root),
             Object::Manifest(backup) => of(backup).join(layout::MANIFEST),
             Object::Segment(id) => segment(id),
             Object::Side(id) => with_suffix(&segment(id), layout::SIDE_SUFFIX),

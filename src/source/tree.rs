@@ -13,6 +13,7 @@ use crate::{
         pax,
     },
     frame::{Buf, Frame, Large, Part, Scanned, Slice, What},
+    known::{Known, Trust},
     platform::{
         Tricks,
         owner::Names,
@@ -212,7 +213,7 @@ impl Inner {
         let mut ends_member = true;
         if let Some(large) = large {
             let part = self.head(large, &mut buf)?;
-            ends_member = !matches!(part.what, What::Head(..));
+            ends_member = !matches!(&part.what, What::Head(_, file) if file.known.is_none());
             parts.push(part);
         }
         CLOSER.with_borrow_mut(|closer| closer.iter_mut().for_each(Closer::flush));
@@ -229,7 +230,10 @@ impl Inner {
 
     /// One whole member: header, content, padding. What cannot be read leaves nothing in the stream.
     fn member(&self, scanned: Scanned, buf: &mut Vec<u8>) -> Result<Part> {
-        let Scanned { entry, state } = scanned;
+        let Scanned { entry, state, known } = scanned;
+        if let Some(known) = known.as_ref().filter(|known| known.trust != Trust::Nothing) {
+            return Ok(self.kept(entry, known.clone(), buf.len()));
+        }
         if !entry.is_file() || !state.is_stored() {
             if state.is_stored() || entry.kind == Kind::Directory {
                 self.header(&entry, buf)?;
@@ -249,13 +253,26 @@ impl Inner {
         match read {
             Ok(state) => {
                 pad(buf, len as u64);
-                Ok(part(What::Whole(entry, state), inner, len))
+                Ok(Part { known, ..part(What::Whole(entry, state), inner, len) })
             }
             Err(error) => {
                 buf.truncate(start);
                 Ok(part(What::Whole(entry, state_of(&error)), start, 0))
             }
         }
+    }
+
+    /// What an earlier backup has; only if it has other attributes now is it looked at.
+    fn kept(&self, entry: Entry, known: Known, at: usize) -> Part {
+        let entry = match known.trust {
+            Trust::Content => match self.open_file(entry.clone()) {
+                Ok((_, entry)) => entry,
+                Err(state) => return part(What::Whole(entry, state), at, 0),
+            },
+            _ => entry,
+        };
+        let what = What::Whole(entry, State::Whole);
+        Part { known: Some(known), runs: Some(Vec::new()), ..part(what, at, 0) }
     }
 
     fn header(&self, entry: &Entry, buf: &mut Vec<u8>) -> Result<()> {
@@ -294,7 +311,9 @@ impl Inner {
             Ok((_, xattrs)) => entry.xattrs.clone_from(xattrs),
             Err(state) => return Ok(part(What::Whole(entry, state.clone()), buf.len(), 0)),
         }
-        self.header(&entry, buf)?;
+        if large.known.is_none() {
+            self.header(&entry, buf)?;
+        }
         Ok(part(What::Head(entry, large), buf.len(), 0))
     }
 
@@ -334,11 +353,12 @@ impl Inner {
         if note && (!complete || (file.unread.fetch_sub(1, AcqRel) == 1 && changed(fd, &file.entry))) {
             file.changed.store(true, Release);
         }
-        if last {
+        let alone = file.known.is_some();
+        if last && !alone {
             pad(&mut buf, file.data_len);
         }
         let what = What::Piece { file, offset, last };
-        Ok(Frame::new(buf, vec![part(what, 0, len as usize)], last))
+        Ok(Frame::new(buf, vec![part(what, 0, len as usize)], last || alone))
     }
 }
 
@@ -348,7 +368,8 @@ pub(super) fn pad(buf: &mut Vec<u8>, len: u64) {
 }
 
 pub(super) fn part(what: What, inner: usize, len: usize) -> Part {
-    Part { what, inner: inner as u32, len: len as u32, piece: Piece::None, crcs: Vec::new() }
+    let (inner, len) = (inner as u32, len as u32);
+    Part { what, inner, len, known: None, runs: None, piece: Piece::None, crcs: Vec::new() }
 }
 
 pub(super) fn state_of(error: &io::Error) -> State {

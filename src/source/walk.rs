@@ -264,7 +264,7 @@ impl Inner {
             inode: stat.inode,
             xattrs: if special { xattr::read_all_at(dir, name).unwrap_or_default() } else { Vec::new() },
         };
-        Ok(Child { scanned: Scanned { entry, state }, dev: stat.dev, nlink: stat.nlink, listing: None })
+        Ok(Child { scanned: Scanned::new(entry, state), dev: stat.dev, nlink: stat.nlink, listing: None })
     }
 
     /// One object by its path, without going into it.
@@ -331,5 +331,5 @@ fn join(dir: &[u8], name: &[u8]) -> Path {
 
 fn unknown(path: Path, error: &io::Error) -> Child {
     let entry = Entry { path, ..Entry::default() };
-    Child { scanned: Scanned { entry, state: state_of(error) }, dev: 0, nlink: 1, listing: None }
+    Child { scanned: Scanned::new(entry, state_of(error)), dev: 0, nlink: 1, listing: None }
 }

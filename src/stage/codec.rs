@@ -6,6 +6,7 @@
 use super::Stage;
 use crate::{
     error::{Error, Kind, Result},
+    format::digest::crc32,
     frame::{Frame, Pool},
 };
 use flate2::{Compress as Deflate, Compression, Decompress as Inflate, FlushCompress, FlushDecompress};
@@ -288,6 +289,12 @@ impl Compress {
 
 impl Stage for Compress {
     fn apply(&mut self, mut frame: Frame) -> Result<Frame> {
+        if frame.data.is_empty() {
+            return Ok(frame); // all that was in it, an earlier backup has
+        }
+        if matches!(self.compressor, Compressor::Gzip(_)) {
+            frame.crc32 = Some(crc32(&frame.data)); // joined into that of the whole
+        }
         if !matches!(self.compressor, Compressor::None) {
             let mut out = self.pool.take();
             self.compressor.compress(&frame.data, &mut out)?;

@@ -3,7 +3,7 @@
 use super::Stage;
 use crate::{
     error::Result,
-    format::digest::{Algorithm, crc32, crc32c, piece},
+    format::digest::{Algorithm, crc32c, piece},
     frame::{Frame, Part, What},
 };
 use std::sync::atomic::Ordering::Acquire;
@@ -15,8 +15,6 @@ pub struct Digest {
     pub algorithm: Algorithm,
     /// Bytes of a block.
     pub block: u64,
-    /// Is the CRC-32 of the whole frame wanted too? gzip needs it.
-    pub crc32: bool,
     /// Are CRC-32Cs of the blocks wanted too? PostgreSQL's manifest needs them.
     pub crc32c: bool,
 }
@@ -33,7 +31,6 @@ impl Stage for Digest {
                 }
             }
         }
-        frame.crc32 = self.crc32.then(|| crc32(&frame.data));
         Ok(frame)
     }
 }
@@ -41,6 +38,7 @@ impl Stage for Digest {
 /// Where a part's content starts in its file's data, and how long that data is; `None` if it has none.
 fn place(part: &Part) -> Option<(u64, u64)> {
     match &part.what {
+        _ if part.runs.is_some() => None,
         What::Whole(entry, state) if state.is_stored() && entry.is_file() => Some((0, part.len.into())),
         What::Whole(..) | What::Head(..) => None,
         What::Piece { file, offset, .. } => {

@@ -4,6 +4,7 @@ use crate::{error::Result, frame::Frame};
 
 pub mod codec;
 pub mod digest;
+pub mod thin;
 
 /// A stage turns one frame into one frame.
 ///

@@ -102,9 +102,10 @@ impl Looked {
     /// Pages of `content`, read from `offset` of the file, that are wrong.
     fn bad(&self, file: &str, offset: u64, content: &[u8]) -> Vec<u32> {
         let kind = Kind::File { size: offset + content.len() as u64, map: None };
-        let large = Large::new(Entry { path: file.into(), kind, ..Entry::default() }, 1 << 30, 1);
+        let large = Large::new(Entry { path: file.into(), kind, ..Entry::default() }, None, 1 << 30, 1);
         let what = What::Piece { file: large.clone(), offset, last: false };
-        let part = Part { what, inner: 0, len: content.len() as u32, piece: Piece::None, crcs: vec![] };
+        let len = content.len() as u32;
+        let part = Part { what, inner: 0, len, known: None, runs: None, piece: Piece::None, crcs: vec![] };
         Pages(self.check.clone()).apply(Frame::new(Buf::from(content.to_vec()), vec![part], true)).unwrap();
         let bad = large.bad_pages.lock().unwrap().clone();
         assert!(matches!(State::bad_pages(bad.clone()), State::BadPages(_)));

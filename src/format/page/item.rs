@@ -24,6 +24,16 @@ impl Item {
         (index < page.records.len()).then_some(Self { page, index })
     }
 
+    /// The page it stands in.
+    pub fn page(&self) -> &Arc<Page> {
+        &self.page
+    }
+
+    /// Its place in the page, from 0.
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
     /// The segment a frame of this record is in.
     pub fn segment(&self, frame: &FrameAt) -> &SegmentId {
         &self.page.segments[frame.segment as usize]
@@ -49,7 +59,7 @@ impl Item {
     }
 
     fn with(&self, record: Record) -> Self {
-        let page = Page { segments: self.page.segments.clone(), records: vec![record] };
+        let page = Page { segments: self.page.segments.clone(), records: vec![record], origin: None };
         Self { page: Arc::new(page), index: 0 }
     }
 }

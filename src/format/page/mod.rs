@@ -10,9 +10,10 @@ mod write;
 
 pub use self::item::Item;
 use self::{read::Reader, write::Writer};
-use super::{digest::Digest, entry::Entry};
+use super::{digest::Digest, entry::Entry, root::PageAt};
 use crate::error::{Error, Result};
 use minicbor::{Decode, Encode, bytes::ByteVec};
+use std::sync::Arc;
 
 /// Records in a page. 8,192: about 0.3 MiB compressed, what one pick reads to find one file.
 pub const MAX_RECORDS: usize = 8192;
@@ -106,7 +107,7 @@ pub struct FrameAt {
 }
 
 /// Names a segment of this or an earlier backup.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Encode, Decode)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Encode, Decode)]
 pub struct SegmentId {
     /// Backup; empty for the one the page belongs to.
     #[n(0)]
@@ -126,6 +127,8 @@ pub struct Page {
     pub segments: Vec<SegmentId>,
     /// The records, in archive order.
     pub records: Vec<Record>,
+    /// Where it is stored, if somebody wants to refer to it; not part of what is stored.
+    pub origin: Option<Arc<PageAt>>,
 }
 
 const FILE: u8 = 0;
@@ -371,7 +374,7 @@ mod tests {
             }
             records.iter_mut().last().into_iter().for_each(|last| last.more = more);
             let segment = |number| SegmentId { backup: String::new(), stream: 1, number };
-            Page { segments: vec![segment(1), segment(2)], records }
+            Page { segments: vec![segment(1), segment(2)], records, origin: None }
         })
     }
 

@@ -68,7 +68,7 @@ impl Reader {
         if let Some(last) = records.last_mut() {
             last.more = self.c.more;
         }
-        Ok(Page { segments: self.c.segments, records })
+        Ok(Page { segments: self.c.segments, records, origin: None })
     }
 
     fn record(&mut self, index: usize) -> Option<Record> {

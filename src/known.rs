@@ -1,0 +1,156 @@
+//! What earlier backups have of an object of a source.
+//!
+//! An object that is the same costs a reference. Of a large file that is not, every block is compared with the one that
+//! was at its place, and blocks that are the same are references too. What is referred to is where the earlier backup
+//! has it: no chain is followed at a restore.
+
+use crate::format::page::{BLOCK_DIGEST_BYTES, Extent, Item, Record};
+use std::sync::Arc;
+
+/// See the module.
+#[derive(Debug, Clone)]
+pub struct Known {
+    /// Its record, in as many parts as the pages it goes on over; never empty. Segments are named as for any backup.
+    pub parts: Arc<[Item]>,
+    /// How much of it is sure without a look at the content.
+    pub trust: Trust,
+}
+
+/// How much is sure of an object that an earlier backup has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trust {
+    /// It is the same in all that is known of it.
+    Same,
+    /// Its content is the same; the rest is as the scan saw it.
+    Content,
+    /// Only digests can tell.
+    Nothing,
+}
+
+/// Where a run of a file's data is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stored {
+    /// In the frame of its part.
+    Here {
+        /// Bytes of the frame before it.
+        inner: u32,
+        /// Its length.
+        len: u32,
+    },
+    /// Where the earlier backup has it.
+    Kept {
+        /// Bytes of the earlier data before it.
+        at: u64,
+        /// Its length.
+        len: u32,
+    },
+}
+
+impl Known {
+    /// The record, or the last part of it, which has its digest.
+    pub fn last(&self) -> &Record {
+        &self.parts[self.parts.len() - 1]
+    }
+
+    /// Digest of the block of `block` bytes that begins `at` bytes into the data; `None` if there is none there.
+    pub fn block(&self, at: u64, block: u64) -> Option<&[u8; BLOCK_DIGEST_BYTES]> {
+        let part = self.parts.partition_point(|part| part.from <= at).checked_sub(1)?;
+        let within = at - self.parts[part].from;
+        let digest = self.parts[part].blocks.get(usize::try_from(within / block).ok()?)?;
+        within.is_multiple_of(block).then_some(digest)
+    }
+}
+
+/// Finds the extents of runs of what is known of one file; runs mostly follow each other.
+#[derive(Debug, Default)]
+pub struct Finder {
+    part: usize,
+    extent: usize,
+    /// Bytes of data before that extent.
+    before: u64,
+}
+
+impl Finder {
+    /// Call `each` with the extents of `len` bytes of data from `at` on, and the part of the record each is of.
+    pub fn find(&mut self, known: &Known, at: u64, len: u64, mut each: impl FnMut(&Item, Extent)) {
+        let end = at + len;
+        if at < self.before {
+            *self = Self::default();
+        }
+        while let Some(item) = known.parts.get(self.part) {
+            let Some(extent) = item.extents.get(self.extent) else {
+                (self.part, self.extent) = (self.part + 1, 0);
+                continue;
+            };
+            let extent_end = self.before + u64::from(extent.len);
+            let (from, to) = (at.max(self.before), end.min(extent_end));
+            if from < to {
+                let inner = extent.inner + (from - self.before) as u32;
+                each(item, Extent { frame: extent.frame, inner, len: (to - from) as u32 });
+            }
+            if extent_end > end {
+                return; // the next run may begin in it
+            }
+            (self.before, self.extent) = (extent_end, self.extent + 1);
+            if extent_end == end {
+                return;
+            }
+        }
+    }
+}
+
+/// Add a run to a list, joined with the one before it where they touch.
+pub fn push_run(runs: &mut Vec<Stored>, run: Stored) {
+    match (runs.last_mut(), run) {
+        (Some(Stored::Here { inner, len }), Stored::Here { inner: next, len: more }) if *inner + *len == next => {
+            *len += more;
+        }
+        (Some(Stored::Kept { at, len }), Stored::Kept { at: next, len: more }) if *at + u64::from(*len) == next => {
+            *len += more;
+        }
+        _ => runs.push(run),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::page::{FrameAt, Page};
+    use proptest::{collection::vec, prelude::*};
+
+    fn known(lens: &[Vec<u32>]) -> Known {
+        let (mut from, mut offset) = (0, 0);
+        let part = |lens: &Vec<u32>| {
+            let extents = lens.iter().map(|len| {
+                offset += 1000;
+                Extent { frame: FrameAt { segment: 0, offset, stored_len: 10, plain_len: 5000 }, inner: 7, len: *len }
+            });
+            let record = Record { extents: extents.collect(), from, ..Record::default() };
+            from += lens.iter().map(|len| u64::from(*len)).sum::<u64>();
+            Item::new(Arc::new(Page { records: vec![record], ..Page::default() }), 0)
+        };
+        Known { parts: lens.iter().filter_map(part).collect(), trust: Trust::Nothing }
+    }
+
+    proptest! {
+        #[test]
+        fn runs_are_found_wherever_they_begin(lens in vec(vec(1u32..50, 1..5), 1..4), cuts in vec((0u64..200, 1u64..60), 1..8)) {
+            let known = known(&lens);
+            let total: u64 = lens.iter().flatten().map(|len| u64::from(*len)).sum();
+            let bytes = |at: u64, len: u64, finder: &mut Finder| {
+                let mut found = Vec::new();
+                finder.find(&known, at, len, |_, extent| {
+                    found.extend((0..extent.len).map(|i| (extent.frame.offset, extent.inner + i)));
+                });
+                found
+            };
+            let all = bytes(0, total, &mut Finder::default());
+            prop_assert_eq!(all.len() as u64, total);
+            let mut finder = Finder::default();
+            for (at, len) in cuts {
+                let (at, end) = (at.min(total), (at + len).min(total));
+                prop_assert_eq!(&bytes(at, end - at, &mut finder)[..], &all[at as usize..end as usize]);
+            }
+        }
+    }
+}

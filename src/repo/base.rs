@@ -1,0 +1,264 @@
+//! The backups that a new one is compared with.
+//!
+//! The base is the latest complete backup of the same source; beside it stands what is durable of one that came after it and
+//! was cut off. What they refer to must be there: segments that are missing, or about to be pruned, count as if they held
+//! nothing. Segments of which little is live are not referred to any more, within a budget, so that they can go.
+
+use super::{
+    compare::{Compare, Compared, Cursor, Rules},
+    moved::Moved,
+    open::backup_ids,
+};
+use crate::{
+    error::{Error, Kind, Result},
+    format::{
+        digest::Algorithm,
+        entry::Entry,
+        layout,
+        page::{Item, SegmentId},
+        root::{Cluster, Live, Options, Root, Source as Origin},
+    },
+    frame::Scanned,
+    known::Trust,
+    platform,
+    sink::Referred,
+    source::{Stream, archive::Archive, store::Object},
+};
+use std::{
+    collections::{HashMap, HashSet},
+    path::Path,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
+
+/// A segment of which less is live is not referred to any more: a restore reads at most 1 / 0.4 of what it needs.
+const LEAST_LIVE_PERCENT: u64 = 40;
+/// So much of what is backed up may be stored again for that.
+const BUDGET_PERCENT: u64 = 5;
+
+/// Which base is wanted, and what is trusted.
+#[derive(Debug, Clone, Default)]
+pub struct Wanted {
+    /// An id or its beginning; else the latest.
+    pub base: Option<String>,
+    /// None at all.
+    pub full: bool,
+    /// What is taken as proof that a file has not changed.
+    pub compare: Compare,
+}
+
+/// What the new backup is of, and how it is stored.
+#[derive(Debug)]
+pub struct Like<'a> {
+    /// Of what.
+    pub origin: &'a Origin,
+    /// Of which cluster.
+    pub cluster: Option<&'a Cluster>,
+    /// How.
+    pub options: &'a Options,
+}
+
+/// See the module.
+pub struct Base {
+    archives: Vec<(Arc<Archive>, bool)>,
+    pub(super) rules: Rules,
+    sizes: HashMap<SegmentId, u64>,
+    /// Segments that must not be referred to.
+    lost: HashSet<SegmentId>,
+    /// Segments that should not be.
+    stale: HashSet<SegmentId>,
+    budget: AtomicU64,
+    moved: Mutex<Moved>,
+}
+
+impl Base {
+    /// Find the base of a new backup in the repository at `path`. `refer` announces the backups that are referred to and
+    /// says which of them, and of their objects, cannot be.
+    ///
+    /// # Errors
+    /// [`Kind::Usage`] or [`Kind::NotFound`] if a base was asked for that cannot be one; else those of `refer`.
+    pub fn find(
+        path: &Path,
+        wanted: &Wanted,
+        like: &Like<'_>,
+        mut refer: impl FnMut(&[String]) -> Result<Referred>,
+    ) -> Result<Option<Self>> {
+        let mut gone = HashSet::new();
+        loop {
+            let archives = if wanted.full { Vec::new() } else { candidates(path, wanted, like, &gone)? };
+            let ids: Vec<String> = archives.iter().map(|archive| archive.root.id.clone()).collect();
+            let referred = refer(&ids)?;
+            if referred.gone.is_empty() {
+                return Ok((!archives.is_empty()).then(|| Self::new(archives, wanted, like, referred)));
+            }
+            gone.extend(referred.gone);
+        }
+    }
+
+    fn new(archives: Vec<Archive>, wanted: &Wanted, like: &Like<'_>, referred: Referred) -> Self {
+        let rules = Rules { compare: wanted.compare, digests: like.options.digest == Algorithm::Blake3 };
+        let (mut sizes, mut stale, mut lost) = (HashMap::new(), HashSet::new(), referred.tombstones);
+        for archive in &archives {
+            for (id, live, bytes) in segments(&archive.root) {
+                let there = archive.store().len(&Object::Segment(id.clone())).is_ok_and(|len| len >= bytes);
+                if !there {
+                    lost.insert(id.clone());
+                } else if live * 100 < bytes * LEAST_LIVE_PERCENT {
+                    stale.insert(id.clone());
+                }
+                sizes.insert(id, bytes);
+            }
+        }
+        let bytes = archives.first().map_or(0, |archive| archive.root.totals.bytes);
+        let refers_to_pages = referred.manifests.is_empty();
+        let archives = archives.into_iter().map(|archive| {
+            let trusted = is_trusted(&archive.root, like);
+            (Arc::new(archive.as_base(refers_to_pages)), trusted)
+        });
+        Self {
+            archives: archives.collect(),
+            rules,
+            sizes,
+            lost,
+            stale,
+            budget: AtomicU64::new(bytes / 100 * BUDGET_PERCENT),
+            moved: Mutex::default(),
+        }
+    }
+
+    /// The ids of the backups.
+    pub fn ids(&self) -> Vec<String> {
+        self.archives.iter().map(|(archive, _)| archive.root.id.clone()).collect()
+    }
+
+    /// A scan, with what is known of each object.
+    pub fn compare(self: &Arc<Self>, scan: Stream<Scanned>) -> Stream<Scanned> {
+        let cursors = self.archives.iter().map(|(archive, trusted)| Cursor::new(archive, *trusted)).collect();
+        Box::new(Compared { base: self.clone(), scan, cursors })
+    }
+
+    /// Say how large the segments are that are referred to. Frames that were met out of order may have been counted twice.
+    pub fn measure(&self, live: &mut [Live]) {
+        for live in live {
+            live.of_bytes = self.sizes.get(&live.id()).copied().unwrap_or(0);
+            live.bytes = live.bytes.min(live.of_bytes);
+        }
+    }
+
+    /// May the content of a record be referred to, or is it to be stored again?
+    pub(super) fn keeps(&self, parts: &[Item]) -> bool {
+        if self.lost.is_empty() && self.stale.is_empty() {
+            return true;
+        }
+        let is_in = |set: &HashSet<SegmentId>| {
+            let of = |item: &Item| item.extents.iter().any(|extent| set.contains(item.segment(&extent.frame)));
+            parts.iter().any(of)
+        };
+        if is_in(&self.lost) {
+            return false;
+        }
+        let cost = parts.first().map_or(0, |item| item.entry.data_len());
+        let affordable = |left: u64| left.checked_sub(cost);
+        !(is_in(&self.stale) && self.budget.fetch_update(Relaxed, Relaxed, affordable).is_ok())
+    }
+
+    /// A file at a path that no base has: one that had another?
+    pub(super) fn moved(&self, entry: &Entry, cursors: &[Cursor]) -> Option<(Vec<Item>, Trust)> {
+        let (archive, begun) = cursors.first().map(Cursor::place)?;
+        let parts = self.moved.lock().unwrap_or_else(|e| e.into_inner()).find(archive, entry)?;
+        let trust = self.rules.trust_moved(entry, parts.first()?, begun)?;
+        Some((parts, trust))
+    }
+}
+
+/// Is what a base says of a file's times and inode worth anything now (rule 22)?
+fn is_trusted(base: &Root, like: &Like<'_>) -> bool {
+    let begun = base.time.parse::<jiff::Timestamp>();
+    let past = begun.is_ok_and(|begun| begun <= jiff::Timestamp::now());
+    let alike = match (&base.postgres, like.cluster) {
+        (Some(then), Some(now)) => {
+            then.timeline == now.timeline && then.online == now.online && then.checksums == now.checksums
+        }
+        (then, now) => then.is_none() && now.is_none(),
+    };
+    past && alike
+}
+
+/// Every segment that a backup refers to, how many of its bytes are live, and how many it has.
+fn segments(root: &Root) -> Vec<(SegmentId, u64, u64)> {
+    let named =
+        |id: SegmentId| SegmentId { backup: if id.backup.is_empty() { root.id.clone() } else { id.backup }, ..id };
+    let size = |live: &Live| {
+        let own = root
+            .segments
+            .iter()
+            .find(|own| live.backup.is_empty() && (own.stream, own.number) == (live.stream, live.number));
+        own.map_or(live.of_bytes, |own| own.bytes)
+    };
+    // Frames are counted without what is between them.
+    root.liveness.iter().map(|live| (named(live.id()), live.bytes, size(live))).collect()
+}
+
+/// The latest complete backup that is like this one, and what is there of a dead one that is later.
+fn candidates(path: &Path, wanted: &Wanted, like: &Like<'_>, gone: &HashSet<String>) -> Result<Vec<Archive>> {
+    if let Some(base) = &wanted.base {
+        return asked_for(path, base, like).map(|archive| vec![archive]);
+    }
+    let mut found = Vec::new();
+    let (complete, partial) = (backup_ids(path)?, partial_ids(path));
+    let latest =
+        complete.iter().rev().filter(|id| !gone.contains(*id)).find_map(|id| {
+            Archive::open_backup(path, id).ok().filter(|archive| differs(&archive.root, like).is_none())
+        });
+    let after = |id: &String| latest.as_ref().is_none_or(|latest| *id > latest.root.id);
+    let cut_off =
+        partial.iter().rev().filter(|id| after(id) && !gone.contains(*id)).find_map(|id| {
+            Archive::open_partial(path, id).ok().filter(|archive| differs(&archive.root, like).is_none())
+        });
+    found.extend(cut_off);
+    found.extend(latest);
+    Ok(found)
+}
+
+fn asked_for(path: &Path, base: &str, like: &Like<'_>) -> Result<Archive> {
+    let id = super::open::pick(path, Some(base))?;
+    let archive = Archive::open_backup(path, &id)?;
+    match differs(&archive.root, like) {
+        None => Ok(archive),
+        Some(why) => Err(Error::new(Kind::Usage, format!("cannot take backup {id:?} as the base")).because(why)),
+    }
+}
+
+/// Why a backup cannot be the base of this one.
+fn differs(base: &Root, like: &Like<'_>) -> Option<&'static str> {
+    let (then, now) = (&base.options, like.options);
+    let same_source = match (&base.postgres, like.cluster) {
+        (Some(then), Some(now)) => then.system_identifier == now.system_identifier,
+        (None, None) => base.source == *like.origin,
+        _ => false,
+    };
+    match () {
+        () if !same_source => Some("it is of another source"),
+        () if then.codec != now.codec => Some("it is compressed by another codec"),
+        () if then.digest != now.digest => Some("its files are digested in another way"),
+        () if then.block_bytes != now.block_bytes => Some("its blocks have another size"),
+        () => None,
+    }
+}
+
+/// The ids of backups that were cut off and left something to go on from, oldest first.
+fn partial_ids(path: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(path.join(layout::BACKUPS)).into_iter().flatten().flatten();
+    let is_partial = |id: &String| {
+        let dir = path.join(layout::BACKUPS).join(id);
+        layout::is_backup_id(id) && dir.join(layout::PARTIAL).exists() && !dir.join(layout::ROOT).exists()
+    };
+    let mut ids: Vec<String> =
+        entries.filter_map(|entry| entry.file_name().into_string().ok()).filter(is_partial).collect();
+    ids.retain(|id| super::store::is_dead(path, id));
+    ids.sort_unstable();
+    platform::debug(|| format!("{} backups were cut off and can be gone on from", ids.len()));
+    ids
+}

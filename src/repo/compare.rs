@@ -1,0 +1,190 @@
+//! Compares a scan with the manifests of earlier backups: both are in archive order, so they are merged as they come.
+//!
+//! What is the same by all that a look at the file system tells is not read. What may have been touched while the base was
+//! made, to the clock's granularity, is read and compared, as is whatever the rules do not trust. Memory is a page of each
+//! base; the records of a large file are held as a whole.
+
+use super::base::Base;
+use crate::{
+    error::Result,
+    format::{
+        entry::{Entry, Kind, Time, order},
+        page::{Item, Record, State},
+    },
+    frame::Scanned,
+    known::{Known, Trust},
+    platform,
+    source::{
+        Stream,
+        archive::{Archive, Records},
+    },
+};
+use std::{cmp::Ordering, iter::Peekable, sync::Arc};
+
+/// What is taken as proof that a file has not changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Compare {
+    /// Size, times of content and inode to the nanosecond, and inode number.
+    #[default]
+    Inode,
+    /// Size and time of content.
+    Mtime,
+    /// Size.
+    Size,
+    /// Nothing: everything is read.
+    Content,
+}
+
+/// A scan, with what is known of each object.
+pub(super) struct Compared {
+    pub(super) base: Arc<Base>,
+    pub(super) scan: Stream<Scanned>,
+    pub(super) cursors: Vec<Cursor>,
+}
+
+/// How far one base was read.
+pub(super) struct Cursor {
+    archive: Arc<Archive>,
+    records: Peekable<Records<Arc<Archive>>>,
+    /// When that base began; what was touched since, or shortly before, may differ from what it holds.
+    begun: Time,
+}
+
+/// The clocks of file systems tick at least so often (FAT: every 2 s).
+const TICK_SECONDS: i64 = 2;
+
+impl Cursor {
+    /// `trusted`: may anything be taken for the same that was not touched since that base began?
+    pub(super) fn new(archive: &Arc<Archive>, trusted: bool) -> Self {
+        let begun = archive.root.time.parse::<jiff::Timestamp>().map_or(i64::MIN, jiff::Timestamp::as_second);
+        let seconds = if trusted { begun.saturating_sub(TICK_SECONDS) } else { i64::MIN };
+        let records = archive.clone().into_records().peekable();
+        Self { archive: archive.clone(), records, begun: Time { seconds, nanos: 0 } }
+    }
+
+    /// The base, and since when nothing may have been touched.
+    pub(super) fn place(&self) -> (&Archive, Time) {
+        (&self.archive, self.begun)
+    }
+
+    /// The next record, if it can be read; damage to a base is no damage to this backup.
+    fn peek(&mut self) -> Option<&Item> {
+        while let Some(Err(error)) = self.records.peek() {
+            platform::debug(|| format!("a page of the base cannot be used: {}", error.line()));
+            self.records.next();
+        }
+        self.records.peek().and_then(|item| item.as_ref().ok())
+    }
+
+    /// All parts of the record of `path`; what stands before it is no longer there.
+    fn take(&mut self, path: &[u8]) -> Vec<Item> {
+        let mut parts: Vec<Item> = Vec::new();
+        while let Some(item) = self.peek() {
+            match order(&item.entry.path, path) {
+                Ordering::Greater => break,
+                Ordering::Equal => parts.push(item.clone()),
+                Ordering::Less => {}
+            }
+            self.records.next();
+        }
+        parts
+    }
+}
+
+impl Iterator for Compared {
+    type Item = Result<Scanned>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let scanned = self.scan.next()?;
+        Some(scanned.map(|mut scanned| {
+            scanned.known = self.known(&scanned);
+            scanned
+        }))
+    }
+}
+
+impl Compared {
+    fn known(&mut self, scanned: &Scanned) -> Option<Known> {
+        let mut found = None;
+        for cursor in &mut self.cursors {
+            let parts = cursor.take(&scanned.entry.path);
+            if found.is_none() && is_complete(&parts) {
+                found = Some((parts, cursor.begun));
+            }
+        }
+        if !matches!(scanned.state, State::Whole | State::Noted) {
+            return None;
+        }
+        let (parts, trust) = match found {
+            Some((parts, begun)) => {
+                let trust = self.base.rules.trust(scanned, &parts[0], begun)?;
+                (parts, trust)
+            }
+            None if scanned.entry.is_file() => self.base.moved(&scanned.entry, &self.cursors)?,
+            None => return None,
+        };
+        self.base.keeps(&parts).then(|| Known { parts: parts.into(), trust })
+    }
+}
+
+/// Are all parts of a record there?
+fn is_complete(parts: &[Item]) -> bool {
+    parts.last().is_some_and(|last| !last.more) && parts[0].from == 0
+}
+
+/// What is trusted.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Rules {
+    pub(super) compare: Compare,
+    /// Do digests tell whether content is the same? CRCs do not.
+    pub(super) digests: bool,
+}
+
+impl Rules {
+    /// How far an object is what the record of its path says; `None`: not at all.
+    fn trust(self, scanned: &Scanned, record: &Record, begun: Time) -> Option<Trust> {
+        let (entry, whole) = (&scanned.entry, record.state == State::Whole);
+        let Kind::File { size, .. } = entry.kind else {
+            return (record.state == scanned.state && record.entry == *entry).then_some(Trust::Same);
+        };
+        if !record.state.is_stored() || !record.entry.is_file() {
+            return None;
+        }
+        let then = &record.entry;
+        let mtime = then.size() == size && then.mtime == entry.mtime;
+        let unchanged = match self.compare {
+            Compare::Inode => mtime && is_same_inode(then, entry) && entry.mtime.max(entry.ctime) < begun,
+            Compare::Mtime => mtime,
+            Compare::Size => then.size() == size,
+            Compare::Content => false,
+        };
+        match unchanged && whole && then.kind == entry.kind {
+            true if is_same_but_attributes(then, entry) => Some(Trust::Same),
+            true => Some(Trust::Content),
+            false => self.digests.then_some(Trust::Nothing),
+        }
+    }
+
+    /// The same for a file that had another path.
+    ///
+    /// To rename a file changes its ctime, to rename a directory above it does not. Two files that were unpacked, one after the
+    /// other was removed, may have one inode number and one time in whole seconds.
+    pub(super) fn trust_moved(self, entry: &Entry, record: &Record, begun: Time) -> Option<Trust> {
+        let then = &record.entry;
+        let same = then.kind == entry.kind && then.mtime == entry.mtime && then.inode == entry.inode;
+        if self.compare != Compare::Inode || !same || record.state != State::Whole {
+            return None;
+        }
+        let sure = (then.ctime == entry.ctime || entry.mtime.nanos != 0) && entry.mtime < begun;
+        if sure { Some(Trust::Content) } else { self.digests.then_some(Trust::Nothing) }
+    }
+}
+
+fn is_same_inode(a: &Entry, b: &Entry) -> bool {
+    a.ctime == b.ctime && a.inode == b.inode
+}
+
+/// The scan does not look at the attributes of files; a change of them changes the ctime.
+fn is_same_but_attributes(then: &Entry, now: &Entry) -> bool {
+    is_same_inode(then, now) && then.mtime == now.mtime && then.mode == now.mode && then.owner == now.owner
+}

@@ -1,0 +1,142 @@
+//! Takes out of frames what earlier backups have.
+//!
+//! A small file whose digest is the known one is cut out as a whole. Of a piece of a large file only the blocks stay
+//! that are not the ones that were at their place; they become members of their own, under a name that is not the
+//! file's: extracted over the file by a tool that knows nothing of this, they would leave zeros around them.
+
+use super::Stage;
+use crate::{
+    error::Result,
+    format::{
+        digest::{BlockDigest, Joiner, Piece},
+        entry::{Entry, Kind, Time},
+        page::BLOCK_DIGEST_BYTES,
+        pax,
+    },
+    frame::{Frame, Large, Part, What},
+    known::{Known, Stored, push_run},
+};
+
+/// Where changed pieces of files are in the tar.
+pub const PARTS: &[u8] = b".fullbore/parts/";
+
+/// See the module.
+#[derive(Debug)]
+pub struct Thin {
+    block: u64,
+    /// What stays of the frame; the buffers change places.
+    rest: Vec<u8>,
+}
+
+impl Thin {
+    /// Of files with blocks of so many bytes.
+    pub fn new(block: u64) -> Self {
+        Self { block, rest: Vec::new() }
+    }
+
+    /// Copy what stays of the part, whose bytes begin at `start` of `data`; gives where they end.
+    fn part(&mut self, part: &mut Part, data: &[u8], start: usize) -> Result<usize> {
+        let (inner, len) = (part.inner as usize, part.len as usize);
+        if let What::Piece { file, offset, .. } = &part.what
+            && let Some(known) = &file.known
+        {
+            let runs = part.runs.take().unwrap_or_else(|| self.runs(known, &part.piece, *offset, (inner, len)));
+            part.runs = Some(self.pieces(file, *offset, runs, data)?);
+            return Ok(inner + len);
+        }
+        let padding = if part.runs.is_none() && len > 0 { pax::padding(len as u64) } else { 0 };
+        let end = data.len().min(inner + len + padding);
+        if is_known(part) {
+            part.runs = Some(Vec::new());
+            part.inner = self.rest.len() as u32;
+        } else {
+            part.inner = (self.rest.len() + inner - start) as u32;
+            self.rest.extend_from_slice(&data[start..end]);
+        }
+        Ok(end)
+    }
+
+    /// Which blocks of a piece are where.
+    fn runs(&self, known: &Known, piece: &Piece, offset: u64, (inner, len): (usize, usize)) -> Vec<Stored> {
+        let blocks: &[BlockDigest] = if let Piece::Blocks(blocks) = piece { blocks } else { &[] };
+        let mut runs = Vec::new();
+        let mut at = 0;
+        while at < len {
+            let end = len.min(at + self.block as usize);
+            let digest = blocks.get(at / self.block as usize).map(|block| &block[..BLOCK_DIGEST_BYTES]);
+            let place = offset + at as u64;
+            let same = digest.is_some() && known.block(place, self.block).map(|block| &block[..]) == digest;
+            let len = (end - at) as u32;
+            let here = Stored::Here { inner: (inner + at) as u32, len };
+            push_run(&mut runs, if same { Stored::Kept { at: place, len } } else { here });
+            at = end;
+        }
+        runs
+    }
+
+    /// Make a member of every run that is here.
+    fn pieces(&mut self, file: &Large, mut offset: u64, runs: Vec<Stored>, data: &[u8]) -> Result<Vec<Stored>> {
+        let mut placed = Vec::with_capacity(runs.len());
+        for run in runs {
+            let (run, len) = match run {
+                Stored::Kept { len, .. } => (run, len),
+                Stored::Here { inner, len } => {
+                    pax::write_header(&member(&file.entry, offset, len), &mut self.rest)?;
+                    let place = self.rest.len() as u32;
+                    self.rest.extend_from_slice(&data[inner as usize..][..len as usize]);
+                    self.rest.resize(self.rest.len() + pax::padding(len.into()), 0);
+                    (Stored::Here { inner: place, len }, len)
+                }
+            };
+            placed.push(run);
+            offset += u64::from(len);
+        }
+        Ok(placed)
+    }
+}
+
+impl Stage for Thin {
+    fn apply(&mut self, mut frame: Frame) -> Result<Frame> {
+        let concerns = |part: &Part| match &part.what {
+            What::Piece { file, .. } => file.known.is_some(),
+            _ => is_known(part),
+        };
+        if !frame.parts.iter().any(concerns) {
+            return Ok(frame);
+        }
+        self.rest.clear();
+        let Frame { data, parts, .. } = &mut frame;
+        let mut at = 0;
+        for part in parts {
+            at = self.part(part, data, at)?;
+        }
+        std::mem::swap(&mut **data, &mut self.rest);
+        frame.plain_len = frame.data.len() as u32;
+        Ok(frame)
+    }
+}
+
+/// Was the whole file read to find that it is the known one?
+fn is_known(part: &Part) -> bool {
+    let Some(known) = part.known.as_ref().filter(|_| part.runs.is_none()) else { return false };
+    let mut joiner = Joiner::default();
+    joiner.push(&part.piece);
+    let digest = joiner.finish();
+    digest.is_some() && digest == known.last().digest
+}
+
+/// The member that a run of a file is in.
+fn member(file: &Entry, offset: u64, len: u32) -> Entry {
+    let mut path = PARTS.to_vec();
+    path.extend(&file.path);
+    path.extend(format!("/{offset}-{len}").as_bytes());
+    let mtime = Time { nanos: 0, ..file.mtime };
+    Entry {
+        path,
+        kind: Kind::File { size: len.into(), map: None },
+        mode: 0o600,
+        owner: file.owner.clone(),
+        mtime,
+        ..Entry::default()
+    }
+}

@@ -1,0 +1,406 @@
+//! Every backup after the first stores what changed, and every one of them is complete.
+
+#![allow(missing_docs)]
+
+mod runs;
+
+use proptest::{collection::vec, prelude::*};
+use runs::{Shape, assert_same, fullbore, noise, sample, set_mode, set_mtime, shape, temp, text, write};
+use std::{
+    fs::{self, File},
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+    thread::sleep,
+    time::Duration,
+};
+
+/// Files touched less than this before a backup begins are read by the next one.
+const SETTLED: Duration = Duration::from_millis(3100);
+
+/// Back up, and give the id and the result.
+fn backup(tree: &Path, repo: &Path, options: &[&str]) -> serde_json::Value {
+    let command = args!["backup", tree, "--to", repo, "--json"].into_iter().chain(runs::args(options));
+    let ran = fullbore(command).ends_with(0);
+    ran.json().pop().unwrap()
+}
+
+fn root(repo: &Path, id: &str) -> serde_json::Value {
+    serde_json::from_slice(&fs::read(repo.join("backups").join(id).join("root.json")).unwrap()).unwrap()
+}
+
+fn ids(repo: &Path) -> Vec<String> {
+    let entries = fs::read_dir(repo.join("backups")).unwrap();
+    let mut ids: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    ids.sort();
+    ids
+}
+
+fn restored(repo: &Path, id: &str) -> Shape {
+    let dir = temp();
+    let back = dir.path().join("back");
+    let from = format!("{}@{id}", repo.display());
+    fullbore(args!["restore", from, "--to", back, "--quiet"]).ends_with(0);
+    shape(&back)
+}
+
+fn verified(repo: &Path, id: &str) {
+    fullbore(args!["verify", format!("{}@{id}", repo.display()), "--data"]).ends_with(0);
+}
+
+#[test]
+fn what_did_not_change_is_not_stored_again() {
+    let dir = temp();
+    let (tree, repo) = (dir.path().join("tree"), dir.path().join("repo"));
+    sample(&tree);
+    sleep(SETTLED);
+    backup(&tree, &repo, &[]);
+    let result = backup(&tree, &repo, &[]);
+    let ids = ids(&repo);
+    let root = root(&repo, &ids[1]);
+    assert_eq!(root["bases"][0], ids[0]);
+    assert_eq!((root["segments"].as_array().unwrap().len(), &root["pages"][0]["backup"]), (0, &root["bases"][0]));
+    assert_eq!((&root["totals"]["kept"], &root["totals"]["stored_bytes"]), (&root["totals"]["files"], &0.into()));
+    assert_eq!(result["stored_bytes"], 0);
+    for id in &ids {
+        assert_same(&shape(&tree), &restored(&repo, id), id);
+        verified(&repo, id);
+    }
+}
+
+#[test]
+fn of_a_large_file_only_changed_blocks_are_stored() {
+    let dir = temp();
+    let (tree, repo) = (dir.path().join("tree"), dir.path().join("repo"));
+    write(tree.join("large"), noise(1, 20 << 20));
+    backup(&tree, &repo, &["--block-size", "64K"]);
+    let file = File::options().write(true).open(tree.join("large")).unwrap();
+    file.write_all_at(b"changed", 5 << 20).unwrap();
+    file.write_all_at(b"changed", (9 << 20) - 3).unwrap();
+    file.write_all_at(&noise(2, 100), 20 << 20).unwrap();
+    let result = backup(&tree, &repo, &["--block-size", "64K"]);
+    let stored = result["stored_bytes"].as_u64().unwrap();
+    assert!((3 * 65_536..3 * 65_536 + 20_000).contains(&stored), "{stored}");
+    for id in ids(&repo) {
+        verified(&repo, &id);
+    }
+    assert_same(&shape(&tree), &restored(&repo, "latest"), "the second");
+}
+
+#[test]
+fn a_file_touched_or_copied_over_itself_is_read_and_kept() {
+    let dir = temp();
+    let (tree, repo) = (dir.path().join("tree"), dir.path().join("repo"));
+    (0..30).for_each(|i| write(tree.join(format!("f{i}")), noise(i, 3000)));
+    backup(&tree, &repo, &[]);
+    (0..30).for_each(|i| set_mtime(&tree.join(format!("f{i}")), 1_700_000_000 + i64::from(i as u32), 5));
+    set_mode(&tree.join("f7"), 0o640);
+    let result = backup(&tree, &repo, &[]);
+    assert_eq!(root(&repo, &ids(&repo)[1])["totals"]["kept"], 30);
+    assert!(result["stored_bytes"].as_u64().unwrap() < 10_000, "{result}");
+    assert_same(&shape(&tree), &restored(&repo, "latest"), "touched");
+}
+
+#[test]
+fn what_moved_is_found_by_its_inode() {
+    let dir = temp();
+    let (tree, repo) = (dir.path().join("tree"), dir.path().join("repo"));
+    write(tree.join("a/one"), noise(1, 300_000));
+    write(tree.join("a/two"), noise(2, 3 << 20));
+    write(tree.join("b/three"), noise(3, 200_000));
+    sleep(SETTLED);
+    backup(&tree, &repo, &[]);
+    fs::rename(tree.join("a"), tree.join("z")).unwrap();
+    fs::rename(tree.join("b/three"), tree.join("b/four")).unwrap();
+    backup(&tree, &repo, &[]);
+    let root = root(&repo, &ids(&repo)[1]);
+    assert_eq!(root["totals"]["kept"], 3, "{root}");
+    assert_same(&shape(&tree), &restored(&repo, "latest"), "moved");
+    verified(&repo, "latest");
+}
+
+#[test]
+fn another_file_with_a_known_inode_time_and_size_is_read() {
+    let dir = temp();
+    let (tree, repo) = (dir.path().join("tree"), dir.path().join("repo"));
+    write(tree.join("old"), noise(1, 50_000));
+    set_mtime(&tree.join("old"), 1_600_000_000, 0);
+    sleep(SETTLED);
+    backup(&tree, &repo, &[]);
+    // What an unpacked archive of the same day would look like, in the inode of the one before.
+    fs::rename(tree.join("old"), tree.join("new")).unwrap();
+    write(tree.join("new"), noise(2, 50_000));
+    set_mtime(&tree.join("new"), 1_600_000_000, 0);
+    backup(&tree, &repo, &[]);
+    assert_same(&shape(&tree), &restored(&repo, "latest"), "replaced");
+}
+
+#[test]
+fn a_change_within_the_clocks_granularity_is_seen() {
+    let dir = temp();
+    let (tree, repo) = (dir.path().join("tree"), dir.path().join("repo"));
+    write(tree.join("file"), noise(0, 5000));
+    for i in 1..6 {
+        backup(&tree, &repo, &[]);
+        // The same size and time: only the ctime could tell, and it may not have ticked.
+        let times = fs::metadata(tree.join("file")).unwrap().modified().unwrap();
+        write(tree.join("file"), noise(i, 5000));
+        File::options().write(true).open(tree.join("file")).unwrap().set_modified(times).unwrap();
+    }
+    backup(&tree, &repo, &[]);
+    assert_same(&shape(&tree), &restored(&repo, "latest"), "rewritten");
+}
+
+#[test]
+fn what_is_compared_can_be_chosen() {
+    let dir = temp();
+    let (tree, repo) = (dir.path().join("tree"), dir.path().join("repo"));
+    write(tree.join("file"), noise(1, 5000));
+    set_mtime(&tree.join("file"), 1_600_000_000, 7);
+    let then = shape(&tree);
+    backup(&tree, &repo, &[]);
+    write(tree.join("file"), noise(2, 5000));
+    backup(&tree, &repo, &["--compare", "size"]);
+    let root_of = |at: usize| root(&repo, &ids(&repo)[at])["totals"]["kept"].clone();
+    assert_eq!(root_of(1), 1, "the size is the same");
+    set_mtime(&tree.join("file"), 1_600_000_000, 7);
+    backup(&tree, &repo, &["--compare", "mtime", "--base", &ids(&repo)[0]]);
+    assert_eq!(root_of(2), 1, "the time is the same");
+    assert_same(&then, &restored(&repo, "latest"), "not looked at");
+    backup(&tree, &repo, &["--compare", "content"]);
+    assert_same(&shape(&tree), &restored(&repo, "latest"), "looked at");
+    backup(&tree, &repo, &["--full"]);
+    assert!(root(&repo, &ids(&repo)[4])["bases"].is_null());
+}
+
+#[test]
+fn what_could_not_be_compared_is_backed_up_as_a_whole() {
+    let dir = temp();
+    let (tree, repo, other) = (dir.path().join("tree"), dir.path().join("repo"), dir.path().join("other"));
+    sample(&tree);
+    sample(&other);
+    backup(&tree, &repo, &[]);
+    backup(&other, &repo, &[]);
+    backup(&tree, &repo, &["--compress", "lz4"]);
+    backup(&tree, &repo, &["--digest", "crc32c"]);
+    backup(&tree, &repo, &["--block-size", "64K"]);
+    for id in &ids(&repo) {
+        assert!(root(&repo, id)["bases"].is_null());
+    }
+    let base = ids(&repo)[1].clone();
+    fullbore(args!["backup", tree, "--to", repo, "--base", base]).ends_with(2).has_one_error("another source");
+    backup(&tree, &repo, &["--compress", "lz4"]);
+    assert_eq!(root(&repo, &ids(&repo)[5])["bases"][0], ids(&repo)[2]);
+}
+
+#[test]
+fn every_codec_and_digest_can_be_gone_on_from() {
+    for (codec, digest) in [("zstd:3", "blake3"), ("lz4", "blake3"), ("gzip:1", "crc32c"), ("none", "none")] {
+        let dir = temp();
+        let (tree, repo) = (dir.path().join("tree"), dir.path().join("repo"));
+        sample(&tree);
+        write(tree.join("large"), text(9, 3 << 20));
+        let options = ["--compress", codec, "--digest", digest, "--frame-size", "64K"];
+        backup(&tree, &repo, &options);
+        write(tree.join("new"), text(5, 100_000));
+        File::options().write(true).open(tree.join("large")).unwrap().write_all_at(b"x", 1 << 20).unwrap();
+        let before = shape(&tree);
+        backup(&tree, &repo, &options);
+        fs::remove_file(tree.join("new")).unwrap();
+        backup(&tree, &repo, &options);
+        for id in ids(&repo) {
+            verified(&repo, &id);
+        }
+        assert_same(&before, &restored(&repo, &ids(&repo)[1]), codec);
+        assert_same(&shape(&tree), &restored(&repo, "latest"), codec);
+    }
+}
+
+#[test]
+fn pages_that_did_not_change_are_referred_to() {
+    let dir = temp();
+    let (tree, repo) = (dir.path().join("tree"), dir.path().join("repo"));
+    // Three pages of records.
+    (0..20_000).for_each(|i| write(tree.join(format!("d{}/f{i}", i / 500)), b""));
+    sleep(SETTLED);
+    backup(&tree, &repo, &[]);
+    write(tree.join("d20/f10000"), b"x");
+    backup(&tree, &repo, &[]);
+    let pages = root(&repo, &ids(&repo)[1])["pages"].as_array().unwrap().clone();
+    let earlier = pages.iter().filter(|page| page["backup"].is_string()).count();
+    assert!(earlier >= 2 && pages.len() <= 4, "{pages:?}");
+    verified(&repo, "latest");
+    assert_same(&shape(&tree), &restored(&repo, "latest"), "with pages of two backups");
+}
+
+#[test]
+fn segments_that_hold_little_of_use_are_left_behind() {
+    let dir = temp();
+    let (tree, repo) = (dir.path().join("tree"), dir.path().join("repo"));
+    (0..40).for_each(|i| write(tree.join(format!("f{i:02}")), noise(i, 100_000)));
+    let options = ["--segment-size", "1M", "--frame-size", "64K"];
+    backup(&tree, &repo, &options);
+    // Of the first segment one file stays: it is copied within the budget, and the segment is free.
+    (0..9).for_each(|i| write(tree.join(format!("f{i:02}")), noise(100 + i, 100_000)));
+    backup(&tree, &repo, &options);
+    backup(&tree, &repo, &options);
+    let of_first = |root: &serde_json::Value| {
+        let live = root["liveness"].as_array().unwrap().clone();
+        live.iter().any(|live| live["backup"] == ids(&repo)[0].as_str() && live["number"] == 1)
+    };
+    assert!(of_first(&root(&repo, &ids(&repo)[1])) && !of_first(&root(&repo, &ids(&repo)[2])));
+    assert_same(&shape(&tree), &restored(&repo, "latest"), "moved on");
+    verified(&repo, "latest");
+}
+
+#[test]
+fn a_base_that_lost_a_segment_is_gone_on_from_with_the_rest() {
+    let dir = temp();
+    let (tree, repo) = (dir.path().join("tree"), dir.path().join("repo"));
+    (0..40).for_each(|i| write(tree.join(format!("f{i:02}")), noise(i, 100_000)));
+    sleep(SETTLED);
+    backup(&tree, &repo, &["--segment-size", "1M", "--frame-size", "64K"]);
+    fs::remove_file(runs::segments(&repo).remove(1)).unwrap();
+    backup(&tree, &repo, &["--segment-size", "1M", "--frame-size", "64K"]);
+    assert_same(&shape(&tree), &restored(&repo, "latest"), "mended");
+    verified(&repo, "latest");
+}
+
+/// What happens to a tree between two backups.
+#[derive(Debug, Clone)]
+enum Change {
+    Write(usize, u64, usize),
+    Patch(usize, u64, u64),
+    Cut(usize, u64),
+    Remove(usize),
+    Rename(usize, usize),
+    Link(usize, usize),
+    Mode(usize, u32),
+    Touch(usize, i64),
+    Hole(usize, u64),
+}
+
+fn change() -> impl Strategy<Value = Change> {
+    let size = prop_oneof![3 => 0usize..5000, 2 => 60_000usize..70_000, 2 => 0usize..700_000];
+    prop_oneof![
+        4 => (0usize..24, any::<u64>(), size).prop_map(|(file, seed, len)| Change::Write(file, seed, len)),
+        4 => (0usize..24, any::<u64>(), 0u64..800_000).prop_map(|(file, seed, at)| Change::Patch(file, seed, at)),
+        1 => (0usize..24, 0u64..500_000).prop_map(|(file, len)| Change::Cut(file, len)),
+        2 => (0usize..24).prop_map(Change::Remove),
+        2 => (0usize..24, 0usize..24).prop_map(|(from, to)| Change::Rename(from, to)),
+        1 => (0usize..24, 0usize..24).prop_map(|(from, to)| Change::Link(from, to)),
+        1 => (0usize..24, 0u32..0o1000).prop_map(|(file, mode)| Change::Mode(file, mode | 0o600)),
+        1 => (0usize..24, 0i64..2_000_000_000).prop_map(|(file, time)| Change::Touch(file, time)),
+        1 => (0usize..24, 0u64..900_000).prop_map(|(file, size)| Change::Hole(file, size)),
+    ]
+}
+
+fn place(tree: &Path, file: usize) -> PathBuf {
+    tree.join(format!("d{}/{}/f{file}", file % 3, file % 2))
+}
+
+fn happen(tree: &Path, change: &Change) {
+    let writable =
+        |file: usize| File::options().write(true).create(true).truncate(false).open(place(tree, file)).unwrap();
+    match *change {
+        Change::Write(file, seed, len) => {
+            let _ = fs::remove_file(place(tree, file));
+            write(place(tree, file), if seed % 2 == 0 { noise(seed, len) } else { text(seed, len) });
+        }
+        Change::Patch(file, seed, at) => writable(file).write_all_at(&noise(seed, 1000), at).unwrap(),
+        Change::Cut(file, len) => writable(file).set_len(len).unwrap(),
+        Change::Remove(file) => drop(fs::remove_file(place(tree, file))),
+        Change::Rename(from, to) => drop(fs::rename(place(tree, from), place(tree, to))),
+        Change::Link(from, to) => drop(fs::hard_link(place(tree, from), place(tree, to))),
+        Change::Mode(file, mode) if place(tree, file).exists() => set_mode(&place(tree, file), mode),
+        Change::Touch(file, time) if place(tree, file).exists() => set_mtime(&place(tree, file), time, 3),
+        Change::Hole(file, size) => {
+            let file = writable(file);
+            file.set_len(0).unwrap();
+            file.set_len(size).unwrap();
+            file.write_all_at(&noise(size, 3000), size / 2).unwrap();
+        }
+        Change::Mode(..) | Change::Touch(..) => {}
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 12, failure_persistence: None, max_shrink_iters: 40, ..ProptestConfig::default() })]
+
+    /// Whatever happens between them, every backup gives back what was there when it was made; and says the same of it as a
+    /// full one would.
+    #[test]
+    fn every_backup_of_a_sequence_is_complete(days in vec(vec(change(), 0..8), 2..6), settle in 0usize..6, small in any::<bool>()) {
+        let dir = temp();
+        let (tree, repo) = (dir.path().join("tree"), dir.path().join("repo"));
+        (0..6).for_each(|i| fs::create_dir_all(place(&tree, i).parent().unwrap()).unwrap());
+        let frame: &[&str] = if small { &["--frame-size", "64K", "--block-size", "16K", "--segment-size", "1M"] } else { &[] };
+        let mut shapes = Vec::new();
+        for (day, changes) in days.iter().enumerate() {
+            changes.iter().for_each(|change| happen(&tree, change));
+            if day == settle {
+                sleep(SETTLED);
+            }
+            backup(&tree, &repo, frame);
+            shapes.push(shape(&tree));
+        }
+        for (id, shape) in ids(&repo).iter().zip(&shapes) {
+            assert_same(shape, &restored(&repo, id), id);
+            verified(&repo, id);
+        }
+        let full = dir.path().join("full");
+        backup(&tree, &full, frame);
+        prop_assert_eq!(listed(&repo), listed(&full));
+    }
+}
+
+/// All entries of the last backup as `list` has them.
+fn listed(repo: &Path) -> Vec<serde_json::Value> {
+    fullbore(args!["list", format!("{}@latest", repo.display()), "--json"]).ends_with(0).json()
+}
+
+/// Fill standard output's place in a test with a backup that is killed once it has made so many checkpoints.
+fn cut_off(tree: &Path, repo: &Path, options: &[&str]) -> String {
+    let before: Vec<String> = if repo.exists() { ids(repo) } else { Vec::new() };
+    let command = args!["backup", tree, "--to", repo, "--quiet", "--checkpoint-interval", "0", "--workers", "1"];
+    let mut child = runs::started(command.into_iter().chain(runs::args(options)));
+    let dead = loop {
+        assert!(child.try_wait().unwrap().is_none(), "it ended before it could be killed");
+        let new = if repo.join("backups").exists() { ids(repo) } else { Vec::new() };
+        let under_way = new.into_iter().find(|id| !before.contains(id));
+        if let Some(id) = under_way.filter(|id| repo.join("backups").join(id).join("partial.json").exists()) {
+            let partial: serde_json::Value =
+                serde_json::from_slice(&fs::read(repo.join("backups").join(&id).join("partial.json")).unwrap())
+                    .unwrap();
+            if partial["pages"].as_array().unwrap().len() >= 2 {
+                break id;
+            }
+        }
+        sleep(Duration::from_millis(2));
+    };
+    child.kill().unwrap();
+    child.wait().unwrap();
+    dead
+}
+
+#[test]
+fn a_backup_that_was_cut_off_is_gone_on_from() {
+    let dir = temp();
+    let (tree, repo) = (dir.path().join("tree"), dir.path().join("repo"));
+    // Files enough for some pages, and bytes enough to be killed on the way.
+    (0..17_500u64).for_each(|i| write(tree.join(format!("d{:02}/f{i}", i / 500)), i.to_string()));
+    (0..30u64).for_each(|i| write(tree.join(format!("z/large{i}")), noise(i, 1 << 20)));
+    sleep(SETTLED);
+    let dead = cut_off(&tree, &repo, &["--compress", "zstd:19"]);
+    fullbore(args!["restore", &repo, "--to", dir.path().join("none")])
+        .ends_with(1)
+        .has_one_error("could not find a backup");
+    write(tree.join("d00/f1"), b"changed meanwhile");
+    let result = backup(&tree, &repo, &[]);
+    assert_eq!(result["bases"][0], dead.as_str());
+    assert!(result["kept"].as_u64().unwrap() >= 16_000, "{result}");
+    assert_same(&shape(&tree), &restored(&repo, "latest"), "gone on");
+    verified(&repo, "latest");
+    backup(&tree, &repo, &[]);
+    assert_eq!(root(&repo, ids(&repo).last().unwrap())["bases"].as_array().unwrap().len(), 1);
+    verified(&repo, "latest");
+}
