@@ -4,7 +4,10 @@
 //! was at its place, and blocks that are the same are references too. What is referred to is where the earlier backup
 //! has it: no chain is followed at a restore.
 
-use crate::format::page::{BLOCK_DIGEST_BYTES, Extent, Item, Record};
+use crate::format::{
+    entry::Run,
+    page::{BLOCK_DIGEST_BYTES, Extent, Item, Record},
+};
 use std::sync::Arc;
 
 /// See the module.
@@ -14,6 +17,8 @@ pub struct Known {
     pub parts: Arc<[Item]>,
     /// How much of it is sure without a look at the content.
     pub trust: Trust,
+    /// Where the content differs, if somebody knows: ascending runs, in bytes of the file. All else is the same.
+    pub changed: Option<Arc<[Run]>>,
 }
 
 /// How much is sure of an object that an earlier backup has.
@@ -54,10 +59,44 @@ impl Known {
 
     /// Digest of the block of `block` bytes that begins `at` bytes into the data; `None` if there is none there.
     pub fn block(&self, at: u64, block: u64) -> Option<&[u8; BLOCK_DIGEST_BYTES]> {
-        let part = self.parts.partition_point(|part| part.from <= at).checked_sub(1)?;
-        let within = at - self.parts[part].from;
-        let digest = self.parts[part].blocks.get(usize::try_from(within / block).ok()?)?;
-        within.is_multiple_of(block).then_some(digest)
+        let (part, index) = self.place(at, block)?;
+        part.blocks.get(index)
+    }
+
+    /// CRC-32C of that block.
+    pub fn crc(&self, at: u64, block: u64) -> Option<u32> {
+        let (part, index) = self.place(at, block)?;
+        part.crcs.get(index).copied()
+    }
+
+    fn place(&self, at: u64, block: u64) -> Option<(&Record, usize)> {
+        let part = &self.parts[self.parts.partition_point(|part| part.from <= at).checked_sub(1)?];
+        let within = at - part.from;
+        within.is_multiple_of(block).then_some((&**part, usize::try_from(within / block).ok()?))
+    }
+
+    /// What is where of `len` bytes of the file at `offset`, by what is known of its changes: of those that are here, where
+    /// they would be if there was nothing else. `None` if nobody knows.
+    pub fn patches(&self, offset: u64, len: u64) -> Option<Vec<Stored>> {
+        let (mut runs, mut at, mut inner, end) = (Vec::new(), offset, 0, offset + len);
+        let changed = self.changed.as_ref()?;
+        let first = changed.partition_point(|run| run.offset + run.len <= offset);
+        for run in &changed[first..] {
+            let (from, to) = (run.offset.clamp(at, end), (run.offset + run.len).min(end));
+            if run.offset >= end {
+                break;
+            }
+            if from > at {
+                runs.push(Stored::Kept { at, len: (from - at) as u32 });
+            }
+            runs.push(Stored::Here { inner, len: (to - from) as u32 });
+            inner += (to - from) as u32;
+            at = to;
+        }
+        if at < end {
+            runs.push(Stored::Kept { at, len: (end - at) as u32 });
+        }
+        Some(runs)
     }
 }
 
@@ -129,7 +168,21 @@ mod tests {
             from += lens.iter().map(|len| u64::from(*len)).sum::<u64>();
             Item::new(Arc::new(Page { records: vec![record], ..Page::default() }), 0)
         };
-        Known { parts: lens.iter().filter_map(part).collect(), trust: Trust::Nothing }
+        Known { parts: lens.iter().filter_map(part).collect(), trust: Trust::Nothing, changed: None }
+    }
+
+    #[test]
+    fn only_what_changed_is_here() {
+        let run = |offset, len| Run { offset, len };
+        let mut known = known(&[vec![100]]);
+        assert_eq!(known.patches(0, 50), None);
+        known.changed = Some([run(10, 10), run(40, 30)].into());
+        let kept = |at, len| Stored::Kept { at, len };
+        let here = |inner, len| Stored::Here { inner, len };
+        assert_eq!(known.patches(0, 50), Some(vec![kept(0, 10), here(0, 10), kept(20, 20), here(10, 10)]));
+        assert_eq!(known.patches(50, 50), Some(vec![here(0, 20), kept(70, 30)]));
+        assert_eq!(known.patches(15, 3), Some(vec![here(0, 3)]));
+        assert_eq!(known.patches(70, 30), Some(vec![kept(70, 30)]));
     }
 
     proptest! {

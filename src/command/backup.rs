@@ -25,6 +25,7 @@ use crate::{
     postgres::{
         cluster::Cluster,
         request::{Reading, Request},
+        summary::Changes,
     },
     repo::base::{Base, Like, Wanted},
     sink::{Destination, Partial, Sink, file::is_half_named},
@@ -92,7 +93,9 @@ impl Opened {
 
     /// Let the sources say what `base` has of what they have.
     fn compare(&mut self, base: &Arc<Base>) {
-        let compared = |source| Arc::new(Compared { source, base: base.clone() }) as Arc<dyn Source>;
+        let changes = self.cluster.as_ref().and_then(|cluster| cluster.changes_since(base.cluster()?)).map(Arc::new);
+        let compared =
+            |source| Arc::new(Compared { source, base: base.clone(), changes: changes.clone() }) as Arc<dyn Source>;
         self.sources = std::mem::take(&mut self.sources).into_iter().map(compared).collect();
         self.is_compared = true;
     }
@@ -102,11 +105,20 @@ impl Opened {
 struct Compared {
     source: Arc<dyn Source>,
     base: Arc<Base>,
+    /// Where files of a cluster changed since.
+    changes: Option<Arc<Changes>>,
 }
 
 impl Source for Compared {
     fn scan(&self) -> Result<source::Stream<Scanned>> {
-        Ok(self.base.compare(self.source.scan()?))
+        let compared = self.base.compare(self.source.scan()?);
+        let Some(changes) = self.changes.clone() else { return Ok(compared) };
+        Ok(Box::new(compared.map(move |scanned| {
+            scanned.map(|mut scanned| {
+                changes.narrow(&mut scanned);
+                scanned
+            })
+        })))
     }
 
     fn read(&self, slice: Slice, buf: Buf) -> Result<Frame> {

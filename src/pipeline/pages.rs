@@ -40,6 +40,7 @@ const MIN_RECORDS: usize = MAX_RECORDS / 4;
 /// Builds the pages of one stream. Holds one page, and perhaps one of an earlier backup.
 pub struct Pages {
     stream: u32,
+    block_bytes: u64,
     tell: Tell,
     crcs: BlockCrcs,
     page: Page,
@@ -71,6 +72,8 @@ struct Open {
     finder: Finder,
     /// Did anything have to be stored?
     is_new: bool,
+    /// Was only read what was known to have changed?
+    is_patched: bool,
     crc32c: Option<u32>,
     data_bytes: u64,
 }
@@ -80,6 +83,7 @@ impl Pages {
     pub fn new(stream: u32, block_bytes: u64, tell: Tell) -> Self {
         Self {
             stream,
+            block_bytes,
             tell,
             crcs: BlockCrcs::new(block_bytes),
             page: Page::default(),
@@ -107,9 +111,13 @@ impl Pages {
                 _ => self.whole(entry, state, extent, &part.piece, part.crcs),
             },
             What::Head(entry, _) => self.head(entry),
-            What::Piece { ref file, last, .. } => {
+            What::Piece { ref file, offset, last } => {
                 self.extents(&extent, part.runs.as_deref(), file.known.as_ref());
-                self.piece(part.len, &part.piece, part.crcs, last.then_some(&**file));
+                match (file.known.as_ref().filter(|known| known.changed.is_some()), &part.runs) {
+                    (Some(known), Some(runs)) => self.carry(known, offset, runs),
+                    _ => self.digests(part.len, &part.piece, part.crcs),
+                }
+                self.piece(part.len, last.then_some(&**file));
             }
         }
     }
@@ -269,15 +277,40 @@ impl Pages {
         let record = Record { entry, ..Record::default() };
         self.unmirror();
         let (joiner, finder) = (Joiner::default(), Finder::default());
-        self.open = Some(Open { record, joiner, finder, is_new: false, crc32c: None, data_bytes: 0 });
+        self.open =
+            Some(Open { record, joiner, finder, is_new: false, is_patched: false, crc32c: None, data_bytes: 0 });
     }
 
-    fn piece(&mut self, len: u32, piece: &Piece, crcs: Vec<u32>, done: Option<&Large>) {
+    fn digests(&mut self, len: u32, piece: &Piece, crcs: Vec<u32>) {
         let Some(open) = &mut self.open else { return };
         open.record.blocks.extend(blocks(piece));
         open.joiner.push(piece);
         open.crc32c = self.crcs.join(open.crc32c, &crcs, len.into());
         open.record.crcs.extend(crcs);
+    }
+
+    /// Of a piece that was not read as a whole: the digests of blocks that nothing changed in are what they were, those of
+    /// the others are not known, and so is that of the file. A block of zeros for a digest is never taken for the same.
+    fn carry(&mut self, known: &Known, offset: u64, runs: &[Stored]) {
+        let Some(open) = &mut self.open else { return };
+        let (mut at, mut touched) = (offset, HashSet::new());
+        for run in runs {
+            let (Stored::Here { len, .. } | Stored::Kept { len, .. }) = *run;
+            if matches!(run, Stored::Here { .. }) {
+                touched.extend(at / self.block_bytes..=(at + u64::from(len) - 1) / self.block_bytes);
+            }
+            at += u64::from(len);
+        }
+        for block in offset / self.block_bytes..at.div_ceil(self.block_bytes) {
+            let place = block * self.block_bytes;
+            let digest = known.block(place, self.block_bytes).filter(|_| !touched.contains(&block));
+            open.record.blocks.push(digest.copied().unwrap_or_default());
+        }
+        open.is_patched = true;
+    }
+
+    fn piece(&mut self, len: u32, done: Option<&Large>) {
+        let Some(open) = &mut self.open else { return };
         open.data_bytes += u64::from(len);
         if let Some(file) = done {
             self.close(file);
@@ -285,7 +318,8 @@ impl Pages {
     }
 
     fn close(&mut self, file: &Large) {
-        let Some(Open { mut record, joiner, crc32c, data_bytes, is_new, .. }) = self.open.take() else { return };
+        let Some(open) = self.open.take() else { return };
+        let Open { mut record, joiner, mut crc32c, data_bytes, is_new, is_patched, .. } = open;
         if let (true, Kind::File { size, .. }) = (file.is_endless(), &mut record.entry.kind) {
             *size = data_bytes;
         }
@@ -300,6 +334,13 @@ impl Pages {
         if record.blocks.len() < 2 {
             record.blocks.clear();
         }
+        if let Some(known) = file.known.as_ref().filter(|known| is_patched && !is_new && is_as_long(known, data_bytes))
+        {
+            (record.digest, crc32c) = (known.last().digest, self.crc_of(known));
+            if record.from == 0 {
+                record.crcs = known.parts.iter().flat_map(|part| &part.crcs).copied().collect();
+            }
+        }
         if let Some(reason) = file.failed.get() {
             self.lose(&mut record, reason);
         }
@@ -312,6 +353,12 @@ impl Pages {
                 self.push(record, crc32c);
             }
         }
+    }
+
+    /// CRC-32C of a file as it was, if it is known.
+    fn crc_of(&self, known: &Known) -> Option<u32> {
+        let len = |part: &Item| part.extents.iter().map(|extent| u64::from(extent.len)).sum();
+        known.parts.iter().fold(None, |crc, part| self.crcs.join(crc, &part.crcs, len(part)))
     }
 
     /// Count what a record of this page refers to of earlier segments.
@@ -456,6 +503,10 @@ impl Pages {
 fn is_same(record: &Record, known: &Known) -> bool {
     let then = &known.parts[0];
     record.from == 0 && record.entry == then.entry && record.state == then.state
+}
+
+fn is_as_long(known: &Known, data_bytes: u64) -> bool {
+    known.parts[0].entry.data_len() == data_bytes
 }
 
 /// What is said of a file with pages that the server would refuse.

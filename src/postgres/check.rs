@@ -11,6 +11,7 @@ use crate::{
     error::Result,
     format::page::State,
     frame::{Frame, Part, What},
+    known::Stored,
     platform::{Tricks, read},
     source::tree::Tree,
     stage::Stage,
@@ -40,10 +41,10 @@ impl Stage for Pages {
     fn apply(&mut self, mut frame: Frame) -> Result<Frame> {
         let Frame { parts, data, .. } = &mut frame;
         for part in parts {
-            let content = &data[part.inner as usize..][..part.len as usize];
-            let bad = match place(part) {
-                Some((path, offset)) => self.0.bad(path, offset, content),
-                None => continue,
+            let Some((path, offset)) = place(part) else { continue };
+            let bad = match &part.runs {
+                None => self.0.bad(path, offset, &data[part.inner as usize..][..part.len as usize]),
+                Some(runs) => self.0.bad_of(path, offset, runs, data),
             };
             if !bad.is_empty() {
                 note(&mut part.what, bad);
@@ -71,6 +72,21 @@ fn note(what: &mut What, bad: Vec<u32>) {
 }
 
 impl PageCheck {
+    /// Of a piece of which only some was read.
+    fn bad_of(&self, path: &[u8], mut offset: u64, runs: &[Stored], data: &[u8]) -> Vec<u32> {
+        let mut bad = Vec::new();
+        for run in runs {
+            offset += match *run {
+                Stored::Kept { len, .. } => u64::from(len),
+                Stored::Here { inner, len } => {
+                    bad.extend(self.bad(path, offset, &data[inner as usize..][..len as usize]));
+                    u64::from(len)
+                }
+            };
+        }
+        bad
+    }
+
     /// Numbers of the pages that are wrong, of a piece of a file.
     fn bad(&self, path: &[u8], offset: u64, content: &[u8]) -> Vec<u32> {
         let Some(first) = is_relation(path) else { return Vec::new() };

@@ -15,6 +15,7 @@ use super::{
     offline,
     request::Wal,
     session::{Held, Stopped},
+    summary::Changes,
 };
 use crate::{
     error::{Error, Kind, Result, quoted},
@@ -25,6 +26,7 @@ use crate::{
         root,
     },
     frame::{Buf, Frame, Scanned, Slice},
+    platform,
     source::{Source, Stream, tree::Tree},
 };
 use std::{
@@ -87,6 +89,17 @@ impl Cluster {
         Some(Arc::new(PageCheck { trees: self.trees.clone(), page_bytes, start_lsn }))
     }
 
+    /// Where files changed since the backup `base`, if the server knows.
+    pub fn changes_since(&self, base: &root::Cluster) -> Option<Changes> {
+        let (session, page_bytes) = (self.session.as_ref()?, self.page_bytes?);
+        let now = self.facts();
+        let changes = session.with(|session| Changes::since(session, base, &now, page_bytes as u64));
+        changes.unwrap_or_else(|error| {
+            platform::debug(|| format!("changed files are read as a whole: {}", error.line()));
+            None
+        })
+    }
+
     /// A file for PostgreSQL's manifest. WAL and the manifest itself are not listed in it.
     fn list(&self, record: &Record, crc32c: Option<u32>) {
         let entry = &record.entry;
@@ -94,7 +107,10 @@ impl Cluster {
             return;
         }
         if let Some(manifest) = &mut *lock(&self.manifest)
-            && let Err(error) = manifest.add(&entry.path, entry.size(), entry.mtime.seconds, crc32c.unwrap_or(0))
+            && let Err(error) = {
+                let crc32c = if entry.size() == 0 { Some(0) } else { crc32c };
+                manifest.add(&entry.path, entry.size(), entry.mtime.seconds, crc32c)
+            }
         {
             lock(&self.failed).get_or_insert(error);
         }
@@ -158,7 +174,7 @@ impl Cluster {
     fn add(&self, tree: &Tree, path: &[u8], bytes: &[u8]) -> Result<Scanned> {
         let scanned = self.late(tree, path, bytes)?;
         if let Some(manifest) = &mut *lock(&self.manifest) {
-            manifest.add(path, bytes.len() as u64, scanned.entry.mtime.seconds, crc32c(bytes))?;
+            manifest.add(path, bytes.len() as u64, scanned.entry.mtime.seconds, Some(crc32c(bytes)))?;
         }
         Ok(scanned)
     }

@@ -62,19 +62,18 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// The file `path`, relative to the data directory, of `size` bytes.
+    /// The file `path`, relative to the data directory, of `size` bytes; its checksum may not be known.
     ///
     /// # Errors
     /// The system's, of the temporary file.
-    pub fn add(&mut self, path: &[u8], size: u64, mtime_seconds: i64, crc32c: u32) -> Result<()> {
+    pub fn add(&mut self, path: &[u8], size: u64, mtime_seconds: i64, crc32c: Option<u32>) -> Result<()> {
         let (between, path, time) =
             (std::mem::replace(&mut self.between, ",\n"), path_member(path), gmt(mtime_seconds));
         // The server prints the four bytes as they lie in its memory.
-        let crc = hex(&crc32c.to_le_bytes());
-        self.put(&format!(
-            "{between}{{ {path}, \"Size\": {size}, \"Last-Modified\": \"{time}\", \
-             \"Checksum-Algorithm\": \"CRC32C\", \"Checksum\": \"{crc}\" }}"
-        ))
+        let crc = crc32c.map(|crc| hex(&crc.to_le_bytes()));
+        let crc = crc.map(|crc| format!(", \"Checksum-Algorithm\": \"CRC32C\", \"Checksum\": \"{crc}\""));
+        let crc = crc.unwrap_or_default();
+        self.put(&format!("{between}{{ {path}, \"Size\": {size}, \"Last-Modified\": \"{time}\"{crc} }}"))
     }
 
     /// All files were added; recovery needs `wal`, newest first.
@@ -144,8 +143,8 @@ mod tests {
     #[test]
     fn version_two_names_the_cluster_and_ranges_are_listed_as_given() {
         let mut manifest = Manifest::new(17, u64::MAX).unwrap();
-        manifest.add(b"a\"\n\x01\\\x7f\xc3\xa4", 3, 0, 0x0102_0304).unwrap();
-        manifest.add(b"b\xff", u64::MAX, 1_700_000_000, 0).unwrap();
+        manifest.add(b"a\"\n\x01\\\x7f\xc3\xa4", 3, 0, Some(0x0102_0304)).unwrap();
+        manifest.add(b"b\xff", u64::MAX, 1_700_000_000, Some(0)).unwrap();
         let range = |timeline, start_lsn, end_lsn| WalRange { timeline, start_lsn, end_lsn };
         let text =
             text(&manifest.finish(&[range(2, 0x1_0000_00aa, 0x1_0000_00ff), range(1, 0x28, 0x1_0000_00aa)]).unwrap());

@@ -18,4 +18,5 @@ pub mod relation;
 pub mod request;
 pub mod restore;
 pub mod session;
+pub mod summary;
 pub mod tls;

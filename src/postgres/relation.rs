@@ -6,8 +6,12 @@
 /// Blocks of a file of a relation, unless the server was built otherwise: 1 GiB of 8 KiB blocks.
 pub const SEGMENT_BLOCKS: u32 = 131_072;
 
+/// OIDs of the tablespaces that every cluster has: `pg_default`, in `base`, and `pg_global` (pg_tablespace.dat).
+const DEFAULT_TABLESPACE: u32 = 1663;
+const GLOBAL_TABLESPACE: u32 = 1664;
+
 /// What a file holds of a relation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Fork {
     /// Its rows.
     Main,
@@ -66,6 +70,18 @@ pub fn is_relation(path: &[u8]) -> Option<u32> {
     parse(name)?.segment.checked_mul(SEGMENT_BLOCKS)
 }
 
+/// The relation that the file at `path` is of, as the WAL names it: tablespace, database (0: shared) and the file itself.
+pub fn relation_of(path: &[u8]) -> Option<(u32, u32, RelationFile)> {
+    let (database, name) = place(path)?;
+    let tablespace = match path.split(|&byte| byte == b'/').collect::<Vec<_>>()[..] {
+        [b"global", ..] => GLOBAL_TABLESPACE,
+        [b"base", ..] => DEFAULT_TABLESPACE,
+        [_, oid, ..] => number(oid)?,
+        _ => return None,
+    };
+    Some((tablespace, database.unwrap_or(0), parse(name)?))
+}
+
 /// The number of the database that the file at `path` belongs to; `None` in `global`, and where there are no databases.
 pub fn database_of(path: &[u8]) -> Option<u32> {
     place(path)?.0
@@ -108,6 +124,16 @@ mod tests {
         assert_eq!(is_relation(b"base/5/16384_init"), Some(0));
         assert_eq!(is_relation(b"global/1262"), Some(0));
         assert_eq!(is_relation(b"pg_tblspc/16400/PG_15_202209061/5/16384"), Some(0));
+    }
+
+    #[test]
+    fn relations_are_named_as_the_wal_names_them() {
+        let of =
+            |path: &[u8]| relation_of(path).map(|(space, database, file)| (space, database, file.number, file.segment));
+        assert_eq!(of(b"base/5/16384.2"), Some((1663, 5, 16384, 2)));
+        assert_eq!(of(b"global/1262"), Some((1664, 0, 1262, 0)));
+        assert_eq!(of(b"pg_tblspc/16400/PG_17_202406281/5/16384_vm"), Some((16400, 5, 16384, 0)));
+        assert_eq!(of(b"base/5/pg_filenode.map"), None);
     }
 
     #[test]

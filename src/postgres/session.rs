@@ -6,6 +6,7 @@
 mod facts;
 mod held;
 mod reach;
+mod summaries;
 
 pub use facts::Facts;
 pub use held::Held;

@@ -133,6 +133,14 @@ impl Base {
         self.archives.iter().map(|(archive, _)| archive.root.id.clone()).collect()
     }
 
+    /// The one cluster that all that is known is of.
+    pub fn cluster(&self) -> Option<&Cluster> {
+        match &self.archives[..] {
+            [(archive, _)] => archive.root.postgres.as_ref(),
+            _ => None,
+        }
+    }
+
     /// A scan, with what is known of each object.
     pub fn compare(self: &Arc<Self>, scan: Stream<Scanned>) -> Stream<Scanned> {
         let cursors = self.archives.iter().map(|(archive, trusted)| Cursor::new(archive, *trusted)).collect();

@@ -13,7 +13,7 @@ use crate::{
         pax,
     },
     frame::{Buf, Frame, Large, Part, Scanned, Slice, What},
-    known::{Known, Trust},
+    known::{Known, Stored, Trust},
     platform::{
         Tricks,
         owner::Names,
@@ -338,6 +338,9 @@ impl Inner {
         let Ok((fd, _)) = self.opened(&file) else {
             return Ok(Frame::new(buf, Vec::new(), last));
         };
+        if let Some(patches) = file.known.as_ref().and_then(|known| known.patches(offset, len.into())) {
+            return Ok(self.patched(fd, file.clone(), (offset, len, last), patches, buf));
+        }
         let mut complete = true;
         for Run { offset, len } in runs(&file.entry, offset, len.into()) {
             let start = buf.len();
@@ -359,6 +362,35 @@ impl Inner {
         }
         let what = What::Piece { file, offset, last };
         Ok(Frame::new(buf, vec![part(what, 0, len as usize)], last || alone))
+    }
+}
+
+impl Inner {
+    /// Of a piece only what is known to have changed is read.
+    fn patched(
+        &self,
+        fd: &OwnedFd,
+        file: Arc<Large>,
+        (offset, len, last): (u64, u32, bool),
+        patches: Vec<Stored>,
+        mut buf: Buf,
+    ) -> Frame {
+        let mut at = offset;
+        for patch in &patches {
+            at += match *patch {
+                Stored::Kept { len, .. } => u64::from(len),
+                Stored::Here { inner, len } => {
+                    let read = read::read_full(fd, &mut buf, at, len as usize, self.cache(), self.rules.tricks);
+                    if let Err(error) = read {
+                        file.failed.get_or_init(|| crate::error::reason(&error));
+                    }
+                    buf.resize((inner + len) as usize, 0); // what was cut off meanwhile
+                    u64::from(len)
+                }
+            };
+        }
+        let what = What::Piece { file, offset, last };
+        Frame::new(buf, vec![Part { runs: Some(patches), ..part(what, 0, len as usize) }], true)
     }
 }
 

@@ -23,8 +23,8 @@ impl Stage for Digest {
     fn apply(&mut self, mut frame: Frame) -> Result<Frame> {
         let Frame { parts, data, .. } = &mut frame;
         for part in parts {
-            let content = &data[part.inner as usize..][..part.len as usize];
             if let Some((offset, total)) = place(part) {
+                let content = &data[part.inner as usize..][..part.len as usize];
                 part.piece = piece(self.algorithm, content, offset, total, self.block);
                 if self.crc32c {
                     part.crcs = content.chunks(self.block as usize).map(crc32c).collect();

@@ -9,6 +9,7 @@ mod runs;
 #[path = "../common/postgres.rs"]
 mod servers;
 
+mod again;
 mod broken_pages;
 mod cluster;
 mod files;

@@ -37,7 +37,7 @@ pub(super) fn again(major: u32, copy: &Path, original: &[u8]) -> Vec<u8> {
         let time: jiff::civil::DateTime =
             file["Last-Modified"].as_str().unwrap().trim_end_matches(" GMT").parse().unwrap();
         let seconds = time.to_zoned(jiff::tz::TimeZone::UTC).unwrap().timestamp().as_second();
-        manifest.add(&path, meta.len(), seconds, crc32c(&bytes)).unwrap();
+        manifest.add(&path, meta.len(), seconds, Some(crc32c(&bytes))).unwrap();
     }
     let range = |range: &Value| WalRange {
         timeline: range["Timeline"].as_u64().unwrap() as u32,

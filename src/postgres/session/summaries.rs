@@ -1,0 +1,74 @@
+//! What the server knows of its own WAL.
+
+use super::{Session, reach};
+use crate::{
+    error::Result,
+    postgres::{
+        lsn::Lsn,
+        summary::{Line, Span},
+    },
+};
+use postgres::{
+    fallible_iterator::FallibleIterator,
+    types::{ToSql, Type},
+};
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+const CONTENTS: &str = "SELECT reltablespace, reldatabase, relfilenode, relforknumber, relblocknumber, is_limit_block \
+    FROM pg_wal_summary_contents($1, $2::text::pg_lsn, $3::text::pg_lsn)";
+
+impl Session {
+    /// Does the server summarize its WAL, and has it done so up to `lsn`? Waits at most for `patience`.
+    ///
+    /// # Errors
+    /// If the session is lost.
+    pub fn summarizes(&mut self, lsn: Lsn, patience: Duration) -> Result<bool> {
+        let on = "SELECT coalesce(current_setting('summarize_wal', true), 'off') = 'on'";
+        if !self.row("could not ask for a setting", on, &[])?.get::<_, bool>(0) {
+            return Ok(false);
+        }
+        let until = Instant::now() + patience;
+        let state = "SELECT summarized_lsn::text FROM pg_get_wal_summarizer_state()";
+        loop {
+            let reached: String = self.row("could not ask for the summaries of the WAL", state, &[])?.get(0);
+            if reached.parse::<Lsn>()? >= lsn {
+                return Ok(true);
+            }
+            if Instant::now() >= until {
+                return Ok(false);
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// The summaries there are of a timeline.
+    ///
+    /// # Errors
+    /// If the session is lost, or the role may not ask.
+    pub fn summaries(&mut self, timeline: u32) -> Result<Vec<Span>> {
+        let sql = "SELECT start_lsn::text, end_lsn::text FROM pg_available_wal_summaries() WHERE tli = $1";
+        let rows = self.rows("could not list the summaries of the WAL", sql, &[(&i64::from(timeline), Type::INT8)])?;
+        rows.iter().map(|row| Ok((row.get::<_, &str>(0).parse()?, row.get::<_, &str>(1).parse()?))).collect()
+    }
+
+    /// Call `each` with the lines of one summary, as they come.
+    ///
+    /// # Errors
+    /// If the session is lost, or the summary has been removed.
+    pub fn summary(&mut self, timeline: u32, (from, to): Span, mut each: impl FnMut(Line)) -> Result<()> {
+        let failed = |error: postgres::Error| reach::failed("could not read a summary of the WAL", &error);
+        let (timeline, from, to) = (i64::from(timeline), from.to_string(), to.to_string());
+        let params: [(&(dyn ToSql + Sync), Type); 3] =
+            [(&timeline, Type::INT8), (&from, Type::TEXT), (&to, Type::TEXT)];
+        let mut rows = self.client.query_typed_raw(CONTENTS, params).map_err(failed)?;
+        while let Some(row) = rows.next().map_err(failed)? {
+            let (space, database, number): (u32, u32, u32) = (row.get(0), row.get(1), row.get(2));
+            let block = u32::try_from(row.get::<_, i64>(4)).unwrap_or(0);
+            each(Line { relation: (space, database, number), fork: row.get(3), block, is_limit: row.get(5) });
+        }
+        Ok(())
+    }
+}

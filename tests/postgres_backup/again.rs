@@ -1,0 +1,153 @@
+//! Backups of a cluster that was backed up before.
+
+use crate::{
+    cluster::{Cluster, debian, some_versions, versions},
+    runs::fullbore,
+};
+use std::{
+    fs,
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+    thread::sleep,
+    time::Duration,
+};
+
+/// Files touched less than this before a backup begins are read by the next one.
+const SETTLED: Duration = Duration::from_millis(3100);
+
+fn at(repository: &Path, id: &str) -> PathBuf {
+    format!("{}@{id}", repository.display()).into()
+}
+
+fn root(repository: &Path, id: &str) -> serde_json::Value {
+    fullbore(crate::args!["show", at(repository, id), "--json"]).ends_with(0).json().remove(0)
+}
+
+fn ids(repository: &Path) -> Vec<String> {
+    crate::runs::names(&repository.join("backups"))
+}
+
+#[test]
+fn every_backup_of_a_sequence_starts_and_has_what_was_there() {
+    for version in some_versions() {
+        let cluster = Cluster::new(version, &[]);
+        sleep(SETTLED);
+        let repository = cluster.path("repository");
+        cluster.backup("repository", &["--quiet"]).ends_with(0);
+        cluster.psql_each(&["UPDATE large SET words = 'new' WHERE n % 4000 = 0", "CREATE TABLE more AS SELECT 1 AS n"]);
+        cluster.backup("repository", &["--quiet"]).ends_with(0);
+        cluster.psql_each(&["DROP TABLE more", "TRUNCATE small", "VACUUM large"]);
+        cluster.backup("repository", &["--quiet"]).ends_with(0);
+        let ids = ids(&repository);
+        let stored = |id: &str| root(&repository, id)["totals"]["stored_bytes"].as_u64().unwrap();
+        // But for WAL, which is in every backup, and the catalogs, little of a cluster changes.
+        assert!(stored(&ids[1]) < stored(&ids[0]) * 2 / 3, "{} {}", stored(&ids[0]), stored(&ids[1]));
+        let has = |id: &str, small: &str, new: &str, more: &str| {
+            fullbore(crate::args!["verify", at(&repository, id), "--data"]).ends_with(0);
+            let restored = Cluster::restored(version, &at(&repository, id));
+            restored.assert_verifies();
+            restored.start();
+            assert_eq!(restored.psql("SELECT count(*) FROM small"), small);
+            assert_eq!(restored.psql("SELECT count(*) FROM large WHERE words = 'new'"), new);
+            assert_eq!(restored.psql("SELECT count(*) FROM pg_class WHERE relname = 'more'"), more);
+            assert_eq!(restored.psql("SELECT count(*), sum(n) FROM large"), "40000|800020000");
+        };
+        has(&ids[0], "300", "0", "0");
+        has(&ids[1], "300", "10", "1");
+        has(&ids[2], "0", "10", "0");
+    }
+}
+
+#[test]
+fn the_server_says_which_blocks_changed_and_only_those_are_read() {
+    for version in versions().iter().filter(|version| version.major >= 17) {
+        let cluster = Cluster::new(version, &["summarize_wal = on"]);
+        let repository = cluster.path("repository");
+        cluster.psql("CHECKPOINT");
+        sleep(SETTLED);
+        cluster.backup("repository", &["--quiet"]).ends_with(0);
+        let large = cluster.file_of("large");
+        let pages = fs::metadata(cluster.data().join(&large)).unwrap().len() / 8192;
+        cluster.psql_each(&[
+            "UPDATE large SET words = 'new' WHERE n = 7",
+            "INSERT INTO large SELECT n, repeat('x', 260) FROM generate_series(100001, 110000) n",
+            "CHECKPOINT",
+        ]);
+        // A page that no WAL speaks of is not looked at: damage to it on disk does not get into the backup.
+        let file = fs::File::options().read(true).write(true).open(cluster.data().join(&large)).unwrap();
+        let mut page = vec![0; 8192];
+        file.read_exact_at(&mut page, 700 * 8192).unwrap();
+        file.write_all_at(b"damaged", 700 * 8192 + 4000).unwrap();
+        cluster.backup("repository", &["--quiet"]).ends_with(0);
+        file.write_all_at(&page, 700 * 8192).unwrap();
+        let id = ids(&repository).pop().unwrap();
+        fullbore(crate::args!["verify", at(&repository, &id), "--data"]).ends_with(0);
+        let restored = Cluster::restored(version, &at(&repository, &id));
+        restored.assert_verifies();
+        restored.start();
+        assert_eq!(restored.psql("SELECT words FROM large WHERE n = 7"), "new");
+        assert_eq!(restored.psql("SELECT count(*), count(DISTINCT words) FROM large"), "50000|40001");
+        assert!(fs::metadata(restored.data().join(&large)).unwrap().len() / 8192 > pages);
+        restored.stop("fast");
+        // Reads every page; one with a wrong checksum would be exit code 3.
+        fullbore(crate::args!["backup", "--offline", restored.data(), "--to", "null:", "--quiet"]).ends_with(0);
+        // And on from there, by reading, and by summaries again.
+        cluster.psql_each(&["UPDATE large SET words = 'newer' WHERE n = 9000", "CHECKPOINT"]);
+        cluster.backup("repository", &["--quiet"]).ends_with(0);
+        cluster.backup("repository", &["--quiet", "--compare", "content"]).ends_with(0);
+        for id in ids(&repository).split_off(2) {
+            fullbore(crate::args!["verify", at(&repository, &id), "--data"]).ends_with(0);
+            let restored = Cluster::restored(version, &at(&repository, &id));
+            restored.start();
+            assert_eq!(
+                restored.psql("SELECT string_agg(words, ' ' ORDER BY n) FROM large WHERE n IN (7, 9000)"),
+                "new newer"
+            );
+        }
+    }
+}
+
+#[test]
+fn tables_that_were_cut_off_or_made_anew_are_read_where_they_differ() {
+    for version in versions().iter().filter(|version| version.major >= 17) {
+        let cluster = Cluster::new(version, &["summarize_wal = on"]);
+        let repository = cluster.path("repository");
+        cluster
+            .psql("CREATE TABLE other AS SELECT n, repeat(md5(n::text), 8) AS words FROM generate_series(1, 20000) n");
+        cluster.psql("CHECKPOINT");
+        cluster.backup("repository", &["--quiet"]).ends_with(0);
+        cluster.psql_each(&[
+            "DELETE FROM large WHERE n > 20000",
+            "VACUUM large",
+            "INSERT INTO large SELECT n, 'after' FROM generate_series(50001, 90000) n",
+            "BEGIN; TRUNCATE other; INSERT INTO other SELECT n, 'anew' FROM generate_series(1, 50000) n; COMMIT",
+            "CREATE DATABASE copied TEMPLATE postgres STRATEGY file_copy",
+        ]);
+        cluster.backup("repository", &["--quiet"]).ends_with(0);
+        let id = ids(&repository).pop().unwrap();
+        let restored = Cluster::restored(version, &at(&repository, &id));
+        restored.start();
+        let sums = "SELECT count(*), sum(n), count(*) FILTER (WHERE words = 'after') FROM large";
+        assert_eq!(restored.psql(sums), cluster.psql(sums));
+        assert_eq!(restored.psql("SELECT count(*), min(words) FROM other"), "50000|anew");
+        restored.stop("fast");
+        // Reads every page; one with a wrong checksum would be exit code 3.
+        fullbore(crate::args!["backup", "--offline", restored.data(), "--to", "null:", "--quiet"]).ends_with(0);
+    }
+}
+
+#[test]
+fn a_cluster_that_was_stopped_between_is_compared_by_content() {
+    let Some(version) = debian() else { return };
+    let cluster = Cluster::new(version, &[]);
+    let repository = cluster.path("repository");
+    cluster.backup("repository", &["--quiet"]).ends_with(0);
+    cluster.stop("fast");
+    fullbore(crate::args!["backup", cluster.data(), "--offline", "--to", repository, "--quiet"]).ends_with(0);
+    let id = ids(&repository).pop().unwrap();
+    assert_eq!(root(&repository, &id)["bases"].as_array().unwrap().len(), 1);
+    let restored = Cluster::restored(version, &at(&repository, &id));
+    restored.assert_verifies();
+    restored.start();
+    restored.assert_has_content();
+}
