@@ -2,6 +2,7 @@
 
 use crate::{
     format::{
+        chunk::Chunk,
         digest::Piece,
         entry::{Entry, Xattr},
         page::State,
@@ -51,6 +52,8 @@ pub struct Part {
     pub piece: Piece,
     /// CRC-32C of each of its blocks, where they are wanted.
     pub crcs: Vec<u32>,
+    /// Its chunks, where they are wanted.
+    pub chunks: Vec<Chunk>,
 }
 
 /// Which entry a part is of.

@@ -5,10 +5,14 @@
 //! has it: no chain is followed at a restore.
 
 use crate::format::{
+    chunk::Chunk,
     entry::Run,
     page::{BLOCK_DIGEST_BYTES, Extent, Item, Record},
 };
-use std::sync::Arc;
+use std::{
+    collections::HashMap,
+    sync::{Arc, OnceLock},
+};
 
 /// See the module.
 #[derive(Debug, Clone)]
@@ -17,9 +21,13 @@ pub struct Known {
     pub parts: Arc<[Item]>,
     /// How much of it is sure without a look at the content.
     pub trust: Trust,
+    chunks: Chunks,
     /// Where the content differs, if somebody knows: ascending runs, in bytes of the file. All else is the same.
     pub changed: Option<Arc<[Run]>>,
 }
+
+/// Where the chunks of a file begin, and how long they are; made when the first is looked for.
+type Chunks = Arc<OnceLock<HashMap<[u8; BLOCK_DIGEST_BYTES], (u64, u32)>>>;
 
 /// How much is sure of an object that an earlier backup has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,6 +60,32 @@ pub enum Stored {
 }
 
 impl Known {
+    /// From the parts of its record.
+    pub fn new(parts: Arc<[Item]>, trust: Trust) -> Self {
+        Self { parts, trust, chunks: Chunks::default(), changed: None }
+    }
+
+    /// Where a chunk of this digest and length begins.
+    pub fn chunk(&self, chunk: &Chunk) -> Option<u64> {
+        let places = self.chunks.get_or_init(|| {
+            let mut places = HashMap::new();
+            for part in self.parts.iter() {
+                let mut at = part.from;
+                for chunk in &part.chunks {
+                    places.entry(chunk.digest).or_insert((at, chunk.len));
+                    at += u64::from(chunk.len);
+                }
+            }
+            places
+        });
+        places.get(&chunk.digest).filter(|(_, len)| *len == chunk.len).map(|(at, _)| *at)
+    }
+
+    /// Are its chunks known?
+    pub fn has_chunks(&self) -> bool {
+        self.parts.iter().any(|part| !part.chunks.is_empty())
+    }
+
     /// The record, or the last part of it, which has its digest.
     pub fn last(&self) -> &Record {
         &self.parts[self.parts.len() - 1]
@@ -168,7 +202,7 @@ mod tests {
             from += lens.iter().map(|len| u64::from(*len)).sum::<u64>();
             Item::new(Arc::new(Page { records: vec![record], ..Page::default() }), 0)
         };
-        Known { parts: lens.iter().filter_map(part).collect(), trust: Trust::Nothing, changed: None }
+        Known::new(lens.iter().filter_map(part).collect(), Trust::Nothing)
     }
 
     #[test]

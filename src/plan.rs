@@ -30,6 +30,8 @@ pub enum StageSpec {
         algorithm: Algorithm,
         /// Bytes of a block.
         block_bytes: u64,
+        /// Are large files cut in chunks by their content?
+        chunks: bool,
         /// Are CRC-32Cs of the blocks wanted?
         crc32c: bool,
     },
@@ -54,7 +56,9 @@ impl StageSpec {
     /// [`Kind::Usage`] if a codec has no such level.
     pub fn build(&self, pool: &Arc<Pool>) -> Result<Box<dyn Stage>> {
         Ok(match *self {
-            Self::Digest { algorithm, block_bytes: block, crc32c } => Box::new(Digest { algorithm, block, crc32c }),
+            Self::Digest { algorithm, block_bytes: block, chunks, crc32c } => {
+                Box::new(Digest { algorithm, block, chunks, crc32c })
+            }
             Self::Thin { block_bytes: block } => Box::new(Thin::new(block)),
             Self::Pages(ref check) => Box::new(Pages(check.clone())),
             Self::Compress { codec } => Box::new(Compress::new(codec, pool.clone())?),

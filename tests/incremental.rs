@@ -87,6 +87,30 @@ fn of_a_large_file_only_changed_blocks_are_stored() {
 }
 
 #[test]
+fn of_a_file_whose_content_shifts_little_is_stored() {
+    let dir = temp();
+    let (tree, repo) = (dir.path().join("tree"), dir.path().join("repo"));
+    write(tree.join("dump"), noise(1, 12 << 20));
+    backup(&tree, &repo, &["--chunking", "content"]);
+    let mut dump = noise(1, 12 << 20);
+    dump.splice(777..777, *b"a line more");
+    dump.splice((5 << 20)..(5 << 20) + 1000, *b"another instead of these");
+    write(tree.join("dump"), &dump);
+    let result = backup(&tree, &repo, &["--chunking", "content"]);
+    let stored = result["stored_bytes"].as_u64().unwrap();
+    assert!(stored < (12 << 20) / 6, "{stored}");
+    // The same chunks in another order are another file.
+    let halves = [&dump[6 << 20..], &dump[..6 << 20]].concat();
+    write(tree.join("dump"), halves);
+    backup(&tree, &repo, &["--chunking", "content"]);
+    verified(&repo, &ids(&repo)[1]);
+    verified(&repo, "latest");
+    assert_same(&shape(&tree), &restored(&repo, "latest"), "swapped");
+    backup(&tree, &repo, &[]);
+    assert_same(&shape(&tree), &restored(&repo, "latest"), "compared by blocks");
+}
+
+#[test]
 fn a_file_touched_or_copied_over_itself_is_read_and_kept() {
     let dir = temp();
     let (tree, repo) = (dir.path().join("tree"), dir.path().join("repo"));

@@ -47,6 +47,7 @@ fn backup(tree: &Path, to: SinkSpec, codec: Codec, digest: Algorithm) {
         tags: Default::default(),
         base: Default::default(),
         checkpoint_interval: std::time::Duration::MAX,
+        chunks: false,
         block_bytes: None,
         tuning: Tuning {
             workers: 2.try_into().unwrap(),
@@ -119,6 +120,7 @@ fn one_reader_and_many_workers_never_wait_for_each_other() {
                 tags: Default::default(),
                 base: Default::default(),
                 checkpoint_interval: std::time::Duration::MAX,
+                chunks: false,
                 block_bytes: None,
                 tuning,
             };

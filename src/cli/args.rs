@@ -98,6 +98,9 @@ pub(super) struct BackupArgs {
     /// Bytes that are compared and stored again if they changed: a power of two, at most a frame [default: 1M, of a cluster 64K]
     #[arg(long, value_name = "SIZE", value_parser = block_size, help_heading = "Incremental")]
     pub(super) block_size: Option<u32>,
+    /// How large files are cut to be compared: in blocks, or also where their content says, for files whose content shifts
+    #[arg(long, value_enum, default_value_t = Chunking::Fixed, help_heading = "Incremental")]
+    pub(super) chunking: Chunking,
     /// Seconds after which what is stored so far is made durable: if the backup is cut off, the next one goes on from there
     #[arg(long, value_name = "SECONDS", default_value_t = 60, help_heading = "Incremental")]
     pub(super) checkpoint_interval: u64,
@@ -313,6 +316,15 @@ impl From<WalArg> for Wal {
             WalArg::None => Self::None,
         }
     }
+}
+
+/// How large files are cut, as an argument.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Chunking {
+    /// Blocks of --block-size: what databases and virtual machines write
+    Fixed,
+    /// Chunks of some 32 KiB that end where the content says: dumps, archives, mailboxes
+    Content,
 }
 
 /// What shows that a file has not changed, as an argument.

@@ -29,8 +29,8 @@ use crate::{
     stage::codec::Codec,
 };
 use args::{
-    BackupArgs, BenchArgs, BenchWhat, CheckpointArg, Cli, Command, ListArgs, OutputArgs, RestoreArgs, ShowArgs,
-    VerifyArgs,
+    BackupArgs, BenchArgs, BenchWhat, CheckpointArg, Chunking, Cli, Command, ListArgs, OutputArgs, RestoreArgs,
+    ShowArgs, VerifyArgs,
 };
 use clap::{CommandFactory, Parser};
 use report::Progress;
@@ -181,6 +181,7 @@ fn plan(args: BackupArgs, to: SinkSpec, ending: Option<Codec>) -> Result<Backup>
         tags: args.tag.into_iter().collect(),
         base: Wanted { base: args.base, full: args.full, compare: args.compare.into() },
         checkpoint_interval: std::time::Duration::from_secs(args.checkpoint_interval),
+        chunks: args.chunking == Chunking::Content,
         block_bytes: args.block_size.map(u64::from),
         tuning: Tuning {
             workers: args.workers.unwrap_or_else(platform::cores),

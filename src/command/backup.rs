@@ -61,6 +61,8 @@ pub struct Backup {
     pub base: Wanted,
     /// How often what is stored so far is made durable, so that the next backup can go on if this one is cut off.
     pub checkpoint_interval: Duration,
+    /// Are large files cut in chunks by their content?
+    pub chunks: bool,
     /// Bytes of a block; `None`: what suits the subject.
     pub block_bytes: Option<u64>,
     /// How much of the machine it may use.
@@ -303,6 +305,7 @@ impl Backup {
             segment_bytes: self.tuning.segment_bytes,
             block_bytes: self.block_bytes(),
             digest: self.digest,
+            chunks: self.chunks,
         }
     }
 
@@ -322,7 +325,7 @@ impl Backup {
 
     fn stages(&self, subject: &Opened) -> Vec<StageSpec> {
         let (block_bytes, crc32c) = (self.block_bytes(), self.is_cluster());
-        let digest = StageSpec::Digest { algorithm: self.digest, block_bytes, crc32c };
+        let digest = StageSpec::Digest { algorithm: self.digest, block_bytes, chunks: self.chunks, crc32c };
         let pages = subject.cluster.as_ref().and_then(|cluster| cluster.page_check()).map(StageSpec::Pages);
         let thin = subject.is_compared.then_some(StageSpec::Thin { block_bytes });
         let compress = StageSpec::Compress { codec: self.codec };

@@ -103,6 +103,7 @@ impl Bench {
             tags,
             base: Wanted::default(),
             checkpoint_interval: Duration::MAX,
+            chunks: false,
             block_bytes: None,
             tuning,
         };

@@ -1,5 +1,6 @@
 //! What is written, byte by byte: pure, no I/O. Everything that reads is fuzzed.
 
+pub mod chunk;
 pub mod digest;
 pub mod entry;
 pub mod layout;

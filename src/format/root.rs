@@ -147,6 +147,9 @@ pub struct Options {
     pub block_bytes: u64,
     /// How files are digested.
     pub digest: Algorithm,
+    /// Are large files cut in chunks by their content, too?
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub chunks: bool,
 }
 
 /// Counts and sizes of a backup.

@@ -117,6 +117,7 @@ impl Pages {
                     (Some(known), Some(runs)) => self.carry(known, offset, runs),
                     _ => self.digests(part.len, &part.piece, part.crcs),
                 }
+                self.open.iter_mut().for_each(|open| open.record.chunks.extend(&part.chunks));
                 self.piece(part.len, last.then_some(&**file));
             }
         }
@@ -502,7 +503,8 @@ impl Pages {
 /// Is a file that was read what it was? Its parts of earlier pages have been stored again by now, if it has any.
 fn is_same(record: &Record, known: &Known) -> bool {
     let then = &known.parts[0];
-    record.from == 0 && record.entry == then.entry && record.state == then.state
+    let same = record.entry == then.entry && record.state == then.state && record.digest == known.last().digest;
+    record.from == 0 && same
 }
 
 fn is_as_long(known: &Known, data_bytes: u64) -> bool {

@@ -123,7 +123,7 @@ impl Compared {
             None if scanned.entry.is_file() => self.base.moved(&scanned.entry, &self.cursors)?,
             None => return None,
         };
-        self.base.keeps(&parts).then(|| Known { parts: parts.into(), trust, changed: None })
+        self.base.keeps(&parts).then(|| Known::new(parts.into(), trust))
     }
 }
 

@@ -401,7 +401,7 @@ pub(super) fn pad(buf: &mut Vec<u8>, len: u64) {
 
 pub(super) fn part(what: What, inner: usize, len: usize) -> Part {
     let (inner, len) = (inner as u32, len as u32);
-    Part { what, inner, len, known: None, runs: None, piece: Piece::None, crcs: Vec::new() }
+    Part { what, inner, len, known: None, runs: None, piece: Piece::None, crcs: Vec::new(), chunks: Vec::new() }
 }
 
 pub(super) fn state_of(error: &io::Error) -> State {

@@ -3,7 +3,10 @@
 use super::Stage;
 use crate::{
     error::Result,
-    format::digest::{Algorithm, crc32c, piece},
+    format::{
+        chunk::{MAX_FILE_BYTES, chunks},
+        digest::{Algorithm, crc32c, piece},
+    },
     frame::{Frame, Part, What},
 };
 use std::sync::atomic::Ordering::Acquire;
@@ -15,6 +18,8 @@ pub struct Digest {
     pub algorithm: Algorithm,
     /// Bytes of a block.
     pub block: u64,
+    /// Are large files cut in chunks by their content?
+    pub chunks: bool,
     /// Are CRC-32Cs of the blocks wanted too? PostgreSQL's manifest needs them.
     pub crc32c: bool,
 }
@@ -26,6 +31,9 @@ impl Stage for Digest {
             if let Some((offset, total)) = place(part) {
                 let content = &data[part.inner as usize..][..part.len as usize];
                 part.piece = piece(self.algorithm, content, offset, total, self.block);
+                if self.chunks && wants_chunks(part) {
+                    part.chunks = chunks(content);
+                }
                 if self.crc32c {
                     part.crcs = content.chunks(self.block as usize).map(crc32c).collect();
                 }
@@ -33,6 +41,10 @@ impl Stage for Digest {
         }
         Ok(frame)
     }
+}
+
+fn wants_chunks(part: &Part) -> bool {
+    matches!(&part.what, What::Piece { file, .. } if file.data_len <= MAX_FILE_BYTES)
 }
 
 /// Where a part's content starts in its file's data, and how long that data is; `None` if it has none.

@@ -8,6 +8,7 @@ use super::Stage;
 use crate::{
     error::Result,
     format::{
+        chunk::Chunk,
         digest::{BlockDigest, Joiner, Piece},
         entry::{Entry, Kind, Time},
         page::BLOCK_DIGEST_BYTES,
@@ -40,7 +41,11 @@ impl Thin {
         if let What::Piece { file, offset, .. } = &part.what
             && let Some(known) = &file.known
         {
-            let runs = part.runs.take().unwrap_or_else(|| self.runs(known, &part.piece, *offset, (inner, len)));
+            let runs = match part.runs.take() {
+                Some(runs) => runs,
+                None if known.has_chunks() && !part.chunks.is_empty() => chunk_runs(known, &part.chunks, inner as u32),
+                None => self.runs(known, &part.piece, *offset, (inner, len)),
+            };
             part.runs = Some(self.pieces(file, *offset, runs, data)?);
             return Ok(inner + len);
         }
@@ -114,6 +119,18 @@ impl Stage for Thin {
         frame.plain_len = frame.data.len() as u32;
         Ok(frame)
     }
+}
+
+/// Which chunks of a piece are where; wherever they were.
+fn chunk_runs(known: &Known, chunks: &[Chunk], mut inner: u32) -> Vec<Stored> {
+    let mut runs = Vec::new();
+    for chunk in chunks {
+        let len = chunk.len;
+        let here = Stored::Here { inner, len };
+        push_run(&mut runs, known.chunk(chunk).map_or(here, |at| Stored::Kept { at, len }));
+        inner += len;
+    }
+    runs
 }
 
 /// Was the whole file read to find that it is the known one?

@@ -251,6 +251,7 @@ impl<'a> Out<'a> {
             segment_bytes: fixture.segment_bytes as u64,
             block_bytes: fixture.frame_bytes as u64,
             digest: fixture.digest,
+            chunks: false,
         };
         let files = fixture.entries.iter().filter(|e| e.1.is_file());
         let totals = Totals {

@@ -10,7 +10,7 @@ mod write;
 
 pub use self::item::Item;
 use self::{read::Reader, write::Writer};
-use super::{digest::Digest, entry::Entry, root::PageAt};
+use super::{chunk::Chunk, digest::Digest, entry::Entry, root::PageAt};
 use crate::error::{Error, Result};
 use minicbor::{Decode, Encode, bytes::ByteVec};
 use std::sync::Arc;
@@ -39,6 +39,8 @@ pub struct Record {
     pub blocks: Vec<[u8; BLOCK_DIGEST_BYTES]>,
     /// CRC-32C of each block, the only one too, where PostgreSQL's manifest needs the CRC of the file.
     pub crcs: Vec<u32>,
+    /// Its chunks, if it is a large file that is compared by content.
+    pub chunks: Vec<Chunk>,
     /// Where the content is, in order of the file's data (holes left out).
     pub extents: Vec<Extent>,
     /// Bytes of data that earlier pages described; above 0, this is a later part of the record before it.
@@ -228,6 +230,13 @@ struct Columns {
     crc_counts: Vec<(u32, u32)>,
     #[cbor(n(32), default)]
     crcs: Vec<u32>,
+    /// Record, count of chunks.
+    #[cbor(n(33), default)]
+    chunk_counts: Vec<(u32, u32)>,
+    #[cbor(n(34), default)]
+    chunk_lens: Vec<u32>,
+    #[cbor(n(35), with = "minicbor::bytes", default)]
+    chunks: Vec<u8>,
 }
 
 impl Page {
@@ -359,10 +368,12 @@ mod tests {
         let blocks = vec(any::<[u8; BLOCK_DIGEST_BYTES]>(), 0..4);
         let from = prop_oneof![4 => Just(0u64), 1 => any::<u64>()];
         let crcs = vec(any::<u32>(), 0..4);
-        (entry(), state(), option::of(digest), blocks, crcs, vec(extent(), 0..4), from).prop_map(
-            |(entry, state, digest, blocks, crcs, extents, from)| {
+        let chunk = (any::<u32>(), any::<[u8; BLOCK_DIGEST_BYTES]>()).prop_map(|(len, digest)| Chunk { len, digest });
+        let chunks = vec(chunk, 0..4);
+        (entry(), state(), option::of(digest), (blocks, crcs, chunks), vec(extent(), 0..4), from).prop_map(
+            |(entry, state, digest, (blocks, crcs, chunks), extents, from)| {
                 let extents = if matches!(entry.kind, Kind::File { .. }) { extents } else { Vec::new() };
-                Record { entry, state, digest, blocks, crcs, extents, from, more: false }
+                Record { entry, state, digest, blocks, crcs, chunks, extents, from, more: false }
             },
         )
     }

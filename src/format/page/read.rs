@@ -32,6 +32,8 @@ struct At {
     block: usize,
     crc_count: usize,
     crc: usize,
+    chunk_count: usize,
+    chunk: usize,
     file: usize,
     extent: usize,
     state: usize,
@@ -97,6 +99,7 @@ impl Reader {
             digest: self.digest(index)?,
             blocks: self.blocks(index as u32)?,
             crcs: self.crcs(index as u32)?,
+            chunks: self.chunks(index as u32)?,
             extents,
             from: self.from(index as u32),
             more: false,
@@ -180,6 +183,23 @@ impl Reader {
         let crcs = self.c.crcs.get(self.at.crc..self.at.crc.checked_add(count)?)?;
         self.at.crc += count;
         Some(crcs.to_vec())
+    }
+
+    fn chunks(&mut self, index: u32) -> Option<Vec<Chunk>> {
+        let count = match self.c.chunk_counts.get(self.at.chunk_count) {
+            Some((record, count)) if *record == index => *count as usize,
+            _ => return Some(Vec::new()),
+        };
+        self.at.chunk_count += 1;
+        let (from, end) = (self.at.chunk, self.at.chunk.checked_add(count)?);
+        let lens = self.c.chunk_lens.get(from..end)?;
+        let digests = self.c.chunks.get(from * BLOCK_DIGEST_BYTES..end.checked_mul(BLOCK_DIGEST_BYTES)?)?;
+        self.at.chunk = end;
+        let digests = digests.chunks_exact(BLOCK_DIGEST_BYTES);
+        lens.iter()
+            .zip(digests)
+            .map(|(len, digest)| Some(Chunk { len: *len, digest: digest.try_into().ok()? }))
+            .collect()
     }
 
     fn extents(&mut self) -> Option<Vec<Extent>> {

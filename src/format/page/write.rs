@@ -117,6 +117,11 @@ impl Writer {
             c.crc_counts.push((index, record.crcs.len() as u32));
             c.crcs.extend(&record.crcs);
         }
+        if !record.chunks.is_empty() {
+            c.chunk_counts.push((index, record.chunks.len() as u32));
+            c.chunk_lens.extend(record.chunks.iter().map(|chunk| chunk.len));
+            record.chunks.iter().for_each(|chunk| c.chunks.extend_from_slice(&chunk.digest));
+        }
     }
 
     fn extent(&mut self, extent: &Extent) {
