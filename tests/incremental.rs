@@ -111,6 +111,25 @@ fn of_a_file_whose_content_shifts_little_is_stored() {
 }
 
 #[test]
+fn a_stream_is_compared_with_the_one_before() {
+    let dir = temp();
+    let (repo, back) = (dir.path().join("repo"), dir.path().join("back"));
+    let mut dump = noise(1, 6 << 20);
+    for (chunking, lines) in [("fixed", 0), ("fixed", 1), ("content", 2), ("content", 3), ("content", 4)] {
+        dump.splice(100_000 * lines..100_000 * lines, *b"one more line");
+        let flags = ["--stdin-name", "db.sql", "--quiet", "--chunking", chunking];
+        let command = args!["backup", "--to", repo].into_iter().chain(runs::args(flags));
+        assert!(runs::fed(command, &dump).status.success());
+        let _ = fs::remove_dir_all(&back);
+        fullbore(args!["restore", repo, "--to", back, "--quiet"]).ends_with(0);
+        assert!(fs::read(back.join("db.sql")).unwrap() == dump, "{lines}");
+        verified(&repo, "latest");
+    }
+    let stored = |at: usize| root(&repo, &ids(&repo)[at])["totals"]["stored_bytes"].as_u64().unwrap();
+    assert!(stored(4) < 1 << 20, "{}", stored(4));
+}
+
+#[test]
 fn a_file_touched_or_copied_over_itself_is_read_and_kept() {
     let dir = temp();
     let (tree, repo) = (dir.path().join("tree"), dir.path().join("repo"));

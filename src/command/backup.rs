@@ -233,9 +233,6 @@ impl Backup {
     /// What an earlier backup of the same source is, if this one goes where one may be.
     fn find_base(&self, destination: &mut dyn Destination, subject: &Opened) -> Result<Option<Arc<Base>>> {
         let SinkSpec::Repository(path) = &self.to else { return Ok(None) };
-        if self.is_stdin() {
-            return Ok(None);
-        }
         let (facts, options) = (subject.cluster.as_ref().map(|cluster| cluster.facts()), self.options());
         let like = Like { origin: &subject.origin, cluster: facts.as_ref(), options: &options };
         let base = Base::find(path, &self.base, &like, |ids| destination.refer(ids))?;

@@ -327,9 +327,12 @@ impl Lay {
     }
 }
 
-/// Is it the header of a stream whose length is known only at its end?
+/// Is it the header of a stream whose length is known only at its end? Of one that an earlier backup has there is none.
 fn is_endless(frame: &Frame) -> bool {
-    frame.parts.last().is_some_and(|part| matches!(&part.what, What::Head(_, file) if file.is_endless()))
+    frame
+        .parts
+        .last()
+        .is_some_and(|part| matches!(&part.what, What::Head(_, file) if file.is_endless() && file.known.is_none()))
 }
 
 /// Deflate, no name, no time, made on Unix: the same bytes for the same input.

@@ -14,7 +14,7 @@ use crate::{
         page::State,
         pax,
     },
-    frame::{Buf, Frame, Large, Scanned, Slice, What},
+    frame::{Buf, Frame, Large, Part, Scanned, Slice, What},
     platform::{self, owner::Names},
 };
 use std::{
@@ -100,21 +100,22 @@ impl Source for Stdin {
     fn read(&self, slice: Slice, mut buf: Buf) -> Result<Frame> {
         match slice {
             Slice::Members(small, None) => {
-                let Some(Scanned { entry, state, .. }) = small.into_iter().next() else {
+                let Some(Scanned { entry, state, known }) = small.into_iter().next() else {
                     return Ok(Frame::new(buf, Vec::new(), true));
                 };
                 pax::write_header(&entry, &mut buf)?;
                 let inner = buf.len();
                 let (len, _) = self.fill(&mut buf, 0, entry.size())?.unwrap_or_default();
                 pad(&mut buf, len);
-                Ok(Frame::new(buf, vec![part(What::Whole(entry, state), inner, len as usize)], true))
+                Ok(Frame::new(buf, vec![Part { known, ..part(What::Whole(entry, state), inner, len as usize) }], true))
             }
             Slice::Members(_, Some(large)) => {
-                if !large.is_endless() {
+                if !large.is_endless() && large.known.is_none() {
                     pax::write_header(&large.entry, &mut buf)?;
                 }
                 let inner = buf.len();
-                Ok(Frame::new(buf, vec![part(What::Head(self.entry.clone(), large), inner, 0)], false))
+                let alone = large.known.is_some();
+                Ok(Frame::new(buf, vec![part(What::Head(self.entry.clone(), large), inner, 0)], alone))
             }
             Slice::Piece { file, offset, len, last } => self.piece(file, offset, len.into(), last, buf),
         }
@@ -130,8 +131,11 @@ impl Stdin {
         let last = last || end;
         if last {
             file.end.store(offset + got, Release);
+        }
+        let alone = file.known.is_some();
+        if last && !alone {
             pad(&mut buf, offset + got);
         }
-        Ok(Frame::new(buf, vec![part(What::Piece { file, offset, last }, 0, got as usize)], last))
+        Ok(Frame::new(buf, vec![part(What::Piece { file, offset, last }, 0, got as usize)], last || alone))
     }
 }

@@ -44,7 +44,8 @@ impl Stage for Digest {
 }
 
 fn wants_chunks(part: &Part) -> bool {
-    matches!(&part.what, What::Piece { file, .. } if file.data_len <= MAX_FILE_BYTES)
+    matches!(&part.what, What::Piece { file, offset, .. }
+        if *offset < MAX_FILE_BYTES && (file.is_endless() || file.data_len <= MAX_FILE_BYTES))
 }
 
 /// Where a part's content starts in its file's data, and how long that data is; `None` if it has none.
