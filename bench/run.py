@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from statistics import median
 
 import corpora
+from incremental import Incremental
 from measure import (CORES, MIB, Failed, Pairs, Side, Work, bytes_read_below, count_syscalls, run,
                      zstd_seconds)
 from postgres import Postgres
@@ -53,6 +54,7 @@ class Bench:
         self.pairs = args.pairs
         self.work = Work(self.base)
         self.postgres = Postgres(self)
+        self.incremental = Incremental(self)
 
     # ------------------------------------------------------------- ingredients
 
@@ -344,6 +346,11 @@ ROWS = {
     "pgtar-restore": lambda b, r: b.postgres.tar_restore(r, 0.70),
     "pg-relations": lambda b, r: b.postgres.relations(r, (MEMORY + SLACK) / MIB),
     "pg-latency": lambda b, r: b.postgres.latency(r),
+    "inc-tree": lambda b, r: b.incremental.unchanged(r, "tree", 0.15),
+    "inc-million": lambda b, r: b.incremental.unchanged_million(r, 5, (MEMORY + SLACK) / MIB),
+    "inc-pg": lambda b, r: b.incremental.cluster(r, 0.5, 0.8),
+    "inc-summaries": lambda b, r: b.incremental.summaries(r, 1.2),
+    "inc-days": lambda b, r: b.incremental.days(r, 1.15, 1.05),
 }
 
 

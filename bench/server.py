@@ -38,15 +38,17 @@ def own(path):
 
 
 class Cluster:
-    def __init__(self, root):
+    def __init__(self, root, server_bin=None):
+        """`server_bin`: of a server that came without the other programs; those are Debian's."""
         self.root = root
-        self.bin = bin_dir()
+        self.bin, self.server_bin = bin_dir(), server_bin
         self.sockets = None     # while it runs
 
     # ------------------------------------------------------------------ programs
 
     def tool(self, name):
-        return os.path.join(self.bin, name)
+        own = self.server_bin and os.path.join(self.server_bin, name)
+        return own if own and os.path.exists(own) else os.path.join(self.bin, name)
 
     def run(self, name, *args, text=None):
         env = {**os.environ, "LC_ALL": "C.UTF-8", "TZ": "UTC"}
@@ -63,6 +65,12 @@ class Cluster:
 
     def sql(self, text):
         self.run("psql", *self.client(), "-q", "-v", "ON_ERROR_STOP=1", "postgres", text=text)
+
+    def ask(self, text):
+        """The one value of an answer."""
+        return subprocess.check_output(
+            as_postgres([self.tool("psql"), *self.client(), "-qAtX", "-v", "ON_ERROR_STOP=1", "-c", text, "postgres"]),
+            text=True, cwd="/").strip()
 
     # ---------------------------------------------------------------------- life
 
