@@ -1,6 +1,6 @@
 //! Arguments, as clap sees them.
 
-use super::{cluster::ClusterArgs, size};
+use super::{cluster::ClusterArgs, look::ExportArgs, size};
 use crate::{format::digest::Algorithm, postgres::request::Wal, repo::compare::Compare, stage::codec::Codec};
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use std::{num::NonZeroUsize, path::PathBuf};
@@ -29,6 +29,8 @@ pub(super) enum Command {
     Show(ShowArgs),
     /// Check a backup: its structure, every byte, or against a tree on disk
     Verify(VerifyArgs),
+    /// Write a stored backup as a full one, in one file or in another repository
+    Export(ExportArgs),
     /// Measure this machine, and what the pipeline reaches of it
     Bench(BenchArgs),
     /// Print the completions of a shell
@@ -395,7 +397,7 @@ fn block_size(text: &str) -> Result<u32, String> {
     if fits { Ok(size as u32) } else { Err("a power of two from 4K to 64M".to_owned()) }
 }
 
-fn segment_size(text: &str) -> Result<u64, String> {
+pub(super) fn segment_size(text: &str) -> Result<u64, String> {
     let size = size::parse(text)?;
     if size >= 1 << 20 { Ok(size) } else { Err("at least 1M".to_owned()) }
 }

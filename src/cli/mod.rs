@@ -3,6 +3,7 @@
 mod args;
 mod cluster;
 mod html;
+mod look;
 mod report;
 mod size;
 
@@ -45,6 +46,7 @@ pub fn main() -> ExitCode {
         Command::List(args) => list(args),
         Command::Show(args) => show(args),
         Command::Verify(args) => verify(args),
+        Command::Export(args) => look::export(args),
         Command::Bench(args) => bench(args),
         Command::Completions { shell } => completions(shell),
         Command::Man { to } => man(to.as_deref()),

@@ -5,7 +5,7 @@ use super::{
     size::{bytes, count, counted, rate, seconds},
 };
 use crate::{
-    command::{damage::Damage, restore::Summary, verify::Verdict as Found},
+    command::{damage::Damage, export::Exported, restore::Summary, verify::Verdict as Found},
     error::{Error, quoted},
     format::root::{Cluster, Name, Root},
     pipeline::meter::{Meter, Sample, Side, Verdict, verdict},
@@ -258,6 +258,15 @@ pub(super) fn backup_json(root: &Root, verdict: &Verdict) -> serde_json::Value {
         "bases": root.bases, "kept": totals.kept, "kept_bytes": totals.kept_bytes, "unreadable": totals.unreadable,
         "changed": totals.changed, "vanished": totals.vanished, "sockets": totals.sockets, "bad_pages": totals.bad_pages,
         "segments": root.segments.len()})
+}
+
+/// The result of an export as JSON.
+pub(super) fn export_json(exported: &Exported) -> serde_json::Value {
+    let mut json = backup_json(&exported.outcome.root, &exported.outcome.verdict);
+    let damage: Vec<_> = exported.damage.iter().map(damage_json).collect();
+    (json["complete"], json["from"]) = (damage.is_empty().into(), exported.from.clone().into());
+    (json["damage"], json["warnings"]) = (damage.into(), exported.warnings.clone().into());
+    json
 }
 
 /// Busy, starved and blocked shares of each side, by name.

@@ -29,7 +29,7 @@ use crate::{
     },
     repo::base::{Base, Like, Wanted},
     sink::{Destination, Partial, Sink, file::is_half_named},
-    source::{self, Source, archive::Archive, stdin::Stdin},
+    source::{self, Source, archive::Archive, stdin::Stdin, stored::Stored},
     stage::{Stage, codec::Codec},
 };
 use std::{
@@ -78,6 +78,8 @@ pub enum Subject {
     Stdin(String),
     /// A PostgreSQL cluster.
     Cluster(Request),
+    /// A stored backup, whatever it was of.
+    Stored(Arc<Stored>),
 }
 
 /// A subject, opened: a source for each stream.
@@ -161,6 +163,10 @@ impl Backup {
         let millis = begun.subsec_nanosecond().unsigned_abs() / 1_000_000;
         let id = backup_id(&stamp, millis, RandomState::new().build_hasher().finish());
         let time = begun.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        let (id, time) = match &self.subject {
+            Subject::Stored(stored) => exported(&stored.archive().root, &id),
+            _ => (id, time),
+        };
         self.check_output()?;
         let mut subject = self.open(matches!(self.to, SinkSpec::Repository(_) | SinkSpec::Null), Some(&id))?;
         self.tuning.depths(subject.sources.len())?; // what cannot work leaves no trace
@@ -199,11 +205,16 @@ impl Backup {
         let draft = Root { tags: self.tags.clone(), ..draft };
         let complete = |laid| {
             let root = complete(draft.clone(), laid, base.as_deref(), meter);
-            Root { postgres: subject.cluster.as_ref().map(|cluster| cluster.facts()), ..root }
+            match &self.subject {
+                Subject::Stored(stored) => as_it_was(root, &stored.archive().root),
+                _ => Root { postgres: subject.cluster.as_ref().map(|cluster| cluster.facts()), ..root },
+            }
         };
         let sealed = |laid: &Laid| seal(&complete(vec![laid.clone()]));
         let partial = |laid: Vec<Laid>| seal(&complete(laid));
-        let checkpoints = destination.partial().map(|write| Checkpoints {
+        // A copy is no base for the next backup before it is complete.
+        let interim = destination.partial().filter(|_| !matches!(self.subject, Subject::Stored(_)));
+        let checkpoints = interim.map(|write| Checkpoints {
             interval: self.checkpoint_interval,
             write,
             root: &partial,
@@ -215,6 +226,9 @@ impl Backup {
         let laid =
             sinks.and_then(|sinks| self.streams(&subject, sinks, &layout, meter, (root, checkpoints.as_ref()), watch));
         let done = laid.and_then(|laid| {
+            if let Subject::Stored(stored) = &self.subject {
+                stored.check()?;
+            }
             let root = complete(laid);
             Ok((seal(&root)?, root))
         });
@@ -291,6 +305,9 @@ impl Backup {
                 let paths = vec![cluster.facts().data_directory];
                 Ok(Opened::new(sources, Origin { host, paths, contents: true }, Some(cluster)))
             }
+            Subject::Stored(stored) => {
+                Ok(Opened::new(vec![stored.clone()], stored.archive().root.source.clone(), None))
+            }
         }
     }
 
@@ -307,7 +324,11 @@ impl Backup {
     }
 
     fn is_cluster(&self) -> bool {
-        matches!(self.subject, Subject::Cluster(_))
+        match &self.subject {
+            Subject::Cluster(_) => true,
+            Subject::Stored(stored) => stored.archive().root.postgres.is_some(),
+            _ => false,
+        }
     }
 
     fn is_stdin(&self) -> bool {
@@ -567,6 +588,19 @@ fn complete(mut root: Root, laid: Vec<Laid>, base: Option<&Base>, meter: &Meter)
     root.finished = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     root.run = Run { seconds: verdict.seconds, limit: verdict.limit.name().to_owned(), shares: verdict.table() };
     root
+}
+
+/// Id and time of what a stored backup becomes: the time is still that of the capture, and the id says so; but it is another
+/// one, as an id names bytes and these will be others.
+fn exported(root: &Root, new: &str) -> (String, String) {
+    const TIMED: usize = "20261121T054501Z-k3".len();
+    let id = root.id.get(..TIMED).zip(new.get(TIMED..)).map_or(new.to_owned(), |(time, rest)| format!("{time}{rest}"));
+    (id, root.time.clone())
+}
+
+/// What was captured, and when, is what it was.
+fn as_it_was(root: Root, of: &Root) -> Root {
+    Root { finished: of.finished.clone(), postgres: of.postgres.clone(), ..root }
 }
 
 /// A full backup refers to all of its own segments, and to nothing else.

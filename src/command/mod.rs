@@ -6,6 +6,7 @@ pub mod bench;
 mod cluster;
 mod crew;
 pub mod damage;
+pub mod export;
 mod extract;
 mod frames;
 pub mod list;

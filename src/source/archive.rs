@@ -283,12 +283,22 @@ impl Archive {
     ///
     /// A page that cannot be read gives one error; the records of the others follow it.
     pub fn records(&self, selection: &Selection, backwards: bool) -> Records<&Self> {
-        Records::new(self, selection, backwards)
+        Records::new(self, selection, backwards, |_| true)
     }
 
     /// All records in archive order, as [`Archive::records`].
     pub fn into_records(self: Arc<Self>) -> Records<Arc<Self>> {
-        Records::new(self, &Selection::default(), false)
+        Records::new(self, &Selection::default(), false, |_| true)
+    }
+
+    /// The records of `selection` in archive order, but only those on pages that `wants` says.
+    pub fn records_on(&self, selection: &Selection, wants: impl Fn(&PageAt) -> bool) -> Records<&Self> {
+        Records::new(self, selection, false, wants)
+    }
+
+    /// All records that came late, or all others, in archive order.
+    pub fn sequence(archive: Arc<Self>, late: bool) -> Records<Arc<Self>> {
+        Records::new(archive, &Selection::default(), false, |page| page.late == late)
     }
 
     /// The records of `path`: several if they go on over pages, none if it is not there.
@@ -364,8 +374,9 @@ struct Cursor {
 }
 
 impl<A: Deref<Target = Archive>> Records<A> {
-    fn new(archive: A, selection: &Selection, backwards: bool) -> Self {
+    fn new(archive: A, selection: &Selection, backwards: bool, wants: impl Fn(&PageAt) -> bool) -> Self {
         let cursor = |mut pages: Vec<usize>| {
+            pages.retain(|at| wants(&archive.root.pages[*at]));
             if !backwards {
                 pages.reverse();
             }

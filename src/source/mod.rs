@@ -7,9 +7,12 @@ use crate::{
 };
 
 pub mod archive;
+mod content;
+mod frames;
 pub mod jobs;
 pub mod stdin;
 pub mod store;
+pub mod stored;
 pub mod stream;
 pub mod tree;
 mod walk;

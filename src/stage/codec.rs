@@ -71,6 +71,16 @@ impl Codec {
         }
     }
 
+    /// The same codec at the level that a root says it had.
+    #[must_use]
+    pub fn at_level(self, level: i32) -> Self {
+        match self {
+            Self::Zstd(_) => Self::Zstd(level),
+            Self::Gzip(_) => Self::Gzip(level.unsigned_abs()),
+            Self::Lz4 | Self::None => self,
+        }
+    }
+
     /// Can service frames stand between the frames? gzip and plain tar have none to pass over.
     pub fn skips(self) -> bool {
         matches!(self, Self::Zstd(_) | Self::Lz4)

@@ -1,0 +1,74 @@
+//! Looking into a repository, and copying out of it.
+
+use super::{
+    args::{OutputArgs, segment_size},
+    report::{self, Progress},
+    size,
+};
+use crate::{
+    command::{backup::tricks, export::Export},
+    error::Result,
+    pipeline::meter::Meter,
+    plan::SinkSpec,
+    platform,
+    stage::codec::Codec,
+};
+use clap::{Args, ValueHint};
+use std::{num::NonZeroUsize, sync::Arc};
+
+/// `fullbore export`.
+#[derive(Debug, Args)]
+#[command(after_help = "EXIT CODES: 0 done, 1 failed (nothing was committed), 2 wrong arguments, 4 damage was found")]
+pub(super) struct ExportArgs {
+    /// A repository or an archive; @ID, @PREFIX or @latest chooses the backup
+    #[arg(value_name = "FROM[@BACKUP]")]
+    from: String,
+    /// FILE.tar.zst, FILE.tar.lz4, FILE.tar.gz, FILE.tar, - (standard output) or a directory (a repository, made on first use)
+    #[arg(long, value_name = "DEST", value_hint = ValueHint::AnyPath)]
+    to: String,
+    /// zstd[:LEVEL], lz4, gzip[:LEVEL] or none [default: as DEST ends, else as it was]
+    #[arg(long, value_name = "CODEC")]
+    compress: Option<Codec>,
+    /// Leave out what is damaged, and list it
+    #[arg(long)]
+    keep_going: bool,
+    /// Threads that compute [default: the processors this process may use]
+    #[arg(long, value_name = "N")]
+    workers: Option<NonZeroUsize>,
+    /// All buffers together
+    #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = size::parse)]
+    memory: u64,
+    /// Stored bytes after which a repository begins a new segment
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = segment_size)]
+    segment_size: u64,
+    /// Use plain system calls only
+    #[arg(long)]
+    no_tricks: bool,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+pub(super) fn export(args: ExportArgs) -> Result<u8> {
+    let (to, ending) = SinkSpec::parse(&args.to);
+    let export = Export {
+        from: args.from,
+        to,
+        codec: args.compress.or(ending),
+        keep_going: args.keep_going,
+        workers: args.workers.unwrap_or_else(platform::cores),
+        memory: args.memory,
+        segment_bytes: args.segment_size,
+        tricks: tricks(args.no_tricks),
+    };
+    let meter = Arc::new(Meter::default());
+    let progress = Progress::new(&args.output, export.to == SinkSpec::Stdout);
+    let exported = export.run(&meter, &|meter, sample| progress.tick(meter, sample));
+    progress.clear();
+    let exported = exported?;
+    let (root, verdict) = (&exported.outcome.root, &exported.outcome.verdict);
+    let mut lines: Vec<_> = exported.warnings.iter().map(|line| format!("harmless: {line}")).collect();
+    lines.extend(report::backup(root, verdict, &format!("{}, made of {}", export.to.place(), exported.from)));
+    progress.end(&lines, &report::export_json(&exported));
+    exported.damage.iter().for_each(|damage| eprintln!("{}", report::damage(damage)));
+    Ok(exported.exit_code())
+}

@@ -1,0 +1,144 @@
+//! Where the content of one stored file is.
+
+use super::{
+    archive::Archive,
+    frames::Frames,
+    jobs::{End, check_whole},
+};
+use crate::{
+    error::{Error, Result, quoted},
+    format::{
+        digest::{Algorithm, Digest, Piece, piece},
+        entry::Path,
+        page::{BLOCK_DIGEST_BYTES, FrameAt, Item, SegmentId, State},
+    },
+    stage::codec::Codec,
+};
+
+/// A file with all of its records: several, if it goes on over pages. Takes 16 bytes for each extent besides the pages.
+pub(super) struct Content {
+    parts: Vec<Item>,
+    /// Where in the data each extent begins, its part, and its index in there.
+    extents: Vec<(u64, u32, u32)>,
+}
+
+/// Bytes of one frame.
+pub(super) struct Run<'a> {
+    pub(super) segment: &'a SegmentId,
+    pub(super) frame: FrameAt,
+    inner: usize,
+    len: usize,
+    /// Is it all that the file's extent there holds, and the extent nearly all of the frame?
+    alone: bool,
+}
+
+/// What is said of a file whose records do not fit together.
+pub(super) fn misfit(path: &[u8]) -> Error {
+    Error::corrupt(format!("the manifest does not say where all of {} is", quoted(path)))
+}
+
+impl Content {
+    /// From the records of one file, in order, at least one; `None` if they do not say where all of it is.
+    pub(super) fn new(parts: Vec<Item>) -> Option<Self> {
+        let (mut at, mut extents) = (0, Vec::new());
+        for (number, part) in parts.iter().enumerate() {
+            if part.from != at {
+                return None;
+            }
+            for (index, extent) in part.extents.iter().enumerate() {
+                extents.push((at, number as u32, index as u32));
+                at += u64::from(extent.len);
+            }
+        }
+        let content = Self { parts, extents };
+        (!content.last().more && content.data_len() == at).then_some(content)
+    }
+
+    fn last(&self) -> &Item {
+        &self.parts[self.parts.len() - 1]
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.last().entry.path
+    }
+
+    /// Bytes without the holes.
+    pub(super) fn data_len(&self) -> u64 {
+        self.last().entry.data_len()
+    }
+
+    pub(super) fn state(&self) -> &State {
+        &self.last().state
+    }
+
+    pub(super) fn digest(&self) -> Option<Digest> {
+        self.last().digest
+    }
+
+    /// Where `len` bytes at `offset` of the data are.
+    pub(super) fn runs(&self, offset: u64, len: u64) -> impl Iterator<Item = Run<'_>> {
+        let first = self.extents.partition_point(|(at, ..)| *at <= offset).saturating_sub(1);
+        let within = self.extents[first..].iter().take_while(move |(at, ..)| *at < offset + len);
+        within.map(move |(at, part, index)| {
+            let part = &self.parts[*part as usize];
+            let extent = &part.extents[*index as usize];
+            let (from, to) = (offset.max(*at) - at, (offset + len - at).min(extent.len.into()));
+            let alone = to - from == u64::from(extent.len) && extent.inner == 0;
+            let (inner, len) = (extent.inner as usize + from as usize, (to - from) as usize);
+            Run { segment: part.segment(&extent.frame), frame: extent.frame, inner, len, alone }
+        })
+    }
+
+    /// Are these the bytes at `offset`? Only where their frame had no checksum of its own, as far as the digests tell.
+    ///
+    /// # Errors
+    /// [`Kind::Corrupt`](crate::error::Kind::Corrupt) if they are not.
+    pub(super) fn check(&self, archive: &Archive, offset: u64, content: &[u8]) -> Result<()> {
+        let damaged = |why: String| Error::corrupt(format!("file {} is damaged", quoted(self.path()))).because(why);
+        if matches!(archive.codec, Codec::Zstd(_) | Codec::Lz4) {
+            return Ok(());
+        }
+        if content.len() as u64 == self.data_len() && self.parts.len() == 1 {
+            return match check_whole(self.last(), content) {
+                End::Damaged(why) => Err(damaged(why)),
+                _ => Ok(()),
+            };
+        }
+        let options = &archive.root.options;
+        let block = options.block_bytes;
+        if options.digest != Algorithm::Blake3 || !block.is_power_of_two() || !offset.is_multiple_of(block) {
+            return Ok(());
+        }
+        let Piece::Blocks(found) = piece(Algorithm::Blake3, content, offset, self.data_len(), block) else {
+            return Ok(());
+        };
+        let wanted = (offset / block..).map(|number| self.block(number, block));
+        let differs = |(found, wanted): (&[u8; 32], Option<&[u8; BLOCK_DIGEST_BYTES]>)| {
+            wanted.is_some_and(|wanted| found[..BLOCK_DIGEST_BYTES] != wanted[..])
+        };
+        match found.iter().zip(wanted).position(differs) {
+            Some(at) => Err(damaged(format!("the digest of block {} is another", offset / block + at as u64 + 1))),
+            None => Ok(()),
+        }
+    }
+
+    /// The digest of a block, if there is one.
+    fn block(&self, number: u64, block: u64) -> Option<&[u8; BLOCK_DIGEST_BYTES]> {
+        let at = self.parts.partition_point(|part| part.from <= number * block).checked_sub(1)?;
+        let part = &self.parts[at];
+        part.blocks.get(usize::try_from(number - part.from / block).ok()?)
+    }
+}
+
+impl Run<'_> {
+    /// Append the bytes to `buf`.
+    ///
+    /// # Errors
+    /// [`Kind::Corrupt`](crate::error::Kind::Corrupt) if the frame is damaged, or the system's.
+    pub(super) fn append(&self, frames: &Frames, buf: &mut Vec<u8>) -> Result<()> {
+        let plain = frames.plain(self.segment, &self.frame, !self.alone)?;
+        let bytes = plain.get(self.inner..).and_then(|rest| rest.get(..self.len));
+        buf.extend_from_slice(bytes.ok_or_else(|| Error::corrupt("a frame is shorter than the manifest says"))?);
+        Ok(())
+    }
+}

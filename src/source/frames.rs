@@ -1,0 +1,73 @@
+//! Decoded frames, kept a moment: small files that follow each other share one.
+
+use super::archive::Archive;
+use crate::{
+    error::Result,
+    format::page::{FrameAt, SegmentId},
+    stage::codec::Decompressor,
+};
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, MutexGuard},
+};
+
+/// Plain bytes that are kept, for all threads together.
+const KEPT_BYTES: usize = 16 << 20;
+
+/// A frame of any backup: its segment and where it begins there.
+pub(super) type Place = (SegmentId, u64);
+
+/// What one thread decodes with.
+type Hand = (Decompressor, Vec<u8>);
+
+/// Fetches and decodes frames of an archive, for any number of threads. Two that want the same frame at the same moment both
+/// decode it.
+pub(super) struct Frames {
+    archive: Arc<Archive>,
+    hands: Mutex<Vec<Hand>>,
+    kept: Mutex<VecDeque<(Place, Arc<Vec<u8>>)>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+impl Frames {
+    pub(super) fn new(archive: Arc<Archive>) -> Self {
+        Self { archive, hands: Mutex::default(), kept: Mutex::default() }
+    }
+
+    /// The plain bytes of a frame; `keep` them if others will want them too.
+    ///
+    /// # Errors
+    /// [`Kind::Corrupt`](crate::error::Kind::Corrupt) if it is damaged, or the system's.
+    pub(super) fn plain(&self, segment: &SegmentId, frame: &FrameAt, keep: bool) -> Result<Arc<Vec<u8>>> {
+        let found = lock(&self.kept).iter().find(|(at, _)| at.0 == *segment && at.1 == frame.offset).cloned();
+        if let Some((_, plain)) = found {
+            return Ok(plain);
+        }
+        let plain = Arc::new(self.decode(segment, frame)?);
+        if keep {
+            self.keep((segment.clone(), frame.offset), plain.clone());
+        }
+        Ok(plain)
+    }
+
+    fn decode(&self, segment: &SegmentId, frame: &FrameAt) -> Result<Vec<u8>> {
+        let hand = lock(&self.hands).pop();
+        let (mut decompressor, mut stored) = hand.unwrap_or_else(|| (self.archive.codec.decompressor(), Vec::new()));
+        let mut plain = Vec::new();
+        self.archive.fetch(segment, frame, &mut stored)?;
+        decompressor.decompress(&stored, frame.plain_len as usize, &mut plain)?;
+        lock(&self.hands).push((decompressor, stored));
+        Ok(plain)
+    }
+
+    fn keep(&self, place: Place, plain: Arc<Vec<u8>>) {
+        let mut kept = lock(&self.kept);
+        kept.push_back((place, plain));
+        while kept.iter().map(|(_, plain)| plain.len()).sum::<usize>() > KEPT_BYTES && kept.len() > 1 {
+            kept.pop_front();
+        }
+    }
+}

@@ -1,0 +1,305 @@
+//! A stored backup as the source of another one.
+//!
+//! The scan gives the records of an [`Archive`], those that came late at the end; a read fetches and decodes the frames that
+//! hold a slice and makes members of a tar from them. So what comes out is a full backup, whatever the archive refers to.
+//!
+//! Nothing damaged passes as whole: a frame with a checksum is compared with that when it is decoded, the content of others
+//! with its digest; and every digest that the new backup gets is compared with the one that the old has. What waits between the
+//! scan and the new manifest is as much as the line of the pipeline holds.
+
+use super::{
+    Source, Stream,
+    archive::{Archive, Records},
+    content::{Content, misfit},
+    frames::{Frames, Place},
+    tree::{pad, part},
+};
+use crate::{
+    error::{Error, Result, quoted},
+    format::{
+        entry::{Entry, Kind, Path, Time},
+        page::{FrameAt, Item, Record, SegmentId, State},
+        pax,
+    },
+    frame::{Buf, Frame, Large, Part, Scanned, Slice, What},
+};
+use std::{
+    collections::HashMap,
+    fmt,
+    iter::Peekable,
+    sync::{Arc, Mutex, MutexGuard, atomic::Ordering::Release},
+};
+
+/// Damage that was met, and the files that cannot be had because of it.
+#[derive(Debug)]
+pub struct Damaged {
+    /// What is wrong.
+    pub error: Error,
+    /// The frame, if it is one.
+    pub frame: Option<(SegmentId, FrameAt)>,
+    /// The files.
+    pub files: Vec<Path>,
+}
+
+/// Is told of damage, from any thread; what it fails with ends the run.
+pub type Tell = Box<dyn Fn(Damaged) -> Result<()> + Send + Sync>;
+
+/// See the module.
+pub struct Stored(Arc<Inner>);
+
+struct Inner {
+    archive: Arc<Archive>,
+    frames: Frames,
+    tell: Tell,
+    /// Files that were scanned and are not in the new manifest yet.
+    under_way: Mutex<HashMap<Path, Arc<Content>>>,
+    /// The first file that turned out to be another when it was too late to leave it out.
+    wrong: Mutex<Option<Error>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+impl Stored {
+    /// All of a backup. `tell` is asked whether to go on after damage.
+    pub fn new(archive: Arc<Archive>, tell: Tell) -> Self {
+        let frames = Frames::new(archive.clone());
+        Self(Arc::new(Inner { archive, frames, tell, under_way: Mutex::default(), wrong: Mutex::default() }))
+    }
+
+    /// The backup.
+    pub fn archive(&self) -> &Archive {
+        &self.0.archive
+    }
+
+    /// Did every file that passed have its digest? Asked once all have.
+    ///
+    /// # Errors
+    /// [`Kind::Corrupt`](crate::error::Kind::Corrupt) if one had not.
+    pub fn check(&self) -> Result<()> {
+        lock(&self.0.wrong).take().map_or(Ok(()), Err)
+    }
+
+    fn entries(&self, late: bool) -> Stream<Scanned> {
+        let records = Archive::sequence(self.0.archive.clone(), late).peekable();
+        Box::new(Entries { inner: self.0.clone(), records })
+    }
+}
+
+impl fmt::Debug for Stored {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Stored({:?})", self.archive().root.id)
+    }
+}
+
+impl Source for Stored {
+    fn scan(&self) -> Result<Stream<Scanned>> {
+        Ok(self.entries(false))
+    }
+
+    fn read(&self, slice: Slice, buf: Buf) -> Result<Frame> {
+        match slice {
+            Slice::Members(small, large) => self.0.members(small, large, buf),
+            Slice::Piece { file, offset, len, last } => self.0.piece(file, offset, len, last, buf),
+        }
+    }
+
+    fn laid(&self, record: &Record, _crc32c: Option<u32>) {
+        self.0.laid(record);
+    }
+
+    fn finish(&self) -> Result<Stream<Scanned>> {
+        Ok(self.entries(true))
+    }
+}
+
+/// The records of one sequence as entries; those of a file that goes on over pages as one.
+struct Entries {
+    inner: Arc<Inner>,
+    records: Peekable<Records<Arc<Archive>>>,
+}
+
+impl Iterator for Entries {
+    type Item = Result<Scanned>;
+
+    fn next(&mut self) -> Option<Result<Scanned>> {
+        loop {
+            match self.records.next()? {
+                Ok(item) => return Some(self.entry(item)),
+                // A page that is nowhere whole: what it describes is lost, the rest goes on if that is wanted.
+                Err(error) => {
+                    let told = (self.inner.tell)(Damaged { error, frame: None, files: Vec::new() });
+                    if let Err(error) = told {
+                        return Some(Err(error));
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Entries {
+    fn entry(&mut self, first: Item) -> Result<Scanned> {
+        let mut parts = vec![first];
+        while let Some(Ok(next)) = self.records.next_if(|next| follows(&parts, next)) {
+            parts.push(next);
+        }
+        let last = &parts[parts.len() - 1];
+        let (mut entry, mut state) = (last.entry.clone(), last.state.clone());
+        if entry.is_file() && state.is_stored() {
+            match Content::new(parts) {
+                Some(content) => drop(lock(&self.inner.under_way).insert(entry.path.clone(), Arc::new(content))),
+                None => {
+                    state = self.inner.lose(None, misfit(&entry.path), vec![entry.path.clone()])?;
+                    entry.kind = Kind::File { size: 0, map: None };
+                }
+            }
+        }
+        Ok(Scanned::new(entry, state))
+    }
+}
+
+/// Is `next` more of the same file?
+fn follows(parts: &[Item], next: &Result<Item>) -> bool {
+    let last = &parts[parts.len() - 1];
+    next.as_ref().is_ok_and(|next| last.more && next.from > 0 && next.entry.path == last.entry.path)
+}
+
+/// Frames of one slice that are damaged, and which of its files want them.
+type Bad = Vec<(Place, FrameAt, Error, Vec<Path>)>;
+
+impl Inner {
+    /// Tell of damage; the state of what is lost by it.
+    fn lose(&self, frame: Option<(SegmentId, FrameAt)>, error: Error, files: Vec<Path>) -> Result<State> {
+        let state = lost(&error);
+        (self.tell)(Damaged { error, frame, files })?;
+        Ok(state)
+    }
+
+    fn content(&self, path: &[u8]) -> Option<Arc<Content>> {
+        lock(&self.under_way).get(path).cloned()
+    }
+
+    fn members(&self, small: Vec<Scanned>, large: Option<Arc<Large>>, mut buf: Buf) -> Result<Frame> {
+        let mut parts = Vec::with_capacity(small.len() + 1);
+        let mut bad = Bad::new();
+        for scanned in small {
+            parts.push(self.member(scanned, &mut buf, &mut bad)?);
+        }
+        for ((segment, _), frame, error, files) in bad {
+            self.lose(Some((segment, frame)), error, files)?;
+        }
+        let ends_member = large.is_none();
+        if let Some(large) = large {
+            self.header(&large.entry, &mut buf)?;
+            self.mark(&large);
+            parts.push(part(What::Head(large.entry.clone(), large), buf.len(), 0));
+        }
+        Ok(Frame::new(buf, parts, ends_member))
+    }
+
+    /// One whole member: header, content, padding. What is damaged leaves nothing in the stream.
+    fn member(&self, scanned: Scanned, buf: &mut Vec<u8>, bad: &mut Bad) -> Result<Part> {
+        let Scanned { entry, state, .. } = scanned;
+        let start = buf.len();
+        if state.is_stored() || entry.kind == Kind::Directory {
+            self.header(&entry, buf)?;
+        }
+        let inner = buf.len();
+        let content = self.content(&entry.path).filter(|_| entry.is_file() && state.is_stored());
+        let Some(content) = content else { return Ok(part(What::Whole(entry, state), inner, 0)) };
+        let state = match self.small(&content, buf, bad)? {
+            None => state,
+            Some(lost) => {
+                buf.truncate(start);
+                return Ok(part(What::Whole(entry, lost), start, 0));
+            }
+        };
+        let len = buf.len() - inner;
+        pad(buf, len as u64);
+        Ok(part(What::Whole(entry, state), inner, len))
+    }
+
+    /// Append all of a small file; its state, if it cannot be had.
+    fn small(&self, content: &Content, buf: &mut Vec<u8>, bad: &mut Bad) -> Result<Option<State>> {
+        let inner = buf.len();
+        for run in content.runs(0, content.data_len()) {
+            let place = (run.segment.clone(), run.frame.offset);
+            if let Some((.., error, files)) = bad.iter_mut().find(|(known, ..)| *known == place) {
+                files.push(content.path().clone());
+                return Ok(Some(lost(error)));
+            }
+            if let Err(error) = run.append(&self.frames, buf) {
+                let state = lost(&error);
+                bad.push((place, run.frame, error, vec![content.path().clone()]));
+                return Ok(Some(state));
+            }
+        }
+        match content.check(&self.archive, 0, &buf[inner..]) {
+            Ok(()) => Ok(None),
+            Err(error) => self.lose(None, error, vec![content.path().clone()]).map(Some),
+        }
+    }
+
+    /// What is known of a large file besides its content.
+    fn mark(&self, large: &Large) {
+        match self.content(&large.entry.path).as_deref().map(Content::state) {
+            Some(State::Changed) => large.changed.store(true, Release),
+            Some(State::BadPages(pages)) => {
+                lock(&large.bad_pages).clone_from(pages);
+            }
+            _ => {}
+        }
+    }
+
+    /// A piece of a large file. If its frames are damaged it is zeros, and the file counts as unreadable as a whole.
+    fn piece(&self, file: Arc<Large>, offset: u64, len: u32, last: bool, mut buf: Buf) -> Result<Frame> {
+        let content = self.content(&file.entry.path).ok_or_else(|| misfit(&file.entry.path))?;
+        if let Err((frame, error)) = self.large(&content, offset, len.into(), &mut buf) {
+            file.failed.get_or_init(|| error.line());
+            self.lose(frame, error, vec![file.entry.path.clone()])?;
+        }
+        buf.resize(len as usize, 0);
+        if last {
+            pad(&mut buf, file.data_len);
+        }
+        let what = What::Piece { file, offset, last };
+        Ok(Frame::new(buf, vec![part(what, 0, len as usize)], last))
+    }
+
+    fn large(&self, content: &Content, offset: u64, len: u64, buf: &mut Vec<u8>) -> Result<(), Broken> {
+        for run in content.runs(offset, len) {
+            run.append(&self.frames, buf).map_err(|error| (Some((run.segment.clone(), run.frame)), error))?;
+        }
+        content.check(&self.archive, offset, buf).map_err(|error| (None, error))
+    }
+
+    /// Of a cluster, headers are as its own tools write them: whole seconds, so that no extended ones are needed.
+    fn header(&self, entry: &Entry, buf: &mut Vec<u8>) -> Result<()> {
+        if self.archive.root.postgres.is_none() || entry.mtime.nanos == 0 {
+            return pax::write_header(entry, buf);
+        }
+        let mtime = Time { nanos: 0, ..entry.mtime };
+        pax::write_header(&Entry { mtime, ..entry.clone() }, buf)
+    }
+
+    fn laid(&self, record: &Record) {
+        let path = &record.entry.path;
+        let Some(content) = lock(&self.under_way).remove(path) else { return };
+        if let (Some(was), Some(is)) = (content.digest(), record.digest)
+            && was != is
+        {
+            let error = Error::corrupt(format!("file {} is damaged", quoted(path)));
+            lock(&self.wrong)
+                .get_or_insert_with(|| error.because(format!("its digest is {is}, the manifest says {was}")));
+        }
+    }
+}
+
+/// A frame that is damaged, if it is one, and how that shows.
+type Broken = (Option<(SegmentId, FrameAt)>, Error);
+
+fn lost(error: &Error) -> State {
+    State::Unreadable(error.line())
+}
