@@ -6,7 +6,7 @@ use super::{
     size,
 };
 use crate::{
-    command::{backup::tricks, export::Export},
+    command::{backup::tricks, copy::Copy, export::Export},
     error::Result,
     pipeline::meter::Meter,
     plan::SinkSpec,
@@ -14,7 +14,7 @@ use crate::{
     stage::codec::Codec,
 };
 use clap::{Args, ValueHint};
-use std::{num::NonZeroUsize, sync::Arc};
+use std::{num::NonZeroUsize, path::PathBuf, sync::Arc};
 
 /// `fullbore export`.
 #[derive(Debug, Args)]
@@ -48,6 +48,26 @@ pub(super) struct ExportArgs {
     output: OutputArgs,
 }
 
+/// `fullbore copy-backup`.
+#[derive(Debug, Args)]
+#[command(after_help = "EXIT CODES: 0 done, 1 failed (nothing was committed), 2 wrong arguments, 4 damage was found")]
+pub(super) struct CopyArgs {
+    /// A repository; @ID, @PREFIX or @latest chooses the backup
+    #[arg(value_name = "REPOSITORY[@BACKUP]")]
+    from: String,
+    /// Another repository, made on first use
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    to: PathBuf,
+    /// Objects that are copied at the same time [default: the processors this process may use]
+    #[arg(long, value_name = "N")]
+    workers: Option<NonZeroUsize>,
+    /// Use plain system calls only
+    #[arg(long)]
+    no_tricks: bool,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
 pub(super) fn export(args: ExportArgs) -> Result<u8> {
     let (to, ending) = SinkSpec::parse(&args.to);
     let export = Export {
@@ -71,4 +91,16 @@ pub(super) fn export(args: ExportArgs) -> Result<u8> {
     progress.end(&lines, &report::export_json(&exported));
     exported.damage.iter().for_each(|damage| eprintln!("{}", report::damage(damage)));
     Ok(exported.exit_code())
+}
+
+pub(super) fn copy(args: CopyArgs) -> Result<u8> {
+    let workers = args.workers.unwrap_or_else(platform::cores);
+    let copy = Copy { from: args.from, to: args.to, workers, tricks: tricks(args.no_tricks) };
+    let meter = Meter::default();
+    let progress = Progress::new(&args.output, false);
+    let copied = progress.watch(&meter, || copy.run(&meter));
+    progress.clear();
+    let copied = copied?;
+    progress.end(&report::copy(&copied, &copy.to), &report::copy_json(&copied));
+    Ok(0)
 }

@@ -47,6 +47,7 @@ pub fn main() -> ExitCode {
         Command::Show(args) => show(args),
         Command::Verify(args) => verify(args),
         Command::Export(args) => look::export(args),
+        Command::CopyBackup(args) => look::copy(args),
         Command::Bench(args) => bench(args),
         Command::Completions { shell } => completions(shell),
         Command::Man { to } => man(to.as_deref()),

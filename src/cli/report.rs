@@ -5,7 +5,7 @@ use super::{
     size::{bytes, count, counted, rate, seconds},
 };
 use crate::{
-    command::{damage::Damage, export::Exported, restore::Summary, verify::Verdict as Found},
+    command::{copy::Copied, damage::Damage, export::Exported, restore::Summary, verify::Verdict as Found},
     error::{Error, quoted},
     format::root::{Cluster, Name, Root},
     pipeline::meter::{Meter, Sample, Side, Verdict, verdict},
@@ -267,6 +267,27 @@ pub(super) fn export_json(exported: &Exported) -> serde_json::Value {
     (json["complete"], json["from"]) = (damage.is_empty().into(), exported.from.clone().into());
     (json["damage"], json["warnings"]) = (damage.into(), exported.warnings.clone().into());
     json
+}
+
+/// The last lines of a copy.
+pub(super) fn copy(copied: &Copied, to: &Path) -> Vec<String> {
+    let there = match copied.there {
+        0 => String::new(),
+        n => format!("; {}, {} were there", counted(n, "object"), bytes(copied.there_bytes)),
+    };
+    let (objects, content, time) = (counted(copied.objects, "object"), bytes(copied.bytes), seconds(copied.seconds));
+    let others = match copied.others.len() {
+        0 => String::new(),
+        n => format!(", with what it needs of {}", counted(n as u64, "other backup")),
+    };
+    let moved = format!("{objects}, {content} in {time}, {}{there}", rate(copied.bytes, copied.seconds));
+    vec![moved, format!("backup {} is complete in \"{}\"{others}", copied.id, to.display())]
+}
+
+/// The result of a copy as JSON.
+pub(super) fn copy_json(copied: &Copied) -> serde_json::Value {
+    json!({"type": "result", "id": copied.id, "others": copied.others, "objects": copied.objects,
+        "bytes": copied.bytes, "there": copied.there, "there_bytes": copied.there_bytes, "seconds": copied.seconds})
 }
 
 /// Busy, starved and blocked shares of each side, by name.

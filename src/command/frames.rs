@@ -114,13 +114,14 @@ fn service(archive: &Archive, object: &Object, offset: u64) -> Result<Option<(Se
 fn is_label_of(archive: &Archive, segment: &Segment, payload: &[u8]) -> bool {
     let expected = Label {
         format: archive.root.format,
-        repository: archive.repository.clone(),
+        repository: String::new(),
         backup: archive.root.id.clone(),
         stream: segment.stream,
         number: segment.number,
         codec: archive.root.options.codec.clone(),
     };
-    Label::parse(payload).is_ok_and(|label| label == expected)
+    // A backup may have been copied from another repository.
+    Label::parse(payload).is_ok_and(|label| Label { repository: String::new(), ..label } == expected)
 }
 
 /// Walk the service frames of a side file up to its seek table; gives its label. `None` if one of them is no service frame.

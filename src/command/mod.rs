@@ -4,6 +4,7 @@ pub mod against;
 pub mod backup;
 pub mod bench;
 mod cluster;
+pub mod copy;
 mod crew;
 pub mod damage;
 pub mod export;

@@ -73,7 +73,10 @@ pub fn is_repository(from: &str) -> bool {
 }
 
 /// Where FROM is, and which backup of it.
-fn place(from: &str) -> Result<(PathBuf, Option<&str>)> {
+///
+/// # Errors
+/// [`Kind::NotFound`].
+pub fn place(from: &str) -> Result<(PathBuf, Option<&str>)> {
     let whole = Path::new(from);
     if whole.exists() {
         return Ok((whole.to_owned(), None));

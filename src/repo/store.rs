@@ -4,11 +4,12 @@
 //! A backup without a root does not exist. The next backup removes what a dead one left, and the proof of death is that
 //! nobody holds the lock on its intent.
 
+use super::open::list_backups;
 use crate::{
     error::{Error, Kind, Result},
     format::{
         layout::{BACKUPS, INTENTS, MANIFEST, PARTIAL, REPOSITORY, ROOT, Repository, is_backup_id, letters, segment},
-        root::{FORMAT, FORMAT_ALONE, open_sealed, seal},
+        root::{FORMAT, FORMAT_ALONE, Root, open_sealed, seal},
     },
     platform::{self, Tricks, write},
     sink::{
@@ -139,7 +140,7 @@ impl Destination for Store {
 }
 
 /// Write a file, durable, all or nothing; `place` gives it its final name.
-fn write_new(path: &Path, bytes: &[u8], place: impl FnOnce(&Path, &Path) -> io::Result<()>) -> Result<()> {
+pub(super) fn write_new(path: &Path, bytes: &[u8], place: impl FnOnce(&Path, &Path) -> io::Result<()>) -> Result<()> {
     let partial = path.with_extension(format!("json.{}.partial", random_letters(6)));
     let failed = |e| Error::io(format!("could not write {}", name(path)), e);
     let written = File::create(&partial).and_then(|mut file| {
@@ -171,7 +172,7 @@ fn random_letters(count: usize) -> String {
     letters(RandomState::new().build_hasher().finish(), count)
 }
 
-fn open_or_make(root: &Path, time: &str) -> Result<Repository> {
+pub(super) fn open_or_make(root: &Path, time: &str) -> Result<Repository> {
     let path = root.join(REPOSITORY);
     match fs::read(&path) {
         Ok(bytes) => return open(&bytes, &path),
@@ -226,7 +227,7 @@ fn intent_path(root: &Path, id: &str) -> PathBuf {
 }
 
 /// Write the intent and take its lock. Whoever finds it unlocked may remove it, so it is looked at again once locked.
-fn announce(root: &Path, id: &str, time: &str) -> Result<File> {
+pub(super) fn announce(root: &Path, id: &str, time: &str) -> Result<File> {
     let path = intent_path(root, id);
     let failed = |e| Error::io(format!("could not write {}", name(&path)), e);
     // A copy of a repository may have lost what was empty.
@@ -260,7 +261,7 @@ pub(super) fn is_dead(root: &Path, id: &str) -> bool {
     }
 }
 
-fn withdraw(root: &Path, id: &str) {
+pub(super) fn withdraw(root: &Path, id: &str) {
     let path = intent_path(root, id);
     if let Err(error) = fs::remove_file(&path) {
         platform::debug(|| format!("could not remove {}: {error}", name(&path)));
@@ -282,7 +283,8 @@ fn remove_abandoned(root: &Path) {
         let lock = File::open(entry.path()).and_then(|file| Ok((write::lock_exclusive(&file)?, file)));
         if let (Some(id), Ok((true, _held))) = (id, lock) {
             let dir = root.join(BACKUPS).join(id);
-            if !dir.join(ROOT).exists() && !dir.join(PARTIAL).exists() {
+            let is_alone = !is_referred_to(root, id);
+            if !dir.join(ROOT).exists() && !dir.join(PARTIAL).exists() && is_alone {
                 platform::debug(|| format!("removing {}, which a run that ended left behind", name(&dir)));
                 remove_backup(&dir);
             }
@@ -293,7 +295,13 @@ fn remove_abandoned(root: &Path) {
     }
 }
 
-fn remove_backup(dir: &Path) {
+/// Does a backup refer to what is in the directory of `id`, as one that was copied does? One with a damaged root may.
+fn is_referred_to(root: &Path, id: &str) -> bool {
+    let refers = |root: &Result<Root>| root.as_ref().map_or(true, |root| root.others().contains(&id));
+    list_backups(root).map_or(true, |backups| backups.iter().any(|(_, root)| refers(root)))
+}
+
+pub(super) fn remove_backup(dir: &Path) {
     if let Err(error) = fs::remove_dir_all(dir) {
         platform::debug(|| format!("could not remove {}: {error}", name(dir)));
     }

@@ -1,0 +1,307 @@
+//! Copy a backup to another repository, with everything that it refers to.
+//!
+//! Objects are copied byte by byte under their names, and compared with their checksums on the way: segments with those in
+//! the roots, pages with their digests. What is there already is not copied again.
+
+use super::crew;
+use crate::{
+    error::{Error, Kind, Result},
+    format::{
+        digest::{crc64, hex},
+        layout::{self, FORGOTTEN, MANIFEST, PARTIAL, ROOT, SIDE_SUFFIX},
+        page::SegmentId,
+        root::{PART_BYTES, Root, Segment},
+    },
+    pipeline::meter::{Meter, lap},
+    platform::Tricks,
+    repo::{
+        copy::Incoming,
+        open::{open, place},
+    },
+    source::{archive::Archive, store::Object},
+};
+use std::{
+    collections::{BTreeSet, HashMap},
+    fs,
+    num::NonZeroUsize,
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    time::Instant,
+};
+
+/// What to copy, and where to.
+#[derive(Debug, Clone)]
+pub struct Copy {
+    /// `REPOSITORY[@BACKUP]`.
+    pub from: String,
+    /// The other repository.
+    pub to: PathBuf,
+    /// Objects that are copied at the same time.
+    pub workers: NonZeroUsize,
+    /// May the system's special calls be used?
+    pub tricks: Tricks,
+}
+
+/// What was copied.
+#[derive(Debug, Default)]
+pub struct Copied {
+    /// The backup.
+    pub id: String,
+    /// The backups it refers to.
+    pub others: Vec<String>,
+    /// Objects that were copied.
+    pub objects: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Objects that were there.
+    pub there: u64,
+    /// Their bytes.
+    pub there_bytes: u64,
+    /// Wall-clock seconds.
+    pub seconds: f64,
+}
+
+/// One object that the backup needs.
+struct Task {
+    object: Object,
+    backup: String,
+    name: String,
+    bytes: u64,
+    /// Offset, length and checksum of pieces of it, ascending.
+    sums: Vec<(u64, u64, Sum)>,
+}
+
+enum Sum {
+    Unknown,
+    Crc64(String),
+    Blake3(String),
+}
+
+impl Copy {
+    /// Do it.
+    ///
+    /// # Errors
+    /// [`Kind::Corrupt`] if something is missing or damaged; else those of the destination. Nothing is committed then.
+    pub fn run(&self, meter: &Meter) -> Result<Copied> {
+        let start = Instant::now();
+        let archive = open(&self.from)?;
+        if archive.repository.is_empty() {
+            let what = format!("cannot copy {:?}: it is no backup of a repository", self.from);
+            return Err(Error::new(Kind::Usage, what).hint("an archive is one file: copy it as such, or export it"));
+        }
+        let tasks = tasks(&archive, &place(&self.from)?.0)?;
+        let root = whole(&archive, &Object::Root)?;
+        meter.total_bytes.store(tasks.iter().map(|task| task.bytes).sum(), Relaxed);
+        meter.share(self.workers.get());
+        let others = archive.root.others();
+        let incoming = Incoming::begin(&self.to, &archive.root.id, &others, &archive.root.time, self.tricks)?;
+        let run = Run { archive: &archive, incoming: &incoming, meter, there: Default::default() };
+        let copied = run.all(self.workers, &tasks);
+        let (there, there_bytes) = (run.there.0.load(Relaxed), run.there.1.load(Relaxed));
+        match copied {
+            Ok(()) => {
+                let objects: Vec<_> = tasks.iter().map(|t| (t.backup.clone(), t.name.clone(), t.bytes)).collect();
+                incoming.commit(&objects, &root)?;
+            }
+            Err(error) => {
+                incoming.abort();
+                return Err(error);
+            }
+        }
+        Ok(Copied {
+            id: archive.root.id.clone(),
+            others: others.into_iter().map(str::to_owned).collect(),
+            objects: tasks.len() as u64 - there,
+            bytes: meter.bytes.load(Relaxed),
+            there,
+            there_bytes,
+            seconds: start.elapsed().as_secs_f64(),
+        })
+    }
+}
+
+/// What one copy is made with.
+struct Run<'a> {
+    archive: &'a Archive,
+    incoming: &'a Incoming,
+    meter: &'a Meter,
+    /// Objects that need not be copied, and their bytes.
+    there: (AtomicU64, AtomicU64),
+}
+
+impl Run<'_> {
+    fn all(&self, workers: NonZeroUsize, tasks: &[Task]) -> Result<()> {
+        crew::work(workers, Vec::new, |buf, task| self.one(buf, task), |send| tasks.iter().try_for_each(send))
+    }
+
+    fn one(&self, buf: &mut Vec<u8>, task: &Task) -> Result<()> {
+        if self.incoming.has(&task.backup, &task.name, task.bytes) {
+            self.there.0.fetch_add(1, Relaxed);
+            self.there.1.fetch_add(task.bytes, Relaxed);
+            return Ok(());
+        }
+        let mut clock = Instant::now();
+        let mut arriving = self.incoming.create(&task.backup, &task.name)?;
+        for (offset, len, sum) in &task.sums {
+            self.archive.store().read_at(&task.object, *offset, *len as usize, buf)?;
+            lap(&self.meter.source.busy, &mut clock);
+            self.check(task, *offset, buf, sum)?;
+            lap(&self.meter.workers.busy, &mut clock);
+            arriving.write(buf, *offset)?;
+            self.meter.bytes.fetch_add(*len, Relaxed);
+            lap(&self.meter.sink.busy, &mut clock);
+        }
+        arriving.finish()
+    }
+
+    fn check(&self, task: &Task, offset: u64, bytes: &[u8], sum: &Sum) -> Result<()> {
+        let (wanted, found) = match sum {
+            Sum::Unknown => return Ok(()),
+            Sum::Crc64(wanted) => (wanted, format!("{:016x}", crc64(bytes))),
+            Sum::Blake3(wanted) => (wanted, hex(blake3::hash(bytes).as_bytes())),
+        };
+        if *wanted == found {
+            return Ok(());
+        }
+        let (name, to) = (self.archive.store().name(&task.object), offset + bytes.len() as u64);
+        Err(Error::corrupt(format!("bytes {offset} to {to} of {name} are damaged"))
+            .because(format!("their checksum is {found}, the root says {wanted}"))
+            .detail("nothing was committed")
+            .hint("`fullbore export --keep-going` writes what is whole of a damaged backup"))
+    }
+}
+
+fn whole(archive: &Archive, object: &Object) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    archive.store().read_at(object, 0, archive.store().len(object)? as usize, &mut bytes)?;
+    Ok(bytes)
+}
+
+/// Everything that a backup refers to but its root: segments of each backup, the files beside them, manifests.
+fn tasks(archive: &Archive, repository: &Path) -> Result<Vec<Task>> {
+    let own = archive.root.segments.iter().map(own_id);
+    let referred = archive.root.liveness.iter().map(|live| live.id());
+    let segments: BTreeSet<_> = own.chain(referred).map(|id| (id.backup, id.stream, id.number)).collect();
+    let sums = known_sums(archive, repository);
+    let mut tasks = Vec::new();
+    for (backup, stream, number) in segments {
+        let id = SegmentId { backup, stream, number };
+        let known = sums.get(&id);
+        tasks.push(segment(archive, &id, known)?);
+        tasks.extend(side(archive, &id)?);
+    }
+    let others = archive.root.others();
+    for backup in others.into_iter().chain([""]) {
+        tasks.push(manifest(archive, backup)?);
+    }
+    Ok(tasks)
+}
+
+fn own_id(segment: &Segment) -> SegmentId {
+    SegmentId { backup: String::new(), stream: segment.stream, number: segment.number }
+}
+
+/// The segments of all backups that are referred to, as far as there is a root that says what is in them.
+fn known_sums(archive: &Archive, repository: &Path) -> HashMap<SegmentId, Segment> {
+    let mut known: HashMap<_, _> = archive.root.segments.iter().map(|own| (own_id(own), own.clone())).collect();
+    for other in archive.root.others() {
+        let segments = root_of(repository, other).map(|root| root.segments).unwrap_or_default();
+        known.extend(segments.into_iter().map(|segment| (SegmentId { backup: other.to_owned(), ..own_id(&segment) }, segment)));
+    }
+    known
+}
+
+/// The root of a backup, also if it was forgotten or has not ended.
+fn root_of(repository: &Path, id: &str) -> Option<Root> {
+    let dir = repository.join(layout::BACKUPS).join(id);
+    [ROOT, FORGOTTEN, PARTIAL].iter().find_map(|name| Root::open(&fs::read(dir.join(name)).ok()?, name).ok())
+}
+
+fn task(archive: &Archive, object: Object, backup: &str, name: String) -> Result<Task> {
+    let bytes = archive.store().len(&object).map_err(|error| match error.kind {
+        Kind::NotFound => Error::corrupt(format!("{} is missing", archive.store().name(&object))),
+        _ => error,
+    })?;
+    let backup = if backup.is_empty() { &archive.root.id } else { backup }.to_owned();
+    Ok(Task { object, backup, name, bytes, sums: with_gaps(Vec::new(), bytes) })
+}
+
+fn segment(archive: &Archive, id: &SegmentId, known: Option<&Segment>) -> Result<Task> {
+    let name = layout::segment(id.stream, id.number, archive.codec.suffix());
+    let mut task = task(archive, Object::Segment(id.clone()), &id.backup, name)?;
+    let live = archive.root.liveness.iter().find(|live| live.id() == *id && live.of_bytes > 0);
+    let bytes = known.map(|known| known.bytes).or(live.map(|live| live.of_bytes)).unwrap_or(task.bytes);
+    if task.bytes != bytes {
+        let name = archive.store().name(&task.object);
+        let why = format!("it has {} bytes, the root says {bytes}", task.bytes);
+        return Err(Error::corrupt(format!("segment {name} is damaged")).because(why));
+    }
+    let parts = known.map_or("", |known| &known.parts).as_bytes().chunks(16).zip(0..);
+    let part = |(digits, number): (&[u8], u64)| {
+        let from = number * PART_BYTES;
+        let sum = Sum::Crc64(String::from_utf8_lossy(digits).into_owned());
+        (from, PART_BYTES.min(bytes.saturating_sub(from)), sum)
+    };
+    task.sums = with_gaps(parts.map(part).collect(), bytes);
+    Ok(task)
+}
+
+/// The file beside a segment, where there is one.
+fn side(archive: &Archive, id: &SegmentId) -> Result<Option<Task>> {
+    let object = Object::Side(id.clone());
+    if archive.codec.skips() || archive.store().len(&object).is_err_and(|error| error.kind == Kind::NotFound) {
+        return Ok(None);
+    }
+    let name = layout::segment(id.stream, id.number, archive.codec.suffix()) + SIDE_SUFFIX;
+    task(archive, object, &id.backup, name).map(Some)
+}
+
+fn manifest(archive: &Archive, backup: &str) -> Result<Task> {
+    let mut task = task(archive, Object::Manifest(backup.to_owned()), backup, MANIFEST.to_owned())?;
+    let pages = archive.root.pages.iter().filter(|page| page.backup == backup);
+    let place = |page: &crate::format::root::PageAt| {
+        Some((page.manifest_offset?, page.bytes, Sum::Blake3(page.digest.clone())))
+    };
+    let mut sums: Vec<_> = pages.filter_map(place).collect();
+    sums.sort_by_key(|(offset, ..)| *offset);
+    task.sums = with_gaps(sums, task.bytes);
+    Ok(task)
+}
+
+/// The pieces, and what is between them in pieces of at most 8 MiB.
+fn with_gaps(pieces: Vec<(u64, u64, Sum)>, bytes: u64) -> Vec<(u64, u64, Sum)> {
+    let (mut all, mut at) = (Vec::new(), 0);
+    let fill = |all: &mut Vec<_>, from: u64, to: u64| {
+        let starts = (from..to).step_by(PART_BYTES as usize);
+        all.extend(starts.map(|start| (start, PART_BYTES.min(to - start), Sum::Unknown)));
+    };
+    for (offset, len, sum) in pieces.into_iter().filter(|(_, len, _)| *len > 0) {
+        // A piece that the one before it reaches into has been copied; what it is, that one has shown.
+        if offset < at {
+            continue;
+        }
+        fill(&mut all, at, offset);
+        all.push((offset, len, sum));
+        at = offset + len;
+    }
+    fill(&mut all, at, bytes);
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_byte_is_in_one_piece() {
+        let sum = || Sum::Crc64(String::new());
+        let pieces = vec![(3, 4, sum()), (3, 4, sum()), (7, 0, sum()), (10, PART_BYTES, sum())];
+        let bytes = 3 * PART_BYTES;
+        let (mut at, all) = (0, with_gaps(pieces, bytes));
+        for (offset, len, _) in &all {
+            assert_eq!(*offset, at);
+            at += len;
+        }
+        assert_eq!((at, all.len()), (bytes, 6));
+    }
+}

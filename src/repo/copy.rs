@@ -1,0 +1,175 @@
+//! Takes in a backup that another repository holds, object by object.
+//!
+//! An object is written under another name, made durable and renamed: what has its name is whole. The root comes last, when
+//! all that it refers to is there. Each directory that has no root has an intent meanwhile, as that of a backup under way, so
+//! that nobody takes it for left behind. A copy that was killed leaves nothing that is listed; another one goes on where
+//! it was, unless a backup has cleared that away.
+
+use super::store::{announce, open_or_make, remove_backup, withdraw, write_new};
+use crate::{
+    error::{Error, Kind, Result},
+    format::layout::{BACKUPS, ROOT},
+    platform::Tricks,
+    sink::file::{Output, name, sync_dir},
+};
+use std::{
+    fs::{self, File},
+    io,
+    path::{Path, PathBuf},
+};
+
+/// A backup that is being copied to here.
+pub struct Incoming {
+    root: PathBuf,
+    id: String,
+    /// Directories that objects go to.
+    dirs: Vec<PathBuf>,
+    /// Those of them that this copy made.
+    made: Vec<PathBuf>,
+    intents: Vec<(String, File)>,
+    tricks: Tricks,
+}
+
+/// An object that is being written.
+pub struct Arriving {
+    output: Output,
+    partial: PathBuf,
+    path: PathBuf,
+}
+
+impl Incoming {
+    /// Open or make the repository at `root`, and announce backup `id`, which refers to `others`.
+    ///
+    /// Waits for another copy that brings one of the same backups.
+    ///
+    /// # Errors
+    /// [`Kind::Usage`] if the directory holds something else; else the system's.
+    pub fn begin(root: &Path, id: &str, others: &[&str], time: &str, tricks: Tricks) -> Result<Self> {
+        open_or_make(root, time)?;
+        let (root, id) = (root.to_owned(), id.to_owned());
+        let mut incoming = Self { root, id, dirs: Vec::new(), made: Vec::new(), intents: Vec::new(), tricks };
+        let own = incoming.id.clone();
+        let mut ids: Vec<&str> = others.iter().copied().chain([&own[..]]).collect();
+        // Always in the same order: two copies never wait for each other.
+        ids.sort_unstable();
+        match ids.into_iter().try_for_each(|id| incoming.announce(id, time)) {
+            Ok(()) => Ok(incoming),
+            Err(error) => {
+                incoming.abort();
+                Err(error)
+            }
+        }
+    }
+
+    fn announce(&mut self, id: &str, time: &str) -> Result<()> {
+        let dir = self.dir(id);
+        if !dir.join(ROOT).exists() {
+            self.intents.push((id.to_owned(), announce(&self.root, id, time)?));
+        }
+        match fs::create_dir(&dir) {
+            Ok(()) => self.made.push(dir.clone()),
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(e) => return Err(Error::io(format!("could not create {}", name(&dir)), e)),
+        }
+        self.dirs.push(dir);
+        Ok(())
+    }
+
+    fn dir(&self, id: &str) -> PathBuf {
+        self.root.join(BACKUPS).join(id)
+    }
+
+    /// Is there an object of this name in backup `id`, with so many bytes?
+    pub fn has(&self, id: &str, object: &str, bytes: u64) -> bool {
+        fs::metadata(self.dir(id).join(object)).is_ok_and(|found| found.is_file() && found.len() == bytes)
+    }
+
+    /// Begin an object of backup `id`.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn create(&self, id: &str, object: &str) -> Result<Arriving> {
+        let path = self.dir(id).join(object);
+        let partial = self.dir(id).join(format!("{object}.partial"));
+        match fs::remove_file(&partial) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                return Err(Error::io(format!("could not remove {}", name(&partial)), e));
+            }
+            _ => {}
+        }
+        Ok(Arriving { output: Output::create(&partial, self.tricks)?, partial, path })
+    }
+
+    /// Make the backup visible. `objects` is all that it refers to: backup, name, bytes.
+    ///
+    /// # Errors
+    /// [`Kind::NotFound`] if an object is not there any more; else the system's. Nothing is visible then.
+    pub fn commit(self, objects: &[(String, String, u64)], root: &[u8]) -> Result<()> {
+        let done = self.dirs.iter().try_for_each(|dir| sync_dir(dir));
+        let done = done.and_then(|()| sync_dir(&self.root.join(BACKUPS)));
+        let done = done.and_then(|()| self.all_there(objects)).and_then(|()| self.write_root(root));
+        match done {
+            Ok(()) => {
+                self.withdraw();
+                Ok(())
+            }
+            Err(error) => {
+                self.abort();
+                Err(error)
+            }
+        }
+    }
+
+    fn write_root(&self, root: &[u8]) -> Result<()> {
+        let path = self.dir(&self.id).join(ROOT);
+        if path.exists() { Ok(()) } else { write_new(&path, root, |from, to| fs::rename(from, to)) }
+    }
+
+    /// Somebody may have forgotten a backup here while we relied on what it held.
+    fn all_there(&self, objects: &[(String, String, u64)]) -> Result<()> {
+        match objects.iter().find(|(id, object, bytes)| !self.has(id, object, *bytes)) {
+            None => Ok(()),
+            Some((id, object, _)) => {
+                let path = self.dir(id).join(object);
+                Err(Error::new(Kind::NotFound, format!("could not find {}: it was removed meanwhile", name(&path)))
+                    .detail("nothing was committed")
+                    .hint("run the same command again"))
+            }
+        }
+    }
+
+    /// Remove what this copy made. What was there before stays.
+    pub fn abort(self) {
+        for dir in self.made.iter().filter(|dir| !dir.join(ROOT).exists()) {
+            remove_backup(dir);
+        }
+        self.withdraw();
+    }
+
+    fn withdraw(self) {
+        for (id, lock) in self.intents {
+            withdraw(&self.root, &id);
+            drop(lock);
+        }
+    }
+}
+
+impl Arriving {
+    /// Write `data` at `offset`.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn write(&mut self, data: &[u8], offset: u64) -> Result<()> {
+        self.output.write(data, offset)
+    }
+
+    /// Make it durable and give it its name.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn finish(self) -> Result<()> {
+        self.output.sync()?;
+        fs::rename(&self.partial, &self.path)
+            .map_err(|e| Error::io(format!("could not rename {}", name(&self.partial)), e))
+    }
+}

@@ -1,0 +1,200 @@
+//! A backup is copied to another repository with all that it refers to.
+
+#![allow(missing_docs)]
+
+mod runs;
+mod thin;
+
+use runs::{Ran, assert_same, fullbore, has, names, noise, or_skip, shape, temp, text};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+/// A repository with three backups of a tree, each of which refers to the one before; the tree is that of the last.
+struct Chain {
+    dir: tempfile::TempDir,
+    tree: PathBuf,
+    repository: PathBuf,
+    ids: Vec<String>,
+}
+
+fn chain(codec: &str) -> Chain {
+    let dir = temp();
+    let (tree, repository) = (dir.path().join("tree"), dir.path().join("repo"));
+    let mut ids: Vec<String> = Vec::new();
+    for turn in 0..3 {
+        for i in (0..30).filter(|i| turn == 0 || i % 7 == turn) {
+            runs::write(tree.join(format!("d/{i:02}")), text(i + 100 * turn, 20_000));
+        }
+        if turn == 0 {
+            runs::write(tree.join("large"), noise(1, 2_500_000));
+        }
+        let options = ["--frame-size", "64K", "--segment-size", "1M", "--json", "--compress", codec];
+        let options = args!["backup", tree, "--to", repository].into_iter().chain(options.map(Into::into));
+        let ran = fullbore(options).ends_with(0);
+        let id = ran.json().last().unwrap()["id"].as_str().unwrap().to_owned();
+        if let Some(base) = ids.last() {
+            thin::thin(&repository, base, &id);
+        }
+        ids.push(id);
+    }
+    Chain { dir, tree, repository, ids }
+}
+
+impl Chain {
+    fn at(&self, number: usize) -> String {
+        format!("{}@{}", self.repository.display(), self.ids[number])
+    }
+
+    fn copy(&self, number: usize, to: &Path) -> Ran {
+        fullbore(args!["copy-backup", self.at(number), "--to", to, "--json"])
+    }
+
+    fn other(&self) -> PathBuf {
+        self.dir.path().join("other")
+    }
+
+    fn assert_restores(&self, from: &Path) {
+        let dir = temp();
+        let back = dir.path().join("back");
+        fullbore(args!["restore", from, "--to", back, "--quiet"]).ends_with(0);
+        assert_same(&shape(&self.tree), &shape(&back), "copied");
+    }
+
+    /// The original is gone: nothing of the copy may lead there.
+    fn hide(&self) {
+        fs::rename(&self.repository, self.dir.path().join("away")).unwrap();
+    }
+}
+
+fn listed(repository: &Path) -> Vec<String> {
+    let ran = fullbore(args!["list", repository, "--json"]).ends_with(0);
+    ran.json().iter().map(|backup| backup["id"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn a_copy_restores_without_the_original() {
+    for codec in ["zstd:1", "lz4", "gzip:1", "none"] {
+        let chain = chain(codec);
+        let other = chain.other();
+        let result = chain.copy(2, &other).ends_with(0).json().pop().unwrap();
+        assert_eq!((&result["there"], result["others"].as_array().unwrap().len()), (&0.into(), 2));
+        chain.hide();
+        assert_eq!(listed(&other), [chain.ids[2].clone()]);
+        chain.assert_restores(&other);
+        assert_eq!(names(&other.join("intents")), [""; 0]);
+    }
+}
+
+#[test]
+fn what_is_there_is_not_copied_again() {
+    let chain = chain("zstd:1");
+    let other = chain.other();
+    chain.copy(0, &other).ends_with(0);
+    chain.copy(1, &other).ends_with(0);
+    let result = chain.copy(2, &other).ends_with(0).json().pop().unwrap();
+    let there = result["there"].as_u64().unwrap();
+    assert!(there >= 4 && result["objects"].as_u64().unwrap() == 2, "{result}");
+    let again = chain.copy(2, &other).ends_with(0).json().pop().unwrap();
+    assert_eq!((&again["objects"], &again["bytes"]), (&0.into(), &0.into()));
+    chain.hide();
+    assert_eq!(listed(&other), chain.ids);
+    // Its labels name the repository that it was made in.
+    fullbore(args!["verify", format!("{}@{}", other.display(), chain.ids[0]), "--data"]).ends_with(0);
+    chain.assert_restores(&other);
+}
+
+#[test]
+fn a_cut_object_is_copied_again_and_a_lost_one_is_brought_back() {
+    let chain = chain("zstd:1");
+    let other = chain.other();
+    chain.copy(2, &other).ends_with(0);
+    let dir = other.join("backups").join(&chain.ids[0]);
+    let names = names(&dir);
+    fs::File::options().write(true).open(dir.join(&names[1])).unwrap().set_len(1000).unwrap();
+    fs::remove_file(dir.join(&names[0])).unwrap();
+    let result = chain.copy(2, &other).ends_with(0).json().pop().unwrap();
+    assert_eq!(result["objects"], 2);
+    chain.assert_restores(&other);
+}
+
+#[test]
+fn what_a_killed_copy_announced_stays_if_another_backup_needs_it() {
+    let chain = chain("zstd:1");
+    let other = chain.other();
+    chain.copy(2, &other).ends_with(0);
+    runs::write(other.join("intents").join(format!("{}.json", chain.ids[0])), "{}");
+    runs::write(other.join("backups").join(&chain.ids[0]).join("x.partial"), "");
+    fullbore(args!["backup", chain.tree, "--to", other, "--quiet"]).ends_with(0);
+    assert_eq!(names(&other.join("intents")), [""; 0]);
+    chain.assert_restores(Path::new(&format!("{}@{}", other.display(), chain.ids[2])));
+}
+
+#[test]
+fn damage_in_the_original_is_not_copied() {
+    let chain = chain("zstd:1");
+    for (number, file) in [(0, "s01-000001.tar.zst"), (0, "manifest"), (2, "s01-000001.tar.zst"), (2, "manifest")] {
+        let path = chain.repository.join("backups").join(&chain.ids[number]).join(file);
+        let bytes = fs::read(&path).unwrap();
+        let mut bad = bytes.clone();
+        bad[40] ^= 1;
+        fs::write(&path, bad).unwrap();
+        let other = chain.other();
+        let ran = chain.copy(2, &other);
+        // Of another manifest only the pages that are referred to are known.
+        if (number, file) != (0, "manifest") {
+            ran.ends_with(4).has_one_error("are damaged");
+            assert_eq!(listed(&other), [""; 0]);
+            assert_eq!(names(&other.join("backups")), [""; 0]);
+        }
+        fs::write(&path, bytes).unwrap();
+        let _ = fs::remove_dir_all(&other);
+    }
+    fs::remove_file(chain.repository.join("backups").join(&chain.ids[1]).join("s01-000001.tar.zst")).unwrap();
+    chain.copy(2, &chain.other()).ends_with(4).has_one_error("is missing");
+}
+
+#[test]
+fn an_archive_cannot_be_copied_as_a_backup_of_a_repository() {
+    let dir = temp();
+    runs::write(dir.path().join("t/f"), "x");
+    let file = dir.path().join("x.tar.zst");
+    fullbore(args!["backup", dir.path().join("t"), "--to", file, "--quiet"]).ends_with(0);
+    fullbore(args!["copy-backup", file, "--to", dir.path().join("r")]).ends_with(2).has_one_error("is no backup of");
+}
+
+#[test]
+fn killed_at_any_system_call_a_copy_leaves_nothing_listed_and_goes_on_later() {
+    if !or_skip(has("strace"), "there is no strace") {
+        return;
+    }
+    let chain = chain("zstd:1");
+    let mut kills = 0;
+    for calls in ["openat", "mkdir,mkdirat", "write,pwrite64", "fsync", "rename,renameat,renameat2", "unlink,unlinkat"] {
+        let other = chain.dir.path().join(calls);
+        for when in (1..40).filter(|when| *when < 10 || when % 9 == 0) {
+            let mut command = Command::new("strace");
+            command.args(["-f", "-qq", "-o", "/dev/null", "-e", &format!("inject={calls}:signal=KILL:when={when}")]);
+            command.args([runs::FULLBORE, "copy-backup", &chain.at(2), "--workers", "1", "--quiet", "--to"]).arg(&other);
+            let ran: Ran = command.output().unwrap().into();
+            let listed = if other.join("fullbore-repo.json").exists() { listed(&other) } else { vec![] };
+            if !listed.is_empty() {
+                chain.assert_restores(&other);
+                let _ = fs::remove_dir_all(&other);
+            }
+            if ran.code == 0 {
+                break;
+            }
+            kills += 1;
+        }
+        chain.copy(2, &other).ends_with(0);
+        chain.assert_restores(&other);
+        // A backup takes what was left; it must leave what the copy refers to.
+        fullbore(args!["backup", chain.tree, "--to", other, "--quiet"]).ends_with(0);
+        assert_eq!(names(&other.join("intents")), [""; 0]);
+        chain.assert_restores(Path::new(&format!("{}@{}", other.display(), chain.ids[2])));
+    }
+    assert!(kills > 20, "{kills}");
+}
