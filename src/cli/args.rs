@@ -1,6 +1,6 @@
 //! Arguments, as clap sees them.
 
-use super::{cluster::ClusterArgs, look::{CopyArgs, ExportArgs}, size};
+use super::{cluster::ClusterArgs, look::{CopyArgs, DiffArgs, ExportArgs, FindArgs}, size};
 use crate::{format::digest::Algorithm, postgres::request::Wal, repo::compare::Compare, stage::codec::Codec};
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use std::{num::NonZeroUsize, path::PathBuf};
@@ -31,6 +31,10 @@ pub(super) enum Command {
     Verify(VerifyArgs),
     /// Write a stored backup as a full one, in one file or in another repository
     Export(ExportArgs),
+    /// Print how two backups differ
+    Diff(DiffArgs),
+    /// Print which backups hold a path, and when it changed
+    Find(FindArgs),
     /// Copy a backup to another repository, with everything it refers to
     CopyBackup(CopyArgs),
     /// Measure this machine, and what the pipeline reaches of it

@@ -2,11 +2,12 @@
 
 use super::{
     args::{OutputArgs, segment_size},
+    printed,
     report::{self, Progress},
-    size,
+    selected, size,
 };
 use crate::{
-    command::{backup::tricks, copy::Copy, export::Export},
+    command::{backup::tricks, copy::Copy, diff::Diff, export::Export, find::Find},
     error::Result,
     pipeline::meter::Meter,
     plan::SinkSpec,
@@ -66,6 +67,54 @@ pub(super) struct CopyArgs {
     no_tricks: bool,
     #[command(flatten)]
     output: OutputArgs,
+}
+
+/// `fullbore diff`.
+#[derive(Debug, Args)]
+#[command(after_help = "Bytes are those of the content that is new; of what was changed, those that differ, in whole blocks.")]
+pub(super) struct DiffArgs {
+    /// The repository
+    #[arg(value_name = "REPOSITORY", value_hint = ValueHint::DirPath)]
+    repository: String,
+    /// A backup: an id, the beginning of one, or latest
+    #[arg(value_name = "A")]
+    a: String,
+    /// Another one
+    #[arg(value_name = "B", default_value = "latest")]
+    b: String,
+    /// Only these, and what is below them
+    #[arg(value_name = "PATH")]
+    paths: Vec<PathBuf>,
+    /// One JSON object a line
+    #[arg(long)]
+    json: bool,
+}
+
+/// `fullbore find`.
+#[derive(Debug, Args)]
+#[command(after_help = "EXIT CODES: 0 found, 1 not found or failed, 2 wrong arguments, 4 a backup is damaged")]
+pub(super) struct FindArgs {
+    /// The repository
+    #[arg(value_name = "REPOSITORY", value_hint = ValueHint::DirPath)]
+    repository: String,
+    /// As in .gitignore: '*.conf' anywhere, 'etc/*.conf' or '/passwd' from the root of the backup
+    #[arg(value_name = "PATTERN")]
+    pattern: String,
+    /// One JSON object a line
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn diff(args: DiffArgs) -> Result<u8> {
+    let DiffArgs { repository, a, b, paths, json } = args;
+    let diff = Diff { repository, a, b, paths: selected(paths), json };
+    printed(|out| diff.run(out).map(|_| 0))
+}
+
+pub(super) fn find(args: FindArgs) -> Result<u8> {
+    let FindArgs { repository, pattern, json } = args;
+    let find = Find { repository, pattern, json };
+    printed(|out| find.run(out))
 }
 
 pub(super) fn export(args: ExportArgs) -> Result<u8> {

@@ -47,6 +47,8 @@ pub fn main() -> ExitCode {
         Command::Show(args) => show(args),
         Command::Verify(args) => verify(args),
         Command::Export(args) => look::export(args),
+        Command::Diff(args) => look::diff(args),
+        Command::Find(args) => look::find(args),
         Command::CopyBackup(args) => look::copy(args),
         Command::Bench(args) => bench(args),
         Command::Completions { shell } => completions(shell),

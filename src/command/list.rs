@@ -87,12 +87,14 @@ fn backup_line(root: &Root) -> String {
     let totals = &root.totals;
     let (entries, bytes) = (text::count(totals.entries), text::bytes(totals.bytes));
     let stored = text::bytes(totals.stored_bytes);
+    // What refers to others stored only what they did not have.
+    let verb = if root.bases.is_empty() { "stored" } else { "added" };
     let missing = match totals.unreadable {
         0 => String::new(),
         n => format!("  ({} not captured)", text::count(n)),
     };
     let source = source_text(&root.source);
-    format!("{}  {}  {entries:>11} entries  {bytes:>10}  stored {stored:>10}  {source}{missing}", root.id, root.time)
+    format!("{}  {}  {entries:>11} entries  {bytes:>10}  {verb:>6} {stored:>10}  {source}{missing}", root.id, root.time)
 }
 
 /// A backup as JSON; of a damaged one only the id and the reason are known.
@@ -106,6 +108,8 @@ struct BackupLine<'a> {
     files: Option<u64>,
     bytes: Option<u64>,
     stored_bytes: Option<u64>,
+    /// Backups it was compared with; if there are some, `stored_bytes` is what it added to them.
+    bases: Option<&'a [String]>,
     tags: Option<&'a std::collections::BTreeMap<String, String>>,
     /// Could everything be read when it was made?
     complete: bool,
@@ -126,6 +130,7 @@ impl<'a> BackupLine<'a> {
             files: totals.map(|totals| totals.files),
             bytes: totals.map(|totals| totals.bytes),
             stored_bytes: totals.map(|totals| totals.stored_bytes),
+            bases: root.map(|root| &root.bases[..]),
             tags: root.map(|root| &root.tags),
             complete: totals.is_some_and(|totals| totals.unreadable == 0),
             error,
@@ -212,7 +217,8 @@ impl<'a> EntryLine<'a> {
     }
 }
 
-fn kind_parts(kind: &Kind) -> (&'static str, Option<Name>, Option<(u32, u32)>) {
+/// Name of the kind, what a link leads to, number of a device.
+pub(super) fn kind_parts(kind: &Kind) -> (&'static str, Option<Name>, Option<(u32, u32)>) {
     let target = |path: &[u8]| Some(Name(path.to_vec()));
     match kind {
         Kind::File { .. } => ("file", None, None),

@@ -28,7 +28,7 @@ impl Show {
             return text::json(out, &root);
         }
         for (name, value) in facts(&root) {
-            text::line(out, &format!("{name:<12} {value}"))?;
+            text::line(out, &format!("{name:<13} {value}"))?;
         }
         segments(&root, out)?;
         not_captured(&root, out)
@@ -65,11 +65,40 @@ fn facts(root: &Root) -> Vec<(&'static str, String)> {
         ),
         ("pages", text::count(root.pages.len() as u64)),
     ];
+    facts.extend(root.bases.iter().map(|base| ("base", base.clone())));
+    facts.extend(referred(root));
     facts.extend(root.postgres.iter().flat_map(cluster));
     if !root.run.limit.is_empty() {
         facts.push(("limit", format!("{}, {:.1} seconds", root.run.limit, root.run.seconds)));
     }
     facts.extend(tags);
+    facts
+}
+
+/// What it refers to of each other backup, and how much is read and kept for that.
+fn referred(root: &Root) -> Vec<(&'static str, String)> {
+    let sum = |backup: Option<&str>| {
+        let live = root.liveness.iter().filter(|live| backup.is_none_or(|backup| live.backup == backup));
+        live.fold((0, 0, 0), |sum, live| (sum.0 + live.bytes, sum.1 + live.of_bytes.max(live.bytes), sum.2 + 1))
+    };
+    let line = |backup: &str| {
+        let (live, all, segments) = sum(Some(backup));
+        let pages = root.pages.iter().filter(|page| page.backup == backup).count() as u64;
+        let (live, all) = (text::bytes(live), text::bytes(all));
+        let (segments, pages) = (text::counted(segments, "segment"), text::counted(pages, "page"));
+        ("refers to", format!("{backup}: {live} of {all} in {segments}, and {pages}"))
+    };
+    let others = root.others();
+    if others.is_empty() {
+        return Vec::new();
+    }
+    let (kept, kept_bytes) = (text::counted(root.totals.kept, "file"), text::bytes(root.totals.kept_bytes));
+    let (live, all, _) = sum(None);
+    let times = all as f64 / (live as f64).max(1.0);
+    let mut facts = vec![("unchanged", format!("{kept}, {kept_bytes} of content were not stored again"))];
+    facts.extend(others.into_iter().map(line));
+    let (live, all) = (text::bytes(live), text::bytes(all));
+    facts.push(("amplification", format!("{times:.2}: {all} in the segments of {live} that it refers to")));
     facts
 }
 

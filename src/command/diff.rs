@@ -1,0 +1,226 @@
+//! Print how two backups of a repository differ.
+//!
+//! Both are read in path order, side by side, so memory holds a few pages whatever their size. Pages that both refer to are
+//! not read at all: two backups of a million files of which little changed are compared in a moment.
+
+use super::{
+    difference::{Entries, Parts, differing_bytes, last, what},
+    list::kind_parts,
+    text,
+};
+use crate::{
+    error::{Error, Kind as ErrorKind, Result, quoted},
+    format::{
+        entry::{Kind, order},
+        root::{Name, PageAt, Root},
+    },
+    repo::open::open,
+    source::archive::{Archive, Selection},
+};
+use serde::Serialize;
+use std::{cmp::Ordering, collections::HashSet, io::Write};
+
+/// What to compare.
+#[derive(Debug, Clone, Default)]
+pub struct Diff {
+    /// The repository.
+    pub repository: String,
+    /// The one backup: an id, the beginning of one, or `latest`.
+    pub a: String,
+    /// The other.
+    pub b: String,
+    /// Paths in the backups; none means everything.
+    pub paths: Vec<Vec<u8>>,
+    /// One JSON object a line?
+    pub json: bool,
+}
+
+/// One entry that differs.
+#[derive(Serialize)]
+struct Line<'a> {
+    r#type: &'static str,
+    change: &'static str,
+    path: Name,
+    kind: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    size_before: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    size_after: Option<u64>,
+    differing_bytes: u64,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    what: &'a [&'static str],
+}
+
+/// Entries of one sort, and their bytes.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Sum {
+    /// How many.
+    pub entries: u64,
+    /// Bytes: of what was changed, those that differ.
+    pub bytes: u64,
+}
+
+/// What the differences come to.
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize)]
+pub struct Totals {
+    r#type: &'static str,
+    /// Id of the one backup.
+    pub a: String,
+    /// Id of the other.
+    pub b: String,
+    /// Only in the other.
+    pub added: Sum,
+    /// Only in the one.
+    pub removed: Sum,
+    /// In both, and not the same.
+    pub changed: Sum,
+    /// Bytes of files, after less before.
+    pub growth: i64,
+}
+
+impl Sum {
+    fn add(&mut self, bytes: u64) {
+        self.entries += 1;
+        self.bytes += bytes;
+    }
+}
+
+impl Diff {
+    /// Print to `out`.
+    ///
+    /// # Errors
+    /// Those of opening the backups and of reading their pages, and of `out`.
+    pub fn run(&self, out: &mut dyn Write) -> Result<Totals> {
+        let named = |backup: &str| open(&format!("{}@{backup}", self.repository));
+        let (a, b) = (named(&self.a)?, named(&self.b)?);
+        let selection = Selection::new(&self.paths)?;
+        for path in selection.paths() {
+            if !a.has(path)? && !b.has(path)? {
+                let (a, b) = (&a.root.id, &b.root.id);
+                let what = format!("could not find {} in backup {a:?} or {b:?}", quoted(path));
+                return Err(Error::new(ErrorKind::NotFound, what));
+            }
+        }
+        let ids = (a.root.id.clone(), b.root.id.clone());
+        let totals = Totals { r#type: "result", a: ids.0, b: ids.1, ..Totals::default() };
+        let mut run = Run { a: &a, b: &b, selection: &selection, json: self.json, out, totals };
+        run.all()?;
+        let Run { totals, out, .. } = run;
+        match self.json {
+            true => text::json(out, &totals)?,
+            false => text::line(out, &summary(&totals))?,
+        }
+        Ok(totals)
+    }
+}
+
+struct Run<'a> {
+    a: &'a Archive,
+    b: &'a Archive,
+    selection: &'a Selection,
+    json: bool,
+    out: &'a mut dyn Write,
+    totals: Totals,
+}
+
+/// Backup and offset of a page in its manifest.
+fn place<'a>(root: &'a Root, page: &'a PageAt) -> (&'a str, Option<u64>) {
+    (if page.backup.is_empty() { &root.id } else { &page.backup }, page.manifest_offset)
+}
+
+fn places(root: &Root) -> HashSet<(&str, Option<u64>)> {
+    root.pages.iter().map(|page| place(root, page)).collect()
+}
+
+/// The entries of the pages of `archive` that `other` does not share.
+fn entries<'a>(
+    archive: &'a Archive,
+    other: &'a Archive,
+    selection: &'a Selection,
+) -> impl Iterator<Item = Result<Parts>> + use<'a> {
+    let shared = places(&other.root);
+    let records = archive.records_on(selection, |page| !shared.contains(&place(&archive.root, page)));
+    Entries(records.peekable())
+}
+
+impl Run<'_> {
+    fn all(&mut self) -> Result<()> {
+        let (a, b, selection) = (self.a, self.b, self.selection);
+        let (mut before, mut after) = (entries(a, b, selection).peekable(), entries(b, a, selection).peekable());
+        loop {
+            let order = match (before.peek(), after.peek()) {
+                (None, None) => return Ok(()),
+                (Some(Err(_)), _) | (Some(_), None) => Ordering::Less,
+                (_, Some(Err(_))) | (None, Some(_)) => Ordering::Greater,
+                (Some(Ok(a)), Some(Ok(b))) => order(&last(a).entry.path, &last(b).entry.path),
+            };
+            let was = if order.is_le() { before.next().transpose()? } else { None };
+            let is = if order.is_ge() { after.next().transpose()? } else { None };
+            self.entry(was.as_ref(), is.as_ref())?;
+        }
+    }
+
+    fn entry(&mut self, was: Option<&Parts>, is: Option<&Parts>) -> Result<()> {
+        let Some(entry) = is.or(was).map(|parts| &last(parts).entry) else { return Ok(()) };
+        let wanted = self.selection.holds(&entry.path);
+        let what = was.zip(is).map_or(Vec::new(), |(was, is)| what(was, is));
+        let (size, new) = (|parts: &Parts| last(parts).entry.size(), |parts: &Parts| last(parts).entry.data_len());
+        let (change, bytes, sum) = match (was, is) {
+            (Some(_), Some(_)) if what.is_empty() => return Ok(()),
+            (Some(was), Some(is)) => {
+                let bytes = differing_bytes((&self.a.root, was), (&self.b.root, is));
+                ("changed", bytes, &mut self.totals.changed)
+            }
+            (None, is) => ("added", is.map_or(0, new), &mut self.totals.added),
+            (was, None) => ("removed", was.map_or(0, new), &mut self.totals.removed),
+        };
+        if !wanted {
+            return Ok(());
+        }
+        sum.add(bytes);
+        let (before, after) = (was.map(size), is.map(size));
+        self.totals.growth += after.unwrap_or(0) as i64 - before.unwrap_or(0) as i64;
+        let line = Line {
+            r#type: "difference",
+            change,
+            path: Name(entry.path.clone()),
+            kind: kind_parts(&entry.kind).0,
+            size_before: before,
+            size_after: after,
+            differing_bytes: bytes,
+            what: &what,
+        };
+        match self.json {
+            true => text::json(self.out, &line),
+            false => text::line(self.out, &plain(&line, entry.kind == Kind::Directory)),
+        }
+    }
+}
+
+/// `+        1,234  path`.
+fn plain(line: &Line<'_>, directory: bool) -> String {
+    let sign = match line.change {
+        "added" => '+',
+        "removed" => '-',
+        _ => '~',
+    };
+    let path = if line.path.0.is_empty() { ".".to_owned() } else { text::name(&line.path.0) };
+    let (slash, bytes) = (if directory { "/" } else { "" }, text::count(line.differing_bytes));
+    let sizes = match (line.size_before, line.size_after) {
+        (Some(before), Some(after)) if before != after => {
+            format!("{} to {} bytes; ", text::count(before), text::count(after))
+        }
+        _ => String::new(),
+    };
+    let what = if line.what.is_empty() { String::new() } else { format!("  ({sizes}{})", line.what.join(", ")) };
+    format!("{sign} {bytes:>15}  {path}{slash}{what}")
+}
+
+fn summary(totals: &Totals) -> String {
+    let Totals { a, b, added, removed, changed, growth, .. } = totals;
+    let sum = |sum: &Sum| format!("{} ({})", text::count(sum.entries), text::bytes(sum.bytes));
+    let sign = if *growth < 0 { "less" } else { "more" };
+    let (added, removed, changed) = (sum(added), sum(removed), sum(changed));
+    let growth = text::bytes(growth.unsigned_abs());
+    format!("from {a} to {b}: {added} added, {removed} removed, {changed} changed, {growth} {sign}")
+}
