@@ -150,14 +150,14 @@ fn a_diff_names_each_change_and_its_bytes() {
 #[test]
 fn pages_that_both_backups_share_are_not_read() {
     let mut repo = Repo::new();
-    for i in 0..20_000 {
+    for i in 0..10_000 {
         write(&repo.tree(), &format!("d{:02}/{i:05}", i / 1000), Vec::new());
     }
     repo.backup(&[]);
-    write(&repo.tree(), "d19/19999", b"changed".to_vec());
+    write(&repo.tree(), "d09/09999", b"changed".to_vec());
     repo.backup(&[]);
     thin::thin(&repo.repository(), &repo.ids[0], &repo.ids[1]);
-    assert_eq!(by_path(&repo.diff(0, 1, &[])).into_keys().collect::<Vec<_>>(), ["d19/19999"]);
+    assert_eq!(by_path(&repo.diff(0, 1, &[])).into_keys().collect::<Vec<_>>(), ["d09/09999"]);
     // Without the pages that both have it is still the same.
     let manifest = repo.repository().join("backups").join(&repo.ids[0]).join("manifest");
     let mut bytes = fs::read(&manifest).unwrap();
@@ -201,7 +201,6 @@ fn find_says_which_backups_hold_which_version() {
     assert_eq!(of("large.conf"), [large]);
     assert_eq!(of("etc/deep/").len(), 2, "its time differs");
     repo.find("nothing").ends_with(1);
-    repo.find("[").ends_with(2);
     repo.find("#x").ends_with(2);
     let plain = fullbore(args!["find", repo.repository(), "a.conf"]).ends_with(0);
     assert!(plain.out.lines().count() == 2 && plain.out.contains(&repo.ids[3]), "{}", plain.out);

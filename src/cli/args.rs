@@ -184,11 +184,14 @@ pub(super) struct RestoreArgs {
     #[arg(value_name = "FROM[@BACKUP]")]
     pub(super) from: String,
     /// The directory to restore into: absent or empty, unless --overwrite
-    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
-    pub(super) to: PathBuf,
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, required_unless_present = "plan")]
+    pub(super) to: Option<PathBuf>,
     /// Only these, and what is below them
     #[arg(value_name = "PATH")]
     pub(super) paths: Vec<PathBuf>,
+    /// Only say what it will cost: bytes to fetch, segments to open, expected time; nothing is written
+    #[arg(long)]
+    pub(super) plan: bool,
     /// Restore into a directory that holds something; files that are in the way are replaced
     #[arg(long)]
     pub(super) overwrite: bool,

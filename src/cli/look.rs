@@ -7,7 +7,16 @@ use super::{
     selected, size,
 };
 use crate::{
-    command::{backup::tricks, copy::Copy, diff::Diff, export::Export, find::Find},
+    command::{
+        backup::tricks,
+        copy::Copy,
+        diff::Diff,
+        export::Export,
+        find::Find,
+        forecast::{Contract, Forecast},
+        restore::Restore,
+        text,
+    },
     error::Result,
     pipeline::meter::Meter,
     plan::SinkSpec,
@@ -152,4 +161,50 @@ pub(super) fn copy(args: CopyArgs) -> Result<u8> {
     let copied = copied?;
     progress.end(&report::copy(&copied, &copy.to), &report::copy_json(&copied));
     Ok(0)
+}
+
+/// `fullbore restore --plan`.
+pub(super) fn plan(restore: Restore, target: Option<PathBuf>, json: bool) -> Result<u8> {
+    let contract = Forecast { restore, target }.run()?;
+    printed(|out| {
+        match json {
+            true => text::json(out, &contract)?,
+            false => contract_lines(&contract).iter().try_for_each(|line| text::line(out, line))?,
+        }
+        Ok(0)
+    })
+}
+
+fn contract_lines(contract: &Contract) -> Vec<String> {
+    let (fetched, frames) = (size::bytes(contract.fetched_bytes), size::counted(contract.frames, "frame"));
+    let segments = format!(
+        "{} of {}",
+        size::counted(contract.segments, "segment"),
+        size::counted(contract.backups, "backup")
+    );
+    let speed = |name: &str, rate: f64, seconds: f64| match rate {
+        0.0 => format!("{name:<13} nothing"),
+        rate => format!("{name:<13} {}, {}", size::rate(rate as u64, 1.0), size::seconds(seconds)),
+    };
+    let [(_, read), (_, decode), (_, write)] = contract.seconds();
+    let threads = size::counted(contract.workers as u64, "thread");
+    let mut lines = vec![
+        format!("backup        {}", contract.id),
+        format!("wanted        {}, {}", size::counted(contract.files, "file"), size::bytes(contract.bytes)),
+        format!("fetch         {fetched} in {frames}, from {segments}"),
+        format!(
+            "amplification {:.2} bytes fetched for each that is wanted, {:.2} decoded for each of content",
+            contract.fetch_amplification(),
+            contract.decode_amplification()
+        ),
+        speed("read", contract.read_rate, read),
+        format!("{} by {threads}", speed("decode", contract.decode_rate, decode)),
+    ];
+    lines.push(match contract.write_rate {
+        Some(rate) => speed("write", rate, write),
+        None => "write         not measured".to_owned(),
+    });
+    let (least, most) = (size::seconds(contract.least_seconds), size::seconds(contract.most_seconds));
+    lines.push(format!("expected      {least} to {most}, as these overlap; the limit is to {}", contract.limit));
+    lines
 }

@@ -207,7 +207,7 @@ fn selected(paths: Vec<std::path::PathBuf>) -> Vec<Vec<u8>> {
 fn restore(args: RestoreArgs) -> Result<u8> {
     let restore = Restore {
         from: args.from,
-        to: args.to,
+        to: args.to.clone().unwrap_or_default(),
         paths: selected(args.paths),
         overwrite: args.overwrite,
         keep_going: args.keep_going,
@@ -217,6 +217,9 @@ fn restore(args: RestoreArgs) -> Result<u8> {
         memory: args.memory,
         tricks: tricks(args.run.no_tricks),
     };
+    if args.plan {
+        return look::plan(restore, args.to, args.output.json);
+    }
     let meter = Arc::new(Meter::default());
     let progress = Progress::new(&args.output, false);
     let summary = progress.watch(&meter, || restore.run(&meter));

@@ -12,6 +12,7 @@ mod difference;
 pub mod export;
 mod extract;
 pub mod find;
+pub mod forecast;
 mod frames;
 pub mod list;
 pub mod restore;

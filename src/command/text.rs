@@ -8,7 +8,10 @@ use jiff::{Timestamp, tz::TimeZone};
 use std::io::{self, Write};
 
 /// Write a line to the output of a command.
-pub(super) fn line(out: &mut dyn Write, text: &str) -> Result<()> {
+///
+/// # Errors
+/// Those of `out`.
+pub fn line(out: &mut dyn Write, text: &str) -> Result<()> {
     out.write_all(text.as_bytes()).and_then(|()| out.write_all(b"\n")).map_err(output)
 }
 
@@ -17,7 +20,10 @@ fn output(error: io::Error) -> Error {
 }
 
 /// Write a value as one line of JSON.
-pub(super) fn json(out: &mut dyn Write, value: &impl serde::Serialize) -> Result<()> {
+///
+/// # Errors
+/// Those of `out`.
+pub fn json(out: &mut dyn Write, value: &impl serde::Serialize) -> Result<()> {
     let text = serde_json::to_string(value);
     line(out, &text.map_err(|e| Error::new(ErrorKind::Bug, "cannot write JSON").because(e))?)
 }
