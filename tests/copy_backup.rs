@@ -172,12 +172,15 @@ fn killed_at_any_system_call_a_copy_leaves_nothing_listed_and_goes_on_later() {
     }
     let chain = chain("zstd:1");
     let mut kills = 0;
-    for calls in ["openat", "mkdir,mkdirat", "write,pwrite64", "fsync", "rename,renameat,renameat2", "unlink,unlinkat"] {
+    for calls in ["openat", "mkdir,mkdirat", "write,pwrite64", "fsync", "rename,renameat,renameat2", "unlink,unlinkat"]
+    {
         let other = chain.dir.path().join(calls);
         for when in (1..40).filter(|when| *when < 10 || when % 9 == 0) {
             let mut command = Command::new("strace");
             command.args(["-f", "-qq", "-o", "/dev/null", "-e", &format!("inject={calls}:signal=KILL:when={when}")]);
-            command.args([runs::FULLBORE, "copy-backup", &chain.at(2), "--workers", "1", "--quiet", "--to"]).arg(&other);
+            command
+                .args([runs::FULLBORE, "copy-backup", &chain.at(2), "--workers", "1", "--quiet", "--to"])
+                .arg(&other);
             let ran: Ran = command.output().unwrap().into();
             let listed = if other.join("fullbore-repo.json").exists() { listed(&other) } else { vec![] };
             if !listed.is_empty() {

@@ -156,7 +156,8 @@ fn damage_ends_an_export_or_is_left_out_and_listed() {
 
         let ran = fullbore(args!["export", two.at(1), "--to", file, "--keep-going", "--json"]).ends_with(4);
         let result = ran.json().pop().unwrap();
-        let lost: Vec<&str> = result["damage"][0]["files"].as_array().unwrap().iter().map(|f| f.as_str().unwrap()).collect();
+        let lost: Vec<&str> =
+            result["damage"][0]["files"].as_array().unwrap().iter().map(|f| f.as_str().unwrap()).collect();
         assert!(!lost.is_empty() && lost.iter().all(|path| two.tree.join(path).exists()), "{codec}: {lost:?}");
         fullbore(args!["verify", file, "--data"]).ends_with(0);
         let back = dir.path().join("back");

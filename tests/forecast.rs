@@ -25,13 +25,18 @@ fn a_plan_counts_what_the_restore_then_fetches_and_writes_nothing() {
         let run = fullbore(run.chain(paths.iter().map(Into::into))).ends_with(0).json().pop().unwrap();
         assert_eq!((&plan["fetched_bytes"], &plan["bytes"]), (&run["stored_bytes"], &run["bytes"]), "{paths:?}");
         assert!(plan["files"] == run["files"] || paths == ["other name"], "{paths:?}: {plan} {run}");
-        assert!(plan["wanted_bytes"].as_u64() <= plan["fetched_bytes"].as_u64() && plan["write_rate"].as_f64() > Some(0.0));
+        assert!(
+            plan["wanted_bytes"].as_u64() <= plan["fetched_bytes"].as_u64() && plan["write_rate"].as_f64() > Some(0.0)
+        );
         assert!(plan["least_seconds"].as_f64() <= plan["most_seconds"].as_f64());
         assert!(["read", "decode", "write"].contains(&plan["limit"].as_str().unwrap()));
         fs::remove_dir_all(&to).unwrap();
     }
     let one = fullbore(args!["restore", repository, "--plan", "d/017"]).ends_with(0).out;
-    assert!(one.contains("\nwanted        1 file, 3.00 kB\n") && one.contains(" in 1 frame, from 1 segment of 1 backup\n"), "{one}");
+    assert!(
+        one.contains("\nwanted        1 file, 3.00 kB\n") && one.contains(" in 1 frame, from 1 segment of 1 backup\n"),
+        "{one}"
+    );
     assert!(one.contains("\nwrite         not measured\n"), "{one}");
     fullbore(args!["restore", repository, "--plan", "nowhere"]).ends_with(1).has_one_error("could not find");
     fullbore(args!["restore", repository]).ends_with(2);

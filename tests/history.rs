@@ -122,7 +122,11 @@ fn a_diff_names_each_change_and_its_bytes() {
         assert_eq!(found.keys().collect::<Vec<_>>(), EXPECTED.map(|(path, _)| path).iter().collect::<Vec<_>>());
         for (path, expected) in EXPECTED {
             // A directory's time is not looked at, and so not that of what became one.
-            assert_eq!(found[path].trim_end_matches(" mtime"), expected.trim_end_matches("?").trim_end_matches(" mtime"), "{path}");
+            assert_eq!(
+                found[path].trim_end_matches(" mtime"),
+                expected.trim_end_matches("?").trim_end_matches(" mtime"),
+                "{path}"
+            );
         }
         let total = lines.last().unwrap();
         assert_eq!((&total["added"]["entries"], &total["added"]["bytes"]), (&2.into(), &5000.into()));
@@ -144,7 +148,9 @@ fn a_diff_names_each_change_and_its_bytes() {
     let plain = fullbore(args!["diff", repo.repository(), repo.ids[0], "latest"]).ends_with(0);
     assert!(plain.out.contains("+           5,000  added/new\n"), "{}", plain.out);
     assert!(plain.out.contains("  small  (3 to 4 bytes; content, mtime)\n"), "{}", plain.out);
-    fullbore(args!["diff", repo.repository(), repo.ids[0], "latest", "nowhere"]).ends_with(1).has_one_error("could not find");
+    fullbore(args!["diff", repo.repository(), repo.ids[0], "latest", "nowhere"])
+        .ends_with(1)
+        .has_one_error("could not find");
 }
 
 #[test]
@@ -188,7 +194,13 @@ fn find_says_which_backups_hold_which_version() {
         let at = |id: &Value| repo.ids.iter().position(|known| known == id.as_str().unwrap()).unwrap();
         let line = |line: Value| {
             let path = line["path"].as_str().unwrap().to_owned();
-            (path, line["size"].as_u64().unwrap(), at(&line["first"]), at(&line["last"]), line["backups"].as_u64().unwrap())
+            (
+                path,
+                line["size"].as_u64().unwrap(),
+                at(&line["first"]),
+                at(&line["last"]),
+                line["backups"].as_u64().unwrap(),
+            )
         };
         repo.find(pattern).ends_with(0).json().into_iter().map(line).collect()
     };
@@ -217,5 +229,8 @@ fn list_and_show_tell_what_a_backup_refers_to() {
     assert_eq!(json[1]["bases"], serde_json::json!([repo.ids[0]]));
     let show = fullbore(args!["show", repo.repository()]).ends_with(0).out;
     assert!(show.contains(&format!("\nbase          {}\n", repo.ids[0])), "{show}");
-    assert!(show.contains(&format!("\nrefers to     {}: ", repo.ids[0])) && show.contains("\namplification 1."), "{show}");
+    assert!(
+        show.contains(&format!("\nrefers to     {}: ", repo.ids[0])) && show.contains("\namplification 1."),
+        "{show}"
+    );
 }

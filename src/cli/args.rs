@@ -1,6 +1,10 @@
 //! Arguments, as clap sees them.
 
-use super::{cluster::ClusterArgs, look::{CopyArgs, DiffArgs, ExportArgs, FindArgs}, size};
+use super::{
+    cluster::ClusterArgs,
+    look::{CopyArgs, DiffArgs, ExportArgs, FindArgs},
+    size,
+};
 use crate::{format::digest::Algorithm, postgres::request::Wal, repo::compare::Compare, stage::codec::Codec};
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use std::{num::NonZeroUsize, path::PathBuf};

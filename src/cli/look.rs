@@ -80,7 +80,9 @@ pub(super) struct CopyArgs {
 
 /// `fullbore diff`.
 #[derive(Debug, Args)]
-#[command(after_help = "Bytes are those of the content that is new; of what was changed, those that differ, in whole blocks.")]
+#[command(
+    after_help = "Bytes are those of the content that is new; of what was changed, those that differ, in whole blocks."
+)]
 pub(super) struct DiffArgs {
     /// The repository
     #[arg(value_name = "REPOSITORY", value_hint = ValueHint::DirPath)]
@@ -177,11 +179,8 @@ pub(super) fn plan(restore: Restore, target: Option<PathBuf>, json: bool) -> Res
 
 fn contract_lines(contract: &Contract) -> Vec<String> {
     let (fetched, frames) = (size::bytes(contract.fetched_bytes), size::counted(contract.frames, "frame"));
-    let segments = format!(
-        "{} of {}",
-        size::counted(contract.segments, "segment"),
-        size::counted(contract.backups, "backup")
-    );
+    let segments =
+        format!("{} of {}", size::counted(contract.segments, "segment"), size::counted(contract.backups, "backup"));
     let speed = |name: &str, rate: f64, seconds: f64| match rate {
         0.0 => format!("{name:<13} nothing"),
         rate => format!("{name:<13} {}, {}", size::rate(rate as u64, 1.0), size::seconds(seconds)),

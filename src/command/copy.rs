@@ -206,7 +206,9 @@ fn known_sums(archive: &Archive, repository: &Path) -> HashMap<SegmentId, Segmen
     let mut known: HashMap<_, _> = archive.root.segments.iter().map(|own| (own_id(own), own.clone())).collect();
     for other in archive.root.others() {
         let segments = root_of(repository, other).map(|root| root.segments).unwrap_or_default();
-        known.extend(segments.into_iter().map(|segment| (SegmentId { backup: other.to_owned(), ..own_id(&segment) }, segment)));
+        known.extend(
+            segments.into_iter().map(|segment| (SegmentId { backup: other.to_owned(), ..own_id(&segment) }, segment)),
+        );
     }
     known
 }

@@ -221,7 +221,8 @@ impl Count {
         contract.wanted_bytes += (f64::from(frame.stored_len) * share).round() as u64;
         if self.opened.insert(segment.clone()) {
             contract.segments += 1;
-            let name = |segment: &SegmentId| if segment.backup.is_empty() { id.to_owned() } else { segment.backup.clone() };
+            let name =
+                |segment: &SegmentId| if segment.backup.is_empty() { id.to_owned() } else { segment.backup.clone() };
             contract.backups = self.opened.iter().map(name).collect::<HashSet<_>>().len() as u64;
         }
         self.sample.push((segment.clone(), *frame));

@@ -256,9 +256,8 @@ impl Inner {
     /// A piece of a large file. If its frames are damaged it is zeros, and the file counts as unreadable as a whole.
     fn piece(&self, file: Arc<Large>, offset: u64, len: u32, last: bool, mut buf: Buf) -> Result<Frame> {
         let content = self.content(&file.entry.path).ok_or_else(|| misfit(&file.entry.path))?;
-        if let Err((frame, error)) = self.large(&content, offset, len.into(), &mut buf) {
-            file.failed.get_or_init(|| error.line());
-            self.lose(frame, error, vec![file.entry.path.clone()])?;
+        if let Some(reason) = self.large(&content, offset, len.into(), &mut buf)? {
+            file.failed.get_or_init(|| reason);
         }
         buf.resize(len as usize, 0);
         if last {
@@ -268,11 +267,18 @@ impl Inner {
         Ok(Frame::new(buf, vec![part(what, 0, len as usize)], last))
     }
 
-    fn large(&self, content: &Content, offset: u64, len: u64, buf: &mut Vec<u8>) -> Result<(), Broken> {
+    /// Append some of a large file; why it cannot be had, if so.
+    fn large(&self, content: &Content, offset: u64, len: u64, buf: &mut Vec<u8>) -> Result<Option<String>> {
+        let lose = |frame, error: Error| {
+            let reason = error.line();
+            self.lose(frame, error, vec![content.path().clone()]).map(|_| Some(reason))
+        };
         for run in content.runs(offset, len) {
-            run.append(&self.frames, buf).map_err(|error| (Some((run.segment.clone(), run.frame)), error))?;
+            if let Err(error) = run.append(&self.frames, buf) {
+                return lose(Some((run.segment.clone(), run.frame)), error);
+            }
         }
-        content.check(&self.archive, offset, buf).map_err(|error| (None, error))
+        content.check(&self.archive, offset, buf).map_or_else(|error| lose(None, error), |()| Ok(None))
     }
 
     /// Of a cluster, headers are as its own tools write them: whole seconds, so that no extended ones are needed.
@@ -296,9 +302,6 @@ impl Inner {
         }
     }
 }
-
-/// A frame that is damaged, if it is one, and how that shows.
-type Broken = (Option<(SegmentId, FrameAt)>, Error);
 
 fn lost(error: &Error) -> State {
     State::Unreadable(error.line())

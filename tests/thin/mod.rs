@@ -21,7 +21,8 @@ use std::{
 pub fn thin(repository: &Path, base: &str, id: &str) {
     let (old, new) = (Archive::open_backup(repository, base).unwrap(), Archive::open_backup(repository, id).unwrap());
     let mut manifest = Vec::new();
-    let mut root = Root { format: FORMAT, bases: vec![base.into()], pages: vec![], liveness: vec![], ..new.root.clone() };
+    let mut root =
+        Root { format: FORMAT, bases: vec![base.into()], pages: vec![], liveness: vec![], ..new.root.clone() };
     let mut used = Used::new();
     for (index, at) in new.root.pages.iter().enumerate() {
         let mut page = Page::clone(&new.page(index).unwrap());
@@ -45,7 +46,14 @@ pub fn thin(repository: &Path, base: &str, id: &str) {
         let segment = segments(&id).into_iter().find(|s| (s.stream, s.number) == (id.stream, id.number)).unwrap();
         let bytes = frames.iter().map(|(_, len)| u64::from(*len)).sum();
         let SegmentId { backup, stream, number } = id;
-        root.liveness.push(Live { backup, stream, number, frames: frames.len() as u64, bytes, of_bytes: segment.bytes });
+        root.liveness.push(Live {
+            backup,
+            stream,
+            number,
+            frames: frames.len() as u64,
+            bytes,
+            of_bytes: segment.bytes,
+        });
     }
     let dir = repository.join(BACKUPS).join(id);
     fs::write(dir.join(MANIFEST), manifest).unwrap();
