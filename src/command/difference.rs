@@ -1,12 +1,12 @@
 //! How one entry differs between two backups.
 
 use crate::{
+    error::Result,
     format::{
         entry::{Entry, Kind},
         page::{BLOCK_DIGEST_BYTES, Item},
         root::Root,
     },
-    source::archive::Records,
 };
 use std::{collections::HashMap, iter::Peekable};
 
@@ -16,11 +16,8 @@ pub(super) type Parts = Vec<Item>;
 /// Groups records by their entries.
 pub(super) struct Entries<I: Iterator>(pub(super) Peekable<I>);
 
-impl<A, S> Iterator for Entries<Records<A, S>>
-where
-    Records<A, S>: Iterator<Item = crate::error::Result<Item>>,
-{
-    type Item = crate::error::Result<Parts>;
+impl<I: Iterator<Item = Result<Item>>> Iterator for Entries<I> {
+    type Item = Result<Parts>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let mut parts = match self.0.next()? {

@@ -283,8 +283,7 @@ fn remove_abandoned(root: &Path) {
         let lock = File::open(entry.path()).and_then(|file| Ok((write::lock_exclusive(&file)?, file)));
         if let (Some(id), Ok((true, _held))) = (id, lock) {
             let dir = root.join(BACKUPS).join(id);
-            let is_alone = !is_referred_to(root, id);
-            if !dir.join(ROOT).exists() && !dir.join(PARTIAL).exists() && is_alone {
+            if !dir.join(ROOT).exists() && !dir.join(PARTIAL).exists() && !is_referred_to(root, id) {
                 platform::debug(|| format!("removing {}, which a run that ended left behind", name(&dir)));
                 remove_backup(&dir);
             }

@@ -12,12 +12,13 @@ use crate::{
         entry::Path,
         page::{BLOCK_DIGEST_BYTES, FrameAt, Item, SegmentId, State},
     },
+    known::{Known, Trust},
     stage::codec::Codec,
 };
 
 /// A file with all of its records: several, if it goes on over pages. Takes 16 bytes for each extent besides the pages.
 pub(super) struct Content {
-    parts: Vec<Item>,
+    known: Known,
     /// Where in the data each extent begins, its part, and its index in there.
     extents: Vec<(u64, u32, u32)>,
 }
@@ -50,12 +51,12 @@ impl Content {
                 at += u64::from(extent.len);
             }
         }
-        let content = Self { parts, extents };
+        let content = Self { known: Known { parts: parts.into(), trust: Trust::Same }, extents };
         (!content.last().more && content.data_len() == at).then_some(content)
     }
 
     fn last(&self) -> &Item {
-        &self.parts[self.parts.len() - 1]
+        &self.known.parts[self.known.parts.len() - 1]
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -80,7 +81,7 @@ impl Content {
         let first = self.extents.partition_point(|(at, ..)| *at <= offset).saturating_sub(1);
         let within = self.extents[first..].iter().take_while(move |(at, ..)| *at < offset + len);
         within.map(move |(at, part, index)| {
-            let part = &self.parts[*part as usize];
+            let part = &self.known.parts[*part as usize];
             let extent = &part.extents[*index as usize];
             let (from, to) = (offset.max(*at) - at, (offset + len - at).min(extent.len.into()));
             let alone = to - from == u64::from(extent.len) && extent.inner == 0;
@@ -98,7 +99,7 @@ impl Content {
         if matches!(archive.codec, Codec::Zstd(_) | Codec::Lz4) {
             return Ok(());
         }
-        if content.len() as u64 == self.data_len() && self.parts.len() == 1 {
+        if content.len() as u64 == self.data_len() && self.known.parts.len() == 1 {
             return match check_whole(self.last(), content) {
                 End::Damaged(why) => Err(damaged(why)),
                 _ => Ok(()),
@@ -112,7 +113,7 @@ impl Content {
         let Piece::Blocks(found) = piece(Algorithm::Blake3, content, offset, self.data_len(), block) else {
             return Ok(());
         };
-        let wanted = (offset / block..).map(|number| self.block(number, block));
+        let wanted = (offset..).step_by(block as usize).map(|at| self.known.block(at, block));
         let differs = |(found, wanted): (&[u8; 32], Option<&[u8; BLOCK_DIGEST_BYTES]>)| {
             wanted.is_some_and(|wanted| found[..BLOCK_DIGEST_BYTES] != wanted[..])
         };
@@ -122,12 +123,6 @@ impl Content {
         }
     }
 
-    /// The digest of a block, if there is one.
-    fn block(&self, number: u64, block: u64) -> Option<&[u8; BLOCK_DIGEST_BYTES]> {
-        let at = self.parts.partition_point(|part| part.from <= number * block).checked_sub(1)?;
-        let part = &self.parts[at];
-        part.blocks.get(usize::try_from(number - part.from / block).ok()?)
-    }
 }
 
 impl Run<'_> {
