@@ -122,7 +122,6 @@ impl Content {
             None => Ok(()),
         }
     }
-
 }
 
 impl Run<'_> {

@@ -1,0 +1,93 @@
+//! Stored backups of clusters as full ones again, and in other repositories.
+
+use crate::{
+    args,
+    cluster::{Cluster, debian, some_versions},
+    runs::{fullbore, names, shell},
+    servers::own,
+    stock::put_tablespaces_in_place,
+};
+use fullbore::{format::root::Root, source::archive::Archive};
+use std::{fs, path::Path};
+
+/// The root of the only backup of a repository, and all of its records.
+fn stored(repository: &Path) -> (Root, Vec<fullbore::format::page::Record>) {
+    let id = names(&repository.join("backups")).pop().unwrap();
+    let archive = Archive::open_backup(repository, &id).unwrap();
+    let pages = (0..archive.root.pages.len()).flat_map(|at| archive.page(at).unwrap().records.clone());
+    let records = pages.collect();
+    (archive.root, records)
+}
+
+#[test]
+fn an_incremental_backup_of_a_cluster_is_exported_as_one_that_starts() {
+    for version in some_versions() {
+        let cluster = Cluster::new(version, &[]);
+        let space = cluster.make_dir("space");
+        cluster.psql(&format!("CREATE TABLESPACE space LOCATION '{}'", space.display()));
+        cluster.psql("CREATE TABLE moved TABLESPACE space AS SELECT n FROM generate_series(1, 5000) n");
+        cluster.backup("repository", &["--quiet"]).ends_with(0);
+        cluster.psql("UPDATE small SET word = 'changed' WHERE n = 7");
+        cluster.psql("INSERT INTO moved VALUES (0)");
+        cluster.backup("repository", &["--quiet"]).ends_with(0);
+        let (was, _) = stored(&cluster.path("repository"));
+        assert_eq!(was.bases.len(), 1);
+
+        let (file, other) = (cluster.path("x.tar.zst"), cluster.path("other"));
+        fullbore(args!["export", cluster.path("repository"), "--to", file, "--quiet"]).ends_with(0);
+        fullbore(args!["export", file, "--to", other, "--quiet"]).ends_with(0);
+        let (is, _) = stored(&other);
+        assert_eq!((&was.postgres, &was.totals.bytes, &was.time), (&is.postgres, &is.totals.bytes, &is.time));
+        assert!(is.bases.is_empty() && is.pages.iter().any(|page| page.late));
+        for from in [&file, &other] {
+            fullbore(args!["verify", from, "--data"]).ends_with(0);
+            assert_starts(&Cluster::restored(version, from), true);
+        }
+        let stock = Cluster::empty(version);
+        fs::create_dir(stock.data()).unwrap();
+        own(&stock.data());
+        shell("zstd -dc \"$1\" | tar -x -C \"$2\"", args![file, stock.data()]).ends_with(0);
+        put_tablespaces_in_place(&stock);
+        assert_starts(&stock, false);
+    }
+}
+
+fn assert_starts(restored: &Cluster, verify: bool) {
+    if verify {
+        restored.assert_verifies();
+    }
+    restored.start();
+    restored.assert_has_content();
+    assert_eq!(restored.psql("SELECT word FROM small WHERE n = 7"), "changed");
+    assert_eq!(restored.psql("SELECT count(*), sum(n) FROM moved"), "5001|12502500");
+}
+
+#[test]
+fn a_full_backup_of_a_cluster_is_exported_as_it_is() {
+    let Some(version) = debian() else { return };
+    let cluster = Cluster::stopped(version, &[]);
+    let to = cluster.path("repository");
+    fullbore(args!["backup", cluster.data(), "--offline", "--to", to, "--quiet"]).ends_with(0);
+    fullbore(args!["export", to, "--to", cluster.path("other"), "--quiet"]).ends_with(0);
+    let ((was, before), (is, after)) = (stored(&to), stored(&cluster.path("other")));
+    assert!(before == after, "entries, digests or frames are others");
+    assert_eq!((was.options, was.postgres, was.finished), (is.options, is.postgres, is.finished));
+}
+
+#[test]
+fn an_incremental_backup_of_a_cluster_is_copied_and_starts() {
+    let Some(version) = debian() else { return };
+    let cluster = Cluster::new(version, &[]);
+    cluster.backup("repository", &["--quiet"]).ends_with(0);
+    cluster.psql("UPDATE small SET word = 'changed' WHERE n = 7");
+    cluster.backup("repository", &["--quiet"]).ends_with(0);
+    let (repository, other) = (cluster.path("repository"), cluster.path("other"));
+    fullbore(args!["copy-backup", repository, "--to", other, "--quiet"]).ends_with(0);
+    fs::rename(&repository, cluster.path("away")).unwrap();
+    fullbore(args!["verify", other, "--data"]).ends_with(0);
+    let restored = Cluster::restored(version, &other);
+    restored.assert_verifies();
+    restored.start();
+    restored.assert_has_content();
+    assert_eq!(restored.psql("SELECT word FROM small WHERE n = 7"), "changed");
+}
