@@ -3,12 +3,15 @@
 //! The pages are gone through as the restore does it, so frames are counted as it will fetch them. Then some of them are
 //! fetched and decoded, and a file without a name is written at the target. Nothing stays.
 
-use super::{cluster, crew, restore::Restore};
+use super::{
+    cluster, crew,
+    restore::{Restore, must_be_there},
+};
 use crate::{
-    error::{Error, Kind as ErrorKind, Result, quoted},
+    error::{Error, Kind, Result},
     format::{
         digest::{Algorithm, piece},
-        entry::{Kind, Path as EntryPath},
+        entry::{Kind as EntryKind, Path as EntryPath},
         page::{FrameAt, Item, SegmentId},
     },
     pipeline::meter::{Meter, lap},
@@ -124,16 +127,15 @@ impl Forecast {
     /// Count and measure.
     ///
     /// # Errors
-    /// Those of opening FROM and of reading its pages; [`ErrorKind::NotFound`] for a path that is not in it.
+    /// Those of opening FROM and of reading its pages; [`Kind::NotFound`] for a path that is not in it.
     pub fn run(&self) -> Result<Contract> {
+        if self.restore.from == "-" {
+            let what = "cannot tell what it costs to restore from standard input: it has no pages";
+            return Err(Error::new(Kind::Usage, what));
+        }
         let archive = open(&self.restore.from)?;
         let selection = Selection::new(&self.restore.paths)?;
-        for path in selection.paths() {
-            if !archive.has(path)? {
-                let what = format!("could not find {} in backup {:?}", quoted(path), archive.root.id);
-                return Err(Error::new(ErrorKind::NotFound, what));
-            }
-        }
+        must_be_there(&archive, &selection)?;
         let workers = self.restore.workers;
         let contract = Contract { id: archive.root.id.clone(), workers: workers.get(), ..Contract::default() };
         let (mut contract, sample) = self.count(&archive, &selection, contract)?;
@@ -191,10 +193,10 @@ fn add<S: FnMut(jobs::Job<()>) -> Result<()>>(
     linked: &mut HashSet<EntryPath>,
 ) -> Result<()> {
     match &item.entry.kind {
-        Kind::Directory => Ok(()),
+        EntryKind::Directory => Ok(()),
         _ if !item.state.is_stored() => Ok(()),
-        Kind::HardLink(target) if selection.takes(target) || !linked.insert(target.clone()) => Ok(()),
-        Kind::HardLink(target) => archive.find(target)?.into_iter().try_for_each(|item| planner.add(item)),
+        EntryKind::HardLink(target) if selection.takes(target) || !linked.insert(target.clone()) => Ok(()),
+        EntryKind::HardLink(target) => archive.find(target)?.into_iter().try_for_each(|item| planner.add(item)),
         _ => planner.add(item),
     }
 }

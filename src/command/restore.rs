@@ -152,7 +152,7 @@ impl Restore {
 }
 
 /// Every path that was asked for exists.
-fn must_be_there(archive: &Archive, selection: &Selection) -> Result<()> {
+pub(super) fn must_be_there(archive: &Archive, selection: &Selection) -> Result<()> {
     for path in selection.paths() {
         if !archive.has(path)? {
             let what = format!("could not find {} in backup {:?}", quoted(path), archive.root.id);

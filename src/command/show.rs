@@ -98,7 +98,7 @@ fn referred(root: &Root) -> Vec<(&'static str, String)> {
     let mut facts = vec![("unchanged", format!("{kept}, {kept_bytes} of content were not stored again"))];
     facts.extend(others.into_iter().map(line));
     let (live, all) = (text::bytes(live), text::bytes(all));
-    facts.push(("amplification", format!("{times:.2}: {all} in the segments of {live} that it refers to")));
+    facts.push(("amplification", format!("{times:.2}: segments of {all} are kept for {live} that it refers to")));
     facts
 }
 
