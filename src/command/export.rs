@@ -104,6 +104,7 @@ impl Export {
             base: Wanted { full: true, ..Wanted::default() },
             checkpoint_interval: Duration::MAX,
             block_bytes: Some(options.block_bytes),
+            chunks: options.chunks,
             tuning: Tuning {
                 workers: self.workers,
                 readers: None,

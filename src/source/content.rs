@@ -51,7 +51,7 @@ impl Content {
                 at += u64::from(extent.len);
             }
         }
-        let content = Self { known: Known { parts: parts.into(), trust: Trust::Same, changed: None }, extents };
+        let content = Self { known: Known::new(parts.into(), Trust::Same), extents };
         (!content.last().more && content.data_len() == at).then_some(content)
     }
 
