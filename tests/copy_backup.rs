@@ -131,6 +131,22 @@ fn what_a_killed_copy_announced_stays_if_another_backup_needs_it() {
 }
 
 #[test]
+fn what_is_being_pruned_is_not_relied_on() {
+    let chain = chain("zstd:1");
+    let other = chain.other();
+    chain.copy(0, &other).ends_with(0);
+    let mark = other.join("tombstones").join(&chain.ids[0]).join("manifest");
+    runs::write(&mark, "");
+    chain.copy(2, &other).ends_with(1).has_one_error("is being pruned there");
+    assert_eq!((listed(&other), names(&other.join("intents"))), (chain.ids[..1].to_vec(), vec![]));
+    assert_eq!(names(&other.join("backups")), chain.ids[..1]);
+    fs::remove_file(mark).unwrap();
+    chain.copy(2, &other).ends_with(0);
+    assert!(!other.join("backups").join(&chain.ids[2]).join("partial.json").exists());
+    chain.assert_restores(&other);
+}
+
+#[test]
 fn damage_in_the_original_is_not_copied() {
     let chain = chain("zstd:1");
     for (number, file) in [(0, "s01-000001.tar.zst"), (0, "manifest"), (2, "s01-000001.tar.zst"), (2, "manifest")] {

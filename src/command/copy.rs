@@ -94,14 +94,14 @@ impl Copy {
         meter.total_bytes.store(tasks.iter().map(|task| task.bytes).sum(), Relaxed);
         meter.share(self.workers.get());
         let others = archive.root.others();
-        let incoming = Incoming::begin(&self.to, &archive.root.id, &others, &archive.root.time, self.tricks)?;
+        let incoming = Incoming::begin(&self.to, root, &archive.root, self.tricks)?;
         let run = Run { archive: &archive, incoming: &incoming, meter, there: Default::default() };
         let copied = run.all(self.workers, &tasks);
         let (there, there_bytes) = (run.there.0.load(Relaxed), run.there.1.load(Relaxed));
         match copied {
             Ok(()) => {
                 let objects: Vec<_> = tasks.iter().map(|t| (t.backup.clone(), t.name.clone(), t.bytes)).collect();
-                incoming.commit(&objects, &root)?;
+                incoming.commit(&objects)?;
             }
             Err(error) => {
                 incoming.abort();

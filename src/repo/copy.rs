@@ -1,14 +1,18 @@
 //! Takes in a backup that another repository holds, object by object.
 //!
 //! An object is written under another name, made durable and renamed: what has its name is whole. The root comes last, when
-//! all that it refers to is there. Each directory that has no root has an intent meanwhile, as that of a backup under way, so
-//! that nobody takes it for left behind. A copy that was killed leaves nothing that is listed; another one goes on where
-//! it was, unless a backup has cleared that away.
+//! all that it refers to is there. Until then each directory that has no root has an intent, as that of a backup under way, so
+//! that nobody takes it for left behind; and the root stands as a partial one, so that a prune keeps all that it refers
+//! to. What a prune that began before was about to delete is not relied on. A copy that was killed leaves nothing that
+//! is listed; another one goes on where it was.
 
 use super::store::{announce, open_or_make, remove_backup, withdraw, write_new};
 use crate::{
     error::{Error, Kind, Result},
-    format::layout::{BACKUPS, ROOT},
+    format::{
+        layout::{BACKUPS, PARTIAL, ROOT, TOMBSTONES},
+        root::Root,
+    },
     platform::Tricks,
     sink::file::{Output, name, sync_dir},
 };
@@ -22,6 +26,8 @@ use std::{
 pub struct Incoming {
     root: PathBuf,
     id: String,
+    /// The root that will be.
+    sealed: Vec<u8>,
     /// Directories that objects go to.
     dirs: Vec<PathBuf>,
     /// Those of them that this copy made.
@@ -38,21 +44,23 @@ pub struct Arriving {
 }
 
 impl Incoming {
-    /// Open or make the repository at `root`, and announce backup `id`, which refers to `others`.
+    /// Open or make the repository at `root`, and announce a backup: its root, sealed and as it is read.
     ///
     /// Waits for another copy that brings one of the same backups.
     ///
     /// # Errors
-    /// [`Kind::Usage`] if the directory holds something else; else the system's.
-    pub fn begin(root: &Path, id: &str, others: &[&str], time: &str, tricks: Tricks) -> Result<Self> {
-        open_or_make(root, time)?;
-        let (root, id) = (root.to_owned(), id.to_owned());
-        let mut incoming = Self { root, id, dirs: Vec::new(), made: Vec::new(), intents: Vec::new(), tricks };
-        let own = incoming.id.clone();
-        let mut ids: Vec<&str> = others.iter().copied().chain([&own[..]]).collect();
+    /// [`Kind::Usage`] if the directory holds something else, [`Kind::Unreachable`] while what is needed of it is being
+    /// pruned; else the system's.
+    pub fn begin(root: &Path, sealed: Vec<u8>, facts: &Root, tricks: Tricks) -> Result<Self> {
+        open_or_make(root, &facts.time)?;
+        let (root, id) = (root.to_owned(), facts.id.clone());
+        let mut incoming = Self { root, id, sealed, dirs: vec![], made: vec![], intents: vec![], tricks };
+        let mut ids: Vec<&str> = facts.others().into_iter().chain([&facts.id[..]]).collect();
         // Always in the same order: two copies never wait for each other.
         ids.sort_unstable();
-        match ids.into_iter().try_for_each(|id| incoming.announce(id, time)) {
+        let announced = ids.iter().try_for_each(|id| incoming.announce(id, &facts.time));
+        let announced = announced.and_then(|()| incoming.write_partial());
+        match announced.and_then(|()| ids.iter().try_for_each(|id| incoming.is_not_pruned(id))) {
             Ok(()) => Ok(incoming),
             Err(error) => {
                 incoming.abort();
@@ -72,6 +80,27 @@ impl Incoming {
             Err(e) => return Err(Error::io(format!("could not create {}", name(&dir)), e)),
         }
         self.dirs.push(dir);
+        Ok(())
+    }
+
+    /// What a root mentions that is seen from here on, no prune deletes that has not marked it before.
+    fn write_partial(&self) -> Result<()> {
+        let dir = self.dir(&self.id);
+        if dir.join(ROOT).exists() {
+            return Ok(());
+        }
+        write_new(&dir.join(PARTIAL), &self.sealed, |from, to| fs::rename(from, to))
+    }
+
+    /// Looked at after all else is announced: who marks something later sees that.
+    fn is_not_pruned(&self, id: &str) -> Result<()> {
+        let marks = self.root.join(TOMBSTONES).join(id);
+        if fs::read_dir(marks).is_ok_and(|mut marks| marks.next().is_some()) {
+            let what = format!("could not copy to {}: backup {id:?} is being pruned there", name(&self.root));
+            return Err(
+                Error::new(Kind::Unreachable, what).hint("let `fullbore prune` end, and run the same command again")
+            );
+        }
         Ok(())
     }
 
@@ -104,10 +133,10 @@ impl Incoming {
     ///
     /// # Errors
     /// [`Kind::NotFound`] if an object is not there any more; else the system's. Nothing is visible then.
-    pub fn commit(self, objects: &[(String, String, u64)], root: &[u8]) -> Result<()> {
+    pub fn commit(self, objects: &[(String, String, u64)]) -> Result<()> {
         let done = self.dirs.iter().try_for_each(|dir| sync_dir(dir));
         let done = done.and_then(|()| sync_dir(&self.root.join(BACKUPS)));
-        let done = done.and_then(|()| self.all_there(objects)).and_then(|()| self.write_root(root));
+        let done = done.and_then(|()| self.all_there(objects)).and_then(|()| self.write_root());
         match done {
             Ok(()) => {
                 self.withdraw();
@@ -120,9 +149,13 @@ impl Incoming {
         }
     }
 
-    fn write_root(&self, root: &[u8]) -> Result<()> {
-        let path = self.dir(&self.id).join(ROOT);
-        if path.exists() { Ok(()) } else { write_new(&path, root, |from, to| fs::rename(from, to)) }
+    fn write_root(&self) -> Result<()> {
+        let dir = self.dir(&self.id);
+        if !dir.join(ROOT).exists() {
+            write_new(&dir.join(ROOT), &self.sealed, |from, to| fs::rename(from, to))?;
+        }
+        let _ = fs::remove_file(dir.join(PARTIAL)); // of no use any more, and of no harm
+        Ok(())
     }
 
     /// Somebody may have forgotten a backup here while we relied on what it held.
