@@ -178,7 +178,7 @@ class Incremental:
             for side in [ours, *peers]:
                 side()
         repo = ours.command[4]
-        sizes = [size_of(repo), *(size_of(f"{os.path.dirname(repo).replace('fullbore', peer)}/repo")
+        sizes = [size_of(repo), *(size_of(f"{self.bench.work.path(peer)}/repo")
                                   for peer in ("restic", "borg"))]
         folder = lambda: self.bench.work.fresh("restored", corpus.room)
         ids = backups_of(repo)
