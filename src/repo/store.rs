@@ -50,11 +50,10 @@ impl Store {
         let repository = open_or_make(root, time)?;
         clear(root);
         let dir = root.join(BACKUPS).join(id);
-        let begun = announce(root, id, time).and_then(|intent| {
-            fs::create_dir(&dir).map_err(|e| Error::io(format!("could not create {}", name(&dir)), e))?;
-            Ok((intent, Output::create(&dir.join(MANIFEST), tricks)?))
-        });
-        let (intent, manifest) = begun.inspect_err(|_| {
+        let intent = announce(root, id, time).inspect_err(|_| withdraw(root, id))?;
+        let made = fs::create_dir(&dir).map_err(|e| Error::io(format!("could not create {}", name(&dir)), e));
+        made.inspect_err(|_| withdraw(root, id))?;
+        let manifest = Output::create(&dir.join(MANIFEST), tricks).inspect_err(|_| {
             remove_backup(root, id);
             withdraw(root, id);
         })?;
