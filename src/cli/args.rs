@@ -2,6 +2,7 @@
 
 use super::{
     cluster::ClusterArgs,
+    life::{ForgetArgs, PinArgs, PruneArgs, TagArgs},
     look::{CopyArgs, DiffArgs, ExportArgs, FindArgs},
     size,
 };
@@ -41,6 +42,16 @@ pub(super) enum Command {
     Find(FindArgs),
     /// Copy a backup to another repository, with everything it refers to
     CopyBackup(CopyArgs),
+    /// Forget backups, by rules of what to keep or by name
+    Forget(ForgetArgs),
+    /// Free what only forgotten and interrupted backups need
+    Prune(PruneArgs),
+    /// Set, take away or print the tags of a backup
+    Tag(TagArgs),
+    /// Never forget a backup, whatever the rules say
+    Pin(PinArgs),
+    /// Let a pinned backup be forgotten again
+    Unpin(PinArgs),
     /// Measure this machine, and what the pipeline reaches of it
     Bench(BenchArgs),
     /// Print the completions of a shell
@@ -415,7 +426,7 @@ pub(super) fn segment_size(text: &str) -> Result<u64, String> {
     if size >= 1 << 20 { Ok(size) } else { Err("at least 1M".to_owned()) }
 }
 
-fn tag(text: &str) -> Result<(String, String), String> {
+pub(super) fn tag(text: &str) -> Result<(String, String), String> {
     let (key, value) = text.split_once('=').ok_or("use KEY=VALUE")?;
     if key.is_empty() { Err("use KEY=VALUE".to_owned()) } else { Ok((key.to_owned(), value.to_owned())) }
 }

@@ -3,6 +3,7 @@
 mod args;
 mod cluster;
 mod html;
+mod life;
 mod look;
 mod report;
 mod size;
@@ -50,6 +51,11 @@ pub fn main() -> ExitCode {
         Command::Diff(args) => look::diff(args),
         Command::Find(args) => look::find(args),
         Command::CopyBackup(args) => look::copy(args),
+        Command::Forget(args) => life::forget(args),
+        Command::Prune(args) => life::prune(args),
+        Command::Tag(args) => life::tag_backup(args),
+        Command::Pin(args) => life::pin(args, true),
+        Command::Unpin(args) => life::pin(args, false),
         Command::Bench(args) => bench(args),
         Command::Completions { shell } => completions(shell),
         Command::Man { to } => man(to.as_deref()),

@@ -5,7 +5,6 @@ use crate::{
     error::{Error, Kind, Result},
     format::{
         digest::Algorithm,
-        layout::backup_id,
         page::{Record, SegmentId},
         root::{
             FORMAT, FORMAT_ALONE, Live, MAX_NOT_CAPTURED, Name, Options, Root, Run, Source as Origin, Totals, seal,
@@ -27,7 +26,10 @@ use crate::{
         request::{Reading, Request},
         summary::Changes,
     },
-    repo::base::{Base, Like, Wanted},
+    repo::{
+        base::{Base, Like, Wanted},
+        ids,
+    },
     sink::{Destination, Partial, Sink, file::is_half_named},
     source::{self, Source, archive::Archive, stdin::Stdin, stored::Stored},
     stage::{Stage, codec::Codec},
@@ -159,9 +161,7 @@ impl Backup {
     /// Whatever makes the backup impossible; nothing is committed then. What could not be read is in the outcome.
     pub fn run(&self, meter: &Arc<Meter>, watch: Watch<'_>) -> Result<Outcome> {
         let begun = jiff::Timestamp::now();
-        let stamp = begun.strftime("%Y%m%dT%H%M%SZ").to_string();
-        let millis = begun.subsec_nanosecond().unsigned_abs() / 1_000_000;
-        let id = backup_id(&stamp, millis, RandomState::new().build_hasher().finish());
+        let id = self.id(begun)?;
         let time = begun.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         let (id, time) = match &self.subject {
             Subject::Stored(stored) => exported(&stored.archive().root, &id),
@@ -268,6 +268,15 @@ impl Backup {
             }
         }
         Ok((files, entries, bytes))
+    }
+
+    /// In a repository it sorts behind all others, whatever the clock says.
+    fn id(&self, begun: jiff::Timestamp) -> Result<String> {
+        let seed = RandomState::new().build_hasher().finish();
+        match &self.to {
+            SinkSpec::Repository(path) => ids::next(path, begun, seed),
+            _ => Ok(ids::after(None, begun, seed)),
+        }
     }
 
     /// An archive is replaced only by another: what else has that name is not ours to remove.

@@ -8,7 +8,10 @@ use crate::{
         page::{Record, State},
         root::{Name, Root, Source},
     },
-    repo::open::{is_repository, list_backups, open},
+    repo::{
+        notes::Notes,
+        open::{is_repository, list_backups, open},
+    },
     source::archive::{Archive, Selection},
 };
 use serde::Serialize;
@@ -41,13 +44,19 @@ impl List {
 
     fn backups(&self, out: &mut dyn Write) -> Result<u8> {
         let mut code = 0;
-        for (id, root) in list_backups(Path::new(&self.from))? {
-            if root.is_err() {
+        let repository = Path::new(&self.from);
+        for (id, root) in list_backups(repository)? {
+            let noted = root.and_then(|mut root| {
+                let notes = Notes::read(repository, &id)?;
+                notes.apply(&mut root);
+                Ok((root, notes.pinned))
+            });
+            if noted.is_err() {
                 code = 4;
             }
-            match (self.json, root) {
-                (true, root) => text::json(out, &BackupLine::new(&id, &root))?,
-                (false, Ok(root)) => text::line(out, &backup_line(&root))?,
+            match (self.json, noted) {
+                (true, noted) => text::json(out, &BackupLine::new(&id, &noted))?,
+                (false, Ok((root, pinned))) => text::line(out, &backup_line(&root, pinned))?,
                 (false, Err(error)) => text::line(out, &format!("{id}  {}", error.line()))?,
             }
         }
@@ -83,7 +92,7 @@ pub(super) fn source_text(source: &Source) -> String {
     format!("{}:{}", source.host, paths.join(" "))
 }
 
-fn backup_line(root: &Root) -> String {
+fn backup_line(root: &Root, pinned: bool) -> String {
     let totals = &root.totals;
     let (entries, bytes) = (text::count(totals.entries), text::bytes(totals.bytes));
     let stored = text::bytes(totals.stored_bytes);
@@ -93,8 +102,9 @@ fn backup_line(root: &Root) -> String {
         0 => String::new(),
         n => format!("  ({} not captured)", text::count(n)),
     };
-    let source = source_text(&root.source);
-    format!("{}  {}  {entries:>11} entries  {bytes:>10}  {verb:>6} {stored:>10}  {source}{missing}", root.id, root.time)
+    let (source, pinned) = (source_text(&root.source), if pinned { "  (pinned)" } else { "" });
+    let sizes = format!("{entries:>11} entries  {bytes:>10}  {verb:>6} {stored:>10}");
+    format!("{}  {}  {sizes}  {source}{missing}{pinned}", root.id, root.time)
 }
 
 /// A backup as JSON; of a damaged one only the id and the reason are known.
@@ -111,6 +121,7 @@ struct BackupLine<'a> {
     /// Backups it was compared with; if there are some, `stored_bytes` is what it added to them.
     bases: Option<&'a [String]>,
     tags: Option<&'a std::collections::BTreeMap<String, String>>,
+    pinned: Option<bool>,
     /// Could everything be read when it was made?
     complete: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -118,8 +129,9 @@ struct BackupLine<'a> {
 }
 
 impl<'a> BackupLine<'a> {
-    fn new(id: &'a str, root: &'a Result<Root>) -> Self {
-        let (root, error) = (root.as_ref().ok(), root.as_ref().err().map(Error::line));
+    fn new(id: &'a str, noted: &'a Result<(Root, bool)>) -> Self {
+        let (noted, error) = (noted.as_ref().ok(), noted.as_ref().err().map(Error::line));
+        let root = noted.map(|(root, _)| root);
         let totals = root.map(|root| &root.totals);
         Self {
             id,
@@ -132,6 +144,7 @@ impl<'a> BackupLine<'a> {
             stored_bytes: totals.map(|totals| totals.stored_bytes),
             bases: root.map(|root| &root.bases[..]),
             tags: root.map(|root| &root.tags),
+            pinned: noted.map(|(_, pinned)| *pinned),
             complete: totals.is_some_and(|totals| totals.unreadable == 0),
             error,
         }

@@ -4,8 +4,12 @@ use super::{list::source_text, text};
 use crate::{
     error::Result,
     format::root::{Cluster, MAX_NOT_CAPTURED, Root, Tablespace},
-    repo::open::open,
+    repo::{
+        notes::Notes,
+        open::{locate, open},
+    },
 };
+use serde::Serialize;
 use std::io::Write;
 
 /// What to show.
@@ -23,16 +27,30 @@ impl Show {
     /// # Errors
     /// Those of opening FROM, and of `out`.
     pub fn run(&self, out: &mut dyn Write) -> Result<()> {
-        let root = open(&self.from)?.root;
+        let archive = open(&self.from)?;
+        let pinned = match archive.is_one_file() {
+            true => false,
+            false => locate(&self.from).and_then(|(path, id)| Notes::read(&path, &id)).is_ok_and(|notes| notes.pinned),
+        };
+        let root = archive.root;
         if self.json {
-            return text::json(out, &root);
+            return text::json(out, &Shown { root: &root, pinned });
         }
-        for (name, value) in facts(&root) {
+        let pin = pinned.then(|| ("pinned", "yes, it is never forgotten".to_owned()));
+        for (name, value) in facts(&root).into_iter().chain(pin) {
             text::line(out, &format!("{name:<13} {value}"))?;
         }
         segments(&root, out)?;
         not_captured(&root, out)
     }
+}
+
+/// A root, and what is noted beside it.
+#[derive(Serialize)]
+struct Shown<'a> {
+    #[serde(flatten)]
+    root: &'a Root,
+    pinned: bool,
 }
 
 fn facts(root: &Root) -> Vec<(&'static str, String)> {

@@ -6,6 +6,7 @@
 //! backups/<id>/manifest              pages
 //! backups/<id>/root.json             the commit
 //! backups/<id>/forgotten.json        the root of a backup that was forgotten, until it is pruned
+//! backups/<id>/notes.json            what was noted of a backup after it was made: tags, whether it is pinned
 //! backups/<id>/partial.json          a root of what is durable of a backup under way, for the one that goes on after it
 //! intents/<id>.json                  a backup under way
 //! tombstones/<id>/<name>             an object of a backup that prune wants to delete
@@ -29,6 +30,8 @@ pub const ROOT: &str = "root.json";
 pub const FORGOTTEN: &str = "forgotten.json";
 /// The root of what is durable of a backup that has not ended.
 pub const PARTIAL: &str = "partial.json";
+/// What was noted of a backup after it was made.
+pub const NOTES: &str = "notes.json";
 /// What the service frames of a gzip or plain tar segment or archive are called: its name and this.
 pub const SIDE_SUFFIX: &str = ".manifest";
 
@@ -46,6 +49,12 @@ pub struct Repository {
 /// Name of a segment: `s01-000001.tar.zst`.
 pub fn segment(stream: u32, number: u32, suffix: &str) -> String {
     format!("s{stream:02}-{number:06}.{suffix}")
+}
+
+/// Stream and number of the segment of this name.
+pub fn segment_numbers(name: &str) -> Option<(u32, u32)> {
+    let (stream, number) = name.split_once('.')?.0.strip_prefix('s')?.split_once('-')?;
+    Some((stream.parse().ok()?, number.parse().ok()?))
 }
 
 /// Is this the name of a backup? `20261121T054501Z-k3f9qz`: a time in UTC and six random letters or digits.
@@ -87,6 +96,16 @@ mod tests {
         let ids: Vec<_> =
             (0..1000).map(|millis| backup_id("20261121T054501Z", millis, u64::from(1000 - millis))).collect();
         assert!(ids.is_sorted());
+    }
+
+    #[test]
+    fn names_of_segments_say_their_numbers() {
+        for (stream, number) in [(1, 1), (12, 345_678), (123, 12_345_678)] {
+            assert_eq!(segment_numbers(&segment(stream, number, "tar.zst")), Some((stream, number)));
+        }
+        for bad in ["manifest", "s01", "s01.tar", "root.json", "s-1.tar", "sx-y.tar", ""] {
+            assert_eq!(segment_numbers(bad), None, "{bad}");
+        }
     }
 
     #[test]

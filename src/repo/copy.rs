@@ -6,7 +6,11 @@
 //! to. What a prune that began before was about to delete is not relied on. A copy that was killed leaves nothing that
 //! is listed; another one goes on where it was.
 
-use super::store::{announce, open_or_make, remove_backup, withdraw, write_new};
+use super::{
+    objects::write_new,
+    protocol::Intent,
+    store::{announce, open_or_make, rely_on, remove_backup, withdraw},
+};
 use crate::{
     error::{Error, Kind, Result},
     format::{
@@ -30,9 +34,9 @@ pub struct Incoming {
     sealed: Vec<u8>,
     /// Directories that objects go to.
     dirs: Vec<PathBuf>,
-    /// Those of them that this copy made.
-    made: Vec<PathBuf>,
-    intents: Vec<(String, File)>,
+    /// Backups whose directories this copy made.
+    made: Vec<String>,
+    intents: Vec<(File, Intent)>,
     tricks: Tricks,
 }
 
@@ -59,7 +63,7 @@ impl Incoming {
         // Always in the same order: two copies never wait for each other.
         ids.sort_unstable();
         let announced = ids.iter().try_for_each(|id| incoming.announce(id, &facts.time));
-        let announced = announced.and_then(|()| incoming.write_partial());
+        let announced = announced.and_then(|()| incoming.rely_on(&ids)).and_then(|()| incoming.write_partial());
         match announced.and_then(|()| ids.iter().try_for_each(|id| incoming.is_not_pruned(id))) {
             Ok(()) => Ok(incoming),
             Err(error) => {
@@ -72,15 +76,21 @@ impl Incoming {
     fn announce(&mut self, id: &str, time: &str) -> Result<()> {
         let dir = self.dir(id);
         if !dir.join(ROOT).exists() {
-            self.intents.push((id.to_owned(), announce(&self.root, id, time)?));
+            self.intents.push(announce(&self.root, id, time)?);
         }
         match fs::create_dir(&dir) {
-            Ok(()) => self.made.push(dir.clone()),
+            Ok(()) => self.made.push(id.to_owned()),
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
             Err(e) => return Err(Error::io(format!("could not create {}", name(&dir)), e)),
         }
         self.dirs.push(dir);
         Ok(())
+    }
+
+    /// A prune keeps what the backups hold that a live intent names, forgotten ones too.
+    fn rely_on(&mut self, ids: &[&str]) -> Result<()> {
+        let bases: Vec<String> = ids.iter().map(|id| (*id).to_owned()).collect();
+        self.intents.iter_mut().try_for_each(|intent| rely_on(&self.root, intent, &bases))
     }
 
     /// What a root mentions that is seen from here on, no prune deletes that has not marked it before.
@@ -173,15 +183,15 @@ impl Incoming {
 
     /// Remove what this copy made. What was there before stays.
     pub fn abort(self) {
-        for dir in self.made.iter().filter(|dir| !dir.join(ROOT).exists()) {
-            remove_backup(dir);
+        for id in self.made.iter().filter(|id| !self.dir(id).join(ROOT).exists()) {
+            remove_backup(&self.root, id);
         }
         self.withdraw();
     }
 
     fn withdraw(self) {
-        for (id, lock) in self.intents {
-            withdraw(&self.root, &id);
+        for (lock, intent) in self.intents {
+            withdraw(&self.root, &intent.id);
             drop(lock);
         }
     }

@@ -6,6 +6,13 @@
 pub mod base;
 pub mod compare;
 pub mod copy;
+pub mod documents;
+pub mod ids;
 mod moved;
+pub mod notes;
+pub mod objects;
 pub mod open;
+pub mod protocol;
+pub mod prune;
+pub mod retention;
 pub mod store;

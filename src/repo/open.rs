@@ -1,5 +1,6 @@
 //! Find the backup that a person means, and the backups there are.
 
+use super::notes::Notes;
 use crate::{
     error::{Error, Kind, Result},
     format::{
@@ -54,6 +55,10 @@ pub fn open_any(from: &str) -> Result<Opened> {
         let repository = read_repository(&path)?;
         let mut archive = Archive::open_backup(&path, &pick(&path, backup)?)?;
         archive.repository = repository.id;
+        // Damage to notes must not keep anybody from a restore.
+        if let Ok(notes) = Notes::read(&path, &archive.root.id) {
+            notes.apply(&mut archive.root);
+        }
         return Ok(Opened::Backup(Box::new(archive)));
     }
     let archive = Archive::open_file(&path)?;
@@ -65,6 +70,28 @@ pub fn open_any(from: &str) -> Result<Opened> {
         (Some(archive), _) => Ok(Opened::Backup(Box::new(archive))),
         (None, _) => Ok(Opened::Foreign(path)),
     }
+}
+
+/// The repository and the id that `FROM[@BACKUP]` means; nothing of the backup is read.
+///
+/// # Errors
+/// As [`open`]; [`Kind::Usage`] if FROM is a file.
+pub fn locate(from: &str) -> Result<(PathBuf, String)> {
+    let (path, backup) = place(from)?;
+    if !path.is_dir() {
+        return Err(Error::new(Kind::Usage, format!("cannot do this to {path:?}: it is no repository")));
+    }
+    read_repository(&path)?;
+    let id = pick(&path, backup)?;
+    Ok((path, id))
+}
+
+/// The backup of a repository whose id is, or begins with, `id`.
+///
+/// # Errors
+/// [`Kind::NotFound`], or [`Kind::Usage`] if several are meant.
+pub fn named(repository: &Path, id: &str) -> Result<String> {
+    pick(repository, Some(id))
 }
 
 /// Is FROM a repository, with no backup of it named?
@@ -173,5 +200,7 @@ pub fn list_backups(repository: &Path) -> Result<Vec<(String, Result<Root>)>> {
         let root = bytes.and_then(|bytes| Root::open(&bytes, &format!("{path:?}")));
         (id, root)
     };
-    Ok(backup_ids(repository)?.into_iter().map(read).collect())
+    let is_there = |(_, root): &(String, Result<Root>)| !matches!(root, Err(error) if error.kind == Kind::NotFound);
+    // What was forgotten since it was listed is not there.
+    Ok(backup_ids(repository)?.into_iter().map(read).filter(is_there).collect())
 }

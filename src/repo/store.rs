@@ -2,13 +2,16 @@
 //!
 //! The order is the transaction: intent, segments, manifest, root, each durable before the next; then the intent goes.
 //! A backup without a root does not exist. The next backup removes what a dead one left, and the proof of death is that
-//! nobody holds the lock on its intent.
+//! nobody holds the lock on its intent. What it must do beside prunes is in [`protocol`].
 
-use super::open::list_backups;
+use super::{
+    objects::{Directory, Objects, random_letters, write_new},
+    protocol::{self, Intent, intent_key},
+};
 use crate::{
     error::{Error, Kind, Result},
     format::{
-        layout::{BACKUPS, INTENTS, MANIFEST, PARTIAL, REPOSITORY, ROOT, Repository, is_backup_id, letters, segment},
+        layout::{BACKUPS, INTENTS, MANIFEST, PARTIAL, REPOSITORY, ROOT, Repository, TOMBSTONES, segment},
         root::{FORMAT, FORMAT_ALONE, Root, open_sealed, seal},
     },
     platform::{self, Tricks, write},
@@ -17,27 +20,15 @@ use crate::{
         file::{Output, name, side_of, sync_dir},
     },
 };
-use serde::{Deserialize, Serialize};
 use std::{
     ffi::OsStr,
     fs::{self, File},
-    hash::{BuildHasher, Hasher, RandomState},
-    io::{self, Write},
+    io,
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
     sync::{Arc, Mutex},
     thread::JoinHandle,
 };
-
-/// A backup under way: who makes it.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-struct Intent {
-    id: String,
-    host: String,
-    boot: String,
-    pid: u32,
-    time: String,
-}
 
 /// The destination of one backup in a repository.
 pub struct Store {
@@ -45,7 +36,7 @@ pub struct Store {
     id: String,
     suffix: &'static str,
     repository: Repository,
-    intent: File,
+    intent: (File, Intent),
     manifest: Arc<Mutex<Output>>,
     tricks: Tricks,
 }
@@ -57,14 +48,13 @@ impl Store {
     /// [`Kind::Usage`] if the directory holds something else; else the system's.
     pub fn begin(root: &Path, id: &str, time: &str, suffix: &'static str, tricks: Tricks) -> Result<Self> {
         let repository = open_or_make(root, time)?;
-        remove_abandoned(root);
+        clear(root);
         let dir = root.join(BACKUPS).join(id);
-        let begun = announce(root, id, time).and_then(|intent| {
-            fs::create_dir(&dir).map_err(|e| Error::io(format!("could not create {}", name(&dir)), e))?;
-            Ok((intent, Output::create(&dir.join(MANIFEST), tricks)?))
-        });
-        let (intent, manifest) = begun.inspect_err(|_| {
-            remove_backup(&dir);
+        let intent = announce(root, id, time).inspect_err(|_| withdraw(root, id))?;
+        let made = fs::create_dir(&dir).map_err(|e| Error::io(format!("could not create {}", name(&dir)), e));
+        made.inspect_err(|_| withdraw(root, id))?;
+        let manifest = Output::create(&dir.join(MANIFEST), tricks).inspect_err(|_| {
+            remove_backup(root, id);
             withdraw(root, id);
         })?;
         let (root, id, manifest) = (root.to_owned(), id.to_owned(), Arc::new(Mutex::new(manifest)));
@@ -82,6 +72,7 @@ impl Store {
         let dir = self.dir();
         sync_dir(&dir)?;
         sync_dir(&self.root.join(BACKUPS))?;
+        protocol::check(&Directory::new(&self.root), &Root::open(root, &name(&dir.join(ROOT)))?)?;
         write_new(&dir.join(ROOT), root, |from, to| fs::rename(from, to))
     }
 
@@ -96,8 +87,10 @@ impl Destination for Store {
         Abilities { objects: true, amends: true, repository: self.repository.id.clone() }
     }
 
-    fn refer(&mut self, _bases: &[String]) -> Result<Referred> {
-        Ok(Referred::default())
+    /// In the intent, a second call adds to the first.
+    fn refer(&mut self, bases: &[String]) -> Result<Referred> {
+        rely_on(&self.root, &mut self.intent, bases)?;
+        protocol::refer(&Directory::new(&self.root), bases)
     }
 
     fn stream(&mut self, number: u32) -> Result<Box<dyn Sink>> {
@@ -133,29 +126,10 @@ impl Destination for Store {
 
     fn abort(self: Box<Self>, keep: bool) {
         if !keep || !self.dir().join(PARTIAL).exists() {
-            remove_backup(&self.dir());
+            remove_backup(&self.root, &self.id);
         }
         self.withdraw();
     }
-}
-
-/// Write a file, durable, all or nothing; `place` gives it its final name.
-pub(super) fn write_new(path: &Path, bytes: &[u8], place: impl FnOnce(&Path, &Path) -> io::Result<()>) -> Result<()> {
-    let partial = path.with_extension(format!("json.{}.partial", random_letters(6)));
-    let failed = |e| Error::io(format!("could not write {}", name(path)), e);
-    let written = File::create(&partial).and_then(|mut file| {
-        file.write_all(bytes)?;
-        write::fsync(&file)
-    });
-    let placed = written.and_then(|()| place(&partial, path));
-    // A link leaves the other name; and an error must leave nothing.
-    if let Err(error) = fs::remove_file(&partial)
-        && error.kind() != io::ErrorKind::NotFound
-    {
-        platform::debug(|| format!("could not remove {}: {error}", name(&partial)));
-    }
-    placed.map_err(failed)?;
-    path.parent().map_or(Ok(()), sync_dir)
 }
 
 /// Give a file its final name, unless another has it. Where there are no hard links, the last one wins.
@@ -166,10 +140,6 @@ fn if_absent(partial: &Path, path: &Path) -> io::Result<()> {
         Err(_) => fs::rename(partial, path),
         Ok(()) => Ok(()),
     }
-}
-
-fn random_letters(count: usize) -> String {
-    letters(RandomState::new().build_hasher().finish(), count)
 }
 
 pub(super) fn open_or_make(root: &Path, time: &str) -> Result<Repository> {
@@ -207,7 +177,7 @@ fn open(bytes: &[u8], path: &Path) -> Result<Repository> {
 /// A repository is made in an empty place, or where an attempt to make one was cut off, or where one appears meanwhile.
 fn refuse_other_contents(root: &Path) -> Result<()> {
     let known = |name: &OsStr| {
-        [REPOSITORY, BACKUPS, INTENTS, "lost+found"].iter().any(|known| name == *known) || is_partial(name)
+        [REPOSITORY, BACKUPS, INTENTS, TOMBSTONES, "lost+found"].iter().any(|known| name == *known) || is_partial(name)
     };
     let other = fs::read_dir(root).into_iter().flatten().flatten().find(|entry| !known(&entry.file_name()));
     match other {
@@ -223,17 +193,17 @@ fn is_partial(name: &OsStr) -> bool {
 }
 
 fn intent_path(root: &Path, id: &str) -> PathBuf {
-    root.join(INTENTS).join(format!("{id}.json"))
+    root.join(intent_key(id))
 }
 
 /// Write the intent and take its lock. Whoever finds it unlocked may remove it, so it is looked at again once locked.
-pub(super) fn announce(root: &Path, id: &str, time: &str) -> Result<File> {
+pub(super) fn announce(root: &Path, id: &str, time: &str) -> Result<(File, Intent)> {
     let path = intent_path(root, id);
     let failed = |e| Error::io(format!("could not write {}", name(&path)), e);
     // A copy of a repository may have lost what was empty.
     [BACKUPS, INTENTS].iter().try_for_each(|dir| fs::create_dir_all(root.join(dir))).map_err(failed)?;
     loop {
-        let mut file = File::create(&path).map_err(failed)?;
+        let file = File::create(&path).map_err(failed)?;
         match write::lock_exclusive(&file) {
             Ok(true) => {}
             // Another backup looks whether we are dead; it lets go at once.
@@ -244,21 +214,35 @@ pub(super) fn announce(root: &Path, id: &str, time: &str) -> Result<File> {
             Err(error) => platform::debug(|| format!("no lock on {}: {error}", name(&path))),
         }
         let (host, boot) = (platform::host_name(), platform::boot_id());
-        let intent = Intent { id: id.to_owned(), host, boot, pid: std::process::id(), time: time.to_owned() };
-        file.write_all(&seal(&intent)?).and_then(|()| write::fsync(&file)).map_err(failed)?;
+        let (id, time, pid) = (id.to_owned(), time.to_owned(), std::process::id());
+        let intent = Intent { id, host, boot, pid, time, bases: Vec::new() };
+        write_intent(&file, &seal(&intent)?).map_err(failed)?;
         if path.exists() {
             sync_dir(&root.join(INTENTS))?;
-            return Ok(file);
+            return Ok((file, intent));
         }
     }
 }
 
+/// Add to the backups that an intent names.
+pub(super) fn rely_on(root: &Path, (file, intent): &mut (File, Intent), bases: &[String]) -> Result<()> {
+    intent.bases.extend_from_slice(bases);
+    intent.bases.sort_unstable();
+    intent.bases.dedup();
+    let failed = |e| Error::io(format!("could not write {}", name(&intent_path(root, &intent.id))), e);
+    write_intent(file, &seal(intent)?).map_err(failed)
+}
+
+/// In place, as the lock is on this file. Who reads it meanwhile takes it for one without bases.
+fn write_intent(file: &File, bytes: &[u8]) -> io::Result<()> {
+    write::pwrite_all(file, bytes, 0)?;
+    file.set_len(bytes.len() as u64)?;
+    write::fsync(file)
+}
+
 /// Is nobody making the backup `id` any more?
 pub(super) fn is_dead(root: &Path, id: &str) -> bool {
-    match File::open(intent_path(root, id)) {
-        Ok(intent) => write::lock_exclusive(&intent).is_ok_and(|locked| locked),
-        Err(error) => error.kind() == io::ErrorKind::NotFound,
-    }
+    Directory::new(root).seize(&intent_key(id)).is_ok_and(|lock| lock.is_some())
 }
 
 pub(super) fn withdraw(root: &Path, id: &str) {
@@ -268,41 +252,24 @@ pub(super) fn withdraw(root: &Path, id: &str) {
     }
 }
 
-/// Remove the backups whose intent nobody holds: they are dead. One that has a root was committed, and stays.
+/// Clear away what runs that ended left. No failure of this is one of the backup that begins.
 ///
 /// Now that there is a repository, half of one is of no use even to its writer.
-fn remove_abandoned(root: &Path) {
+fn clear(root: &Path) {
     for entry in fs::read_dir(root).into_iter().flatten().flatten().filter(|entry| is_partial(&entry.file_name())) {
         if let Err(error) = fs::remove_file(entry.path()) {
             platform::debug(|| format!("could not remove {}: {error}", name(&entry.path())));
         }
     }
-    for entry in fs::read_dir(root.join(INTENTS)).into_iter().flatten().flatten() {
-        let file_name = entry.file_name();
-        let id = file_name.to_str().and_then(|name| name.strip_suffix(".json")).filter(|id| is_backup_id(id));
-        let lock = File::open(entry.path()).and_then(|file| Ok((write::lock_exclusive(&file)?, file)));
-        if let (Some(id), Ok((true, _held))) = (id, lock) {
-            let dir = root.join(BACKUPS).join(id);
-            if !dir.join(ROOT).exists() && !dir.join(PARTIAL).exists() && !is_referred_to(root, id) {
-                platform::debug(|| format!("removing {}, which a run that ended left behind", name(&dir)));
-                remove_backup(&dir);
-            }
-            if let Err(error) = fs::remove_file(entry.path()) {
-                platform::debug(|| format!("could not remove {}: {error}", name(&entry.path())));
-            }
-        }
+    if let Err(error) = protocol::remove_abandoned(&Directory::new(root)) {
+        platform::debug(|| error.line());
     }
 }
 
-/// Does a backup refer to what is in the directory of `id`, as one that was copied does? One with a damaged root may.
-fn is_referred_to(root: &Path, id: &str) -> bool {
-    let refers = |root: &Result<Root>| root.as_ref().map_or(true, |root| root.others().contains(&id));
-    list_backups(root).map_or(true, |backups| backups.iter().any(|(_, root)| refers(root)))
-}
-
-pub(super) fn remove_backup(dir: &Path) {
-    if let Err(error) = fs::remove_dir_all(dir) {
-        platform::debug(|| format!("could not remove {}: {error}", name(dir)));
+/// Remove what this run has stored.
+pub(super) fn remove_backup(root: &Path, id: &str) {
+    if let Err(error) = protocol::give_up(&Directory::new(root), id) {
+        platform::debug(|| error.line());
     }
 }
 

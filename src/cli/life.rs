@@ -1,0 +1,169 @@
+//! Arguments of what is done to backups after they were made: forget, prune, tag, pin.
+
+use super::{args::tag, printed};
+use crate::{
+    command::{
+        forget::Forget,
+        prune::Prune,
+        tag::{Pin, Tag},
+    },
+    error::Result,
+    repo::retention::{self, Rules},
+};
+use clap::{Args, ValueEnum, ValueHint};
+use jiff::Span;
+use std::path::PathBuf;
+
+/// `fullbore forget`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "A backup stays if any rule keeps it, or if it is pinned. What is forgotten is freed by `fullbore prune`.\n\
+                  EXIT CODES: 0 done, 1 failed, 2 wrong arguments, 4 done but damaged backups were left alone"
+)]
+pub(super) struct ForgetArgs {
+    /// The repository
+    #[arg(value_name = "REPO", value_hint = ValueHint::DirPath)]
+    repository: PathBuf,
+    /// Forget these, whatever the rules say; the beginning of an id will do
+    #[arg(value_name = "ID", conflicts_with = "Keep")]
+    ids: Vec<String>,
+    #[command(flatten)]
+    keep: Keep,
+    /// The rules hold for each source by itself, or for all backups together
+    #[arg(long, value_enum, default_value_t = Group::Source)]
+    group_by: Group,
+    /// Only say what would be forgotten
+    #[arg(long)]
+    dry_run: bool,
+    /// One JSON object a line
+    #[arg(long)]
+    json: bool,
+}
+
+/// What to keep.
+#[derive(Debug, Args)]
+#[group(multiple = true)]
+struct Keep {
+    /// Keep the last N backups
+    #[arg(long, value_name = "N")]
+    keep_last: Option<u32>,
+    /// Keep the newest of each of the last N hours that have a backup
+    #[arg(long, value_name = "N")]
+    keep_hourly: Option<u32>,
+    /// … of the last N days
+    #[arg(long, value_name = "N")]
+    keep_daily: Option<u32>,
+    /// … of the last N weeks
+    #[arg(long, value_name = "N")]
+    keep_weekly: Option<u32>,
+    /// … of the last N months
+    #[arg(long, value_name = "N")]
+    keep_monthly: Option<u32>,
+    /// … of the last N years
+    #[arg(long, value_name = "N")]
+    keep_yearly: Option<u32>,
+    /// Keep what is no older than this before the newest: 30d, 2y5m7d3h (years, months, days, hours)
+    #[arg(long, value_name = "DURATION", value_parser = span)]
+    keep_within: Option<Span>,
+    /// Keep what has this tag; can be repeated
+    #[arg(long, value_name = "KEY[=VALUE]", value_parser = wanted)]
+    keep_tag: Vec<retention::Tag>,
+}
+
+/// What rules hold for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Group {
+    /// The backups of each host and paths by themselves
+    Source,
+    /// All of them together
+    None,
+}
+
+/// `fullbore prune`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Backups may run meanwhile, and other prunes. One that is interrupted is gone on with by the next."
+)]
+pub(super) struct PruneArgs {
+    /// The repository
+    #[arg(value_name = "REPO", value_hint = ValueHint::DirPath)]
+    repository: PathBuf,
+    /// Only say what would be freed
+    #[arg(long)]
+    dry_run: bool,
+    /// One JSON object a line
+    #[arg(long)]
+    json: bool,
+}
+
+/// `fullbore tag`.
+#[derive(Debug, Args)]
+pub(super) struct TagArgs {
+    /// A repository; @ID, @PREFIX or @latest chooses the backup
+    #[arg(value_name = "REPO[@BACKUP]")]
+    from: String,
+    /// Set these; without any, those there are are printed
+    #[arg(value_name = "KEY=VALUE", value_parser = tag)]
+    tags: Vec<(String, String)>,
+    /// Take this tag away; can be repeated
+    #[arg(long, value_name = "KEY")]
+    remove: Vec<String>,
+}
+
+/// `fullbore pin` and `fullbore unpin`.
+#[derive(Debug, Args)]
+pub(super) struct PinArgs {
+    /// A repository; @ID, @PREFIX or @latest chooses the backup
+    #[arg(value_name = "REPO[@BACKUP]")]
+    from: String,
+}
+
+fn span(text: &str) -> Result<Span, String> {
+    retention::span(text).ok_or_else(|| "use years, months, days and hours, such as 30d or 2y5m7d3h".to_owned())
+}
+
+fn wanted(text: &str) -> Result<retention::Tag, String> {
+    retention::Tag::parse(text).ok_or_else(|| "use KEY or KEY=VALUE".to_owned())
+}
+
+impl From<Keep> for Rules {
+    fn from(keep: Keep) -> Self {
+        Self {
+            last: keep.keep_last.unwrap_or(0),
+            hourly: keep.keep_hourly.unwrap_or(0),
+            daily: keep.keep_daily.unwrap_or(0),
+            weekly: keep.keep_weekly.unwrap_or(0),
+            monthly: keep.keep_monthly.unwrap_or(0),
+            yearly: keep.keep_yearly.unwrap_or(0),
+            within: keep.keep_within,
+            tags: keep.keep_tag,
+        }
+    }
+}
+
+pub(super) fn forget(args: ForgetArgs) -> Result<u8> {
+    let forget = Forget {
+        repository: args.repository,
+        ids: args.ids,
+        rules: args.keep.into(),
+        by_source: args.group_by == Group::Source,
+        dry_run: args.dry_run,
+        json: args.json,
+    };
+    printed(|out| forget.run(out))
+}
+
+pub(super) fn prune(args: PruneArgs) -> Result<u8> {
+    let prune = Prune { repository: args.repository, dry_run: args.dry_run, json: args.json };
+    printed(|out| prune.run(out).map(|()| 0))
+}
+
+pub(super) fn tag_backup(args: TagArgs) -> Result<u8> {
+    let tag = Tag { from: args.from, set: args.tags, remove: args.remove };
+    printed(|out| tag.run(out).map(|()| 0))
+}
+
+pub(super) fn pin(args: PinArgs, pinned: bool) -> Result<u8> {
+    let pin = Pin { from: args.from, pinned };
+    printed(|out| pin.run(out).map(|()| 0))
+}

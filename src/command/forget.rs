@@ -1,0 +1,190 @@
+//! Forget backups: those that are named, or those that no rule keeps.
+//!
+//! What is forgotten is not listed any more; what only it needs is freed by the next prune, see [`super::prune`].
+
+use super::{list::source_text, text};
+use crate::{
+    error::{Error, Kind, Result},
+    format::{entry::Time, root::Root},
+    repo::{
+        notes::Notes,
+        objects::Directory,
+        open::{list_backups, named, read_repository},
+        protocol,
+        retention::{Candidate, Rules},
+    },
+};
+use jiff::{Timestamp, tz::TimeZone};
+use serde::Serialize;
+use std::{collections::BTreeMap, io::Write, path::PathBuf};
+
+/// What to forget.
+#[derive(Debug, Clone, Default)]
+pub struct Forget {
+    /// The repository.
+    pub repository: PathBuf,
+    /// Backups by id or the beginning of one; if none are named, the rules decide.
+    pub ids: Vec<String>,
+    /// What to keep.
+    pub rules: Rules,
+    /// Do the rules hold for each source by itself?
+    pub by_source: bool,
+    /// Only say what would be forgotten?
+    pub dry_run: bool,
+    /// One JSON object a line?
+    pub json: bool,
+}
+
+/// What becomes of a backup.
+#[derive(Debug, Serialize)]
+struct Decision {
+    id: String,
+    time: Option<String>,
+    source: Option<String>,
+    bytes: Option<u64>,
+    /// Why it stays.
+    reasons: Vec<String>,
+    forgotten: bool,
+}
+
+/// A backup and what is noted of it.
+struct Listed {
+    root: Root,
+    candidate: Candidate,
+}
+
+/// Backups that are decided on together.
+type Groups = BTreeMap<String, Vec<Decision>>;
+
+impl Forget {
+    /// Forget them and print a table of what stays and why; the result is the exit code: 4 if roots are damaged, and so
+    /// their backups were left alone.
+    ///
+    /// # Errors
+    /// [`Kind::Usage`] if a pinned backup is named, or if the rules would keep nothing of a group; nothing was forgotten
+    /// then. Or the system's.
+    pub fn run(&self, out: &mut dyn Write) -> Result<u8> {
+        read_repository(&self.repository)?;
+        let (groups, damaged) = match self.ids.is_empty() {
+            true => self.by_rules()?,
+            false => (self.by_name()?, Vec::new()),
+        };
+        let objects = Directory::new(&self.repository);
+        let decisions = || groups.values().flatten();
+        for decision in decisions().filter(|decision| decision.forgotten && !self.dry_run) {
+            protocol::forget(&objects, &decision.id)?;
+        }
+        match self.json {
+            true => decisions().try_for_each(|decision| text::json(out, decision))?,
+            false => self.print(&groups, out)?,
+        }
+        for (id, error) in &damaged {
+            text::line(out, &format!("{id}  stays: {}", error.line()))?;
+        }
+        Ok(if damaged.is_empty() { 0 } else { 4 })
+    }
+
+    fn by_name(&self) -> Result<Groups> {
+        let mut decisions = BTreeMap::new();
+        for name in &self.ids {
+            let id = named(&self.repository, name)?;
+            if Notes::read(&self.repository, &id)?.pinned {
+                let what = format!("cannot forget backup {id:?}: it is pinned");
+                return Err(Error::new(Kind::Usage, what).hint("`fullbore unpin` it first"));
+            }
+            let decision =
+                Decision { id: id.clone(), time: None, source: None, bytes: None, reasons: vec![], forgotten: true };
+            decisions.insert(id, decision);
+        }
+        Ok([(String::new(), decisions.into_values().collect())].into())
+    }
+
+    /// What the rules say, and the backups that cannot be judged.
+    fn by_rules(&self) -> Result<(Groups, Vec<(String, Error)>)> {
+        if self.rules.is_empty() {
+            let what = "cannot forget without a rule that keeps something, or the id of a backup";
+            return Err(Error::new(Kind::Usage, what).hint("for example --keep-daily 7 --keep-weekly 4"));
+        }
+        let (mut groups, mut damaged): (BTreeMap<String, Vec<Listed>>, _) = (BTreeMap::new(), Vec::new());
+        for (id, root) in list_backups(&self.repository)? {
+            match root.and_then(|root| self.look(&id, root)) {
+                Ok(listed) => groups.entry(self.group(&listed.root)).or_default().push(listed),
+                Err(error) => damaged.push((id, error)),
+            }
+        }
+        let now = Timestamp::now();
+        let decide = |(group, listed): (String, Vec<Listed>)| {
+            let candidates: Vec<_> = listed.iter().map(|listed| listed.candidate.clone()).collect();
+            let reasons = self.rules.reasons(&candidates, now, &TimeZone::system());
+            if reasons.iter().all(Vec::is_empty) {
+                return Err(none_left(&group));
+            }
+            let decisions = listed.iter().zip(reasons).map(|(listed, reasons)| Decision::new(&listed.root, reasons));
+            Ok((group, decisions.collect()))
+        };
+        let groups = groups.into_iter().map(decide).collect::<Result<_>>()?;
+        Ok((groups, damaged))
+    }
+
+    fn look(&self, id: &str, mut root: Root) -> Result<Listed> {
+        let notes = Notes::read(&self.repository, id)?;
+        notes.apply(&mut root);
+        let bad = |e: jiff::Error| Error::corrupt(format!("the time of backup {id:?} is none")).because(e);
+        let time: Timestamp = root.time.parse().map_err(bad)?;
+        let candidate = Candidate { id: id.to_owned(), time, tags: root.tags.clone(), pinned: notes.pinned };
+        Ok(Listed { root, candidate })
+    }
+
+    fn group(&self, root: &Root) -> String {
+        if self.by_source { source_text(&root.source) } else { String::new() }
+    }
+
+    fn print(&self, groups: &Groups, out: &mut dyn Write) -> Result<()> {
+        for (group, decisions) in groups {
+            if !group.is_empty() {
+                text::line(out, group)?;
+            }
+            decisions.iter().try_for_each(|decision| text::line(out, &decision.line()))?;
+        }
+        let all = groups.values().flatten();
+        let (gone, stay): (Vec<_>, Vec<_>) = all.partition(|decision| decision.forgotten);
+        let gone = text::counted(gone.len() as u64, "backup");
+        let would = if self.dry_run { "would be forgotten" } else { "forgotten" };
+        let stay =
+            if self.ids.is_empty() { format!(", {} kept", text::count(stay.len() as u64)) } else { String::new() };
+        text::line(out, &format!("{gone} {would}{stay}"))?;
+        if self.dry_run {
+            return Ok(());
+        }
+        text::line(out, "`fullbore prune` frees what only forgotten backups need")
+    }
+}
+
+impl Decision {
+    fn new(root: &Root, reasons: Vec<String>) -> Self {
+        Self {
+            id: root.id.clone(),
+            time: Some(root.time.clone()),
+            source: Some(source_text(&root.source)),
+            bytes: Some(root.totals.bytes),
+            forgotten: reasons.is_empty(),
+            reasons,
+        }
+    }
+
+    fn line(&self) -> String {
+        let time = self.time.as_ref().and_then(|time| time.parse::<Timestamp>().ok());
+        let time = time.map(|time| text::local_minute(Time { seconds: time.as_second(), nanos: 0 }));
+        let bytes = self.bytes.map(text::bytes).unwrap_or_default();
+        let fate = if self.forgotten { "forget".to_owned() } else { format!("keep    {}", self.reasons.join(", ")) };
+        let parts =
+            [Some(self.id.clone()), time, Some(format!("{bytes:>10}")).filter(|_| self.bytes.is_some()), Some(fate)];
+        parts.into_iter().flatten().collect::<Vec<_>>().join("  ")
+    }
+}
+
+fn none_left(group: &str) -> Error {
+    let of = if group.is_empty() { String::new() } else { format!(" of {group}") };
+    Error::new(Kind::Usage, format!("cannot forget all backups{of}: the rules keep none of them"))
+        .hint("add a rule that keeps one, such as --keep-last 1, or name the backups to forget")
+}

@@ -1,0 +1,100 @@
+//! Free what no backup needs, see [`crate::repo::prune`].
+
+use super::text;
+use crate::{
+    error::Result,
+    repo::{
+        objects::Directory,
+        open::read_repository,
+        prune::{Amount, Pruned, Remains, prune},
+    },
+};
+use serde::Serialize;
+use std::{io::Write, path::PathBuf};
+
+/// What to prune.
+#[derive(Debug, Clone, Default)]
+pub struct Prune {
+    /// The repository.
+    pub repository: PathBuf,
+    /// Only say what would be freed?
+    pub dry_run: bool,
+    /// One JSON object a line?
+    pub json: bool,
+}
+
+/// A backup, or all of them, as JSON.
+#[derive(Serialize)]
+struct Line<'a> {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<&'a str>,
+    dry_run: bool,
+    freed_bytes: u64,
+    freed_segments: u64,
+    held_bytes: u64,
+    held_segments: u64,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    held_by: &'a [String],
+}
+
+impl Prune {
+    /// Do it, and print what was freed and what is held.
+    ///
+    /// # Errors
+    /// As [`prune`].
+    pub fn run(&self, out: &mut dyn Write) -> Result<()> {
+        read_repository(&self.repository)?;
+        let pruned = prune(&Directory::new(&self.repository), self.dry_run)?;
+        match self.json {
+            true => self.print_json(&pruned, out),
+            false => self.print(&pruned, out),
+        }
+    }
+
+    fn print(&self, pruned: &Pruned, out: &mut dyn Write) -> Result<()> {
+        let frees = if self.dry_run { "would free" } else { "freed" };
+        for (id, Remains { freed, held, by }) in &pruned.backups {
+            let freed = (*freed != Amount::default()).then(|| format!("{frees} {}", amount(freed)));
+            let held = (*held != Amount::default()).then(|| format!("{} held{}", amount(held), holders(by)));
+            let parts: Vec<_> = freed.into_iter().chain(held).collect();
+            text::line(out, &format!("{id}  {}", parts.join("; ")))?;
+        }
+        let (freed, held) = (pruned.freed(), pruned.held());
+        let still = match held.bytes {
+            0 => String::new(),
+            _ => format!("; {} of forgotten backups still held, as newer ones refer to it", amount(&held)),
+        };
+        text::line(out, &format!("{frees} {}{still}", amount(&freed)))
+    }
+
+    fn print_json(&self, pruned: &Pruned, out: &mut dyn Write) -> Result<()> {
+        let line = |kind, id, freed: Amount, held: Amount, held_by| Line {
+            kind,
+            id,
+            dry_run: self.dry_run,
+            freed_bytes: freed.bytes,
+            freed_segments: freed.segments,
+            held_bytes: held.bytes,
+            held_segments: held.segments,
+            held_by,
+        };
+        for (id, Remains { freed, held, by }) in &pruned.backups {
+            text::json(out, &line("backup", Some(&**id), *freed, *held, &**by))?;
+        }
+        text::json(out, &line("result", None, pruned.freed(), pruned.held(), &[]))
+    }
+}
+
+fn amount(amount: &Amount) -> String {
+    format!("{} in {}", text::bytes(amount.bytes), text::counted(amount.segments, "segment"))
+}
+
+fn holders(by: &[String]) -> String {
+    match by {
+        [] => String::new(),
+        [one] => format!(" by {one}"),
+        [first, rest @ ..] => format!(" by {first} and {} more", text::count(rest.len() as u64)),
+    }
+}

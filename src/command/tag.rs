@@ -1,0 +1,67 @@
+//! Note something of a backup: tags, and that it is never to be forgotten.
+
+use super::text;
+use crate::{
+    error::{Error, Kind, Result},
+    repo::{
+        notes::Notes,
+        open::{locate, open},
+    },
+};
+use std::io::Write;
+
+/// Which tags to change.
+#[derive(Debug, Clone, Default)]
+pub struct Tag {
+    /// `REPO[@BACKUP]`.
+    pub from: String,
+    /// Tags to set.
+    pub set: Vec<(String, String)>,
+    /// Keys of tags to take away.
+    pub remove: Vec<String>,
+}
+
+/// Whether a backup may be forgotten.
+#[derive(Debug, Clone, Default)]
+pub struct Pin {
+    /// `REPO[@BACKUP]`.
+    pub from: String,
+    /// Never, or as the rules say?
+    pub pinned: bool,
+}
+
+impl Tag {
+    /// Change them, and print those that there are now.
+    ///
+    /// # Errors
+    /// Those of opening the backup; [`Kind::NotFound`] if a tag to take away is not there; or the system's.
+    pub fn run(&self, out: &mut dyn Write) -> Result<()> {
+        let (repository, id) = locate(&self.from)?;
+        let notes = Notes::read(&repository, &id)?;
+        let mut tags = open(&self.from)?.root.tags;
+        for key in &self.remove {
+            if tags.remove(key).is_none() {
+                return Err(Error::new(Kind::NotFound, format!("could not find tag {key:?} of backup {id:?}")));
+            }
+        }
+        tags.extend(self.set.iter().cloned());
+        if !(self.set.is_empty() && self.remove.is_empty()) {
+            Notes { tags: Some(tags.clone()), ..notes }.write(&repository, &id)?;
+        }
+        tags.iter().try_for_each(|(key, value)| text::line(out, &format!("{id}  {key}={value}")))
+    }
+}
+
+impl Pin {
+    /// Note it.
+    ///
+    /// # Errors
+    /// Those of finding the backup, or the system's.
+    pub fn run(&self, out: &mut dyn Write) -> Result<()> {
+        let (repository, id) = locate(&self.from)?;
+        let notes = Notes::read(&repository, &id)?;
+        Notes { pinned: self.pinned, ..notes }.write(&repository, &id)?;
+        let fate = if self.pinned { "pinned: it is never forgotten" } else { "not pinned any more" };
+        text::line(out, &format!("{id}  {fate}"))
+    }
+}

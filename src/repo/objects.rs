@@ -1,0 +1,199 @@
+//! What the life of a repository is written over: objects with names, and locks on intents.
+//!
+//! Steps that must be safe beside each other, see [`super::protocol`] and [`super::prune`], do nothing to a repository
+//! but through this trait; so a test can run the very same steps in any order, and end them at any.
+
+use crate::{
+    error::{Error, Result},
+    format::layout::letters,
+    platform::{self, write},
+    sink::file::{name, sync_dir},
+};
+use std::{
+    fs::{self, File},
+    hash::{BuildHasher, Hasher, RandomState},
+    io::{self, ErrorKind, Write},
+    path::{Path, PathBuf},
+};
+
+/// The objects of one repository. A key is a path below it, such as `backups/20261121T054501Z-k3f9qz/root.json`.
+///
+/// Errors are the system's; what is not there is no error.
+pub trait Objects {
+    /// Holds the lock of an intent until it is dropped.
+    type Lock;
+
+    /// The names in a directory, in no order; none if it is not there.
+    fn list(&self, dir: &str) -> Result<Vec<String>>;
+
+    /// The bytes of an object.
+    fn read(&self, key: &str) -> Result<Option<Vec<u8>>>;
+
+    /// How many bytes an object has; `None` if it is not there.
+    fn size(&self, key: &str) -> Result<Option<u64>>;
+
+    /// Store an object, or replace it: all or nothing, and durable.
+    fn put(&self, key: &str, bytes: &[u8]) -> Result<()>;
+
+    /// Store an empty object; durable after [`Objects::sync`] of its directory.
+    fn mark(&self, key: &str) -> Result<()>;
+
+    /// Make durable which names are in a directory.
+    fn sync(&self, dir: &str) -> Result<()>;
+
+    /// Rename within a directory, at once and durable; false if `from` is not there.
+    fn rename(&self, from: &str, to: &str) -> Result<bool>;
+
+    /// Remove an object. After a crash of the system it may be there again.
+    fn remove(&self, key: &str) -> Result<()>;
+
+    /// Remove a directory, unless something is in it.
+    fn remove_dir(&self, dir: &str) -> Result<()>;
+
+    /// Take the lock of an intent that nobody holds, or that is not there; `None` if somebody holds it, or if there is no
+    /// telling.
+    fn seize(&self, key: &str) -> Result<Option<Self::Lock>>;
+}
+
+/// The objects of a repository in a directory.
+#[derive(Debug, Clone)]
+pub struct Directory(PathBuf);
+
+/// How often a directory is made again that others remove, as nothing is in it yet.
+const ATTEMPTS: u32 = 100;
+
+impl Directory {
+    /// Those of the repository at `root`.
+    pub fn new(root: &Path) -> Self {
+        Self(root.to_owned())
+    }
+
+    fn path(&self, key: &str) -> PathBuf {
+        self.0.join(key)
+    }
+
+    /// Do what needs the directory of `path`.
+    fn with_parent(path: &Path, work: impl Fn() -> io::Result<()>) -> Result<()> {
+        let mut done = work();
+        for _ in 0..ATTEMPTS {
+            match (&done, path.parent()) {
+                (Err(e), Some(parent)) if e.kind() == ErrorKind::NotFound => {
+                    done = fs::create_dir_all(parent).and_then(|()| work());
+                }
+                _ => break,
+            }
+        }
+        done.map_err(|e| Error::io(format!("could not write {}", name(path)), e))
+    }
+}
+
+/// The result of a call, or nothing if what it speaks of is not there.
+fn if_there<T>(result: io::Result<T>, verb: &str, path: &Path) -> Result<Option<T>> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(Error::io(format!("could not {verb} {}", name(path)), e)),
+    }
+}
+
+impl Objects for Directory {
+    type Lock = Option<File>;
+
+    fn list(&self, dir: &str) -> Result<Vec<String>> {
+        let path = self.path(dir);
+        let Some(entries) = if_there(fs::read_dir(&path), "list", &path)? else { return Ok(Vec::new()) };
+        let names: io::Result<Vec<_>> = entries.map(|entry| Ok(entry?.file_name())).collect();
+        let names = if_there(names, "list", &path)?.unwrap_or_default();
+        // What is no text is none of ours.
+        Ok(names.into_iter().filter_map(|name| name.into_string().ok()).collect())
+    }
+
+    fn read(&self, key: &str) -> Result<Option<Vec<u8>>> {
+        let path = self.path(key);
+        if_there(fs::read(&path), "read", &path)
+    }
+
+    fn size(&self, key: &str) -> Result<Option<u64>> {
+        let path = self.path(key);
+        Ok(if_there(fs::symlink_metadata(&path), "read", &path)?.map(|facts| facts.len()))
+    }
+
+    fn put(&self, key: &str, bytes: &[u8]) -> Result<()> {
+        let path = self.path(key);
+        Self::with_parent(&path, || place(&path, bytes, |from, to| fs::rename(from, to)))?;
+        path.parent().map_or(Ok(()), sync_dir)
+    }
+
+    fn mark(&self, key: &str) -> Result<()> {
+        let path = self.path(key);
+        Self::with_parent(&path, || File::create(&path).map(drop))
+    }
+
+    fn sync(&self, dir: &str) -> Result<()> {
+        let path = self.path(dir);
+        let synced = File::open(&path).and_then(|dir| write::fsync(&dir));
+        if_there(synced, "sync", &path).map(drop)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<bool> {
+        let path = self.path(to);
+        let renamed = if_there(fs::rename(self.path(from), &path), "write", &path)?.is_some();
+        path.parent().filter(|_| renamed).map_or(Ok(()), sync_dir)?;
+        Ok(renamed)
+    }
+
+    fn remove(&self, key: &str) -> Result<()> {
+        let path = self.path(key);
+        if_there(fs::remove_file(&path), "remove", &path).map(drop)
+    }
+
+    fn remove_dir(&self, dir: &str) -> Result<()> {
+        let path = self.path(dir);
+        match fs::remove_dir(&path) {
+            Err(e) if e.kind() == ErrorKind::DirectoryNotEmpty => Ok(()),
+            other => if_there(other, "remove", &path).map(drop),
+        }
+    }
+
+    fn seize(&self, key: &str) -> Result<Option<Option<File>>> {
+        let path = self.path(key);
+        let Some(file) = if_there(File::open(&path), "open", &path)? else { return Ok(Some(None)) };
+        match write::lock_exclusive(&file) {
+            Ok(true) => Ok(Some(Some(file))),
+            Ok(false) => Ok(None),
+            Err(error) => {
+                platform::debug(|| format!("no lock on {}: {error}", name(&path)));
+                Ok(None)
+            }
+        }
+    }
+}
+
+/// Write a file, durable, all or nothing; `finally` gives it its final name.
+///
+/// # Errors
+/// The system's; nothing is left then.
+pub(super) fn write_new(path: &Path, bytes: &[u8], finally: impl FnOnce(&Path, &Path) -> io::Result<()>) -> Result<()> {
+    place(path, bytes, finally).map_err(|e| Error::io(format!("could not write {}", name(path)), e))?;
+    path.parent().map_or(Ok(()), sync_dir)
+}
+
+fn place(path: &Path, bytes: &[u8], finally: impl FnOnce(&Path, &Path) -> io::Result<()>) -> io::Result<()> {
+    let partial = path.with_extension(format!("json.{}.partial", random_letters(6)));
+    let written = File::create(&partial).and_then(|mut file| {
+        file.write_all(bytes)?;
+        write::fsync(&file)
+    });
+    let placed = written.and_then(|()| finally(&partial, path));
+    // A link leaves the other name; and an error must leave nothing.
+    if let Err(error) = fs::remove_file(&partial)
+        && error.kind() != ErrorKind::NotFound
+    {
+        platform::debug(|| format!("could not remove {}: {error}", name(&partial)));
+    }
+    placed
+}
+
+pub(super) fn random_letters(count: usize) -> String {
+    letters(RandomState::new().build_hasher().finish(), count)
+}

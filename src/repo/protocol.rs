@@ -1,0 +1,185 @@
+//! What makes backups that refer to others safe beside [`super::prune`], without either waiting for the other.
+//!
+//! A backup 1. announces itself with an intent, whose lock it holds while it lives, 2. looks at the roots and chooses its
+//! bases, 3. names them in its intent, 4. then looks whether they are still there ([`refer`]), 5. stores, 6. looks whether
+//! all that it refers to is there ([`check`]), 7. stores its root, 8. removes its intent. What it names in 3. and finds in
+//! 4. is kept for it: whoever removes something looks at intents after the last moment at which it could be found.
+
+use super::{
+    documents::{self, Documents, State, dir, key},
+    objects::Objects,
+};
+use crate::{
+    error::{Error, Kind, Result},
+    format::{
+        layout::{FORGOTTEN, INTENTS, MANIFEST, PARTIAL, ROOT, SIDE_SUFFIX, TOMBSTONES, is_backup_id, segment_numbers},
+        page::SegmentId,
+        root::{Root, open_sealed},
+    },
+    platform,
+    sink::Referred,
+};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// A backup under way: who makes it, and what it may refer to.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Intent {
+    /// The backup.
+    pub id: String,
+    /// The machine.
+    pub host: String,
+    /// Which start of it.
+    pub boot: String,
+    /// The process.
+    pub pid: u32,
+    /// When the backup began, RFC 3339 in UTC.
+    pub time: String,
+    /// The backups it is compared with.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub bases: Vec<String>,
+}
+
+/// The key of an intent.
+pub fn intent_key(id: &str) -> String {
+    format!("{INTENTS}/{id}.json")
+}
+
+/// Step 4: which of `bases`, named in the intent of a backup that is alive, may not be used, and what else may not.
+///
+/// # Errors
+/// The system's.
+pub fn refer<O: Objects>(objects: &O, bases: &[String]) -> Result<Referred> {
+    let mut referred = Referred::default();
+    for base in bases {
+        if !is_there(objects, base)? {
+            referred.gone.push(base.clone());
+        }
+    }
+    for backup in objects.list(TOMBSTONES)? {
+        for name in objects.list(&format!("{TOMBSTONES}/{backup}"))? {
+            if name == MANIFEST {
+                referred.manifests.insert(backup.clone());
+            } else if let Some((stream, number)) = segment_numbers(name.strip_suffix(SIDE_SUFFIX).unwrap_or(&name)) {
+                referred.tombstones.insert(SegmentId { backup: backup.clone(), stream, number });
+            }
+        }
+    }
+    Ok(referred)
+}
+
+/// A backup that is listed, or one that died after it had stored a partial root.
+fn is_there<O: Objects>(objects: &O, id: &str) -> Result<bool> {
+    if objects.size(&key(id, ROOT))?.is_some() {
+        return Ok(true);
+    }
+    // In this order: one that is alive may give up, and remove its partial root before its intent.
+    Ok(objects.seize(&intent_key(id))?.is_some() && objects.size(&key(id, PARTIAL))?.is_some())
+}
+
+/// Step 6: is all there that `root` refers to, with at least the bytes it should have?
+///
+/// # Errors
+/// [`Kind::NotFound`] or [`Kind::Corrupt`] if it is not, or the system's.
+pub fn check<O: Objects>(objects: &O, root: &Root) -> Result<()> {
+    let hint = "nothing was committed; `fullbore verify` tells which backups are damaged";
+    for (key, bytes) in documents::needs(root)? {
+        let what = format!("cannot commit backup {:?}: {key:?}, which it refers to,", root.id);
+        match objects.size(&key)? {
+            Some(there) if there >= bytes => {}
+            Some(there) => {
+                let what = format!("{what} has {there} bytes and had {bytes}");
+                return Err(Error::new(Kind::Corrupt, what).hint(hint));
+            }
+            None => return Err(Error::new(Kind::NotFound, format!("{what} is gone")).hint(hint)),
+        }
+    }
+    Ok(())
+}
+
+/// Forget a backup: it is not listed any more, and nothing else happens to it before the next prune. False if it is not
+/// there.
+///
+/// # Errors
+/// The system's.
+pub fn forget<O: Objects>(objects: &O, id: &str) -> Result<bool> {
+    if objects.size(&key(id, ROOT))?.is_none() {
+        return Ok(false);
+    }
+    // Of a backup that was killed right after its commit: without its root it would look as if it had died before.
+    objects.remove(&key(id, PARTIAL))?;
+    objects.rename(&key(id, ROOT), &key(id, FORGOTTEN))
+}
+
+/// Give up a backup that is alive, by its own run. What nobody can have referred to yet goes at once.
+///
+/// An error while the root is stored may come after it was there for others to see and to choose as a base; then it is
+/// forgotten like any other.
+///
+/// # Errors
+/// The system's; what is left then is for the next prune.
+pub fn give_up<O: Objects>(objects: &O, id: &str) -> Result<()> {
+    if forget(objects, id)? {
+        return Ok(());
+    }
+    // First what would look usable if we died here.
+    objects.remove(&key(id, PARTIAL))?;
+    objects.sync(&dir(id))?;
+    remove_files(objects, id)
+}
+
+/// The backups that are alive, and the bases they name. One that has not named any yet, or just does, has none: it will
+/// see what we did before this call.
+///
+/// # Errors
+/// The system's.
+pub fn alive<O: Objects>(objects: &O) -> Result<BTreeMap<String, Vec<String>>> {
+    let mut alive = BTreeMap::new();
+    for id in intents(objects)? {
+        let key = intent_key(&id);
+        if objects.seize(&key)?.is_none() {
+            let intent = objects.read(&key)?.and_then(|bytes| open_sealed::<Intent>(&bytes, &key).ok());
+            alive.insert(id, intent.map_or_else(Vec::new, |intent| intent.bases));
+        }
+    }
+    Ok(alive)
+}
+
+/// The ids of all intents.
+pub(super) fn intents<O: Objects>(objects: &O) -> Result<Vec<String>> {
+    let names = objects.list(INTENTS)?.into_iter();
+    Ok(names.filter_map(|name| name.strip_suffix(".json").map(str::to_owned)).filter(|id| is_backup_id(id)).collect())
+}
+
+/// Remove the intents that nobody holds: their backups are dead. What one of them stored goes as well, if it has no
+/// document, so that nobody knows of it.
+///
+/// # Errors
+/// The system's.
+pub fn remove_abandoned<O: Objects>(objects: &O) -> Result<()> {
+    for id in intents(objects)? {
+        // Held until its end: a backup that is about to take the lock will see that its intent is gone.
+        let Some(_lock) = objects.seize(&intent_key(&id))? else { continue };
+        if documents::state(objects, &id)?.is_none() && !is_referred_to(objects, &id) {
+            remove_files(objects, &id)?;
+        }
+        objects.remove(&intent_key(&id))?;
+    }
+    Ok(())
+}
+
+/// Does another backup refer to this one, as far as one can tell?
+fn is_referred_to<O: Objects>(objects: &O, id: &str) -> bool {
+    let mentions = |documents: Documents| {
+        let mut roots = documents.values().filter(|document| document.state != State::Forgotten);
+        roots.any(|document| document.facts.as_ref().is_none_or(|facts| facts.others.iter().any(|other| other == id)))
+    };
+    documents::documents(objects, Documents::new()).map_or(true, mentions)
+}
+
+fn remove_files<O: Objects>(objects: &O, id: &str) -> Result<()> {
+    let names = objects.list(&dir(id))?;
+    platform::debug(|| format!("removing {id:?}, which a run that ended did not complete"));
+    names.iter().try_for_each(|name| objects.remove(&key(id, name)))?;
+    objects.remove_dir(&dir(id))
+}

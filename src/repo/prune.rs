@@ -1,0 +1,289 @@
+//! Delete what no backup refers to, beside backups and other prunes, whatever is killed when.
+//!
+//! 0. List the files of all backups, then the backups that are alive, then all documents. What is of no backup alive and
+//!    is mentioned by no root is a candidate. A dead backup's partial root counts as one, until there is a newer backup
+//!    of the same source; then it is forgotten.
+//! 1. Write a tombstone for each candidate.
+//! 2. List the backups that are alive, and the bases they name, again.
+//! 3. Read the documents of these bases, then all documents, again. A candidate that any of them mentions stays; those
+//!    of backups that were forgotten before step 0 do not count.
+//! 4. Of the others, the object goes, then its tombstone.
+//!
+//! Why this is safe: let X be a candidate, and B a backup that refers to it because its base A mentions X. If B named A
+//! before step 2, then B is alive there, and A's document, or that of B, which has ended since, is found in 3. If B named A
+//! later, then A was not forgotten yet after step 2. So either A's root was there in 0, and X is no candidate; or it came
+//! after that, and is found in 3, forgotten since or not; or A itself named its base after step 2, and the same holds for
+//! A. The first in this line is X's own backup, which would have been alive in 0. Tombstones are a second guard.
+
+use super::{
+    documents::{self, Document, Documents, State, dir, documents, key},
+    objects::Objects,
+    protocol::{alive, remove_abandoned},
+};
+use crate::{
+    error::Result,
+    format::layout::{FORGOTTEN, MANIFEST, NOTES, PARTIAL, SIDE_SUFFIX, TOMBSTONES, segment_numbers},
+};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+
+/// What a prune did, or would do: backups of which something went, or is kept for others alone.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Pruned {
+    /// By id.
+    pub backups: BTreeMap<String, Remains>,
+}
+
+/// What became of a backup that is not listed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Remains {
+    /// What went.
+    pub freed: Amount,
+    /// What stays, because others refer to it.
+    pub held: Amount,
+    /// The listed backups that refer to it.
+    pub by: Vec<String>,
+}
+
+/// Stored objects.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Amount {
+    /// Segments among them.
+    pub segments: u64,
+    /// Bytes of all.
+    pub bytes: u64,
+}
+
+impl Amount {
+    fn add(&mut self, name: &str, bytes: u64) {
+        self.segments += u64::from(segment_numbers(name).is_some() && !name.ends_with(SIDE_SUFFIX));
+        self.bytes += bytes;
+    }
+}
+
+impl Pruned {
+    /// All that went.
+    pub fn freed(&self) -> Amount {
+        self.sum(|remains| remains.freed)
+    }
+
+    /// All that stays for others.
+    pub fn held(&self) -> Amount {
+        self.sum(|remains| remains.held)
+    }
+
+    fn sum(&self, of: impl Fn(&Remains) -> Amount) -> Amount {
+        self.backups.values().map(of).fold(Amount::default(), |sum, more| Amount {
+            segments: sum.segments + more.segments,
+            bytes: sum.bytes + more.bytes,
+        })
+    }
+}
+
+/// An object that no root mentioned when we looked first.
+struct Candidate {
+    id: String,
+    name: String,
+}
+
+impl Candidate {
+    fn key(&self) -> String {
+        key(&self.id, &self.name)
+    }
+
+    fn tombstone(&self) -> String {
+        format!("{TOMBSTONES}/{}/{}", self.id, self.name)
+    }
+
+    fn is_in(&self, kept: &HashSet<String>) -> bool {
+        let key = self.key();
+        kept.contains(key.strip_suffix(SIDE_SUFFIX).unwrap_or(&key))
+    }
+}
+
+/// Delete what nothing refers to; or, `dry`, only say what that is.
+///
+/// # Errors
+/// [`crate::error::Kind::Corrupt`] or [`crate::error::Kind::Unsupported`] if a root cannot be read: nothing was deleted
+/// then. Or the system's; then the next prune goes on.
+pub fn prune<O: Objects>(objects: &O, dry: bool) -> Result<Pruned> {
+    if !dry {
+        remove_abandoned(objects)?;
+    }
+    let first = First::look(objects)?;
+    if !dry {
+        first.bury(objects)?;
+    }
+    let (named, kept) = first.look_again(objects)?;
+    let pruned = first.account(objects, &kept)?;
+    if !dry {
+        first.delete(objects, &named, &kept)?;
+    }
+    Ok(pruned)
+}
+
+/// What is seen in step 0.
+struct First {
+    /// Names of files by backup; those that are alive are not here.
+    files: BTreeMap<String, Vec<String>>,
+    documents: Documents,
+    /// Backups that were forgotten, or are to be: dead ones that are superseded.
+    forgotten: BTreeSet<String>,
+    superseded: BTreeSet<String>,
+    candidates: Vec<Candidate>,
+    /// Tombstones that somebody wrote before us.
+    tombstones: Vec<(String, String)>,
+}
+
+impl First {
+    /// Step 0. In this order: an intent is there before the first file, and until there is a root.
+    fn look<O: Objects>(objects: &O) -> Result<Self> {
+        let mut files = BTreeMap::new();
+        for id in documents::ids(objects)? {
+            let names = objects.list(&dir(&id))?;
+            files.insert(id, names);
+        }
+        alive(objects)?.keys().for_each(|id| drop(files.remove(id)));
+        let documents = documents(objects, Documents::new())?;
+        let superseded: BTreeSet<String> =
+            files.keys().filter(|id| is_superseded(id, &documents)).map(String::clone).collect();
+        let is_forgotten = |(_, document): &(&String, &Document)| document.state == State::Forgotten;
+        let mut forgotten: BTreeSet<String> = documents.iter().filter(is_forgotten).map(|(id, _)| id.clone()).collect();
+        forgotten.extend(superseded.iter().cloned());
+        let mut first = Self { files, documents, forgotten, superseded, candidates: vec![], tombstones: vec![] };
+        first.candidates = first.unmentioned()?;
+        for id in objects.list(TOMBSTONES)? {
+            let names = objects.list(&format!("{TOMBSTONES}/{id}"))?;
+            first.tombstones.extend(names.into_iter().map(|name| (id.clone(), name)));
+        }
+        Ok(first)
+    }
+
+    fn unmentioned(&self) -> Result<Vec<Candidate>> {
+        let kept = self.kept(&self.documents, &Documents::new())?;
+        let mut candidates = Vec::new();
+        for (id, names) in &self.files {
+            let state = self.documents.get(id).map(|document| document.state);
+            for name in names.iter().filter(|name| is_deletable(name, state)) {
+                candidates.push(Candidate { id: id.clone(), name: name.clone() });
+            }
+        }
+        candidates.retain(|candidate| !candidate.is_in(&kept));
+        Ok(candidates)
+    }
+
+    /// The keys that documents mention: all but those of backups that were forgotten at first, and those of `bases`.
+    fn kept(&self, documents: &Documents, bases: &Documents) -> Result<HashSet<String>> {
+        let counts = documents.iter().filter(|(id, _)| !self.forgotten.contains(*id));
+        let mut kept = HashSet::new();
+        for (id, document) in counts.chain(bases) {
+            kept.extend(document.facts(id)?.needs.keys().cloned());
+        }
+        Ok(kept)
+    }
+
+    /// Step 1; and what was forgotten is so for good before anything of it goes.
+    fn bury<O: Objects>(&self, objects: &O) -> Result<()> {
+        for id in &self.superseded {
+            objects.rename(&key(id, PARTIAL), &key(id, FORGOTTEN))?;
+        }
+        self.forgotten.iter().try_for_each(|id| objects.sync(&dir(id)))?;
+        self.candidates.iter().try_for_each(|candidate| objects.mark(&candidate.tombstone()))?;
+        let backups: BTreeSet<&str> = self.candidates.iter().map(|candidate| &candidate.id[..]).collect();
+        backups.into_iter().try_for_each(|id| objects.sync(&format!("{TOMBSTONES}/{id}")))
+    }
+
+    /// Steps 2 and 3: the bases that are named, and the keys that are mentioned now. The bases first: where the document
+    /// of one is gone, those who named it have ended, and their roots are found.
+    fn look_again<O: Objects>(&self, objects: &O) -> Result<(BTreeSet<String>, HashSet<String>)> {
+        let named: BTreeSet<String> = alive(objects)?.into_values().flatten().collect();
+        let mut bases = Documents::new();
+        for id in &named {
+            if let Some(document) = documents::document(objects, id)? {
+                bases.insert(id.clone(), document);
+            }
+        }
+        let documents = documents(objects, self.documents.clone())?;
+        let kept = self.kept(&documents, &bases)?;
+        Ok((named, kept))
+    }
+
+    /// Step 4.
+    fn delete<O: Objects>(&self, objects: &O, named: &BTreeSet<String>, kept: &HashSet<String>) -> Result<()> {
+        for candidate in &self.candidates {
+            if !candidate.is_in(kept) {
+                objects.remove(&candidate.key())?;
+            }
+            objects.remove(&candidate.tombstone())?;
+        }
+        for id in self.forgotten.iter().filter(|id| !named.contains(*id)) {
+            objects.remove(&key(id, FORGOTTEN))?;
+        }
+        for (id, name) in &self.tombstones {
+            objects.remove(&format!("{TOMBSTONES}/{id}/{name}"))?;
+        }
+        for id in objects.list(TOMBSTONES)? {
+            objects.remove_dir(&format!("{TOMBSTONES}/{id}"))?;
+        }
+        self.files.keys().try_for_each(|id| objects.remove_dir(&dir(id)))
+    }
+
+    /// What goes, and what stays for others only.
+    fn account<O: Objects>(&self, objects: &O, kept: &HashSet<String>) -> Result<Pruned> {
+        let going = self.candidates.iter().filter(|candidate| !candidate.is_in(kept));
+        let going: HashSet<String> = going.map(Candidate::key).collect();
+        let (holders, mut pruned) = (self.holders(), Pruned::default());
+        for (id, names) in &self.files {
+            let state = self.documents.get(id).map(|document| document.state);
+            let is_unlisted = state.is_none() || self.forgotten.contains(id);
+            let mut remains = Remains::default();
+            for name in names.iter().filter(|name| is_deletable(name, state)) {
+                let key = key(id, name);
+                match (going.contains(&key), is_unlisted) {
+                    (true, _) => remains.freed.add(name, objects.size(&key)?.unwrap_or(0)),
+                    (false, true) => remains.held.add(name, objects.size(&key)?.unwrap_or(0)),
+                    (false, false) => {}
+                }
+            }
+            if remains != Remains::default() {
+                remains.by = holders.get(&id[..]).cloned().unwrap_or_default();
+                pruned.backups.insert(id.clone(), remains);
+            }
+        }
+        Ok(pruned)
+    }
+
+    /// Who refers to a backup, of those that are listed.
+    fn holders(&self) -> HashMap<&str, Vec<String>> {
+        let mut holders: HashMap<&str, Vec<String>> = HashMap::new();
+        for (id, document) in self.documents.iter().filter(|(_, document)| document.state == State::Listed) {
+            for other in document.facts.iter().flat_map(|facts| &facts.others) {
+                holders.entry(other).or_default().push(id.clone());
+            }
+        }
+        holders
+    }
+}
+
+/// Is this a dead backup whose partial root is of no use any more, because a newer one of the same source has ended well,
+/// or because it is damaged?
+fn is_superseded(id: &String, documents: &Documents) -> bool {
+    let Some(Document { state: State::Partial, facts }) = documents.get(id) else { return false };
+    let Some(facts) = facts else { return true };
+    documents.iter().any(|(newer, document)| {
+        let is_same = || document.facts.as_ref().is_some_and(|newer| newer.is_like(facts));
+        newer > id && document.state == State::Listed && is_same()
+    })
+}
+
+/// May this file of a backup in that state go, if nothing mentions it? Names that are not ours may not.
+fn is_deletable(name: &str, state: Option<State>) -> bool {
+    let is_listed = state == Some(State::Listed);
+    match name {
+        MANIFEST => true,
+        PARTIAL => state != Some(State::Partial),
+        // Somebody may be writing a note.
+        NOTES => !is_listed,
+        _ if name.ends_with(".partial") => !is_listed,
+        _ => segment_numbers(name.strip_suffix(SIDE_SUFFIX).unwrap_or(name)).is_some(),
+    }
+}

@@ -1,0 +1,261 @@
+//! Which backups rules keep, and why. Pure: nothing is read and nothing forgotten here.
+//!
+//! The rules are restic's: of each of the last so many hours, days, weeks, months or years that have a backup, the newest
+//! one stays. Periods are those of the time zone. Backups are in order of their ids, which a clock that is set back does
+//! not disturb; what period one is of is told by its own time.
+
+use jiff::{Span, Timestamp, Zoned, tz::TimeZone};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What to keep; what no rule keeps is forgotten.
+#[derive(Debug, Clone, Default)]
+pub struct Rules {
+    /// So many of the newest.
+    pub last: u32,
+    /// The newest of so many hours.
+    pub hourly: u32,
+    /// … days.
+    pub daily: u32,
+    /// … weeks, which begin on Monday.
+    pub weekly: u32,
+    /// … months.
+    pub monthly: u32,
+    /// … years.
+    pub yearly: u32,
+    /// All that are no older than this before the newest.
+    pub within: Option<Span>,
+    /// All that have one of these tags.
+    pub tags: Vec<Tag>,
+}
+
+/// A tag to look for: a key, with this value or any.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tag {
+    /// The key.
+    pub key: String,
+    /// The value.
+    pub value: Option<String>,
+}
+
+/// What rules look at.
+#[derive(Debug, Clone)]
+pub struct Candidate {
+    /// Id of the backup.
+    pub id: String,
+    /// When it began.
+    pub time: Timestamp,
+    /// Its tags.
+    pub tags: BTreeMap<String, String>,
+    /// Is it never to be forgotten?
+    pub pinned: bool,
+}
+
+impl Rules {
+    /// Would nothing be kept, whatever there is?
+    pub fn is_empty(&self) -> bool {
+        self.counts().iter().all(|(count, ..)| *count == 0) && self.within.is_none() && self.tags.is_empty()
+    }
+
+    /// How many, of what, and how a time says which it is of.
+    fn counts(&self) -> [(u32, &'static str, &'static str); 6] {
+        [
+            (self.last, "last", ""),
+            // With the offset, as an hour comes twice when the clocks go back.
+            (self.hourly, "hourly", "%Y-%m-%d %H%z"),
+            (self.daily, "daily", "%Y-%m-%d"),
+            (self.weekly, "weekly", "%G-W%V"),
+            (self.monthly, "monthly", "%Y-%m"),
+            (self.yearly, "yearly", "%Y"),
+        ]
+    }
+
+    /// Why each of the backups of one group is kept, in the order given; no reason: it may be forgotten.
+    pub fn reasons(&self, group: &[Candidate], now: Timestamp, zone: &TimeZone) -> Vec<Vec<String>> {
+        let mut order: Vec<usize> = (0..group.len()).collect();
+        order.sort_by(|a, b| group[*b].id.cmp(&group[*a].id));
+        let mut reasons: Vec<Vec<String>> = vec![Vec::new(); group.len()];
+        for (count, name, period) in self.counts() {
+            let mut seen = BTreeSet::new();
+            for at in &order {
+                let is_new = match period {
+                    "" => seen.insert(group[*at].id.clone()),
+                    _ => seen.insert(group[*at].time.to_zoned(zone.clone()).strftime(period).to_string()),
+                };
+                if seen.len() > count as usize {
+                    break;
+                }
+                if is_new {
+                    reasons[*at].push(name.to_owned());
+                }
+            }
+        }
+        let since = self.since(group, now, zone);
+        for (candidate, reasons) in group.iter().zip(&mut reasons) {
+            if since.as_ref().is_some_and(|since| candidate.time >= *since) {
+                reasons.push("within".to_owned());
+            }
+            let tag = self.tags.iter().find(|tag| tag.is_on(candidate));
+            reasons.extend(tag.map(|tag| format!("tag {tag}")));
+            if candidate.pinned {
+                reasons.push("pinned".to_owned());
+            }
+        }
+        reasons
+    }
+
+    /// The time from which all are kept: so much before the newest that is not in the future. A clock that was wrong once
+    /// must not make everything else look old.
+    fn since(&self, group: &[Candidate], now: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
+        let span = self.within?;
+        let times = || group.iter().map(|candidate| candidate.time);
+        let newest = times().filter(|time| *time <= now).max().or_else(|| times().min())?;
+        // A span that reaches beyond all time keeps everything.
+        Some(newest.to_zoned(zone.clone()).checked_sub(span).map_or(Timestamp::MIN, |since: Zoned| since.timestamp()))
+    }
+}
+
+impl Tag {
+    fn is_on(&self, candidate: &Candidate) -> bool {
+        let there = candidate.tags.get(&self.key);
+        there.is_some_and(|value| self.value.as_ref().is_none_or(|wanted| wanted == value))
+    }
+
+    /// Read `KEY` or `KEY=VALUE`.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (key, value) = text.split_once('=').map_or((text, None), |(key, value)| (key, Some(value.to_owned())));
+        (!key.is_empty()).then(|| Self { key: key.to_owned(), value })
+    }
+}
+
+impl std::fmt::Display for Tag {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.value {
+            Some(value) => write!(f, "{}={value}", self.key),
+            None => f.write_str(&self.key),
+        }
+    }
+}
+
+/// Read a duration such as `2y5m7d3h`: years, months, days and hours, in this order, each at most once.
+pub fn span(text: &str) -> Option<Span> {
+    let (mut span, mut rest, mut units) = (Span::new(), text, "ymdh");
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit())?;
+        let number: i64 = rest[..digits].parse().ok()?;
+        let unit = rest[digits..].chars().next()?;
+        units = &units[units.find(unit)? + 1..];
+        span = match unit {
+            'y' => span.try_years(number),
+            'm' => span.try_months(number),
+            'd' => span.try_days(number),
+            _ => span.try_hours(number),
+        }
+        .ok()?;
+        rest = &rest[digits + 1..];
+    }
+    (!text.is_empty()).then_some(span)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use jiff::SignedDuration;
+
+    fn at(id: usize, time: Timestamp) -> Candidate {
+        Candidate { id: format!("{id:05}"), time, tags: BTreeMap::new(), pinned: false }
+    }
+
+    fn start() -> Timestamp {
+        "2025-01-01T04:00:00Z".parse().unwrap()
+    }
+
+    /// One a day, at four in the morning.
+    fn days(count: usize) -> Vec<Candidate> {
+        (0..count).map(|day| at(day, start() + SignedDuration::from_hours(24 * day as i64))).collect()
+    }
+
+    /// Days of the year, from 0, that are kept.
+    fn kept(rules: &Rules, group: &[Candidate]) -> Vec<usize> {
+        let now = "2030-01-01T00:00:00Z".parse().unwrap();
+        let reasons = rules.reasons(group, now, &TimeZone::UTC);
+        reasons.iter().enumerate().filter(|(_, why)| !why.is_empty()).map(|(at, _)| at).collect()
+    }
+
+    #[test]
+    fn a_year_of_days_comes_down_to_a_few_of_each_sort() {
+        let rules = Rules { daily: 7, weekly: 4, monthly: 12, yearly: 3, ..Rules::default() };
+        let year = days(365);
+        let month_ends = [30, 58, 89, 119, 150, 180, 211, 242, 272, 303, 333, 364];
+        let last_days = [358, 359, 360, 361, 362, 363, 364];
+        let sundays = [361, 354, 347]; // the newest week is that of day 364
+        let mut all: Vec<usize> = month_ends.into_iter().chain(last_days).chain(sundays).collect();
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(kept(&rules, &year), all);
+        let reasons = rules.reasons(&year, start(), &TimeZone::UTC);
+        assert_eq!(reasons[364], ["daily", "weekly", "monthly", "yearly"]);
+        assert_eq!(reasons[30], ["monthly"]);
+    }
+
+    #[test]
+    fn forgetting_every_day_ends_with_the_same_as_forgetting_once() {
+        let rules = Rules { daily: 7, weekly: 4, monthly: 6, ..Rules::default() };
+        let (year, mut rolling) = (days(365), Vec::new());
+        for day in &year {
+            rolling.push(day.clone());
+            rolling = kept(&rules, &rolling).into_iter().map(|at| rolling[at].clone()).collect();
+        }
+        let ids = |group: &[Candidate]| group.iter().map(|one| one.id.clone()).collect::<Vec<_>>();
+        let once: Vec<Candidate> = kept(&rules, &year).into_iter().map(|at| year[at].clone()).collect();
+        assert_eq!(ids(&rolling), ids(&once));
+    }
+
+    #[test]
+    fn the_newest_of_a_period_stays_and_empty_periods_do_not_count() {
+        let hours = [0, 1, 2, 24, 25, 24 * 30].map(SignedDuration::from_hours);
+        let group: Vec<_> = hours.iter().enumerate().map(|(i, hour)| at(i, start() + *hour)).collect();
+        assert_eq!(kept(&Rules { daily: 2, ..Rules::default() }, &group), [4, 5]);
+        assert_eq!(kept(&Rules { daily: 3, ..Rules::default() }, &group), [2, 4, 5]);
+        assert_eq!(kept(&Rules { last: 2, ..Rules::default() }, &group), [4, 5]);
+        assert_eq!(kept(&Rules { hourly: 100, ..Rules::default() }, &group), [0, 1, 2, 3, 4, 5]);
+    }
+
+    #[test]
+    fn a_clock_that_goes_back_loses_no_period() {
+        // Days 0 to 4, then again 2 and 3: the newest of day 3 is the one that was made last.
+        let days = [0, 1, 2, 3, 4, 2, 3].map(|day| SignedDuration::from_hours(24 * day));
+        let group: Vec<_> = days.iter().enumerate().map(|(i, day)| at(i, start() + *day)).collect();
+        assert_eq!(kept(&Rules { daily: 3, ..Rules::default() }, &group), [4, 5, 6]);
+        assert_eq!(kept(&Rules { last: 1, ..Rules::default() }, &group), [6]);
+    }
+
+    #[test]
+    fn one_backup_from_the_future_does_not_make_the_others_old() {
+        let mut group = days(10);
+        group.push(at(10, "2099-01-01T00:00:00Z".parse().unwrap()));
+        assert_eq!(kept(&Rules { within: span("3d"), ..Rules::default() }, &group), [6, 7, 8, 9, 10]);
+    }
+
+    #[test]
+    fn pins_and_tags_keep() {
+        let mut group = days(4);
+        group[0].pinned = true;
+        group[1].tags.insert("release".into(), "1.0".into());
+        let tags = |text: &str| Rules { tags: vec![Tag::parse(text).unwrap()], ..Rules::default() };
+        assert_eq!(kept(&tags("release"), &group), [0, 1]);
+        assert_eq!(kept(&tags("release=1.0"), &group), [0, 1]);
+        assert_eq!(kept(&tags("release=2.0"), &group), [0]);
+        let reasons = tags("release=1.0").reasons(&group, start(), &TimeZone::UTC);
+        assert_eq!((&reasons[0][0][..], &reasons[1][0][..]), ("pinned", "tag release=1.0"));
+    }
+
+    #[test]
+    fn durations_are_read_as_restic_reads_them() {
+        for text in ["2y5m7d3h", "30d", "1h", "12m", "0d"] {
+            assert!(span(text).is_some(), "{text}");
+        }
+        for bad in ["", "30", "d", "1w", "3h2d", "-1d", "1d1d", "99999999999999999999y"] {
+            assert!(span(bad).is_none(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! Backups, prunes and forgetting beside each other, in thousands of orders, and ended at any operation.
+//!
+//! The steps are those of the program, over objects in memory. A backup refers at random to what its bases have. At every
+//! moment all is there that a listed backup needs; and when all is quiet, one more prune leaves nothing else.
+
+#![allow(missing_docs)]
+
+mod memory;
+
+use fullbore::{
+    error::Result,
+    format::{
+        page::SegmentId,
+        root::{FORMAT, Live, Name, Options, PageAt, Root, Segment, Source, seal},
+    },
+    repo::{
+        documents::{State, documents, key, needs},
+        objects::Objects,
+        protocol::{Intent, check, forget, give_up, intent_key, refer, remove_abandoned},
+        prune::prune,
+    },
+};
+use memory::{Accident, Actor, World, is_real};
+use proptest::prelude::*;
+use std::{
+    collections::{BTreeMap, BTreeSet, HashSet},
+    sync::Arc,
+};
+
+fn id(number: usize) -> String {
+    format!("20261121T0000{number:02}Z-aaaaaa")
+}
+
+fn source(number: u64) -> Source {
+    Source { host: "h".into(), paths: vec![Name(format!("/{number}").into())], contents: true }
+}
+
+fn own(number: u32) -> Segment {
+    Segment { stream: 1, number, bytes: 3, frames: 1, plain_bytes: 3, parts: String::new() }
+}
+
+fn live(segment: &SegmentId) -> Live {
+    let SegmentId { backup, stream, number } = segment.clone();
+    Live { backup, stream, number, frames: 1, bytes: 3, of_bytes: 3 }
+}
+
+fn segment_key(of: &str, segment: &SegmentId) -> String {
+    let backup = if segment.backup.is_empty() { of } else { &segment.backup };
+    key(backup, &format!("s{:02}-{:06}.tar.zst", segment.stream, segment.number))
+}
+
+/// How a backup in the simulation behaves.
+#[derive(Debug, Clone, Copy)]
+struct Habits {
+    /// Does it mind tombstones? Both must be safe.
+    minds_tombstones: bool,
+    /// How many of its two sources there are.
+    sources: u64,
+}
+
+/// Segments by backup and number, and backups by their manifests.
+type Offer = (BTreeSet<(String, u32)>, BTreeSet<String>);
+
+/// What a backup may refer to: segments and manifests of its bases, and what these refer to.
+fn offered(bases: &BTreeMap<String, Root>) -> Offer {
+    let (mut segments, mut manifests) = (BTreeSet::new(), BTreeSet::new());
+    for (base, root) in bases {
+        for live in &root.liveness {
+            let backup = if live.backup.is_empty() { base } else { &live.backup };
+            segments.insert((backup.clone(), live.number));
+        }
+        for page in &root.pages {
+            manifests.insert(if page.backup.is_empty() { base.clone() } else { page.backup.clone() });
+        }
+    }
+    (segments, manifests)
+}
+
+/// Steps 2 to 4, and what came of it: the roots of bases that may be used, segments and manifests to refer to.
+fn choose(actor: &Actor, mut intent: Intent, habits: Habits) -> Result<Offer> {
+    let mut bases = BTreeMap::new();
+    for base in fullbore::repo::documents::ids(actor)?.iter().filter(|base| **base != intent.id) {
+        let wanted = actor.random(3) > 0;
+        for file in ["root.json", "partial.json"].iter().filter(|_| wanted) {
+            if let Some(bytes) = actor.read(&key(base, file))? {
+                bases.insert(base.clone(), Root::open(&bytes, "a root")?);
+                break;
+            }
+        }
+    }
+    intent.bases = bases.keys().cloned().collect();
+    actor.amend(&intent_key(&intent.id), &seal(&intent)?)?;
+    let referred = refer(actor, &intent.bases)?;
+    bases.retain(|base, _| !referred.gone.contains(base));
+    let (mut segments, mut manifests) = offered(&bases);
+    if habits.minds_tombstones {
+        let entombed: HashSet<_> = referred.tombstones.iter().map(|id| (id.backup.clone(), id.number)).collect();
+        segments.retain(|segment| !entombed.contains(segment));
+        manifests.retain(|backup| !referred.manifests.contains(backup));
+    }
+    segments.retain(|_| actor.random(2) == 0);
+    manifests.retain(|_| actor.random(3) == 0);
+    Ok((segments, manifests))
+}
+
+fn root_of(id: &str, source: Source, segments: &[Segment], others: &BTreeSet<(String, u32)>) -> Root {
+    let mine = segments.iter().map(|one| SegmentId { backup: String::new(), stream: 1, number: one.number });
+    let theirs = others.iter().map(|(backup, number)| SegmentId { backup: backup.clone(), stream: 1, number: *number });
+    let options = Options { codec: "zstd".into(), ..Options::default() };
+    let liveness = mine.chain(theirs).map(|segment| live(&segment)).collect();
+    Root { format: FORMAT, id: id.into(), source, options, segments: segments.to_vec(), liveness, ..Root::default() }
+}
+
+fn promise(actor: &Actor, root: &Root) {
+    let mut keys: BTreeSet<String> = root.liveness.iter().map(|live| segment_key(&root.id, &live.id())).collect();
+    let backups = root.pages.iter().map(|page| &page.backup).chain(root.liveness.iter().map(|live| &live.backup));
+    keys.extend(backups.map(|backup| key(if backup.is_empty() { &root.id } else { backup }, "manifest")));
+    keys.insert(key(&root.id, "manifest"));
+    actor.promise(&root.id, keys);
+}
+
+/// Everything a backup does to a repository.
+fn backup(actor: &Actor, number: usize, habits: Habits) -> Result<()> {
+    remove_abandoned(actor)?;
+    let intent = Intent { id: id(number), ..Intent::default() };
+    actor.announce(&intent_key(&intent.id), &seal(&intent)?)?;
+    let done = store(actor, &intent, habits);
+    if done.is_err() {
+        give_up(actor, &intent.id)?;
+    }
+    actor.remove(&intent_key(&intent.id))?;
+    done
+}
+
+fn store(actor: &Actor, intent: &Intent, habits: Habits) -> Result<()> {
+    let id = &intent.id;
+    actor.put(&key(id, "manifest"), b"man")?;
+    let (segments, manifests) = choose(actor, intent.clone(), habits)?;
+    let source = source(actor.random(habits.sources));
+    let mut mine = Vec::new();
+    for number in 1..=actor.random(3) as u32 {
+        mine.push(own(number));
+        actor.put(&segment_key(id, &SegmentId { backup: String::new(), stream: 1, number }), b"seg")?;
+        if actor.random(2) == 0 {
+            let partial = root_of(id, source.clone(), &mine, &segments);
+            actor.put(&key(id, "partial.json"), &seal(&partial)?)?;
+        }
+    }
+    let mut root = root_of(id, source, &mine, &segments);
+    let page =
+        |backup: &String| PageAt { backup: backup.clone(), manifest_offset: Some(0), bytes: 3, ..PageAt::default() };
+    root.pages = manifests.iter().map(page).collect();
+    check(actor, &root)?;
+    promise(actor, &root);
+    actor.put(&key(id, "root.json"), &seal(&root)?)?;
+    actor.remove(&key(id, "partial.json"))
+}
+
+/// What an actor is to do.
+#[derive(Debug, Clone)]
+enum Role {
+    Backup,
+    Prune,
+    Forget,
+}
+
+type Planned = (Role, Option<(Accident, u32)>);
+
+fn roles() -> impl Strategy<Value = Vec<Planned>> {
+    let role = prop_oneof![5 => Just(Role::Backup), 3 => Just(Role::Prune), 3 => Just(Role::Forget)];
+    let what = prop_oneof![2 => Just(Accident::Crash), 1 => Just(Accident::Fault), 1 => Just(Accident::LateFault)];
+    let accident = prop_oneof![3 => Just(None), 2 => (what, 0..60u32).prop_map(Some)];
+    prop::collection::vec((role, accident), 2..6)
+}
+
+fn act(role: Role, number: usize, habits: Habits) -> Box<dyn FnOnce(Actor) + Send> {
+    Box::new(move |actor| {
+        let done = match role {
+            Role::Backup => backup(&actor, number, habits),
+            Role::Prune => prune(&actor, false).map(drop),
+            Role::Forget => {
+                let victim = 1 + actor.random(number as u64) as usize;
+                forget(&actor, &id(victim)).map(drop)
+            }
+        };
+        if let Some(error) = done.err().filter(is_real) {
+            actor.complain(format!("{number} failed: {} {:?}", error.line(), error.detail));
+        }
+    })
+}
+
+/// After everything: a prune that nothing disturbs leaves what is listed, what a dead backup may still give, and no more.
+fn settle(world: &Arc<World>) {
+    world.run(vec![(Box::new(|actor| drop(prune(&actor, false).unwrap())), None)]);
+    let kept: Arc<std::sync::Mutex<BTreeSet<String>>> = Arc::default();
+    let into = kept.clone();
+    let look = move |actor: Actor| {
+        for (id, document) in documents(&actor, BTreeMap::new()).unwrap() {
+            let file = if document.state == State::Listed { "root.json" } else { "partial.json" };
+            assert_ne!(document.state, State::Forgotten);
+            let mut kept = into.lock().unwrap();
+            kept.insert(key(&id, file));
+            kept.extend(document.facts.unwrap().needs.keys().cloned());
+        }
+    };
+    world.run(vec![(Box::new(look), None)]);
+    let there: BTreeSet<String> = world.state().objects.keys().cloned().collect();
+    assert_eq!(there, *kept.lock().unwrap());
+}
+
+/// Three rounds of actors that work at the same time.
+fn simulate(seed: u64, rounds: Vec<Vec<Planned>>, habits: Habits) -> u64 {
+    let world = World::new(seed);
+    let mut number = 0;
+    for round in rounds {
+        let actors = round.into_iter().map(|(role, accident)| {
+            number += 1;
+            (act(role, number, habits), accident)
+        });
+        world.run(actors.collect());
+    }
+    settle(&world);
+    let state = world.state();
+    if let Some(broken) = &state.broken {
+        panic!("{broken}\n{}", state.log());
+    }
+    state.operations
+}
+
+fn cases(count: u32) -> ProptestConfig {
+    ProptestConfig { cases: count, failure_persistence: None, ..ProptestConfig::default() }
+}
+
+proptest! {
+    #![proptest_config(cases(1500))]
+
+    #[test]
+    fn no_order_and_no_crash_takes_from_a_listed_backup_what_it_needs(
+        seed in any::<u64>(), rounds in prop::collection::vec(roles(), 1..4), sources in 1..3u64,
+    ) {
+        simulate(seed, rounds, Habits { minds_tombstones: true, sources });
+    }
+
+    #[test]
+    fn the_same_holds_for_backups_that_do_not_mind_tombstones(
+        seed in any::<u64>(), rounds in prop::collection::vec(roles(), 1..4), sources in 1..3u64,
+    ) {
+        simulate(seed, rounds, Habits { minds_tombstones: false, sources });
+    }
+}
+
+#[test]
+fn what_a_root_needs_is_what_it_names() {
+    let others = [(id(7), 4)].into();
+    let root = root_of(&id(8), source(0), &[own(1)], &others);
+    let names = ["backups/20261121T000007Z-aaaaaa/manifest", "backups/20261121T000007Z-aaaaaa/s01-000004.tar.zst"];
+    let keys: Vec<String> = needs(&root).unwrap().into_keys().collect();
+    assert_eq!(keys[..2], names);
+    assert_eq!(keys[2..], [key(&id(8), "manifest"), key(&id(8), "s01-000001.tar.zst")]);
+}
