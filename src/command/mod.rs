@@ -3,7 +3,9 @@
 pub mod against;
 pub mod backup;
 pub mod bench;
+pub mod blame;
 mod cluster;
+mod content;
 mod crew;
 pub mod damage;
 mod extract;
@@ -12,5 +14,6 @@ pub mod list;
 pub mod restore;
 pub mod scope;
 pub mod show;
+mod stock;
 pub mod text;
 pub mod verify;

@@ -8,3 +8,4 @@ pub mod compare;
 mod moved;
 pub mod open;
 pub mod store;
+pub mod whole;
