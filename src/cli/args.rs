@@ -1,6 +1,6 @@
 //! Arguments, as clap sees them.
 
-use super::{cluster::ClusterArgs, size};
+use super::{care::DeltaArgs, cluster::ClusterArgs, size};
 use crate::{format::digest::Algorithm, postgres::request::Wal, repo::compare::Compare, stage::codec::Codec};
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use std::{num::NonZeroUsize, path::PathBuf};
@@ -175,7 +175,7 @@ pub(super) struct RestoreArgs {
     /// A repository, an archive or - (standard input); @ID, @PREFIX or @latest chooses the backup
     #[arg(value_name = "FROM[@BACKUP]")]
     pub(super) from: String,
-    /// The directory to restore into: absent or empty, unless --overwrite
+    /// The directory to restore into: absent or empty, unless --overwrite or --delta
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(super) to: PathBuf,
     /// Only these, and what is below them
@@ -184,6 +184,8 @@ pub(super) struct RestoreArgs {
     /// Restore into a directory that holds something; files that are in the way are replaced
     #[arg(long)]
     pub(super) overwrite: bool,
+    #[command(flatten)]
+    pub(super) delta: DeltaArgs,
     /// Restore what is not damaged, and list the rest
     #[arg(long)]
     pub(super) keep_going: bool,

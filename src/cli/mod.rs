@@ -1,6 +1,7 @@
 //! Arguments to commands; progress and the final report.
 
 mod args;
+mod care;
 mod cluster;
 mod html;
 mod report;
@@ -10,6 +11,7 @@ use crate::{
     command::{
         backup::{Backup, Outcome, Subject, tricks},
         bench::{Bench, What},
+        delta::Delta,
         list::List,
         restore::Restore,
         scope::Scope,
@@ -214,7 +216,11 @@ fn restore(args: RestoreArgs) -> Result<u8> {
     };
     let meter = Arc::new(Meter::default());
     let progress = Progress::new(&args.output, false);
-    let summary = progress.watch(&meter, || restore.run(&meter));
+    let say = |paths: &[Vec<u8>]| care::say_removed(paths, args.output.json, args.output.quiet);
+    let summary = progress.watch(&meter, || match args.delta.delta {
+        true => Delta::new(&restore, args.delta.delete, &say).run(&meter),
+        false => restore.run(&meter),
+    });
     progress.clear();
     let summary = summary?;
     let verdict = meter.verdict();

@@ -2,6 +2,7 @@
 
 use super::{
     args::OutputArgs,
+    care,
     size::{bytes, count, counted, rate, seconds},
 };
 use crate::{
@@ -191,6 +192,7 @@ pub(super) fn restore(summary: &Summary, meter: &Meter, verdict: &Verdict, to: &
         rate(content, verdict.seconds),
         if read > 0 { format!("; {} read", bytes(read)) } else { String::new() },
     ));
+    lines.extend(summary.changes.iter().map(care::changes));
     lines.push(limit(verdict, ["backup", "workers", "target"]));
     lines.push(match summary.damage.len() {
         0 if summary.id.is_empty() => format!("the archive is restored in \"{}\"", to.display()),
@@ -208,7 +210,7 @@ pub(super) fn restore_json(summary: &Summary, meter: &Meter, verdict: &Verdict) 
         "shares": shares(verdict), "seconds": verdict.seconds, "entries": summary.entries,
         "files": meter.files.load(Relaxed), "bytes": meter.bytes.load(Relaxed),
         "stored_bytes": meter.stored_bytes.load(Relaxed), "notes": summary.notes, "next": summary.next,
-        "damage": damaged})
+        "changes": summary.changes.as_ref().map(care::changes_json), "damage": damaged})
 }
 
 fn damage_json(damage: &Damage) -> serde_json::Value {

@@ -8,6 +8,8 @@ mod cluster;
 mod content;
 mod crew;
 pub mod damage;
+pub mod delta;
+mod extra;
 mod extract;
 mod frames;
 pub mod list;
