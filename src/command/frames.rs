@@ -20,21 +20,33 @@ const ZSTD_HEADER_BYTES: usize = 18;
 /// A frame: offset, stored and plain bytes.
 pub(super) type Frame = (u64, u32, u32);
 
-/// Offset, stored and plain bytes of every frame, ascending; `None` for gzip and plain tar in a repository whose side file
-/// is not there or damaged: the manifest has all that it says.
-pub(super) struct Frames(Option<Vec<Frame>>);
+/// The frames of a segment, ascending.
+pub(super) enum Frames {
+    /// All of them.
+    Table(Vec<Frame>),
+    /// There is no table; the segment has so many bytes. Of gzip and plain tar in a repository whose side file is not there
+    /// or damaged, for the manifest has all that it says; and of a segment that was not ended.
+    Within(u64),
+}
 
 impl Frames {
     /// Those that begin from byte `from` on and before `to`.
     pub(super) fn within(&self, from: u64, to: u64) -> &[Frame] {
-        let Some(frames) = &self.0 else { return &[] };
+        let Self::Table(frames) = self else { return &[] };
         let at = |place: u64| frames.partition_point(|(offset, ..)| *offset < place);
         &frames[at(from)..at(to)]
     }
 
     /// Is there such a frame?
     pub(super) fn check(&self, frame: &FrameAt) -> Result<()> {
-        let Some(frames) = &self.0 else { return Ok(()) };
+        let frames = match self {
+            Self::Table(frames) => frames,
+            Self::Within(len) => {
+                let end = frame.offset.checked_add(frame.stored_len.into());
+                let fits = end.is_some_and(|end| end <= *len);
+                return if fits { Ok(()) } else { Err(Error::corrupt("its segment ends before it")) };
+            }
+        };
         let found = frames.binary_search_by_key(&frame.offset, |(offset, ..)| *offset).map(|at| frames[at]);
         match found {
             Ok((_, stored, plain)) if (stored, plain) == (frame.stored_len, frame.plain_len) => Ok(()),
@@ -54,14 +66,18 @@ pub(super) fn read(archive: &Archive, segment: &Place, data: bool, report: &Repo
     let damaged = |why: &str| Error::corrupt(format!("segment {name} is damaged")).because(why.to_owned());
     let len = archive.store().len(&object).map_err(|e| missing(e, &name))?;
     // An archive's root stands in its segment, so it knows the size only up to itself.
-    if len < segment.bytes || (len > segment.bytes && !archive.is_one_file()) {
+    if len < segment.bytes || (len > segment.bytes && segment.ended && !archive.is_one_file()) {
         return Err(damaged(&format!("it has {len} bytes, the root says {}", segment.bytes)));
     }
     if !archive.codec.skips() {
         return beside(archive, segment, len, report);
     }
     let table = table(archive, &object, None)?.filter(|table| fits(table, segment));
-    let table = table.ok_or_else(|| damaged("its seek table cannot be read"))?;
+    let table = match table {
+        Some(table) => table,
+        None if !segment.ended => return Ok(Frames::Within(len)),
+        None => return Err(damaged("its seek table cannot be read")),
+    };
     // It follows the first frame, or what fills the place of the header of a stream.
     let mut label = None;
     for (offset, ..) in table.iter().skip(1).take(2) {
@@ -76,7 +92,7 @@ pub(super) fn read(archive: &Archive, segment: &Place, data: bool, report: &Repo
                 .unwrap_or_else(|| Err(damaged("its seek table speaks of frames that are not there")))
         })?;
     }
-    Ok(Frames(Some(table)))
+    Ok(Frames::Table(table))
 }
 
 fn missing(error: Error, name: &str) -> Error {
@@ -91,13 +107,13 @@ fn missing(error: Error, name: &str) -> Error {
 fn beside(archive: &Archive, segment: &Place, len: u64, report: &Report) -> Result<Frames> {
     let object = Object::Side(segment.id.clone());
     match side(archive, segment, &object, len) {
-        Ok(table) => Ok(Frames(Some(table))),
+        Ok(table) => Ok(Frames::Table(table)),
         Err(error) if archive.is_one_file() => Err(error),
         Err(error) => {
-            if error.kind != Kind::NotFound {
+            if error.kind != Kind::NotFound && segment.ended {
                 report.warn(error);
             }
-            Ok(Frames(None))
+            Ok(Frames::Within(len))
         }
     }
 }

@@ -43,6 +43,8 @@ pub(super) struct Place {
     pub(super) parts: String,
     /// Format of the backup that wrote it; `None` if unknown.
     pub(super) format: Option<u32>,
+    /// Was it surely ended? That of a backup that died has no seek table, and more may follow what is known of it.
+    pub(super) ended: bool,
 }
 
 /// A page.
@@ -103,6 +105,7 @@ fn own<'a>(root: &'a Root, archive: usize) -> impl Iterator<Item = Place> + 'a {
         plain_bytes: Some(segment.plain_bytes),
         parts: segment.parts.clone(),
         format: Some(root.format),
+        ended: true,
     })
 }
 
@@ -120,8 +123,8 @@ fn segments(archives: &[Archive], repository: Option<&Path>) -> Vec<Place> {
             let root = ended.entry(id.backup.clone()).or_insert_with(|| read(&id.backup));
             let known = root.iter().flat_map(|root| own(root, at)).find(|place| place.id == id);
             let unknown =
-                Place { id, archive: at, bytes: live.of_bytes, plain_bytes: None, parts: String::new(), format: None };
-            let place = known.unwrap_or(unknown);
+                Place { id, archive: at, bytes: live.of_bytes, plain_bytes: None, parts: String::new(), format: None, ended: false };
+            let place = known.map_or(unknown, |known| Place { ended: !is_partial(repository, &known.id.backup), ..known });
             places.entry(key(&place.id)).or_insert(place);
         }
     }
@@ -136,6 +139,12 @@ fn ended_root(repository: &Path, id: &str) -> Option<Root> {
         Root::open(&bytes, name).ok().filter(|root| root.id == id)
     };
     read(layout::ROOT).or_else(|| read(layout::FORGOTTEN)).or_else(|| read(layout::PARTIAL))
+}
+
+/// Is it a backup that was cut off?
+fn is_partial(repository: Option<&Path>, id: &str) -> bool {
+    let dir = repository.map(|repository| repository.join(layout::BACKUPS).join(id));
+    dir.is_some_and(|dir| dir.join(layout::PARTIAL).exists() && !dir.join(layout::FORGOTTEN).exists())
 }
 
 fn sheets(archives: &[Archive]) -> Vec<Sheet> {
