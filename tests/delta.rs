@@ -56,7 +56,10 @@ fn what_is_the_same_is_not_written() {
         let place = Place::new(codec);
         let inode = fs::metadata(place.at("to/big/odd")).unwrap();
         let changes = place.delta(&["--delete"]);
-        assert_eq!((&changes["changed"], &changes["written_bytes"], &changes["removed"]), (&0.into(), &0.into(), &0.into()));
+        assert_eq!(
+            (&changes["changed"], &changes["written_bytes"], &changes["removed"]),
+            (&0.into(), &0.into(), &0.into())
+        );
         let after = fs::metadata(place.at("to/big/odd")).unwrap();
         assert_eq!((inode.ino(), inode.ctime_nsec()), (after.ino(), after.ctime_nsec()), "not even its metadata");
         place.assert_restored(codec);
@@ -139,7 +142,8 @@ fn of_selected_paths_only_what_is_below_them_is_touched() {
     overwrite_at(&place.at("to/big/exact"), 3, b"changed");
     write(place.at("to/big/extra"), b"goes");
     write(place.at("to/extra"), b"stays");
-    let other = files(&place.at("tree")).into_iter().find(|path| place.at("to").join(path).metadata().unwrap().len() > 9);
+    let other =
+        files(&place.at("tree")).into_iter().find(|path| place.at("to").join(path).metadata().unwrap().len() > 9);
     let other = place.at("to").join(other.unwrap());
     overwrite_at(&other, 0, b"!changed!");
     let changes = place.delta(&["--delete", "big"]);

@@ -1,6 +1,10 @@
 //! Arguments, as clap sees them.
 
-use super::{care::DeltaArgs, cluster::ClusterArgs, size};
+use super::{
+    care::{DeltaArgs, RepairArgs},
+    cluster::ClusterArgs,
+    size,
+};
 use crate::{format::digest::Algorithm, postgres::request::Wal, repo::compare::Compare, stage::codec::Codec};
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use std::{num::NonZeroUsize, path::PathBuf};
@@ -29,6 +33,8 @@ pub(super) enum Command {
     Show(ShowArgs),
     /// Check a backup: its structure, every byte, or against a tree on disk
     Verify(VerifyArgs),
+    /// Rebuild roots and manifests that are lost, and drop what nothing can restore; first it is only said
+    Repair(RepairArgs),
     /// Measure this machine, and what the pipeline reaches of it
     Bench(BenchArgs),
     /// Print the completions of a shell

@@ -1,12 +1,17 @@
 //! Arguments of what cares for backups that are there: restoring in place.
 
 use crate::{
-    command::delta::Changes,
+    command::{
+        delta::Changes,
+        repair::{self, Repair, Step},
+    },
     error::{Result, quoted},
     format::{entry::Path, root::Name},
+    pipeline::meter::Meter,
 };
 use clap::Args;
 use serde_json::json;
+use std::io::IsTerminal;
 
 use super::size::{bytes, count, counted};
 
@@ -19,6 +24,60 @@ pub(super) struct DeltaArgs {
     /// Remove what does not belong to the backup (below the PATHs); it is listed first
     #[arg(long, requires = "delta")]
     pub(super) delete: bool,
+}
+
+/// `fullbore repair`.
+#[derive(Debug, Args)]
+#[command(after_help = "EXIT CODES: 0 in order (or is now), 1 failed, 2 wrong arguments, 4 something is to be done")]
+pub(super) struct RepairArgs {
+    /// A repository
+    #[arg(value_name = "REPO", value_hint = clap::ValueHint::DirPath)]
+    pub(super) repository: std::path::PathBuf,
+    /// Look at every byte, not only at the structure
+    #[arg(long)]
+    pub(super) data: bool,
+    /// Do it; without this it is only said, or asked on a terminal
+    #[arg(long)]
+    pub(super) yes: bool,
+    /// Threads [default: the processors this process may use]
+    #[arg(long, value_name = "N")]
+    pub(super) workers: Option<std::num::NonZeroUsize>,
+}
+
+/// Say what is to be done, and do it if that is wanted.
+///
+/// # Errors
+/// As [`Repair::plan`] and [`repair::execute`].
+pub(super) fn repair(args: RepairArgs) -> Result<u8> {
+    let workers = args.workers.unwrap_or_else(crate::platform::cores);
+    let repair = Repair { repository: args.repository, data: args.data, workers };
+    let steps = repair.plan(&Meter::default())?;
+    for step in &steps {
+        let verb = if step.can_be_done() { "to do" } else { "lost" };
+        println!("{verb}: {}", step.what);
+        step.detail.iter().for_each(|line| println!("        {line}"));
+    }
+    if steps.is_empty() {
+        eprintln!("nothing is to be done");
+        return Ok(0);
+    }
+    if !args.yes && !is_agreed() {
+        eprintln!("nothing was changed; --yes does it");
+        return Ok(4);
+    }
+    repair::execute(&steps)?;
+    eprintln!("done: {}", counted(steps.len() as u64, "step"));
+    Ok(if steps.iter().all(Step::can_be_done) { 0 } else { 4 })
+}
+
+/// Ask, if there is somebody to ask.
+fn is_agreed() -> bool {
+    if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
+        return false;
+    }
+    eprint!("Do this? [y/N] ");
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer).is_ok() && matches!(answer.trim(), "y" | "Y" | "yes")
 }
 
 /// Say what will be removed.

@@ -47,6 +47,7 @@ pub fn main() -> ExitCode {
         Command::List(args) => list(args),
         Command::Show(args) => show(args),
         Command::Verify(args) => verify(args),
+        Command::Repair(args) => care::repair(args),
         Command::Bench(args) => bench(args),
         Command::Completions { shell } => completions(shell),
         Command::Man { to } => man(to.as_deref()),
@@ -267,7 +268,9 @@ fn verify(args: VerifyArgs) -> Result<u8> {
     let found = progress.watch(&meter, || verify.run(&meter));
     progress.clear();
     let found = found?;
-    printed(|out| found.print(out).map(|()| 0))?;
+    if !args.json {
+        printed(|out| found.print(out).map(|()| 0))?;
+    }
     progress.end(&[report::verify(&found, verify.data)], &report::verify_json(&found));
     Ok(found.exit_code())
 }

@@ -248,12 +248,12 @@ impl Against<'_> {
 /// Is this what a file holds, by the digest of its record? What is a hole in the backup must read as zeros.
 pub(super) fn has_content(file: &File, item: &Item, buffer: &mut [u8]) -> io::Result<bool> {
     let holes = match &item.entry.kind {
-            Kind::File { map: Some(map), size } => {
-                let there = data_map(file, *size)?;
-                gaps(map, there.as_deref().unwrap_or(&[Run { offset: 0, len: *size }]))
-            }
-            _ => Vec::new(),
-        };
+        Kind::File { map: Some(map), size } => {
+            let there = data_map(file, *size)?;
+            gaps(map, there.as_deref().unwrap_or(&[Run { offset: 0, len: *size }]))
+        }
+        _ => Vec::new(),
+    };
     let mut zero = true;
     each(file, &holes, buffer, |bytes| zero &= bytes.iter().all(|byte| *byte == 0))?;
     Ok(zero && digest(file, item, buffer)? == item.digest)

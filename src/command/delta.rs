@@ -100,7 +100,8 @@ impl<'a> Delta<'a> {
     }
 
     pub(super) fn changes(&self, removed: u64) -> Changes {
-        let [same, changed, written_bytes] = [&self.same, &self.changed, &self.written].map(|count| count.load(Relaxed));
+        let [same, changed, written_bytes] =
+            [&self.same, &self.changed, &self.written].map(|count| count.load(Relaxed));
         Changes { same, changed, removed, written_bytes }
     }
 
@@ -243,18 +244,29 @@ impl<'a> Work<'a> {
             wants.lock().unwrap_or_else(|e| e.into_inner()).extend(found);
             Ok(())
         };
-        crew::work(self.workers, || self.hand(), compare, |send| {
-            let mut units = |item| self.units(&mut writer, item, going_on, send);
-            batch.items.into_iter().try_for_each(&mut units)
-        })?;
+        crew::work(
+            self.workers,
+            || self.hand(),
+            compare,
+            |send| {
+                let mut units = |item| self.units(&mut writer, item, going_on, send);
+                batch.items.into_iter().try_for_each(&mut units)
+            },
+        )?;
         let wants = wants.into_inner().unwrap_or_else(|e| e.into_inner());
-        crew::work(self.workers, || self.hand(), |hand, job| self.write(hand, job), |send| {
-            by_frame(wants).into_values().try_for_each(send)
-        })?;
+        crew::work(
+            self.workers,
+            || self.hand(),
+            |hand, job| self.write(hand, job),
+            |send| by_frame(wants).into_values().try_for_each(send),
+        )?;
         let ended = std::mem::take(&mut *self.ended.lock().unwrap_or_else(|e| e.into_inner()));
-        crew::work(self.workers, || self.hand(), |hand, target: Arc<Target>| self.end(hand, &target), |send| {
-            ended.into_iter().try_for_each(send)
-        })
+        crew::work(
+            self.workers,
+            || self.hand(),
+            |hand, target: Arc<Target>| self.end(hand, &target),
+            |send| ended.into_iter().try_for_each(send),
+        )
     }
 
     /// Divide the comparison of a record among workers.
@@ -441,7 +453,8 @@ impl<'a> Work<'a> {
         let span = |at: usize| at * block..((at + 1) * block).min(len);
         let same = |at: usize| {
             let wanted = item.blocks.get(first + at);
-            span(at).end <= found.len() && hashed.get(at).zip(wanted).is_some_and(|(hash, wanted)| hash.starts_with(wanted))
+            span(at).end <= found.len()
+                && hashed.get(at).zip(wanted).is_some_and(|(hash, wanted)| hash.starts_with(wanted))
         };
         (0..len.div_ceil(block)).filter(|at| !same(*at)).map(span).collect()
     }
@@ -483,7 +496,9 @@ impl<'a> Work<'a> {
             hand.writer.file(entry, content)?;
             return self.count(true).map(drop);
         };
-        if self.provable(&want.item, want.offset, len) && !self.differing(&want.item, want.offset, content, len).is_empty() {
+        if self.provable(&want.item, want.offset, len)
+            && !self.differing(&want.item, want.offset, content, len).is_empty()
+        {
             if !target.damaged.swap(true, Relaxed) {
                 self.run.report.file(&want.item, "a block of it is not what the manifest says")?;
             }

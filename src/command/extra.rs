@@ -29,7 +29,9 @@ pub(super) fn extra(
     tricks: Tricks,
 ) -> Result<Vec<EntryPath>> {
     let mut places = Vec::new();
-    for (at, path) in std::iter::once((&b""[..], &layout.root)).chain(layout.mounts.iter().map(|m| (&m.at[..], &m.directory))) {
+    for (at, path) in
+        std::iter::once((&b""[..], &layout.root)).chain(layout.mounts.iter().map(|m| (&m.at[..], &m.directory)))
+    {
         match open_root(path) {
             Ok(dir) => places.push((at.to_vec(), dir)),
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}

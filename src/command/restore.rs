@@ -249,12 +249,7 @@ impl Run<'_> {
     }
 
     /// The first selected name of a file whose own name was not selected becomes the file.
-    fn stand_in(
-        &self,
-        add: &mut dyn FnMut(Item) -> Result<()>,
-        target: &EntryPath,
-        path: &EntryPath,
-    ) -> Result<()> {
+    fn stand_in(&self, add: &mut dyn FnMut(Item) -> Result<()>, target: &EntryPath, path: &EntryPath) -> Result<()> {
         let mut stand_ins = self.stand_ins.lock().unwrap_or_else(|e| e.into_inner());
         if stand_ins.entry(target.clone()).or_insert_with(|| path.clone()) != path {
             return Ok(());

@@ -122,9 +122,17 @@ fn segments(archives: &[Archive], repository: Option<&Path>) -> Vec<Place> {
             let read = |id: &str| repository.and_then(|repository| ended_root(repository, id));
             let root = ended.entry(id.backup.clone()).or_insert_with(|| read(&id.backup));
             let known = root.iter().flat_map(|root| own(root, at)).find(|place| place.id == id);
-            let unknown =
-                Place { id, archive: at, bytes: live.of_bytes, plain_bytes: None, parts: String::new(), format: None, ended: false };
-            let place = known.map_or(unknown, |known| Place { ended: !is_partial(repository, &known.id.backup), ..known });
+            let unknown = Place {
+                id,
+                archive: at,
+                bytes: live.of_bytes,
+                plain_bytes: None,
+                parts: String::new(),
+                format: None,
+                ended: false,
+            };
+            let place =
+                known.map_or(unknown, |known| Place { ended: !is_partial(repository, &known.id.backup), ..known });
             places.entry(key(&place.id)).or_insert(place);
         }
     }

@@ -7,5 +7,6 @@ pub mod base;
 pub mod compare;
 mod moved;
 pub mod open;
+pub mod replace;
 pub mod store;
 pub mod whole;
