@@ -1,7 +1,7 @@
 //! Arguments, as clap sees them.
 
 use super::{
-    care::{DeltaArgs, RepairArgs},
+    care::{DeltaArgs, RepairArgs, SampleArgs},
     cluster::ClusterArgs,
     size,
 };
@@ -31,7 +31,7 @@ pub(super) enum Command {
     List(ListArgs),
     /// Show what a backup is: source, statistics, segments, what was not captured
     Show(ShowArgs),
-    /// Check a backup: its structure, every byte, or against a tree on disk
+    /// Check backups: their structure, every byte, or one against a tree on disk
     Verify(VerifyArgs),
     /// Rebuild roots and manifests that are lost, and drop what nothing can restore; first it is only said
     Repair(RepairArgs),
@@ -241,12 +241,14 @@ pub(super) struct ShowArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "EXIT CODES: 0 sound, 1 failed or different, 2 wrong arguments, 4 damage was found")]
 pub(super) struct VerifyArgs {
-    /// A repository or an archive; @ID, @PREFIX or @latest chooses the backup
+    /// A repository, of which all backups are checked, or an archive; @ID, @PREFIX or @latest chooses one backup
     #[arg(value_name = "FROM[@BACKUP]")]
     pub(super) from: String,
     /// Read and check every byte
     #[arg(long)]
     pub(super) data: bool,
+    #[command(flatten)]
+    pub(super) sample: SampleArgs,
     /// Compare with this tree, and list the differences
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(super) against: Option<PathBuf>,

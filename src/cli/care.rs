@@ -4,6 +4,7 @@ use crate::{
     command::{
         delta::Changes,
         repair::{self, Repair, Step},
+        sample::{Amount, Sample, Sampled},
     },
     error::{Result, quoted},
     format::{entry::Path, root::Name},
@@ -11,9 +12,12 @@ use crate::{
 };
 use clap::Args;
 use serde_json::json;
-use std::io::IsTerminal;
+use std::{io::IsTerminal, time::Duration};
 
-use super::size::{bytes, count, counted};
+use super::{
+    args::VerifyArgs,
+    size::{bytes, count, counted},
+};
 
 /// How to restore into a tree that is there.
 #[derive(Debug, Args)]
@@ -42,6 +46,66 @@ pub(super) struct RepairArgs {
     /// Threads [default: the processors this process may use]
     #[arg(long, value_name = "N")]
     pub(super) workers: Option<std::num::NonZeroUsize>,
+}
+
+/// How much of the data is checked.
+#[derive(Debug, Args)]
+pub(super) struct SampleArgs {
+    /// Check so much of the data, what was checked longest ago first: 5%
+    #[arg(long, value_name = "PERCENT", value_parser = percent, conflicts_with_all = ["data", "against"])]
+    sample: Option<f64>,
+    /// Check data for so long, what was checked longest ago first: 30m, 2h
+    #[arg(long = "for", value_name = "TIME", value_parser = time, conflicts_with_all = ["data", "against", "sample"])]
+    time: Option<Duration>,
+}
+
+impl SampleArgs {
+    /// Is a part of the data to be checked?
+    pub(super) fn amount(&self) -> Option<Amount> {
+        self.sample.map(Amount::Share).or(self.time.map(Amount::Time))
+    }
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    let number = text.strip_suffix('%').unwrap_or(text).parse::<f64>().ok();
+    let share = number.filter(|number| *number > 0.0 && *number <= 100.0).map(|number| number / 100.0);
+    share.ok_or_else(|| "use a number above 0 and up to 100, as 5%".to_owned())
+}
+
+fn time(text: &str) -> Result<Duration, String> {
+    let wrong = || "use a number and s, m or h, as 30m".to_owned();
+    let (number, unit) = text.split_at_checked(text.len().saturating_sub(1)).ok_or_else(wrong)?;
+    let seconds = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        _ => return Err(wrong()),
+    };
+    let number: u64 = number.parse().map_err(|_| wrong())?;
+    number.checked_mul(seconds).map(Duration::from_secs).ok_or_else(wrong)
+}
+
+/// `fullbore verify --sample` and `--for`.
+///
+/// # Errors
+/// As [`Sample::run`].
+pub(super) fn sample(args: VerifyArgs, amount: Amount) -> Result<u8> {
+    let workers = args.workers.unwrap_or_else(crate::platform::cores);
+    let (found, sampled) = Sample { repository: args.from.into(), amount, workers }.run(&Meter::default())?;
+    let Sampled { bytes: now, of_bytes, never_bytes, oldest, forgotten } = &sampled;
+    if args.json {
+        let mut line = super::report::verify_json(&found);
+        line["sampled"] = json!({"bytes": now, "of_bytes": of_bytes, "never_bytes": never_bytes, "oldest": oldest,
+            "forgotten": forgotten});
+        println!("{line}");
+        return Ok(found.exit_code());
+    }
+    super::printed(|out| found.print(out).map(|()| 0))?;
+    let never = if *never_bytes > 0 { format!("; {} were never checked", bytes(*never_bytes)) } else { String::new() };
+    eprintln!("{} of {} of data were checked{never}", bytes(*now), bytes(*of_bytes));
+    forgotten.iter().for_each(|why| eprintln!("note: the next run does not know of it: {why}"));
+    eprintln!("{}", super::report::verify(&found, false));
+    Ok(found.exit_code())
 }
 
 /// Say what is to be done, and do it if that is wanted.

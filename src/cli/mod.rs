@@ -254,6 +254,9 @@ fn printed(print: impl FnOnce(&mut dyn Write) -> Result<u8>) -> Result<u8> {
 }
 
 fn verify(args: VerifyArgs) -> Result<u8> {
+    if let Some(amount) = args.sample.amount() {
+        return care::sample(args, amount);
+    }
     let verify = Verify {
         from: args.from,
         data: args.data,

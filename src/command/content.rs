@@ -263,7 +263,7 @@ pub(super) fn span(place: &Place, index: u64) -> (u64, u64) {
 }
 
 /// The checksum of a part; `None` if there is no such part, or nobody knows.
-fn checksum(place: &Place, index: u64) -> Option<&str> {
+pub(super) fn checksum(place: &Place, index: u64) -> Option<&str> {
     let at = usize::try_from(index).ok()?.checked_mul(16)?;
     place.parts.get(at..at + 16)
 }

@@ -12,7 +12,7 @@ use crate::{
         page::{Page, Record, SegmentId, State},
         root::{MAX_NOT_CAPTURED, Name, NotCaptured, PageAt, Root},
     },
-    source::archive::Archive,
+    source::{archive::Archive, store::Object},
 };
 use std::collections::HashSet;
 
@@ -40,6 +40,8 @@ pub(super) fn forgo(archive: &Archive, loss: Option<&Loss>, missing: &HashSet<Se
         .iter()
         .filter(|page| page.backup.is_empty())
         .fold(0, |end, page| page.manifest_offset.map_or(end, |offset| end.max(offset + page.bytes)));
+    // Others may refer to pages that this backup does not have any more.
+    end = end.max(archive.store().len(&Object::Manifest(String::new())).unwrap_or(0));
     root.pages.clear();
     for at in &archive.root.pages {
         let page = archive.copies(at).iter().find_map(|copy| archive.read_copy(at, copy).ok());
@@ -53,7 +55,7 @@ pub(super) fn forgo(archive: &Archive, loss: Option<&Loss>, missing: &HashSet<Se
             continue;
         };
         if !page.records.iter().any(|record| files.contains(&record.entry.path)) {
-            root.pages.push(at.clone());
+            root.pages.push(without_copy(archive, at.clone(), missing));
             continue;
         }
         let page = without(root, page, &files);
@@ -74,6 +76,12 @@ pub(super) fn forgo(archive: &Archive, loss: Option<&Loss>, missing: &HashSet<Se
     });
     root.liveness.retain(|live| !missing.contains(&full(archive, &live.id())));
     Ok(rest)
+}
+
+/// A copy that was in a segment that is gone is not looked for any more.
+fn without_copy(archive: &Archive, at: PageAt, missing: &HashSet<SegmentId>) -> PageAt {
+    let id = full(archive, &SegmentId { backup: at.backup.clone(), stream: at.stream, number: at.segment });
+    if missing.contains(&id) { PageAt { segment: 0, offset: 0, ..at } } else { at }
 }
 
 /// The records of a page, those of lost files without content. Later parts of a large file are left out.

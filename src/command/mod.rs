@@ -18,6 +18,7 @@ pub mod list;
 mod rebuild;
 pub mod repair;
 pub mod restore;
+pub mod sample;
 pub mod scope;
 pub mod show;
 mod stock;

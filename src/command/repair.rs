@@ -263,8 +263,12 @@ fn forgo_step(repository: &Path, archive: &Archive, loss: Option<&Loss>, missing
     let id = &archive.root.id;
     let files = loss.iter().flat_map(|loss| &loss.files).map(|path| quoted(path));
     let detail: Vec<String> = loss.iter().flat_map(|loss| loss.unnamed.iter().cloned()).chain(files).collect();
+    let what = match detail.len() {
+        0 => format!("take segments that are gone, and that no file needs, out of the root of backup {id:?}"),
+        n => format!("mark {n} files of backup {id:?}, which nothing can restore, as not captured"),
+    };
     Ok(Step {
-        what: format!("mark {} files of backup {id:?}, which nothing can restore, as not captured", detail.len()),
+        what,
         detail,
         action: Action::Root(repository.join(layout::BACKUPS).join(id), rest.added, Box::new(rest.root)),
     })

@@ -189,9 +189,7 @@ impl<'a> Check<'a> {
     }
 
     fn run(&self, workers: NonZeroUsize) -> Result<Vec<Loss>> {
-        let tables = self.segments()?;
-        self.pages(workers, &tables)?;
-        self.mentions()?;
+        self.structure(workers)?;
         if self.data {
             let Self { stock, bad, report, meter, .. } = self;
             Content { stock, bad, report, meter }.check(workers)?;
@@ -199,7 +197,15 @@ impl<'a> Check<'a> {
         Ok(blame(&self.stock, &self.bad, &self.report))
     }
 
-    fn verdict(&self, lost: Vec<Loss>, start: Instant) -> Verdict {
+    /// Everything but the data; gives the frames of the segments.
+    pub(super) fn structure(&self, workers: NonZeroUsize) -> Result<Tables> {
+        let tables = self.segments()?;
+        self.pages(workers, &tables)?;
+        self.mentions()?;
+        Ok(tables)
+    }
+
+    pub(super) fn verdict(&self, lost: Vec<Loss>, start: Instant) -> Verdict {
         let id = match &self.stock.archives[..] {
             [archive] => archive.root.id.clone(),
             _ => String::new(),
@@ -223,7 +229,7 @@ impl<'a> Check<'a> {
     }
 
     /// Sizes and seek tables. A segment that is not there or has no table gives no frames, and is reported.
-    pub(super) fn segments(&self) -> Result<Tables> {
+    fn segments(&self) -> Result<Tables> {
         let mut tables = Tables::default();
         for place in &self.stock.segments {
             match frames::read(&self.stock.archives[place.archive], place, self.data, &self.report) {

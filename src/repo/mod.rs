@@ -5,6 +5,7 @@
 
 pub mod base;
 pub mod compare;
+pub mod covered;
 mod moved;
 pub mod open;
 pub mod replace;
