@@ -1,6 +1,6 @@
 //! What the files of a backup say of the PostgreSQL cluster that they are of, when its root is lost.
 
-use super::{cluster::content, rebuild::Virtual};
+use super::{cluster::content, virtually::Virtual};
 use crate::{
     error::Result,
     format::root::{Cluster, Database, Name, Root, Tablespace},

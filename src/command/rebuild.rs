@@ -4,18 +4,14 @@
 //! backups: a root that may have had some is marked as not complete. Checksums of stored parts are made anew, of what is
 //! there now. Nothing is written here.
 
-use super::facts;
+use super::{facts, recount::describe};
 use crate::{
     error::{Error, Result},
     format::{
-        digest::{Algorithm, Crc64, Digest, hex},
-        entry::{self, Kind},
+        digest::{Crc64, hex},
         layout,
-        page::{Page, Record, SegmentId, State},
-        root::{
-            FORMAT_ALONE, Live, MAX_NOT_CAPTURED, Name, NotCaptured, Options, PART_BYTES, PageAt, Root, Segment,
-            Source, Totals, seal,
-        },
+        page::{Page, SegmentId},
+        root::{FORMAT_ALONE, Name, NotCaptured, Options, PART_BYTES, Root, Segment, Source},
         segment::{Label, SEEK_FOOTER_BYTES, SERVICE_HEADER_BYTES, Service, parse_seek_table, seek_table_len},
     },
     source::{
@@ -24,10 +20,7 @@ use crate::{
     },
     stage::codec::Codec,
 };
-use std::{
-    collections::{BTreeMap, HashMap},
-    path::Path,
-};
+use std::{collections::HashMap, path::Path};
 
 /// What was put together again.
 pub(super) struct Rebuilt {
@@ -39,12 +32,12 @@ pub(super) struct Rebuilt {
 }
 
 /// A page that was found.
-struct Found {
-    stream: u32,
-    segment: u32,
-    offset: u64,
-    stored: Vec<u8>,
-    page: Page,
+pub(super) struct Found {
+    pub(super) stream: u32,
+    pub(super) segment: u32,
+    pub(super) offset: u64,
+    pub(super) stored: Vec<u8>,
+    pub(super) page: Page,
 }
 
 /// Rebuild the root of backup `id`; `others` are those whose roots may know where pages of it are.
@@ -262,103 +255,6 @@ fn manifest(store: &Directory) -> Vec<(u64, Vec<u8>, Page)> {
     found
 }
 
-/// What pages say of the backup.
-fn describe(root: &mut Root, found: &[Found], placed: &[u64]) {
-    let mut live: BTreeMap<(String, u32, u32), BTreeMap<u64, u32>> = BTreeMap::new();
-    let mut last: Option<(u32, bool, entry::Path)> = None;
-    root.options.digest = Algorithm::None;
-    for (found, at) in found.iter().zip(placed) {
-        let Some(first) = found.page.records.first() else { continue };
-        // Late entries are the one thing in a stream that is out of order.
-        let late = last.as_ref().is_some_and(|(stream, late, path)| {
-            *stream == found.stream && (*late || entry::order(path, &first.entry.path).is_gt())
-        });
-        root.pages.push(PageAt {
-            backup: String::new(),
-            stream: found.stream,
-            late,
-            first: Name(first.entry.path.clone()),
-            entries: found.page.records.len() as u64,
-            manifest_offset: Some(*at),
-            segment: found.segment,
-            offset: found.offset,
-            bytes: found.stored.len() as u64,
-            digest: hex(blake3::hash(&found.stored).as_bytes()),
-        });
-        for record in &found.page.records {
-            count(root, record);
-            for extent in &record.extents {
-                let segment = &found.page.segments[extent.frame.segment as usize];
-                let key = (segment.backup.clone(), segment.stream, segment.number);
-                live.entry(key).or_default().insert(extent.frame.offset, extent.frame.stored_len);
-            }
-        }
-        last = found.page.records.last().map(|record| (found.stream, late, record.entry.path.clone()));
-    }
-    root.totals.stored_bytes =
-        root.segments.iter().map(|segment| segment.bytes).chain(root.pages.iter().map(|page| page.bytes)).sum();
-    root.totals.plain_bytes = root.segments.iter().map(|segment| segment.plain_bytes).sum();
-    root.options.frame_bytes = root.options.frame_bytes.next_power_of_two();
-    if root.options.block_bytes == 0 {
-        root.options.block_bytes = root.options.frame_bytes.min(1 << 20);
-    }
-    root.liveness = live.into_iter().map(|(id, frames)| liveness(root, id, &frames)).collect();
-    let own: Vec<SegmentId> = root.liveness.iter().map(Live::id).collect();
-    for segment in &root.segments {
-        let id = SegmentId { backup: String::new(), stream: segment.stream, number: segment.number };
-        if !own.contains(&id) {
-            let key = (String::new(), id.stream, id.number);
-            root.liveness.push(liveness(root, key, &BTreeMap::new()));
-        }
-    }
-}
-
-fn liveness(root: &Root, (backup, stream, number): (String, u32, u32), frames: &BTreeMap<u64, u32>) -> Live {
-    let own = root.segments.iter().find(|own| backup.is_empty() && (own.stream, own.number) == (stream, number));
-    let bytes = frames.values().map(|len| u64::from(*len)).sum();
-    let end = frames.last_key_value().map_or(0, |(offset, len)| offset + u64::from(*len));
-    let of_bytes = own.map_or(end, |own| own.bytes);
-    Live { backup, stream, number, frames: frames.len() as u64, bytes, of_bytes }
-}
-
-fn count(root: &mut Root, record: &Record) {
-    let (totals, data): (&mut Totals, u64) = (&mut root.totals, record.entry.data_len());
-    let part: u64 = record.extents.iter().map(|extent| u64::from(extent.len)).sum();
-    let blocks = record.blocks.len() as u64;
-    if record.from == 0 && !record.more && blocks > 1 && part == data {
-        // The power of two by which the data makes so many blocks.
-        let fits = (10..31).map(|power| 1u64 << power).find(|block| data.div_ceil(*block) == blocks);
-        root.options.block_bytes = fits.unwrap_or(root.options.block_bytes);
-    }
-    match record.digest {
-        Some(Digest::Blake3(_)) => root.options.digest = Algorithm::Blake3,
-        Some(Digest::Crc32c(_)) => root.options.digest = Algorithm::Crc32c,
-        None => {}
-    }
-    if record.from > 0 {
-        return;
-    }
-    totals.entries += 1;
-    match record.entry.kind {
-        Kind::File { size, .. } => (totals.files, totals.bytes) = (totals.files + 1, totals.bytes + size),
-        Kind::Directory => totals.directories += 1,
-        _ => {}
-    }
-    let (counter, reason) = match &record.state {
-        State::Whole => return,
-        State::Changed => (&mut totals.changed, "changed while it was read"),
-        State::Unreadable(reason) => (&mut totals.unreadable, &reason[..]),
-        State::Vanished => (&mut totals.vanished, "vanished before it was read"),
-        State::Noted => (&mut totals.sockets, "sockets are not stored"),
-        State::BadPages(_) => (&mut totals.bad_pages, "it is stored, but page checksums are wrong"),
-    };
-    *counter += 1;
-    if root.not_captured.len() < MAX_NOT_CAPTURED {
-        let path = Name(record.entry.path.clone());
-        root.not_captured.push(NotCaptured { path, reason: reason.to_owned() });
-    }
-}
-
 /// Say in the root itself what is not known any more.
 fn forget_nothing(root: &mut Root, notes: &mut Vec<String>) {
     let lost = "the root was lost and rebuilt: host, paths, tags and figures are unknown";
@@ -372,51 +268,4 @@ fn forget_nothing(root: &mut Root, notes: &mut Vec<String>) {
         notes.push("it referred to other backups: entries that it shared with them by whole pages are lost".to_owned());
     }
     root.bases = others;
-}
-
-/// A backup as it would be with a rebuilt root, which is not written yet.
-pub(super) struct Virtual {
-    directory: Directory,
-    root: Vec<u8>,
-    pages: Vec<(u64, Vec<u8>)>,
-}
-
-impl Virtual {
-    /// Open it.
-    ///
-    /// # Errors
-    /// If what was rebuilt cannot be read.
-    pub(super) fn open(repository: &Path, root: &Root, pages: &[(u64, Vec<u8>)]) -> Result<Archive> {
-        let directory = Directory::new(repository, &root.id);
-        directory.set_suffix(Codec::named(&root.options.codec)?.suffix());
-        Archive::with_store(Box::new(Self { directory, root: seal(root)?, pages: pages.to_vec() }))
-    }
-}
-
-impl Store for Virtual {
-    fn read_at(&self, object: &Object, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()> {
-        let own = match object {
-            Object::Root => self.root.get(offset as usize..offset as usize + len),
-            Object::Manifest(backup) if backup.is_empty() => {
-                self.pages.iter().find(|(at, page)| *at == offset && page.len() == len).map(|(_, page)| &page[..])
-            }
-            _ => None,
-        };
-        match own {
-            Some(bytes) => {
-                out.clear();
-                out.extend_from_slice(bytes);
-                Ok(())
-            }
-            None => self.directory.read_at(object, offset, len, out),
-        }
-    }
-
-    fn len(&self, object: &Object) -> Result<u64> {
-        if matches!(object, Object::Root) { Ok(self.root.len() as u64) } else { self.directory.len(object) }
-    }
-
-    fn name(&self, object: &Object) -> String {
-        self.directory.name(object)
-    }
 }

@@ -146,11 +146,14 @@ impl Verify {
     }
 }
 
+/// Ids of backups whose root cannot be read, and why.
+type NoRoots = Vec<(String, Error)>;
+
 /// All backups whose root is whole, and the others with the reason.
 ///
 /// # Errors
 /// What is no damage to a root.
-pub(super) fn open_for_check(repository: &Path) -> Result<(Vec<Archive>, Vec<(String, Error)>)> {
+pub(super) fn open_for_check(repository: &Path) -> Result<(Vec<Archive>, NoRoots)> {
     let (mut archives, mut lost) = (Vec::new(), Vec::new());
     for (id, found) in open_all(repository)? {
         match found {
