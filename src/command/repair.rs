@@ -64,8 +64,10 @@ enum Action {
     File(PathBuf, Vec<u8>),
     /// Write a manifest of these pages.
     Manifest(PathBuf, Vec<(u64, Vec<u8>)>),
-    /// Add pages to a manifest, then write the root.
+    /// Add pages to a manifest, then write the root that was rebuilt.
     Root(PathBuf, Vec<(u64, Vec<u8>)>, Box<Root>),
+    /// Add pages to a manifest, then write the root anew, if the backup was not forgotten meanwhile.
+    Rewrite(PathBuf, Vec<(u64, Vec<u8>)>, Box<Root>),
     /// There is nothing that can be done.
     Nothing,
 }
@@ -161,6 +163,11 @@ impl Step {
             Action::Root(dir, pages, root) => {
                 manifest(&dir.join(layout::MANIFEST), pages)?;
                 replace(&dir.join(layout::ROOT), &seal(&**root)?)
+            }
+            Action::Rewrite(dir, pages, root) => {
+                manifest(&dir.join(layout::MANIFEST), pages)?;
+                let path = dir.join(layout::ROOT);
+                if path.exists() { replace(&path, &seal(&**root)?) } else { Ok(()) }
             }
             Action::Nothing => Ok(()),
         }
@@ -270,11 +277,11 @@ fn forgo_step(repository: &Path, archive: &Archive, loss: Option<&Loss>, missing
     Ok(Step {
         what,
         detail,
-        action: Action::Root(repository.join(layout::BACKUPS).join(id), rest.added, Box::new(rest.root)),
+        action: Action::Rewrite(repository.join(layout::BACKUPS).join(id), rest.added, Box::new(rest.root)),
     })
 }
 
-/// Nothing here may be hidden by an early end.
+/// Do these, one after the other.
 ///
 /// # Errors
 /// The first of those of [`Step::execute`]; the steps after it are not done.

@@ -54,6 +54,8 @@ fn open_one(repository: &Path, name: &str, id: &str) -> Result<Found> {
         Err(error) if error.kind == Kind::Corrupt => Ok(Found::Damaged(error)),
         Err(error) if error.kind == Kind::NotFound => match leftover.iter().any(|path| path.exists()) {
             true => Ok(Found::Leftover),
+            // A backup that ends meanwhile has a root before its intent goes.
+            false if dir.join(layout::ROOT).exists() => open_one(repository, name, id),
             false => Ok(Found::NoRoot),
         },
         Err(error) => Err(error),
@@ -100,7 +102,11 @@ fn mentioned(all: &[(String, Found)]) -> HashSet<(String, String)> {
 /// Is there nothing in a directory but what others mention, or what is about to be removed? Pruning and copying leave that.
 fn is_needed_whole(dir: &Path, name: &str, mentioned: &HashSet<(String, String)>) -> Result<bool> {
     let failed = |e| Error::io(format!("could not list {dir:?}"), e);
-    for entry in std::fs::read_dir(dir).map_err(failed)? {
+    let entries = match std::fs::read_dir(dir) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(true), // pruned meanwhile
+        other => other.map_err(failed)?,
+    };
+    for entry in entries {
         let file = entry.map_err(failed)?.file_name().to_string_lossy().into_owned();
         let object = if file == MANIFEST { file.clone() } else { segment_of(&file) };
         let tombstone = dir.join("../..").join(TOMBSTONES).join(name).join(&file);
