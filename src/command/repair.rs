@@ -10,6 +10,7 @@ use super::{
     forgo::forgo,
     rebuild::{Rebuilt, rebuild},
     stock::Stock,
+    text::counted,
     verify::{Verdict, Verify},
 };
 use crate::{
@@ -249,7 +250,10 @@ fn manifests(repository: &Path, stock: &Stock) -> Vec<Step> {
         }
     }
     let step = |(id, pages): (String, Vec<_>)| {
-        let what = format!("write {} pages of the manifest of backup {id:?} again, from their copies", pages.len());
+        let what = format!(
+            "write {} of the manifest of backup {id:?} again, from their copies",
+            counted(pages.len() as u64, "page")
+        );
         let path = repository.join(layout::BACKUPS).join(&id).join(layout::MANIFEST);
         Step { what, detail: Vec::new(), action: Action::Manifest(path, pages) }
     };
@@ -272,7 +276,7 @@ fn forgo_step(repository: &Path, archive: &Archive, loss: Option<&Loss>, missing
     let detail: Vec<String> = loss.iter().flat_map(|loss| loss.unnamed.iter().cloned()).chain(files).collect();
     let what = match detail.len() {
         0 => format!("take segments that are gone, and that no file needs, out of the root of backup {id:?}"),
-        n => format!("mark {n} files of backup {id:?}, which nothing can restore, as not captured"),
+        n => format!("mark {} of backup {id:?}, which nothing can restore, as not captured", counted(n as u64, "file")),
     };
     Ok(Step {
         what,
