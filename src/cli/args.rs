@@ -1,6 +1,7 @@
 //! Arguments, as clap sees them.
 
 use super::{
+    care::{DeltaArgs, RepairArgs, SampleArgs},
     cluster::ClusterArgs,
     life::{ForgetArgs, PinArgs, PruneArgs, TagArgs},
     look::{CopyArgs, DiffArgs, ExportArgs, FindArgs},
@@ -32,7 +33,7 @@ pub(super) enum Command {
     List(ListArgs),
     /// Show what a backup is: source, statistics, segments, what was not captured
     Show(ShowArgs),
-    /// Check a backup: its structure, every byte, or against a tree on disk
+    /// Check backups: their structure, every byte, or one against a tree on disk
     Verify(VerifyArgs),
     /// Write a stored backup as a full one, in one file or in another repository
     Export(ExportArgs),
@@ -52,6 +53,8 @@ pub(super) enum Command {
     Pin(PinArgs),
     /// Let a pinned backup be forgotten again
     Unpin(PinArgs),
+    /// Rebuild roots and manifests that are lost, and drop what nothing can restore; first it is only said
+    Repair(RepairArgs),
     /// Measure this machine, and what the pipeline reaches of it
     Bench(BenchArgs),
     /// Print the completions of a shell
@@ -198,7 +201,7 @@ pub(super) struct RestoreArgs {
     /// A repository, an archive or - (standard input); @ID, @PREFIX or @latest chooses the backup
     #[arg(value_name = "FROM[@BACKUP]")]
     pub(super) from: String,
-    /// The directory to restore into: absent or empty, unless --overwrite
+    /// The directory to restore into: absent or empty, unless --overwrite or --delta
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, required_unless_present = "plan")]
     pub(super) to: Option<PathBuf>,
     /// Only these, and what is below them
@@ -210,6 +213,8 @@ pub(super) struct RestoreArgs {
     /// Restore into a directory that holds something; files that are in the way are replaced
     #[arg(long)]
     pub(super) overwrite: bool,
+    #[command(flatten)]
+    pub(super) delta: DeltaArgs,
     /// Restore what is not damaged, and list the rest
     #[arg(long)]
     pub(super) keep_going: bool,
@@ -259,12 +264,14 @@ pub(super) struct ShowArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "EXIT CODES: 0 sound, 1 failed or different, 2 wrong arguments, 4 damage was found")]
 pub(super) struct VerifyArgs {
-    /// A repository or an archive; @ID, @PREFIX or @latest chooses the backup
+    /// A repository, of which all backups are checked, or an archive; @ID, @PREFIX or @latest chooses one backup
     #[arg(value_name = "FROM[@BACKUP]")]
     pub(super) from: String,
     /// Read and check every byte
     #[arg(long)]
     pub(super) data: bool,
+    #[command(flatten)]
+    pub(super) sample: SampleArgs,
     /// Compare with this tree, and list the differences
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(super) against: Option<PathBuf>,

@@ -1,6 +1,7 @@
 //! Arguments to commands; progress and the final report.
 
 mod args;
+mod care;
 mod cluster;
 mod html;
 mod life;
@@ -12,6 +13,7 @@ use crate::{
     command::{
         backup::{Backup, Outcome, Subject, tricks},
         bench::{Bench, What},
+        delta::Delta,
         list::List,
         restore::Restore,
         scope::Scope,
@@ -56,6 +58,7 @@ pub fn main() -> ExitCode {
         Command::Tag(args) => life::tag_backup(args),
         Command::Pin(args) => life::pin(args, true),
         Command::Unpin(args) => life::pin(args, false),
+        Command::Repair(args) => care::repair(args),
         Command::Bench(args) => bench(args),
         Command::Completions { shell } => completions(shell),
         Command::Man { to } => man(to.as_deref()),
@@ -228,7 +231,11 @@ fn restore(args: RestoreArgs) -> Result<u8> {
     }
     let meter = Arc::new(Meter::default());
     let progress = Progress::new(&args.output, false);
-    let summary = progress.watch(&meter, || restore.run(&meter));
+    let say = |paths: &[Vec<u8>]| care::say_removed(paths, args.output.json, args.output.quiet);
+    let summary = progress.watch(&meter, || match args.delta.delta {
+        true => Delta::new(&restore, args.delta.delete, &say).run(&meter),
+        false => restore.run(&meter),
+    });
     progress.clear();
     let summary = summary?;
     let verdict = meter.verdict();
@@ -261,6 +268,9 @@ fn printed(print: impl FnOnce(&mut dyn Write) -> Result<u8>) -> Result<u8> {
 }
 
 fn verify(args: VerifyArgs) -> Result<u8> {
+    if let Some(amount) = args.sample.amount() {
+        return care::sample(args, amount);
+    }
     let verify = Verify {
         from: args.from,
         data: args.data,
@@ -275,7 +285,9 @@ fn verify(args: VerifyArgs) -> Result<u8> {
     let found = progress.watch(&meter, || verify.run(&meter));
     progress.clear();
     let found = found?;
-    printed(|out| found.print(out).map(|()| 0))?;
+    if !args.json {
+        printed(|out| found.print(out).map(|()| 0))?;
+    }
     progress.end(&[report::verify(&found, verify.data)], &report::verify_json(&found));
     Ok(found.exit_code())
 }

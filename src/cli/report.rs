@@ -2,10 +2,13 @@
 
 use super::{
     args::OutputArgs,
+    care,
     size::{bytes, count, counted, rate, seconds},
 };
 use crate::{
-    command::{copy::Copied, damage::Damage, export::Exported, restore::Summary, verify::Verdict as Found},
+    command::{
+        blame::Loss, copy::Copied, damage::Damage, export::Exported, restore::Summary, verify::Verdict as Found,
+    },
     error::{Error, quoted},
     format::root::{Cluster, Name, Root},
     pipeline::meter::{Meter, Sample, Side, Verdict, verdict},
@@ -191,6 +194,7 @@ pub(super) fn restore(summary: &Summary, meter: &Meter, verdict: &Verdict, to: &
         rate(content, verdict.seconds),
         if read > 0 { format!("; {} read", bytes(read)) } else { String::new() },
     ));
+    lines.extend(summary.changes.iter().map(care::changes));
     lines.push(limit(verdict, ["backup", "workers", "target"]));
     lines.push(match summary.damage.len() {
         0 if summary.id.is_empty() => format!("the archive is restored in \"{}\"", to.display()),
@@ -208,7 +212,7 @@ pub(super) fn restore_json(summary: &Summary, meter: &Meter, verdict: &Verdict) 
         "shares": shares(verdict), "seconds": verdict.seconds, "entries": summary.entries,
         "files": meter.files.load(Relaxed), "bytes": meter.bytes.load(Relaxed),
         "stored_bytes": meter.stored_bytes.load(Relaxed), "notes": summary.notes, "next": summary.next,
-        "damage": damaged})
+        "changes": summary.changes.as_ref().map(care::changes_json), "damage": damaged})
 }
 
 fn damage_json(damage: &Damage) -> serde_json::Value {
@@ -225,18 +229,26 @@ pub(super) fn damage(damage: &Damage) -> String {
 pub(super) fn verify(found: &Found, data: bool) -> String {
     let what = if data { "every byte" } else { "the structure" };
     let entries = format!("{} entries", count(found.entries));
+    let (subject, is) = match &*found.id {
+        "" => (counted(found.backups as u64, "backup"), "are"),
+        id => (format!("backup {id}"), "is"),
+    };
     match found.exit_code() {
-        0 => format!("backup {} is sound: {what} of {entries} was checked in {}", found.id, seconds(found.seconds)),
-        1 => format!(
-            "backup {} is sound, and the tree differs in {}",
-            found.id,
-            counted(found.differences.len() as u64, "place")
-        ),
-        _ => format!(
-            "backup {} is damaged in {}",
-            found.id,
-            counted((found.damage.len() + found.warnings.len()) as u64, "place")
-        ),
+        0 => format!("{subject} {is} sound: {what} of {entries} was checked in {}", seconds(found.seconds)),
+        1 => {
+            format!(
+                "{subject} {is} sound, and the tree differs in {}",
+                counted(found.differences.len() as u64, "place")
+            )
+        }
+        _ => {
+            let places = counted((found.damage.len() + found.warnings.len()) as u64, "place");
+            let lost = match found.lost.len() {
+                0 => "no file is lost".to_owned(),
+                n => format!("{} lost something", counted(n as u64, "backup")),
+            };
+            format!("{subject} {is} damaged in {places}; {lost}")
+        }
     }
 }
 
@@ -245,8 +257,15 @@ pub(super) fn verify_json(found: &Found) -> serde_json::Value {
     let differences: Vec<_> =
         found.differences.iter().map(|d| json!({"path": Name(d.path.clone()), "what": d.what})).collect();
     let damage: Vec<_> = found.damage.iter().map(damage_json).collect();
-    json!({"type": "result", "id": found.id, "sound": found.exit_code() != 4, "entries": found.entries,
-        "seconds": found.seconds, "damage": damage, "warnings": found.warnings, "differences": differences})
+    let lost: Vec<_> = found.lost.iter().map(loss_json).collect();
+    json!({"type": "result", "id": found.id, "backups": found.backups, "sound": found.exit_code() != 4,
+        "entries": found.entries, "seconds": found.seconds, "damage": damage, "lost": lost,
+        "warnings": found.warnings, "differences": differences})
+}
+
+fn loss_json(loss: &Loss) -> serde_json::Value {
+    let files: Vec<_> = loss.files.iter().map(|path| Name(path.clone())).collect();
+    json!({"backup": loss.backup, "all": loss.all, "files": files, "unnamed": loss.unnamed})
 }
 
 /// The result of a backup as JSON.

@@ -241,22 +241,26 @@ impl Against<'_> {
 
     fn is_same(&self, buffer: &mut [u8], item: &Item) -> io::Result<bool> {
         let fd = open_read(&self.root, &item.entry.path, self.tricks)?;
-        let holes = match &item.entry.kind {
-            Kind::File { map: Some(map), size } => {
-                let there = data_map(&fd, *size)?;
-                gaps(map, there.as_deref().unwrap_or(&[Run { offset: 0, len: *size }]))
-            }
-            _ => Vec::new(),
-        };
-        let file = File::from(fd);
-        let mut zero = true;
-        each(&file, &holes, buffer, |bytes| zero &= bytes.iter().all(|byte| *byte == 0))?;
-        Ok(zero && digest(&file, item, buffer)? == item.digest)
+        has_content(&File::from(fd), item, buffer)
     }
 }
 
+/// Is this what a file holds, by the digest of its record? What is a hole in the backup must read as zeros.
+pub(super) fn has_content(file: &File, item: &Item, buffer: &mut [u8]) -> io::Result<bool> {
+    let holes = match &item.entry.kind {
+        Kind::File { map: Some(map), size } => {
+            let there = data_map(file, *size)?;
+            gaps(map, there.as_deref().unwrap_or(&[Run { offset: 0, len: *size }]))
+        }
+        _ => Vec::new(),
+    };
+    let mut zero = true;
+    each(file, &holes, buffer, |bytes| zero &= bytes.iter().all(|byte| *byte == 0))?;
+    Ok(zero && digest(file, item, buffer)? == item.digest)
+}
+
 /// The digest of a file's data, by the algorithm that its record has.
-fn digest(file: &File, item: &Item, buffer: &mut [u8]) -> io::Result<Option<Digest>> {
+pub(super) fn digest(file: &File, item: &Item, buffer: &mut [u8]) -> io::Result<Option<Digest>> {
     let whole = [Run { offset: 0, len: item.entry.size() }];
     let runs = match &item.entry.kind {
         Kind::File { map: Some(map), .. } => &map[..],

@@ -168,7 +168,7 @@ fn now() -> Time {
 }
 
 /// Entry and content of a small file of a backup; `None` if it is not there.
-fn content(archive: &Archive, path: &[u8]) -> Result<Option<(Entry, Vec<u8>)>> {
+pub(super) fn content(archive: &Archive, path: &[u8]) -> Result<Option<(Entry, Vec<u8>)>> {
     let items = archive.find(path)?;
     let Some(first) = items.first().filter(|item| item.state.is_stored() && item.entry.is_file()) else {
         return Ok(None);

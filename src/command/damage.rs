@@ -69,11 +69,16 @@ impl Report {
         self.warnings.lock().unwrap_or_else(|e| e.into_inner()).push(line);
     }
 
-    /// Add a line to the damage of stored bytes, of which it is known only later what they hold.
-    pub(super) fn detail_parts(&self, line: &str) {
+    /// Is there damage that begins so?
+    pub(super) fn has(&self, what: &str) -> bool {
+        self.damage.lock().unwrap_or_else(|e| e.into_inner()).iter().any(|damage| damage.what.starts_with(what))
+    }
+
+    /// Add a line to damage that begins so, of which it is known only later what it costs.
+    pub(super) fn detail(&self, what: &str, line: &str) {
         let mut damage = self.damage.lock().unwrap_or_else(|e| e.into_inner());
-        let parts = damage.iter_mut().filter(|damage| damage.what.starts_with("bytes "));
-        parts.for_each(|damage| damage.detail.push(line.to_owned()));
+        let those = damage.iter_mut().filter(|damage| damage.what.starts_with(what));
+        those.for_each(|damage| damage.detail.push(line.to_owned()));
     }
 
     pub(super) fn warnings(&self) -> Vec<String> {

@@ -1,11 +1,11 @@
 //! The frames of a segment, as its seek table has them.
 
-use super::damage::Report;
+use super::{damage::Report, stock::Place};
 use crate::{
     error::{Error, Kind, Result},
     format::{
-        page::{FrameAt, SegmentId},
-        root::Segment,
+        page::FrameAt,
+        root::FORMAT,
         segment::{
             Label, SEEK_FOOTER_BYTES, SERVICE_HEADER_BYTES, Service, parse_seek_table, seek_table_len, skippable_len,
         },
@@ -17,14 +17,36 @@ use crate::{
 /// Bytes of the longest header of a zstd frame.
 const ZSTD_HEADER_BYTES: usize = 18;
 
-/// Offset, stored and plain bytes of every frame, ascending; `None` for gzip and plain tar in a repository whose side file
-/// is not there or damaged: the manifest has all that it says.
-pub(super) struct Frames(Option<Vec<(u64, u32, u32)>>);
+/// A frame: offset, stored and plain bytes.
+pub(super) type Frame = (u64, u32, u32);
+
+/// The frames of a segment, ascending.
+pub(super) enum Frames {
+    /// All of them.
+    Table(Vec<Frame>),
+    /// There is no table; the segment has so many bytes. Of gzip and plain tar in a repository whose side file is not there
+    /// or damaged, for the manifest has all that it says; and of a segment that was not ended.
+    Within(u64),
+}
 
 impl Frames {
+    /// Those that begin from byte `from` on and before `to`.
+    pub(super) fn within(&self, from: u64, to: u64) -> &[Frame] {
+        let Self::Table(frames) = self else { return &[] };
+        let at = |place: u64| frames.partition_point(|(offset, ..)| *offset < place);
+        &frames[at(from)..at(to)]
+    }
+
     /// Is there such a frame?
     pub(super) fn check(&self, frame: &FrameAt) -> Result<()> {
-        let Some(frames) = &self.0 else { return Ok(()) };
+        let frames = match self {
+            Self::Table(frames) => frames,
+            Self::Within(len) => {
+                let end = frame.offset.checked_add(frame.stored_len.into());
+                let fits = end.is_some_and(|end| end <= *len);
+                return if fits { Ok(()) } else { Err(Error::corrupt("its segment ends before it")) };
+            }
+        };
         let found = frames.binary_search_by_key(&frame.offset, |(offset, ..)| *offset).map(|at| frames[at]);
         match found {
             Ok((_, stored, plain)) if (stored, plain) == (frame.stored_len, frame.plain_len) => Ok(()),
@@ -37,25 +59,25 @@ impl Frames {
 /// no harm goes into `report`.
 ///
 /// # Errors
-/// [`Kind::Corrupt`](crate::error::Kind::Corrupt) if the segment is missing, or its size or table is not right.
-pub(super) fn read(archive: &Archive, segment: &Segment, data: bool, report: &Report) -> Result<Frames> {
-    let id = SegmentId { backup: String::new(), stream: segment.stream, number: segment.number };
-    let object = Object::Segment(id.clone());
+/// [`Kind::Corrupt`] if its size or table is not right; [`Kind::NotFound`] if there is no such segment.
+pub(super) fn read(archive: &Archive, segment: &Place, data: bool, report: &Report) -> Result<Frames> {
+    let object = Object::Segment(segment.id.clone());
     let name = archive.store().name(&object);
     let damaged = |why: &str| Error::corrupt(format!("segment {name} is damaged")).because(why.to_owned());
-    let len = archive
-        .store()
-        .len(&object)
-        .map_err(|e| Error::corrupt(format!("segment {name} is missing")).because(e.line()))?;
+    let len = archive.store().len(&object).map_err(|e| missing(e, &name))?;
     // An archive's root stands in its segment, so it knows the size only up to itself.
-    if len < segment.bytes || (len > segment.bytes && !archive.is_one_file()) {
+    if len < segment.bytes || (len > segment.bytes && segment.ended && !archive.is_one_file()) {
         return Err(damaged(&format!("it has {len} bytes, the root says {}", segment.bytes)));
     }
     if !archive.codec.skips() {
-        return beside(archive, segment, (id, len), report);
+        return beside(archive, segment, len, report);
     }
     let table = table(archive, &object, None)?.filter(|table| fits(table, segment));
-    let table = table.ok_or_else(|| damaged("its seek table cannot be read"))?;
+    let table = match table {
+        Some(table) => table,
+        None if !segment.ended => return Ok(Frames::Within(len)),
+        None => return Err(damaged("its seek table cannot be read")),
+    };
     // It follows the first frame, or what fills the place of the header of a stream.
     let mut label = None;
     for (offset, ..) in table.iter().skip(1).take(2) {
@@ -70,26 +92,33 @@ pub(super) fn read(archive: &Archive, segment: &Segment, data: bool, report: &Re
                 .unwrap_or_else(|| Err(damaged("its seek table speaks of frames that are not there")))
         })?;
     }
-    Ok(Frames(Some(table)))
+    Ok(Frames::Table(table))
+}
+
+fn missing(error: Error, name: &str) -> Error {
+    match error.kind {
+        Kind::NotFound => Error::new(Kind::NotFound, format!("segment {name} is missing")),
+        _ => error,
+    }
 }
 
 /// The table in the side file of a segment of `len` bytes. In a repository the manifest has all that it says, so there it does
 /// no harm if it is damaged; the first versions wrote none there.
-fn beside(archive: &Archive, segment: &Segment, (id, len): (SegmentId, u64), report: &Report) -> Result<Frames> {
-    let object = Object::Side(id);
+fn beside(archive: &Archive, segment: &Place, len: u64, report: &Report) -> Result<Frames> {
+    let object = Object::Side(segment.id.clone());
     match side(archive, segment, &object, len) {
-        Ok(table) => Ok(Frames(Some(table))),
+        Ok(table) => Ok(Frames::Table(table)),
         Err(error) if archive.is_one_file() => Err(error),
         Err(error) => {
-            if error.kind != Kind::NotFound {
+            if error.kind != Kind::NotFound && segment.ended {
                 report.warn(error);
             }
-            Ok(Frames(None))
+            Ok(Frames::Within(len))
         }
     }
 }
 
-fn side(archive: &Archive, segment: &Segment, object: &Object, len: u64) -> Result<Table> {
+fn side(archive: &Archive, segment: &Place, object: &Object, len: u64) -> Result<Table> {
     let label = side_label(archive, object)?.filter(|label| is_label_of(archive, segment, label));
     let table = table(archive, object, Some(len))?.filter(|table| label.is_some() && fits(table, segment));
     table.ok_or_else(|| {
@@ -111,17 +140,14 @@ fn service(archive: &Archive, object: &Object, offset: u64) -> Result<Option<(Se
     Ok(Some((service, bytes, payload + len)))
 }
 
-fn is_label_of(archive: &Archive, segment: &Segment, payload: &[u8]) -> bool {
-    let expected = Label {
-        format: archive.root.format,
-        repository: String::new(),
-        backup: archive.root.id.clone(),
-        stream: segment.stream,
-        number: segment.number,
-        codec: archive.root.options.codec.clone(),
+/// The repository is not looked at: a backup that was copied to another one keeps its labels.
+fn is_label_of(archive: &Archive, segment: &Place, payload: &[u8]) -> bool {
+    let is_it = |label: Label| {
+        let names = label.backup == segment.id.backup && label.codec == archive.root.options.codec;
+        let place = (label.stream, label.number) == (segment.id.stream, segment.id.number);
+        names && place && segment.format.map_or(label.format <= FORMAT, |format| format == label.format)
     };
-    // A backup may have been copied from another repository.
-    Label::parse(payload).is_ok_and(|label| Label { repository: String::new(), ..label } == expected)
+    Label::parse(payload).is_ok_and(is_it)
 }
 
 /// Walk the service frames of a side file up to its seek table; gives its label. `None` if one of them is no service frame.
@@ -141,11 +167,12 @@ fn side_label(archive: &Archive, object: &Object) -> Result<Option<Vec<u8>>> {
     Ok(label.filter(|_| at == len - table_len))
 }
 
-type Table = Vec<(u64, u32, u32)>;
+type Table = Vec<Frame>;
 
 /// Does the table speak of as many plain bytes as the root?
-fn fits(table: &Table, segment: &Segment) -> bool {
-    table.iter().map(|(_, _, plain)| u64::from(*plain)).sum::<u64>() == segment.plain_bytes
+fn fits(table: &Table, segment: &Place) -> bool {
+    let Some(plain_bytes) = segment.plain_bytes else { return true };
+    table.iter().map(|(_, _, plain)| u64::from(*plain)).sum::<u64>() == plain_bytes
 }
 
 /// The seek table at the end of `object`, of that very object, or of a segment of `segment_len` bytes beside it.

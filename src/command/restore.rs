@@ -7,6 +7,7 @@
 use super::{
     cluster, crew,
     damage::{Damage, Report, frame_damage},
+    delta::{Changes, Delta},
 };
 use crate::pipeline::meter::{Meter, lap};
 use crate::{
@@ -79,6 +80,8 @@ pub struct Summary {
     pub next: Vec<String>,
     /// Damage that did harm; only with `keep_going`.
     pub damage: Vec<Damage>,
+    /// What a restore into what was there found there.
+    pub changes: Option<Changes>,
     /// Wall-clock seconds.
     pub seconds: f64,
 }
@@ -112,6 +115,11 @@ impl Restore {
     /// # Errors
     /// As [`Restore::run`].
     pub fn run_archive(&self, archive: Archive, meter: &Meter) -> Result<Summary> {
+        self.run_in(archive, meter, None)
+    }
+
+    /// Restore; into what is there if `delta` says how.
+    pub(super) fn run_in(&self, archive: Archive, meter: &Meter, delta: Option<&Delta<'_>>) -> Result<Summary> {
         let start = Instant::now();
         let report = Arc::new(Report::new(self.keep_going));
         let noted = report.clone();
@@ -120,11 +128,17 @@ impl Restore {
         must_be_there(&archive, &selection)?;
         platform::raise_open_files_limit();
         let cluster = cluster::plan(self, &archive, &selection)?;
-        let tree = self.tree(&cluster::layout(self, &archive, &selection, &cluster))?;
+        let layout = cluster::layout(self, &archive, &selection, &cluster);
+        let extra = delta.map_or(Ok(Vec::new()), |delta| delta.announce(&archive, &selection, &cluster, &layout))?;
+        let tree = Self { overwrite: self.overwrite || delta.is_some(), ..self.clone() }.tree(&layout)?;
+        extra.iter().try_for_each(|path| tree.remove_all(path))?;
         let run = Run { archive, selection, cluster, tree, report, meter, stand_ins: Mutex::default() };
         let workers = self.workers_that_fit(&run.archive);
         meter.share(workers.get());
-        run.content(workers)?;
+        match delta {
+            None => run.content(workers)?,
+            Some(delta) => delta.content(&run, workers)?,
+        }
         cluster::write_files(&run.cluster, &run.archive, &run.tree, &run.report)?;
         run.links_and_directories()?;
         run.tree.sync()?;
@@ -134,7 +148,8 @@ impl Restore {
         let (id, damage) = (run.archive.root.id, run.report.damage());
         // Nobody is told to start what is not whole.
         let next = if damage.is_empty() { last.next } else { Vec::new() };
-        Ok(Summary { id, entries, notes, next, damage, seconds: start.elapsed().as_secs_f64() })
+        let changes = delta.map(|delta| delta.changes(extra.len() as u64));
+        Ok(Summary { id, entries, notes, next, damage, changes, seconds: start.elapsed().as_secs_f64() })
     }
 
     /// The target.
@@ -163,14 +178,15 @@ pub(super) fn must_be_there(archive: &Archive, selection: &Selection) -> Result<
     Ok(())
 }
 
-struct Run<'a> {
-    archive: Archive,
-    selection: Selection,
+/// A restore under way.
+pub(super) struct Run<'a> {
+    pub(super) archive: Archive,
+    pub(super) selection: Selection,
     /// What is done differently for a cluster.
     cluster: Plan,
-    tree: Arc<Tree>,
-    report: Arc<Report>,
-    meter: &'a Meter,
+    pub(super) tree: Arc<Tree>,
+    pub(super) report: Arc<Report>,
+    pub(super) meter: &'a Meter,
     /// For files of which only other names were selected: which of them stands in for it.
     stand_ins: Mutex<HashMap<EntryPath, EntryPath>>,
 }
@@ -202,15 +218,16 @@ impl Run<'_> {
         let mut planner = Planner::new(send);
         let mut writer = Writer::new(&self.tree);
         for item in self.archive.records(&self.selection, false) {
-            let planned = item.and_then(|item| self.plan_one(&mut planner, &mut writer, item));
+            let planned = item.and_then(|item| self.plan_one(&mut |item| planner.add(item), &mut writer, item));
             self.report.survive(planned)?;
         }
         self.report.survive(planner.finish())
     }
 
-    fn plan_one<S: FnMut(Job) -> Result<()>>(
+    /// Make a directory, and `add` everything else that is restored from frames or the manifest.
+    pub(super) fn plan_one(
         &self,
-        planner: &mut Planner<Large, S>,
+        add: &mut dyn FnMut(Item) -> Result<()>,
         writer: &mut Writer,
         item: Item,
     ) -> Result<()> {
@@ -226,25 +243,20 @@ impl Run<'_> {
             Kind::Directory if item.state != State::Vanished => writer.directory(&item.entry.path),
             _ if !item.state.is_stored() => Ok(()),
             Kind::HardLink(target) if self.selection.takes(target) => Ok(()),
-            Kind::HardLink(target) => self.stand_in(planner, target, &item.entry.path),
-            _ => planner.add(item),
+            Kind::HardLink(target) => self.stand_in(add, target, &item.entry.path),
+            _ => add(item),
         }
     }
 
     /// The first selected name of a file whose own name was not selected becomes the file.
-    fn stand_in<S: FnMut(Job) -> Result<()>>(
-        &self,
-        planner: &mut Planner<Large, S>,
-        target: &EntryPath,
-        path: &EntryPath,
-    ) -> Result<()> {
+    fn stand_in(&self, add: &mut dyn FnMut(Item) -> Result<()>, target: &EntryPath, path: &EntryPath) -> Result<()> {
         let mut stand_ins = self.stand_ins.lock().unwrap_or_else(|e| e.into_inner());
         if stand_ins.entry(target.clone()).or_insert_with(|| path.clone()) != path {
             return Ok(());
         }
         drop(stand_ins);
         for item in self.archive.find(target)?.iter().filter(|item| item.state.is_stored()) {
-            planner.add(item.renamed(path.clone()))?;
+            add(item.renamed(path.clone()))?;
         }
         Ok(())
     }

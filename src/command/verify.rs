@@ -1,51 +1,49 @@
-//! Check a backup: its structure, or every byte.
+//! Check backups: their structure, or every byte.
 //!
-//! Structure is the root, every copy of every page, the size and seek table of every segment, and that each extent lies in
-//! a frame that the seek table knows. With `data`, all stored bytes are compared with their checksums, all frames
-//! decoded and all files digested, by many workers: a restore that writes nothing. The bytes that were just summed
-//! are decoded next, so that they are read from the device once.
+//! Structure is each root, every copy of every page, the size and seek table of every segment, that each extent lies in a
+//! frame that the seek table knows, and that the root mentions what is referred to. With `data`, all stored bytes are
+//! compared with their checksums, all frames decoded and all files digested. What several backups share is looked at
+//! once; what is damaged is said with the files of each backup that are lost with it.
 
 use super::{
+    blame::{Bad, Loss, blame},
+    content::Content,
     crew,
-    damage::{Damage, Report, frame_damage, names},
+    damage::{Damage, Report, frame_damage},
     frames::{self, Frames},
+    stock::{Place, Sheet, Stock, items, no_root},
 };
-use crate::pipeline::meter::{Meter, lap};
+use crate::pipeline::meter::Meter;
 use crate::{
-    error::{Error, Result},
+    error::{Error, Kind as ErrorKind, Result, quoted},
     format::{
-        digest::{Piece, crc64, crc64_join},
         entry::{Kind, Path as EntryPath},
-        page::{FrameAt, Item, SegmentId},
-        root::{PART_BYTES, Segment},
+        page::{Extent, FrameAt, Item, Page, SegmentId},
+        root::FORMAT_ALONE,
     },
     platform::Tricks,
-    repo::open::open,
-    source::{
-        archive::{Archive, Selection},
-        jobs::{self, End, Of, Planner, check_whole},
-        store::Object,
+    repo::{
+        open::{is_repository, open},
+        whole::{Found, open_all},
     },
-    stage::codec::Decompressor,
+    source::{archive::Archive, store::Object},
 };
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     num::NonZeroUsize,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Mutex, atomic::Ordering::Relaxed},
     time::Instant,
 };
 
-type Job = jobs::Job<()>;
-
 /// What to check, and how.
 #[derive(Debug, Clone)]
 pub struct Verify {
-    /// `FROM[@BACKUP]`.
+    /// `FROM[@BACKUP]`; of a repository without a backup named, all of them.
     pub from: String,
     /// Every byte?
     pub data: bool,
-    /// A tree on disk to compare with.
+    /// A tree on disk to compare with; then of a repository the last backup is meant.
     pub against: Option<PathBuf>,
     /// Threads that read, decode and digest.
     pub workers: NonZeroUsize,
@@ -58,12 +56,16 @@ pub struct Verify {
 /// What was found.
 #[derive(Debug, Default)]
 pub struct Verdict {
-    /// The backup.
+    /// The backup; empty if there are several, or none.
     pub id: String,
-    /// Entries that were looked at.
+    /// How many backups were looked at.
+    pub backups: usize,
+    /// Entries that were looked at; those that several backups share, once.
     pub entries: u64,
     /// Everything that is damaged.
     pub damage: Vec<Damage>,
+    /// What is lost with it, by backup.
+    pub lost: Vec<Loss>,
     /// Damage that does no harm, as another copy is whole.
     pub warnings: Vec<String>,
     /// How the tree on disk differs, in path order.
@@ -82,17 +84,24 @@ impl Verdict {
         }
     }
 
-    /// Print damage and differences, one a line or paragraph.
+    /// Print damage, what is lost and differences, one a line or paragraph.
     ///
     /// # Errors
     /// Those of `out`.
     pub fn print(&self, out: &mut dyn std::io::Write) -> Result<()> {
+        let mut line = |text: &str| super::text::line(out, text);
         for damage in &self.damage {
-            super::text::line(out, &format!("damage: {}", damage.what))?;
-            damage.detail.iter().try_for_each(|line| super::text::line(out, &format!("        {line}")))?;
+            line(&format!("damage: {}", damage.what))?;
+            damage.detail.iter().try_for_each(|detail| line(&format!("        {detail}")))?;
         }
-        self.warnings.iter().try_for_each(|line| super::text::line(out, &format!("harmless: {line}")))?;
-        self.differences.iter().try_for_each(|difference| super::text::line(out, &difference.to_string()))
+        for loss in &self.lost {
+            let all = loss.all.then(|| "everything".to_owned());
+            let files = loss.files.iter().map(|path| quoted(path));
+            let what = all.into_iter().chain(loss.unnamed.iter().cloned()).chain(files);
+            what.into_iter().try_for_each(|what| line(&format!("lost: {}: {what}", loss.backup)))?;
+        }
+        self.warnings.iter().try_for_each(|warning| line(&format!("harmless: {warning}")))?;
+        self.differences.iter().try_for_each(|difference| line(&difference.to_string()))
     }
 }
 
@@ -100,8 +109,12 @@ impl Verify {
     /// Do it.
     ///
     /// # Errors
-    /// What makes checking impossible: FROM is not there, or its root is damaged. Other damage is in the verdict.
+    /// What makes checking impossible: FROM is not there, or the root of the one backup is damaged. Other damage is in
+    /// the verdict.
     pub fn run(&self, meter: &Meter) -> Result<Verdict> {
+        if self.against.is_none() && is_repository(&self.from) {
+            return self.run_repository(Path::new(&self.from), meter);
+        }
         self.run_archive(open(&self.from)?, meter)
     }
 
@@ -111,276 +124,249 @@ impl Verify {
     /// As [`Verify::run`].
     pub fn run_archive(&self, archive: Archive, meter: &Meter) -> Result<Verdict> {
         let start = Instant::now();
-        let check =
-            Check { archive: &archive, report: Report::new(true), meter, bad_parts: Mutex::default(), data: self.data };
-        let tables = check.segments()?;
-        check.pages()?;
-        check.content(self.workers, tables)?;
-        check.blame_parts()?;
+        let repository = self.from.rsplit_once('@').map_or(&*self.from, |(path, _)| path);
+        let check = Check::new(vec![archive], Some(Path::new(repository)), self.data, meter);
+        let lost = check.run(self.workers)?;
+        let archive = &check.stock.archives[0];
         let differences = match &self.against {
-            Some(dir) => super::against::compare(&archive, dir, self.workers, self.tricks, meter)?,
+            Some(dir) => super::against::compare(archive, dir, self.workers, self.tricks, meter)?,
             None => Vec::new(),
         };
-        Ok(Verdict {
-            id: archive.root.id.clone(),
-            entries: meter.entries.load(Relaxed),
-            damage: check.report.damage(),
-            warnings: check.report.warnings(),
-            differences,
-            seconds: start.elapsed().as_secs_f64(),
-        })
+        Ok(Verdict { differences, ..check.verdict(lost, start) })
+    }
+
+    /// Check all backups of a repository.
+    fn run_repository(&self, repository: &Path, meter: &Meter) -> Result<Verdict> {
+        let start = Instant::now();
+        let (archives, lost_roots) = open_for_check(repository)?;
+        let check = Check::new(archives, Some(repository), self.data, meter);
+        let lost = lost_roots.into_iter().map(|(id, error)| check.no_root(id, error)).collect::<Result<Vec<_>>>()?;
+        let files = check.run(self.workers)?;
+        Ok(check.verdict(lost.into_iter().chain(files).collect(), start))
     }
 }
 
-struct Check<'a> {
-    archive: &'a Archive,
-    report: Report,
-    meter: &'a Meter,
+/// Ids of backups whose root cannot be read, and why.
+type NoRoots = Vec<(String, Error)>;
+
+/// All backups whose root is whole, and the others with the reason.
+///
+/// # Errors
+/// What is no damage to a root.
+pub(super) fn open_for_check(repository: &Path) -> Result<(Vec<Archive>, NoRoots)> {
+    let (mut archives, mut lost) = (Vec::new(), Vec::new());
+    for (id, found) in open_all(repository)? {
+        match found {
+            Found::Backup(archive) => archives.push(*archive),
+            Found::Damaged(error) => lost.push((id, error)),
+            Found::NoRoot => lost.push((id.clone(), no_root(repository, &id))),
+            Found::Leftover => {}
+        }
+    }
+    Ok((archives, lost))
+}
+
+/// A check under way.
+pub(super) struct Check<'a> {
+    pub(super) stock: Stock,
+    pub(super) bad: Bad,
+    pub(super) report: Report,
+    pub(super) meter: &'a Meter,
     data: bool,
-    /// Stored bytes that differ from their checksum: segment, from, to.
-    bad_parts: Mutex<Vec<(SegmentId, u64, u64)>>,
+    /// The segments that each backup was seen to refer to.
+    used: Mutex<Vec<HashSet<SegmentId>>>,
 }
 
-/// What a worker is given.
-enum Task {
-    /// Sum these stored bytes of a segment.
-    Part { segment: SegmentId, index: u64, from: u64, to: u64, sum: String },
-    /// Decode a frame and check what is in it.
-    Frame(Job),
+/// What is known of segments: their frames, and which are not there at all. Of a damaged one only decoding can tell.
+#[derive(Default)]
+pub(super) struct Tables {
+    pub(super) frames: HashMap<SegmentId, Frames>,
+    missing: HashSet<SegmentId>,
 }
 
-/// What a worker has.
-struct Hand {
-    decompressor: Decompressor,
-    stored: Vec<u8>,
-    plain: Vec<u8>,
-}
+impl<'a> Check<'a> {
+    pub(super) fn new(archives: Vec<Archive>, repository: Option<&Path>, data: bool, meter: &'a Meter) -> Self {
+        let stock = Stock::new(archives, repository);
+        let used = Mutex::new(vec![HashSet::new(); stock.archives.len()]);
+        Self { stock, bad: Bad::default(), report: Report::new(true), meter, data, used }
+    }
 
-impl Check<'_> {
+    fn run(&self, workers: NonZeroUsize) -> Result<Vec<Loss>> {
+        self.structure(workers)?;
+        if self.data {
+            let Self { stock, bad, report, meter, .. } = self;
+            Content { stock, bad, report, meter }.check(workers)?;
+        }
+        Ok(blame(&self.stock, &self.bad, &self.report))
+    }
+
+    /// Everything but the data; gives the frames of the segments.
+    pub(super) fn structure(&self, workers: NonZeroUsize) -> Result<Tables> {
+        let tables = self.segments()?;
+        self.pages(workers, &tables)?;
+        self.mentions()?;
+        Ok(tables)
+    }
+
+    pub(super) fn verdict(&self, lost: Vec<Loss>, start: Instant) -> Verdict {
+        let id = match &self.stock.archives[..] {
+            [archive] => archive.root.id.clone(),
+            _ => String::new(),
+        };
+        Verdict {
+            id,
+            backups: self.stock.archives.len(),
+            entries: self.meter.entries.load(Relaxed),
+            damage: self.report.damage(),
+            lost,
+            warnings: self.report.warnings(),
+            differences: Vec::new(),
+            seconds: start.elapsed().as_secs_f64(),
+        }
+    }
+
+    pub(super) fn no_root(&self, backup: String, error: Error) -> Result<Loss> {
+        let detail = format!("all of backup {backup:?} is lost with it until `fullbore repair` has rebuilt it");
+        self.report.add((error.detail(detail), Vec::new()))?;
+        Ok(Loss { backup, all: true, ..Loss::default() })
+    }
+
     /// Sizes and seek tables. A segment that is not there or has no table gives no frames, and is reported.
-    fn segments(&self) -> Result<HashMap<SegmentId, Frames>> {
-        let mut tables = HashMap::new();
-        for segment in &self.archive.root.segments {
-            match frames::read(self.archive, segment, self.data, &self.report) {
-                Ok(table) => drop(tables.insert(id(segment), table)),
-                Err(error) => self.report.add((error, Vec::new()))?,
+    fn segments(&self) -> Result<Tables> {
+        let mut tables = Tables::default();
+        for place in &self.stock.segments {
+            match frames::read(&self.stock.archives[place.archive], place, self.data, &self.report) {
+                Ok(table) => drop(tables.frames.insert(place.id.clone(), table)),
+                Err(error) => self.bad_segment(place, error, &mut tables)?,
             }
         }
         Ok(tables)
     }
 
-    /// Every copy of every page.
-    fn pages(&self) -> Result<()> {
-        for at in &self.archive.root.pages {
-            let copies = self.archive.copies(at);
-            let read = |copy| match self.archive.read_copy(at, copy) {
-                Ok(page) if page.records.len() as u64 != at.entries => {
-                    Err(Error::corrupt("a manifest page has another number of entries than the root says"))
-                }
-                other => other.map(drop),
-            };
-            let results: Vec<Result<()>> = copies.iter().map(read).collect();
-            let harmless = results.iter().any(Result::is_ok);
-            for error in results.into_iter().filter_map(Result::err) {
-                match harmless {
-                    true => self.report.warn(error),
-                    // The pass over the records reports it, with what is lost.
-                    false => break,
-                }
+    fn bad_segment(&self, place: &Place, error: Error, tables: &mut Tables) -> Result<()> {
+        match error.kind {
+            ErrorKind::NotFound => {
+                tables.missing.insert(place.id.clone());
+                self.bad.missing(place.id.clone());
+                self.report.add((Error { kind: ErrorKind::Corrupt, ..error }, Vec::new()))
+            }
+            ErrorKind::Corrupt if self.data => self.report.add((error, Vec::new())),
+            ErrorKind::Corrupt => {
+                self.report.add((error.detail("`--data` finds out which of its frames are whole"), Vec::new()))
+            }
+            _ => Err(error),
+        }
+    }
+
+    /// Every copy of every page, and what its records refer to.
+    fn pages(&self, workers: NonZeroUsize, tables: &Tables) -> Result<()> {
+        crew::work(
+            workers,
+            || (),
+            |(), sheet| self.sheet(sheet, tables),
+            |send| self.stock.sheets.iter().try_for_each(send),
+        )
+    }
+
+    fn sheet(&self, sheet: &Sheet, tables: &Tables) -> Result<()> {
+        let (archive, at) = (&self.stock.archives[sheet.at.0], self.stock.page_at(sheet));
+        let read = |copy| match archive.read_copy(at, copy) {
+            Ok(page) if page.records.len() as u64 != at.entries => {
+                Err(Error::corrupt("a manifest page has another number of entries than the root says"))
+            }
+            other => other,
+        };
+        let (whole, damaged): (Vec<_>, Vec<_>) = archive.copies(at).iter().map(read).partition(Result::is_ok);
+        let mut errors = damaged.into_iter().filter_map(Result::err);
+        match whole.into_iter().flatten().next() {
+            Some(page) => {
+                errors.for_each(|error| self.report.warn(error));
+                self.records(sheet, page, tables)
+            }
+            None => errors.next().map_or(Ok(()), |error| self.lost_page(sheet, error)),
+        }
+    }
+
+    fn lost_page(&self, sheet: &Sheet, error: Error) -> Result<()> {
+        if error.kind != ErrorKind::Corrupt {
+            return Err(error);
+        }
+        let at = self.stock.page_at(sheet);
+        let what = format!("{} entries from {} on", at.entries, quoted(&at.first.0));
+        sheet.of.iter().for_each(|archive| self.bad.page(*archive, &what));
+        let of =
+            if self.stock.archives.len() > 1 { format!(" of {}", self.stock.names(&sheet.of)) } else { String::new() };
+        self.report.add((error.detail(format!("it describes {what}{of}; no other copy is whole")), Vec::new()))
+    }
+
+    /// Do the extents of a page lie in frames that there are?
+    fn records(&self, sheet: &Sheet, page: Page, tables: &Tables) -> Result<()> {
+        let archive = &self.stock.archives[sheet.at.0];
+        let (mut used, mut bad) = (HashSet::new(), BTreeMap::new());
+        for item in items(archive, page) {
+            self.meter.entries.fetch_add(u64::from(item.from == 0), Relaxed);
+            if !matches!(item.entry.kind, Kind::File { .. }) || !item.state.is_stored() {
+                continue;
+            }
+            for extent in &item.extents {
+                self.extent(&item, extent, tables, &mut used, &mut bad);
+            }
+        }
+        let mut all = self.used.lock().unwrap_or_else(|e| e.into_inner());
+        sheet.of.iter().for_each(|archive| all[*archive].extend(used.iter().cloned()));
+        drop(all);
+        bad.into_values().try_for_each(|(frame, error, files): Misplaced| {
+            let damage = frame_damage(archive, &frame, error, files);
+            if self.bad.frame(&frame.0, frame.1.offset) { self.report.add(damage) } else { Ok(()) }
+        })
+    }
+
+    fn extent(
+        &self,
+        item: &Item,
+        extent: &Extent,
+        tables: &Tables,
+        used: &mut HashSet<SegmentId>,
+        bad: &mut BTreeMap<(String, u32, u32, u64), Misplaced>,
+    ) {
+        let (segment, frame) = (item.segment(&extent.frame), extent.frame);
+        if !used.contains(segment) {
+            used.insert(segment.clone());
+        }
+        let fits = extent.inner.checked_add(extent.len).is_some_and(|end| end <= frame.plain_len);
+        let checked = match tables.frames.get(segment) {
+            Some(table) => table.check(&frame),
+            None => Ok(()),
+        };
+        let error = match checked {
+            Ok(()) if fits || tables.missing.contains(segment) => return,
+            Ok(()) => Error::corrupt("the manifest wants more of it than it holds"),
+            Err(error) => error,
+        };
+        let key = (segment.backup.clone(), segment.stream, segment.number, frame.offset);
+        bad.entry(key).or_insert_with(|| ((segment.clone(), frame), error, Vec::new())).2.push(item.entry.path.clone());
+    }
+
+    /// A root mentions every segment that its pages speak of: what is not mentioned would be removed as not needed.
+    fn mentions(&self) -> Result<()> {
+        let used = std::mem::take(&mut *self.used.lock().unwrap_or_else(|e| e.into_inner()));
+        for (archive, used) in self.stock.archives.iter().zip(used) {
+            let root = &archive.root;
+            let mentioned: HashSet<SegmentId> =
+                root.liveness.iter().map(|live| super::stock::full(archive, &live.id())).collect();
+            let is_own = |id: &SegmentId| id.backup == root.id && root.format == FORMAT_ALONE;
+            let mut unknown: Vec<_> = used.iter().filter(|id| !mentioned.contains(id) && !is_own(id)).collect();
+            unknown.sort_by_key(|id| (id.backup.clone(), id.stream, id.number));
+            for id in unknown {
+                let name = archive.store().name(&Object::Segment(id.clone()));
+                let what = format!("the root of backup {:?} is wrong", root.id);
+                let why = format!("it does not mention segment {name}, which its pages refer to");
+                self.report.add((Error::corrupt(what).because(why), Vec::new()))?;
             }
         }
         Ok(())
     }
-
-    fn content(&self, workers: NonZeroUsize, tables: HashMap<SegmentId, Frames>) -> Result<()> {
-        self.meter.total_bytes.store(self.archive.root.totals.bytes, Relaxed);
-        let make = || Hand { decompressor: self.archive.codec.decompressor(), stored: Vec::new(), plain: Vec::new() };
-        crew::work(workers, make, |hand, task| self.task(hand, task), |send| self.plan(&tables, send))
-    }
-
-    fn plan(&self, tables: &HashMap<SegmentId, Frames>, send: &mut dyn FnMut(Task) -> Result<()>) -> Result<()> {
-        let mut parts = Parts::new(if self.data { &self.archive.root.segments } else { &[] });
-        let mut hand_out = |job: Job| {
-            let Some((segment, frame)) = &job.frame else { return Ok(()) };
-            parts.up_to(segment, frame.offset + u64::from(frame.stored_len), send)?;
-            match self.is_frame(tables, segment, frame) {
-                Ok(()) if self.data => send(Task::Frame(job)),
-                Ok(()) => Ok(()),
-                Err(error) => {
-                    self.report.add(frame_damage(self.archive, &(segment.clone(), *frame), error, files(&job)))
-                }
-            }
-        };
-        let all = Selection::default();
-        let mut planner = Planner::new(&mut hand_out);
-        for item in self.archive.records(&all, false) {
-            let planned = item.and_then(|item| self.plan_one(&mut planner, item));
-            self.report.survive(planned)?;
-        }
-        self.report.survive(planner.finish())?;
-        parts.rest(send)
-    }
-
-    fn plan_one<S: FnMut(Job) -> Result<()>>(&self, planner: &mut Planner<(), S>, item: Item) -> Result<()> {
-        self.meter.entries.fetch_add(u64::from(!item.more), Relaxed);
-        match item.entry.kind {
-            Kind::File { .. } if item.state.is_stored() => planner.add(item),
-            _ => Ok(()),
-        }
-    }
-
-    /// Is there such a frame, as far as the seek table of its segment says?
-    fn is_frame(&self, tables: &HashMap<SegmentId, Frames>, segment: &SegmentId, frame: &FrameAt) -> Result<()> {
-        match tables.get(segment) {
-            // Of other backups, or reported as damaged: only decoding can tell.
-            None if self.data => Ok(()),
-            None if self.archive.root.segments.iter().any(|own| id(own) == *segment) => {
-                Err(Error::corrupt("its segment is damaged"))
-            }
-            None => self.archive.store().len(&Object::Segment(segment.clone())).map(drop),
-            Some(table) => table.check(frame),
-        }
-    }
-
-    fn task(&self, hand: &mut Hand, task: Task) -> Result<()> {
-        match task {
-            Task::Frame(job) => self.frame(hand, &job),
-            Task::Part { segment, index, from, to, sum } => {
-                let mut clock = Instant::now();
-                let found = self.sum(hand, &segment, from, to);
-                lap(&self.meter.source.busy, &mut clock);
-                match found {
-                    Ok(found) if sum == format!("{found:016x}") => Ok(()),
-                    result => self.bad_part(segment, index, (from, to), result.err()),
-                }
-            }
-        }
-    }
-
-    fn sum(&self, hand: &mut Hand, segment: &SegmentId, from: u64, to: u64) -> Result<u64> {
-        let object = Object::Segment(segment.clone());
-        let (mut at, mut sum) = (from, None);
-        while at < to {
-            let len = (to - at).min(1 << 20);
-            self.archive.store().read_at(&object, at, len as usize, &mut hand.stored)?;
-            let crc = crc64(&hand.stored);
-            sum = Some(sum.map_or(crc, |sum| crc64_join(sum, crc, len)));
-            at += len;
-        }
-        self.meter.stored_bytes.fetch_add(to - from, Relaxed);
-        Ok(sum.unwrap_or_else(|| crc64(&[])))
-    }
-
-    fn bad_part(&self, segment: SegmentId, index: u64, (from, to): (u64, u64), error: Option<Error>) -> Result<()> {
-        let name = self.archive.store().name(&Object::Segment(segment.clone()));
-        let why = error.map_or_else(|| "their checksum is not the one in the root".to_owned(), |error| error.line());
-        let what = format!("bytes {from} to {to} of {name}, part {}, are damaged", index + 1);
-        self.bad_parts.lock().unwrap_or_else(|e| e.into_inner()).push((segment, from, to));
-        self.report.add((Error::corrupt(what).because(why), Vec::new()))
-    }
-
-    fn frame(&self, hand: &mut Hand, job: &Job) -> Result<()> {
-        let Some(at) = &job.frame else { return Ok(()) };
-        let mut clock = Instant::now();
-        let fetched = self.archive.fetch(&at.0, &at.1, &mut hand.stored);
-        lap(&self.meter.source.busy, &mut clock);
-        let Hand { decompressor, stored, plain } = hand;
-        let decoded = fetched.and_then(|()| decompressor.decompress(stored, at.1.plain_len as usize, plain));
-        if let Err(error) = decoded {
-            self.report.add(frame_damage(self.archive, at, error, files(job)))?;
-            spoil(job);
-            return Ok(());
-        }
-        let checked = job.pieces.iter().try_for_each(|wanted| self.piece(wanted, &hand.plain));
-        lap(&self.meter.workers.busy, &mut clock);
-        checked
-    }
-
-    fn piece(&self, wanted: &jobs::Wanted<()>, plain: &[u8]) -> Result<()> {
-        let content = wanted.content(plain);
-        self.meter.bytes.fetch_add(content.len() as u64, Relaxed);
-        let end = match &wanted.of {
-            Of::Whole(item) => check_whole(item, content),
-            Of::Part(shared, offset) => {
-                let hashed = shared.hash(self.archive.root.options.digest, *offset, content);
-                let end = shared.done(*offset, content.len() as u64, hashed);
-                if shared.is_damaged() { End::NotYet } else { end }
-            }
-        };
-        match end {
-            End::Damaged(why) => self.report.file(wanted.item(), &why),
-            // Its frames carry checksums of their own.
-            End::NotYet | End::Right | End::Unknown(_) => Ok(()),
-        }
-    }
-
-    /// Name the files that the damaged parts hold some of.
-    fn blame_parts(&self) -> Result<()> {
-        let bad = std::mem::take(&mut *self.bad_parts.lock().unwrap_or_else(|e| e.into_inner()));
-        if bad.is_empty() {
-            return Ok(());
-        }
-        let mut touched = BTreeSet::new();
-        let all = Selection::default();
-        for item in self.archive.records(&all, false).flatten() {
-            let hit = item.extents.iter().any(|extent| bad.iter().any(|part| overlaps(&item, &extent.frame, part)));
-            if hit {
-                touched.insert(item.entry.path.clone());
-            }
-        }
-        let touched: Vec<EntryPath> = touched.into_iter().collect();
-        self.report.detail_parts(&format!("with the frames of {} files: {}", touched.len(), names(&touched)));
-        Ok(())
-    }
 }
 
-fn overlaps(item: &Item, frame: &FrameAt, (segment, from, to): &(SegmentId, u64, u64)) -> bool {
-    item.segment(frame) == segment && frame.offset < *to && frame.offset + u64::from(frame.stored_len) > *from
-}
-
-fn files(job: &Job) -> Vec<EntryPath> {
-    job.pieces.iter().map(|wanted| wanted.item().entry.path.clone()).collect()
-}
-
-fn spoil(job: &Job) {
-    for wanted in &job.pieces {
-        if let Of::Part(shared, offset) = &wanted.of {
-            shared.spoil();
-            shared.done(*offset, wanted.len.into(), Piece::None);
-        }
-    }
-}
-
-fn id(segment: &Segment) -> SegmentId {
-    SegmentId { backup: String::new(), stream: segment.stream, number: segment.number }
-}
-
-/// Which parts of which segments were handed out.
-struct Parts<'a>(Vec<(&'a Segment, u64)>);
-
-impl<'a> Parts<'a> {
-    fn new(segments: &'a [Segment]) -> Self {
-        Self(segments.iter().map(|segment| (segment, 0)).collect())
-    }
-
-    /// Hand out the parts of `segment` that begin before byte `end`.
-    fn up_to(&mut self, segment: &SegmentId, end: u64, send: &mut dyn FnMut(Task) -> Result<()>) -> Result<()> {
-        let own = self.0.iter_mut().find(|(own, _)| id(own) == *segment);
-        own.map_or(Ok(()), |(own, next)| hand_out(own, next, end, send))
-    }
-
-    fn rest(&mut self, send: &mut dyn FnMut(Task) -> Result<()>) -> Result<()> {
-        self.0.iter_mut().try_for_each(|(own, next)| hand_out(own, next, u64::MAX, send))
-    }
-}
-
-fn hand_out(segment: &Segment, next: &mut u64, end: u64, send: &mut dyn FnMut(Task) -> Result<()>) -> Result<()> {
-    while let Some(sum) = segment.parts.get(*next as usize * 16..(*next as usize + 1) * 16)
-        && *next * PART_BYTES < end
-    {
-        let (from, to) = (*next * PART_BYTES, segment.bytes.min((*next + 1) * PART_BYTES));
-        send(Task::Part { segment: id(segment), index: *next, from, to, sum: sum.to_owned() })?;
-        *next += 1;
-    }
-    Ok(())
-}
+/// A frame that is not where records say, and whose they are.
+type Misplaced = ((SegmentId, FrameAt), Error, Vec<EntryPath>);

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! fullbore-repo.json                 format, repository id, creation
+//! verify.json                        what `verify --sample` has checked, and when
 //! backups/<id>/s01-000001.tar.zst    segments; beside .tar.gz and .tar a .manifest with their service frames
 //! backups/<id>/manifest              pages
 //! backups/<id>/root.json             the commit
@@ -16,6 +17,8 @@ use serde::{Deserialize, Serialize};
 
 /// The file that makes a directory a repository.
 pub const REPOSITORY: &str = "fullbore-repo.json";
+/// What was checked when.
+pub const COVERED: &str = "verify.json";
 /// Where backups are.
 pub const BACKUPS: &str = "backups";
 /// Where backups under way announce themselves.

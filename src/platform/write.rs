@@ -77,6 +77,24 @@ pub fn create_file(dir: impl AsFd, name: &[u8], mode: u32) -> io::Result<OwnedFd
     Ok(rustix::fs::openat(dir, name, flags, Mode::from_raw_mode(mode))?)
 }
 
+/// As [`create_file`], for reading too.
+///
+/// # Errors
+/// As [`create_file`].
+pub fn create_to_read(dir: impl AsFd, name: &[u8], mode: u32) -> io::Result<OwnedFd> {
+    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(rustix::fs::openat(dir, name, flags, Mode::from_raw_mode(mode))?)
+}
+
+/// Open the file `name` in `dir`, which is there, for reading and writing. Never waits for the other end of a named pipe.
+///
+/// # Errors
+/// `ELOOP` for a symbolic link, `EISDIR` for a directory, `EACCES`, or the system's.
+pub fn open_write(dir: impl AsFd, name: &[u8]) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    Ok(rustix::fs::openat(dir, name, flags, Mode::empty())?)
+}
+
 /// Write all of `data` at `offset`.
 ///
 /// # Errors
@@ -92,6 +110,11 @@ pub fn pwrite_all(fd: impl AsFd, mut data: &[u8], mut offset: u64) -> io::Result
 /// Is something that is no directory in the way of a path: a file, or a link that is not followed?
 pub fn is_in_the_way(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOTDIR | libc::ELOOP))
+}
+
+/// Is it something that cannot be opened for writing as a file can: a link, a directory, a pipe, a program that runs?
+pub fn is_no_open_file(error: &io::Error) -> bool {
+    is_in_the_way(error) || matches!(error.raw_os_error(), Some(libc::EISDIR | libc::ENXIO | libc::ETXTBSY))
 }
 
 /// Did the device fail, so that no other file can be expected to do better?

@@ -7,7 +7,7 @@
 use std::{cell::RefCell, ffi::CString, io, os::fd::AsFd};
 
 use rustix::{
-    fs::{XattrFlags, fgetxattr, flistxattr, fsetxattr, lgetxattr, llistxattr, lsetxattr},
+    fs::{XattrFlags, fgetxattr, flistxattr, fremovexattr, fsetxattr, lgetxattr, llistxattr, lsetxattr},
     io::Errno,
 };
 
@@ -47,6 +47,14 @@ pub fn read_all_at(dir: impl AsFd, name: &[u8]) -> io::Result<Vec<Xattr>> {
 /// `ENOTSUP` where the file system knows none or not this namespace, `EPERM`, `E2BIG` above 64 KiB, or the system's.
 pub fn set_fd(fd: impl AsFd, name: &[u8], value: &[u8]) -> io::Result<()> {
     Ok(fsetxattr(fd, name, value, XattrFlags::empty())?)
+}
+
+/// Take one attribute away from an open file or directory.
+///
+/// # Errors
+/// `ENODATA` if it has none of this name, `EPERM`, or the system's.
+pub fn remove_fd(fd: impl AsFd, name: &[u8]) -> io::Result<()> {
+    Ok(fremovexattr(fd, name)?)
 }
 
 /// Set one attribute of `name` in `dir`, replacing it; follows no link.

@@ -6,6 +6,7 @@
 pub mod base;
 pub mod compare;
 pub mod copy;
+pub mod covered;
 pub mod documents;
 pub mod ids;
 mod moved;
@@ -14,5 +15,7 @@ pub mod objects;
 pub mod open;
 pub mod protocol;
 pub mod prune;
+pub mod replace;
 pub mod retention;
 pub mod store;
+pub mod whole;

@@ -3,10 +3,12 @@
 use crate::{error::Result, format::page::SegmentId, frame::Buf};
 use std::collections::HashSet;
 
+mod clear;
 pub mod file;
 pub mod large;
 pub mod last;
 pub mod notes;
+pub mod patch;
 pub mod places;
 pub mod stream;
 pub mod tree;

@@ -39,7 +39,7 @@ impl Writer {
     }
 
     /// Enter the directory of `path`.
-    fn enter<'a>(&mut self, path: &'a [u8]) -> Result<(&OwnedFd, &'a [u8])> {
+    pub(super) fn enter<'a>(&mut self, path: &'a [u8]) -> Result<(&OwnedFd, &'a [u8])> {
         let (parent, name) = self.tree.places.split(path);
         let there = self.parent.take().filter(|(at, _)| at == parent);
         let there = match there {
@@ -60,7 +60,7 @@ impl Writer {
         Error::new(ErrorKind::Exists, error.what).because(why)
     }
 
-    fn numbers(&mut self, owner: &Owner) -> (u32, u32) {
+    pub(super) fn numbers(&mut self, owner: &Owner) -> (u32, u32) {
         match &self.owner {
             Some((last, numbers)) if last == owner => *numbers,
             _ => {
@@ -88,6 +88,14 @@ impl Writer {
         let tree = self.tree.clone();
         let (dir, name) = self.enter(&entry.path)?;
         let created = tree.replacing(dir.as_fd(), name, |dir| write::create_file(dir, name, mode));
+        created.map_err(|e| self.in_the_way(&entry.path, e))
+    }
+
+    /// As [`Writer::create`], private and for reading too.
+    pub(super) fn create_to_read(&mut self, entry: &Entry) -> Result<OwnedFd> {
+        let tree = self.tree.clone();
+        let (dir, name) = self.enter(&entry.path)?;
+        let created = tree.replacing(dir.as_fd(), name, |dir| write::create_to_read(dir, name, PRIVATE));
         created.map_err(|e| self.in_the_way(&entry.path, e))
     }
 

@@ -223,6 +223,9 @@ impl Archive {
     pub fn copies(&self, at: &PageAt) -> Vec<(Object, u64)> {
         let segment = SegmentId { backup: at.backup.clone(), stream: at.stream, number: at.segment };
         let manifest = at.manifest_offset.map(|offset| (Object::Manifest(at.backup.clone()), offset));
+        if at.segment == 0 {
+            return manifest.into_iter().collect(); // written by a repair, which adds nothing to segments
+        }
         let (copy, sure) = match self.codec.skips() {
             true => (Object::Segment(segment), true),
             false => (Object::Side(segment), manifest.is_none()),

@@ -10,11 +10,12 @@ use fullbore::{
         entry::{Entry, Kind, Owner, Run, Time, order},
         layout::{self, Repository},
         page::{Extent, FrameAt, Page, Record, SegmentId, State},
-        root::{FORMAT_ALONE, Live, Name, Options, PART_BYTES, PageAt, Root, Segment, Source, Totals, seal},
+        root::{FORMAT, FORMAT_ALONE, Live, Name, Options, PART_BYTES, PageAt, Root, Segment, Source, Totals, seal},
         segment::{Label, Locator, SERVICE_HEADER_BYTES, SeekTable, Service},
     },
     pipeline::meter::Meter,
     platform::Tricks,
+    source::archive::{Archive, Selection},
     stage::codec::Codec,
 };
 use std::{collections::BTreeMap, fs, os::unix::fs::MetadataExt, path::Path};
@@ -32,6 +33,8 @@ pub struct Fixture {
     pub digest: Algorithm,
     pub id: String,
     pub tar_headers: bool,
+    /// A backup in the same repository, whose content and pages are referred to where they are the same.
+    pub base: Option<String>,
     /// Stream, entry, its data without holes, how it was captured.
     pub entries: Vec<(u32, Entry, Vec<u8>, State)>,
 }
@@ -47,6 +50,7 @@ impl Default for Fixture {
             digest: Algorithm::Blake3,
             id: ID.into(),
             tar_headers: false,
+            base: None,
             entries: Vec::new(),
         }
     }
@@ -180,6 +184,8 @@ impl Fixture {
         let mut out = Out::new(self, Some(&dir));
         self.write_streams(&mut out);
         fs::write(dir.join(layout::MANIFEST), &out.manifest).unwrap();
+        let foreign: Vec<_> = out.base.liveness().collect();
+        out.root.liveness.extend(foreign);
         fs::write(dir.join(layout::ROOT), seal(&out.root).unwrap()).unwrap();
         out.root
     }
@@ -240,6 +246,63 @@ struct Out<'a> {
     open: Vec<(usize, u32, u32)>,
     page: Page,
     extents: usize,
+    format: u32,
+    base: Base,
+}
+
+/// What an earlier backup has: records by path with segments under their full names, and its pages.
+#[derive(Default)]
+struct Base {
+    id: String,
+    files: BTreeMap<Vec<u8>, (Record, Vec<SegmentId>)>,
+    pages: Vec<(PageAt, Vec<Record>)>,
+    sizes: BTreeMap<(String, u32, u32), u64>,
+    used: BTreeMap<(String, u32, u32), BTreeMap<u64, u64>>,
+}
+
+fn key(id: &SegmentId) -> (String, u32, u32) {
+    (id.backup.clone(), id.stream, id.number)
+}
+
+impl Base {
+    fn open(repository: &Path, id: &str) -> Self {
+        let archive = Archive::open_backup(repository, id).unwrap();
+        let mut base = Self { id: id.into(), ..Self::default() };
+        let full = |segment: &SegmentId| match &segment.backup[..] {
+            "" => SegmentId { backup: id.into(), ..segment.clone() },
+            _ => segment.clone(),
+        };
+        let own = archive.root.segments.iter().map(|s| ((id.to_owned(), s.stream, s.number), s.bytes));
+        let live = archive.root.liveness.iter().map(|live| (key(&full(&live.id())), live.of_bytes));
+        base.sizes = live.chain(own).collect();
+        for item in archive.records(&Selection::default(), false).map(Result::unwrap) {
+            let segments = item.extents.iter().map(|extent| full(item.segment(&extent.frame))).collect();
+            if item.from == 0 && !item.more {
+                base.files.insert(item.entry.path.clone(), (Record::clone(&item), segments));
+            }
+        }
+        for (at, page) in archive.root.pages.iter().enumerate() {
+            let backup = if page.backup.is_empty() { id.to_owned() } else { page.backup.clone() };
+            let records = archive.page(at).unwrap().records.clone();
+            base.pages.push((PageAt { backup, ..page.clone() }, records));
+        }
+        base
+    }
+
+    fn uses(&mut self, segment: &SegmentId, frame: &FrameAt) {
+        self.used.entry(key(segment)).or_default().insert(frame.offset, frame.stored_len.into());
+    }
+
+    fn liveness(&self) -> impl Iterator<Item = Live> + '_ {
+        self.used.iter().map(|(id, frames)| Live {
+            backup: id.0.clone(),
+            stream: id.1,
+            number: id.2,
+            frames: frames.len() as u64,
+            bytes: frames.values().sum(),
+            of_bytes: self.sizes[id],
+        })
+    }
 }
 
 impl<'a> Out<'a> {
@@ -261,8 +324,9 @@ impl<'a> Out<'a> {
             ..Totals::default()
         };
         let root = Root {
-            format: FORMAT_ALONE,
+            format: if fixture.base.is_some() { FORMAT } else { FORMAT_ALONE },
             id: fixture.id.clone(),
+            bases: fixture.base.iter().cloned().collect(),
             tool: "fixture".into(),
             time: "2026-11-21T05:45:01Z".into(),
             finished: "2026-11-21T05:45:02Z".into(),
@@ -271,9 +335,12 @@ impl<'a> Out<'a> {
             totals,
             ..Root::default()
         };
+        let open = |id: &String| Base::open(dir.unwrap().parent().unwrap().parent().unwrap(), id);
         Self {
             fixture,
             dir,
+            format: root.format,
+            base: fixture.base.as_ref().map_or_else(Base::default, open),
             root,
             manifest: vec![],
             segment: vec![],
@@ -295,7 +362,7 @@ impl<'a> Out<'a> {
         (self.segment, self.side, self.table) = (vec![], vec![], SeekTable::default());
         let codec = self.fixture.codec;
         let label = Label {
-            format: FORMAT_ALONE,
+            format: self.format,
             repository: if self.dir.is_some() { "r".into() } else { String::new() },
             backup: self.fixture.id.clone(),
             stream,
@@ -332,7 +399,11 @@ impl<'a> Out<'a> {
         let digest = digest.filter(|_| entry.is_file() && state.is_stored());
         self.plain.extend([0; 512]);
         self.page.records.push(Record { entry: entry.clone(), state: state.clone(), digest, ..Record::default() });
-        if data.len() > self.fixture.frame_bytes {
+        let kept =
+            self.base.files.get(&entry.path).filter(|(known, _)| known.entry == *entry && known.digest == digest);
+        if let Some((known, segments)) = kept.cloned() {
+            self.keep(&known, &segments);
+        } else if data.len() > self.fixture.frame_bytes {
             self.large(entry, data, digest);
         } else if !data.is_empty() {
             self.open.push((self.page.records.len() - 1, self.plain.len() as u32, data.len() as u32));
@@ -351,6 +422,21 @@ impl<'a> Out<'a> {
                 self.begin(self.stream, self.number + 1);
             }
         }
+    }
+
+    /// The last record is one that the base has.
+    fn keep(&mut self, known: &Record, segments: &[SegmentId]) {
+        let mut extents = known.extents.clone();
+        for (extent, segment) in extents.iter_mut().zip(segments) {
+            self.base.uses(segment, &extent.frame);
+            let at = self.page.segments.iter().position(|known| known == segment);
+            extent.frame.segment = at.unwrap_or(self.page.segments.len()) as u32;
+            if at.is_none() {
+                self.page.segments.push(segment.clone());
+            }
+        }
+        self.extents += extents.len();
+        self.page.records.last_mut().unwrap().extents = extents;
     }
 
     fn large(&mut self, entry: &Entry, data: &[u8], digest: Option<Digest>) {
@@ -380,12 +466,13 @@ impl<'a> Out<'a> {
             return;
         }
         let id = self.id();
-        if self.page.segments.last() != Some(&id) {
+        let at = self.page.segments.iter().position(|known| *known == id);
+        if at.is_none() {
             self.page.segments.push(id);
         }
         let stored = packed(self.fixture.codec, &self.plain);
         let frame = FrameAt {
-            segment: self.page.segments.len() as u32 - 1,
+            segment: at.unwrap_or(self.page.segments.len() - 1) as u32,
             offset: self.segment.len() as u64,
             stored_len: stored.len() as u32,
             plain_len: self.plain.len() as u32,
@@ -405,6 +492,17 @@ impl<'a> Out<'a> {
         let page = std::mem::take(&mut self.page);
         self.extents = 0;
         if page.records.is_empty() {
+            return;
+        }
+        let same = |records: &[Record]| {
+            let what = |record: &Record| (record.entry.clone(), record.digest, record.from);
+            records.iter().map(what).eq(page.records.iter().map(what))
+        };
+        let extents = page.records.iter().flat_map(|record| &record.extents);
+        let foreign =
+            extents.map(|extent| &page.segments[extent.frame.segment as usize]).all(|id| !id.backup.is_empty());
+        if let Some((at, _)) = self.base.pages.iter().find(|(_, records)| foreign && same(records)) {
+            self.root.pages.push(at.clone());
             return;
         }
         let bytes = page.encode().unwrap();
@@ -441,6 +539,7 @@ impl<'a> Out<'a> {
             stream: self.stream,
             number: self.number,
             frames: self.frames,
+            of_bytes: self.segment.len() as u64,
             ..Live::default()
         });
         self.root.totals.stored_bytes += self.segment.len() as u64;

@@ -85,3 +85,50 @@ fn a_server_that_takes_the_wal_away_ends_the_backup_and_the_hint_names_the_setti
     assert!(ran.err.contains("max_slot_wal_keep_size"), "{}", ran.err);
     cluster.assert_nothing_is_left();
 }
+
+#[test]
+fn a_cluster_whose_root_is_lost_is_rebuilt_restores_and_starts() {
+    for version in some_versions() {
+        let cluster = Cluster::new(version, &[]);
+        let space = cluster.make_dir("space");
+        cluster.psql(&format!("CREATE TABLESPACE space LOCATION '{}'", space.display()));
+        cluster.psql("CREATE TABLE t TABLESPACE space AS SELECT n FROM generate_series(1, 500) n");
+        cluster.backup("repository", &["--quiet"]).ends_with(0);
+        let repository = cluster.path("repository");
+        let root = || fullbore(args!["show", repository, "--json"]).ends_with(0).json().remove(0);
+        let before = root();
+        let id = before["id"].as_str().unwrap();
+        std::fs::remove_file(repository.join("backups").join(id).join("root.json")).unwrap();
+        fullbore(args!["repair", repository]).ends_with(4);
+        fullbore(args!["repair", repository, "--yes"]).ends_with(0);
+        let after = root();
+        for fact in [
+            "major",
+            "system_identifier",
+            "timeline",
+            "online",
+            "standby",
+            "checksums",
+            "start_lsn",
+            "stop_lsn",
+            "wal",
+            "wal_segments",
+            "wal_segment_bytes",
+        ] {
+            assert_eq!(after["postgres"][fact], before["postgres"][fact], "{fact}");
+        }
+        for same in ["options", "totals", "segments", "pages"] {
+            let known = |root: &serde_json::Value| match same {
+                "options" => root["options"]["block_bytes"].clone(),
+                "totals" => root["totals"]["entries"].clone(),
+                _ => root[same].clone(),
+            };
+            assert_eq!(known(&after), known(&before), "{same}");
+        }
+        fullbore(args!["verify", repository, "--data"]).ends_with(0);
+        let restored = Cluster::restored(version, &repository);
+        restored.assert_verifies();
+        restored.start();
+        assert_eq!(restored.psql("SELECT count(*), sum(n) FROM t"), "500|125250");
+    }
+}

@@ -12,6 +12,7 @@ mod servers;
 mod again;
 mod broken_pages;
 mod cluster;
+mod delta;
 mod export;
 mod files;
 mod load;

@@ -1,0 +1,177 @@
+//! Arguments of what cares for backups that are there: restoring in place.
+
+use crate::{
+    command::{
+        delta::Changes,
+        repair::{self, Repair, Step},
+        sample::{Amount, Sample, Sampled},
+    },
+    error::{Result, quoted},
+    format::{entry::Path, root::Name},
+    pipeline::meter::Meter,
+};
+use clap::Args;
+use serde_json::json;
+use std::{io::IsTerminal, time::Duration};
+
+use super::{
+    args::VerifyArgs,
+    size::{bytes, count, counted},
+};
+
+/// How to restore into a tree that is there.
+#[derive(Debug, Args)]
+pub(super) struct DeltaArgs {
+    /// Restore into what is there: compare its content, and write in place only what differs. A file that this is cut off at may be old in part
+    #[arg(long, conflicts_with = "overwrite")]
+    pub(super) delta: bool,
+    /// Remove what does not belong to the backup (below the PATHs); it is listed first
+    #[arg(long, requires = "delta")]
+    pub(super) delete: bool,
+}
+
+/// `fullbore repair`.
+#[derive(Debug, Args)]
+#[command(after_help = "EXIT CODES: 0 in order (or is now), 1 failed, 2 wrong arguments, 4 something is to be done")]
+pub(super) struct RepairArgs {
+    /// A repository
+    #[arg(value_name = "REPO", value_hint = clap::ValueHint::DirPath)]
+    pub(super) repository: std::path::PathBuf,
+    /// Look at every byte, not only at the structure
+    #[arg(long)]
+    pub(super) data: bool,
+    /// Do it; without this it is only said, or asked on a terminal
+    #[arg(long)]
+    pub(super) yes: bool,
+    /// Threads [default: the processors this process may use]
+    #[arg(long, value_name = "N")]
+    pub(super) workers: Option<std::num::NonZeroUsize>,
+}
+
+/// How much of the data is checked.
+#[derive(Debug, Args)]
+pub(super) struct SampleArgs {
+    /// Check so much of the data, what was checked longest ago first: 5%
+    #[arg(long, value_name = "PERCENT", value_parser = percent, conflicts_with_all = ["data", "against"])]
+    sample: Option<f64>,
+    /// Check data for so long, what was checked longest ago first: 30m, 2h
+    #[arg(long = "for", value_name = "TIME", value_parser = time, conflicts_with_all = ["data", "against", "sample"])]
+    time: Option<Duration>,
+}
+
+impl SampleArgs {
+    /// Is a part of the data to be checked?
+    pub(super) fn amount(&self) -> Option<Amount> {
+        self.sample.map(Amount::Share).or(self.time.map(Amount::Time))
+    }
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    let number = text.strip_suffix('%').unwrap_or(text).parse::<f64>().ok();
+    let share = number.filter(|number| *number > 0.0 && *number <= 100.0).map(|number| number / 100.0);
+    share.ok_or_else(|| "use a number above 0 and up to 100, as 5%".to_owned())
+}
+
+fn time(text: &str) -> Result<Duration, String> {
+    let wrong = || "use a number and s, m or h, as 30m".to_owned();
+    let (number, unit) = text.split_at_checked(text.len().saturating_sub(1)).ok_or_else(wrong)?;
+    let seconds = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        _ => return Err(wrong()),
+    };
+    let number: u64 = number.parse().map_err(|_| wrong())?;
+    number.checked_mul(seconds).map(Duration::from_secs).ok_or_else(wrong)
+}
+
+/// `fullbore verify --sample` and `--for`.
+///
+/// # Errors
+/// As [`Sample::run`].
+pub(super) fn sample(args: VerifyArgs, amount: Amount) -> Result<u8> {
+    let workers = args.workers.unwrap_or_else(crate::platform::cores);
+    let (found, sampled) = Sample { repository: args.from.into(), amount, workers }.run(&Meter::default())?;
+    let Sampled { bytes: now, of_bytes, never_bytes, oldest, forgotten } = &sampled;
+    if args.json {
+        let mut line = super::report::verify_json(&found);
+        line["sampled"] = json!({"bytes": now, "of_bytes": of_bytes, "never_bytes": never_bytes, "oldest": oldest,
+            "forgotten": forgotten});
+        println!("{line}");
+        return Ok(found.exit_code());
+    }
+    super::printed(|out| found.print(out).map(|()| 0))?;
+    let never = if *never_bytes > 0 { format!("; {} were never checked", bytes(*never_bytes)) } else { String::new() };
+    eprintln!("{} of {} of data were checked{never}", bytes(*now), bytes(*of_bytes));
+    forgotten.iter().for_each(|why| eprintln!("note: the next run does not know of it: {why}"));
+    eprintln!("{}", super::report::verify(&found, false));
+    Ok(found.exit_code())
+}
+
+/// Say what is to be done, and do it if that is wanted.
+///
+/// # Errors
+/// As [`Repair::plan`] and [`repair::execute`].
+pub(super) fn repair(args: RepairArgs) -> Result<u8> {
+    let workers = args.workers.unwrap_or_else(crate::platform::cores);
+    let repair = Repair { repository: args.repository, data: args.data, workers };
+    let steps = repair.plan(&Meter::default())?;
+    for step in &steps {
+        let verb = if step.can_be_done() { "to do" } else { "lost" };
+        println!("{verb}: {}", step.what);
+        step.detail.iter().for_each(|line| println!("        {line}"));
+    }
+    if steps.is_empty() {
+        eprintln!("nothing is to be done");
+        return Ok(0);
+    }
+    if !args.yes && !is_agreed() {
+        eprintln!("nothing was changed; --yes does it");
+        return Ok(4);
+    }
+    repair::execute(&steps)?;
+    eprintln!("done: {}", counted(steps.len() as u64, "step"));
+    Ok(if steps.iter().all(Step::can_be_done) { 0 } else { 4 })
+}
+
+/// Ask, if there is somebody to ask.
+fn is_agreed() -> bool {
+    if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
+        return false;
+    }
+    eprint!("Do this? [y/N] ");
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer).is_ok() && matches!(answer.trim(), "y" | "Y" | "yes")
+}
+
+/// Say what will be removed.
+///
+/// # Errors
+/// Of standard output.
+pub(super) fn say_removed(paths: &[Path], json: bool, quiet: bool) -> Result<()> {
+    super::printed(|out| {
+        for path in paths.iter().filter(|_| !quiet || json) {
+            let text = match json {
+                true => json!({"type": "delete", "path": Name(path.clone())}).to_string(),
+                false => format!("delete: {}", quoted(path)),
+            };
+            writeln!(out, "{text}").map_err(|e| crate::error::Error::io("could not write to standard output", e))?;
+        }
+        Ok(0)
+    })
+    .map(drop)
+}
+
+/// What a restore into what was there found there.
+pub(super) fn changes(changes: &Changes) -> String {
+    let Changes { same, changed, removed, written_bytes } = changes;
+    let removed = if *removed > 0 { format!(", {} removed", count(*removed)) } else { String::new() };
+    let files = counted(*changed, "file");
+    format!("{files} changed, {} the same{removed}; {} written", count(*same), bytes(*written_bytes))
+}
+
+/// The same as JSON.
+pub(super) fn changes_json(changes: &Changes) -> serde_json::Value {
+    json!({"same": changes.same, "changed": changes.changed, "removed": changes.removed,
+        "written_bytes": changes.written_bytes})
+}

@@ -1,0 +1,189 @@
+//! What damage costs: which files of which backups cannot be had because of it.
+//!
+//! Damage is found once, however many backups share what is damaged. Only if there is some, each backup is gone through for
+//! the files that want it. Memory grows with what is lost, and with nothing else.
+
+use super::{
+    damage::{Report, names},
+    stock::{Stock, files, full},
+};
+use crate::{
+    format::{
+        entry::{Kind, Path as EntryPath},
+        page::{Item, SegmentId},
+    },
+    source::{
+        archive::{Archive, Selection},
+        store::Object,
+    },
+};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashSet},
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::{Mutex, MutexGuard},
+};
+
+/// What a backup has lost.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Loss {
+    /// The backup.
+    pub backup: String,
+    /// All of it?
+    pub all: bool,
+    /// Files, and other names of them, that no restore gives, in order.
+    pub files: Vec<EntryPath>,
+    /// What is lost with pages that are nowhere, in words: nobody knows the names.
+    pub unnamed: Vec<String>,
+}
+
+/// Everything that is damaged.
+#[derive(Debug, Default)]
+pub(super) struct Bad(Mutex<Things>);
+
+#[derive(Debug, Default)]
+pub(super) struct Things {
+    /// Segments that are not there.
+    missing: HashSet<SegmentId>,
+    frames: HashSet<(SegmentId, u64)>,
+    /// Files whose frames are whole and whose content is not, by their fingerprints.
+    files: HashSet<u64>,
+    /// Stored bytes that differ from their checksum: segment, from, to.
+    parts: Vec<(SegmentId, u64, u64)>,
+    /// What pages described that are nowhere, by backup.
+    pages: BTreeMap<usize, Vec<String>>,
+}
+
+impl Bad {
+    fn things(&self) -> MutexGuard<'_, Things> {
+        self.0.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    pub(super) fn missing(&self, segment: SegmentId) {
+        self.things().missing.insert(segment);
+    }
+
+    /// A frame; is that news?
+    pub(super) fn frame(&self, segment: &SegmentId, offset: u64) -> bool {
+        self.things().frames.insert((segment.clone(), offset))
+    }
+
+    /// A file, by its first record.
+    pub(super) fn file(&self, archive: &Archive, item: &Item) {
+        self.things().files.insert(fingerprint(archive, item));
+    }
+
+    pub(super) fn part(&self, segment: &SegmentId, from: u64, to: u64) {
+        self.things().parts.push((segment.clone(), from, to));
+    }
+
+    pub(super) fn page(&self, archive: usize, what: &str) {
+        self.things().pages.entry(archive).or_default().push(what.to_owned());
+    }
+
+    /// Is it known already that a frame cannot be had?
+    pub(super) fn has(&self, segment: &SegmentId, offset: u64) -> bool {
+        let things = self.things();
+        things.missing.contains(segment) || things.frames.contains(&(segment.clone(), offset))
+    }
+}
+
+/// The same for records that say the same, in any backup.
+fn fingerprint(archive: &Archive, item: &Item) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    item.entry.path.hash(&mut hasher);
+    item.entry.size().hash(&mut hasher);
+    for extent in &item.extents {
+        full(archive, item.segment(&extent.frame)).hash(&mut hasher);
+        (extent.frame.offset, extent.inner, extent.len).hash(&mut hasher);
+    }
+    hasher.finish()
+}
+
+/// Files of one backup with frames in one place: how many, and the first of them.
+type Touched = BTreeMap<(usize, usize), (u64, Vec<EntryPath>)>;
+
+/// Name what is lost, and say with each missing segment and damaged part which files have to do with it.
+pub(super) fn blame(stock: &Stock, bad: &Bad, report: &Report) -> Vec<Loss> {
+    let mut things = std::mem::take(&mut *bad.things());
+    let nothing = things.missing.is_empty() && things.frames.is_empty() && things.files.is_empty();
+    if nothing && things.parts.is_empty() && things.pages.is_empty() {
+        return Vec::new();
+    }
+    let places = places(stock, &things, report);
+    let mut touched = Touched::new();
+    let mut losses = Vec::new();
+    for (at, archive) in stock.archives.iter().enumerate() {
+        let files = lost_files(at, archive, &things, &places, &mut touched);
+        let unnamed = things.pages.remove(&at).unwrap_or_default();
+        if !files.is_empty() || !unnamed.is_empty() {
+            losses.push(Loss { backup: archive.root.id.clone(), all: false, files, unnamed });
+        }
+    }
+    for ((place, archive), (count, first)) in touched {
+        let of =
+            if stock.archives.len() > 1 { format!(" of backup {}", stock.names(&[archive])) } else { String::new() };
+        let more = count - first.len() as u64;
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        report.detail(&places[place].3, &format!("with the frames of {count} files{of}: {}{more}", names(&first)));
+    }
+    losses
+}
+
+/// Where frames are of which it is said whose they are: segment, from, to, and how its damage begins.
+type Hole = (SegmentId, u64, u64, String);
+
+fn places(stock: &Stock, things: &Things, report: &Report) -> Vec<Hole> {
+    let name = |segment: &SegmentId| {
+        let reads = stock.segments.iter().find(|place| place.id == *segment).map_or(0, |place| place.archive);
+        stock.archives[reads].store().name(&Object::Segment(segment.clone()))
+    };
+    let missing = things.missing.iter().map(|id| (id.clone(), 0, u64::MAX, format!("segment {} ", name(id))));
+    let parts = things
+        .parts
+        .iter()
+        .map(|(id, from, to)| (id.clone(), *from, *to, format!("bytes {from} to {to} of {}", name(id))));
+    missing.chain(parts).filter(|(.., what)| report.has(what)).collect()
+}
+
+fn lost_files(at: usize, archive: &Archive, things: &Things, places: &[Hole], touched: &mut Touched) -> Vec<EntryPath> {
+    let mut lost = BTreeSet::new();
+    let all = Selection::default();
+    for parts in files(archive.records(&all, false)) {
+        let Some(first) = parts.first().filter(|first| first.state.is_stored()) else { continue };
+        let path = &first.entry.path;
+        let is_lost = match &first.entry.kind {
+            Kind::HardLink(target) => lost.contains(target),
+            Kind::File { .. } => parts.iter().any(|part| is_lost(archive, part, things)),
+            _ => false,
+        };
+        if is_lost {
+            lost.insert(path.clone());
+        }
+        for (place, hole) in places.iter().enumerate() {
+            if parts.iter().any(|part| touches(archive, part, hole)) {
+                let (count, first) = touched.entry((place, at)).or_default();
+                *count += 1;
+                if first.len() < 5 {
+                    first.push(path.clone());
+                }
+            }
+        }
+    }
+    lost.into_iter().collect()
+}
+
+fn is_lost(archive: &Archive, item: &Item, things: &Things) -> bool {
+    let frame_is_lost =
+        |segment: SegmentId, offset| things.missing.contains(&segment) || things.frames.contains(&(segment, offset));
+    let mut frames =
+        item.extents.iter().map(|extent| (full(archive, item.segment(&extent.frame)), extent.frame.offset));
+    frames.any(|(segment, offset)| frame_is_lost(segment, offset))
+        || (!things.files.is_empty() && things.files.contains(&fingerprint(archive, item)))
+}
+
+fn touches(archive: &Archive, item: &Item, (segment, from, to, _): &Hole) -> bool {
+    item.extents.iter().map(|extent| &extent.frame).any(|frame| {
+        let within = frame.offset < *to && frame.offset + u64::from(frame.stored_len) > *from;
+        within && full(archive, item.segment(frame)) == *segment
+    })
+}

@@ -1,0 +1,302 @@
+//! Every byte of backups: stored ones against their checksums, frames decoded, files digested.
+//!
+//! A restore that writes nothing, by many workers. A file that is in a backup as it was in the one before it of the same
+//! source is looked at once. The bytes that were just summed are decoded next, so that they are read from the device
+//! once.
+
+use super::{
+    blame::Bad,
+    crew,
+    damage::{Report, frame_damage},
+    stock::{Place, Stock, files, full},
+};
+use crate::{
+    error::{Error, Result},
+    format::{
+        digest::{Piece, crc64, crc64_join},
+        entry::{Kind, Path as EntryPath},
+        page::{Item, SegmentId},
+        root::PART_BYTES,
+    },
+    pipeline::meter::{Meter, lap},
+    source::{
+        archive::{Archive, Selection},
+        jobs::{self, End, Of, Planner, check_whole},
+        store::Object,
+    },
+    stage::codec::Decompressor,
+};
+use std::{
+    cmp::Ordering::{Equal, Less},
+    collections::HashMap,
+    num::NonZeroUsize,
+    sync::atomic::Ordering::Relaxed,
+    time::Instant,
+};
+
+type Job = jobs::Job<()>;
+
+/// What is checked, and what is told of it.
+pub(super) struct Content<'a> {
+    pub(super) stock: &'a Stock,
+    pub(super) bad: &'a Bad,
+    pub(super) report: &'a Report,
+    pub(super) meter: &'a Meter,
+}
+
+/// What a worker is given.
+pub(super) enum Task {
+    /// Sum these stored bytes of a segment.
+    Part(Part),
+    /// Decode a frame and check what is in it; of this backup.
+    Frame(usize, Job),
+}
+
+/// Stored bytes that have one checksum.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Part {
+    /// Which segment, and which part of it, from 0.
+    pub(super) place: usize,
+    pub(super) index: u64,
+}
+
+/// What a worker has.
+#[derive(Default)]
+pub(super) struct Hand {
+    pub(super) decompressors: HashMap<&'static str, Decompressor>,
+    pub(super) stored: Vec<u8>,
+    pub(super) plain: Vec<u8>,
+}
+
+impl Hand {
+    /// Fetch and decode a frame.
+    pub(super) fn decode(
+        &mut self,
+        archive: &Archive,
+        segment: &SegmentId,
+        frame: &crate::format::page::FrameAt,
+    ) -> Result<()> {
+        archive.fetch(segment, frame, &mut self.stored)?;
+        let decompressor =
+            self.decompressors.entry(archive.codec.name()).or_insert_with(|| archive.codec.decompressor());
+        decompressor.decompress(&self.stored, frame.plain_len as usize, &mut self.plain)
+    }
+}
+
+impl Content<'_> {
+    /// Check all of it.
+    ///
+    /// # Errors
+    /// What makes going on impossible; damage is reported.
+    pub(super) fn check(&self, workers: NonZeroUsize) -> Result<()> {
+        let roots = self.stock.archives.iter().map(|archive| &archive.root.totals);
+        self.meter.total_bytes.store(roots.map(|totals| totals.bytes.saturating_sub(totals.kept_bytes)).sum(), Relaxed);
+        crew::work(workers, Hand::default, |hand, task| self.task(hand, task), |send| self.plan(send))
+    }
+
+    fn plan(&self, send: &mut dyn FnMut(Task) -> Result<()>) -> Result<()> {
+        let mut parts = Parts::new(&self.stock.segments);
+        (0..self.stock.archives.len()).try_for_each(|at| self.plan_backup(at, &mut parts, send))?;
+        parts.rest(send)
+    }
+
+    fn plan_backup(&self, at: usize, parts: &mut Parts<'_>, send: &mut dyn FnMut(Task) -> Result<()>) -> Result<()> {
+        let archive = &self.stock.archives[at];
+        let mut hand_out = |job: Job| {
+            let Some((segment, frame)) = &job.frame else { return Ok(()) };
+            let segment = full(archive, segment);
+            if self.bad.has(&segment, frame.offset) {
+                return Ok(());
+            }
+            parts.up_to(&segment, frame.offset + u64::from(frame.stored_len), send)?;
+            send(Task::Frame(at, job))
+        };
+        let all = Selection::default();
+        let mut planner = Planner::new(&mut hand_out);
+        let mut before = self.stock.before(at).map(|before| (before, files(before.records(&all, false)).peekable()));
+        for parts in files(archive.records(&all, false)) {
+            if let Some((earlier, records)) = &mut before
+                && was_looked_at((archive, &parts), earlier, records)
+            {
+                continue;
+            }
+            let first = parts[0].clone();
+            let added = parts.into_iter().filter(is_content).try_for_each(|item| planner.add(item));
+            if added.is_err() {
+                self.bad.file(archive, &first);
+            }
+            self.report.survive(added)?;
+        }
+        self.report.survive(planner.finish())
+    }
+
+    fn task(&self, hand: &mut Hand, task: Task) -> Result<()> {
+        match task {
+            Task::Frame(at, job) => self.frame(hand, &self.stock.archives[at], &job),
+            Task::Part(part) => self.part(hand, &part).map(drop),
+        }
+    }
+
+    /// Compare stored bytes with their checksum; are they right?
+    pub(super) fn part(&self, hand: &mut Hand, part: &Part) -> Result<bool> {
+        let place = &self.stock.segments[part.place];
+        let (from, to) = span(place, part.index);
+        let mut clock = Instant::now();
+        let found = self.sum(hand, place, from, to);
+        lap(&self.meter.source.busy, &mut clock);
+        let wanted = checksum(place, part.index);
+        match found {
+            Ok(found) if wanted == Some(&format!("{found:016x}")) => Ok(true),
+            result => self.bad_part(place, part.index, result.err()).map(|()| false),
+        }
+    }
+
+    fn sum(&self, hand: &mut Hand, place: &Place, from: u64, to: u64) -> Result<u64> {
+        let object = Object::Segment(place.id.clone());
+        let store = self.stock.archives[place.archive].store();
+        let (mut at, mut sum) = (from, None);
+        while at < to {
+            let len = (to - at).min(1 << 20);
+            store.read_at(&object, at, len as usize, &mut hand.stored)?;
+            let crc = crc64(&hand.stored);
+            sum = Some(sum.map_or(crc, |sum| crc64_join(sum, crc, len)));
+            at += len;
+        }
+        self.meter.stored_bytes.fetch_add(to - from, Relaxed);
+        Ok(sum.unwrap_or_else(|| crc64(&[])))
+    }
+
+    fn bad_part(&self, place: &Place, index: u64, error: Option<Error>) -> Result<()> {
+        let (from, to) = span(place, index);
+        let name = self.stock.archives[place.archive].store().name(&Object::Segment(place.id.clone()));
+        let why = error.map_or_else(|| "their checksum is not the one in the root".to_owned(), |error| error.line());
+        let what = format!("bytes {from} to {to} of {name}, part {}, are damaged", index + 1);
+        self.bad.part(&place.id, from, to);
+        self.report.add((Error::corrupt(what).because(why), Vec::new()))
+    }
+
+    fn frame(&self, hand: &mut Hand, archive: &Archive, job: &Job) -> Result<()> {
+        let Some((segment, frame)) = &job.frame else { return Ok(()) };
+        let mut clock = Instant::now();
+        let decoded = hand.decode(archive, segment, frame);
+        if let Err(error) = decoded {
+            let segment = full(archive, segment);
+            if self.bad.frame(&segment, frame.offset) {
+                self.report.add(frame_damage(archive, &(segment, *frame), error, paths(job)))?;
+            }
+            spoil(job);
+            return Ok(());
+        }
+        let checked = job.pieces.iter().try_for_each(|wanted| self.piece(archive, wanted, &hand.plain));
+        lap(&self.meter.workers.busy, &mut clock);
+        checked
+    }
+
+    fn piece(&self, archive: &Archive, wanted: &jobs::Wanted<()>, plain: &[u8]) -> Result<()> {
+        let content = wanted.content(plain);
+        self.meter.bytes.fetch_add(content.len() as u64, Relaxed);
+        let end = match &wanted.of {
+            Of::Whole(item) => check_whole(item, content),
+            Of::Part(shared, offset) => {
+                let hashed = shared.hash(archive.root.options.digest, *offset, content);
+                let end = shared.done(*offset, content.len() as u64, hashed);
+                if shared.is_damaged() { End::NotYet } else { end }
+            }
+        };
+        match end {
+            End::Damaged(why) => {
+                self.bad.file(archive, wanted.item());
+                self.report.file(wanted.item(), &why)
+            }
+            // Its frames carry checksums of their own.
+            End::NotYet | End::Right | End::Unknown(_) => Ok(()),
+        }
+    }
+}
+
+fn is_content(item: &Item) -> bool {
+    matches!(item.entry.kind, Kind::File { .. }) && item.state.is_stored()
+}
+
+/// Does the backup before say the very same of this file? Both are in archive order.
+fn was_looked_at(
+    (archive, parts): (&Archive, &[Item]),
+    before: &Archive,
+    records: &mut std::iter::Peekable<impl Iterator<Item = Vec<Item>>>,
+) -> bool {
+    let path = &parts[0].entry.path;
+    let order = |earlier: &[Item]| crate::format::entry::order(&earlier[0].entry.path, path);
+    while records.next_if(|earlier| order(earlier) == Less).is_some() {}
+    let Some(earlier) = records.next_if(|earlier| order(earlier) == Equal) else { return false };
+    let same = |(a, b): (&Item, &Item)| {
+        let at = |archive: &Archive, item: &Item| -> Vec<_> {
+            let place = |extent: &crate::format::page::Extent| {
+                let frame = extent.frame;
+                let place = (full(archive, item.segment(&frame)), frame.offset, frame.stored_len, frame.plain_len);
+                (place, extent.inner, extent.len)
+            };
+            item.extents.iter().map(place).collect()
+        };
+        a.state == b.state
+            && (&a.entry.kind, a.digest, a.from) == (&b.entry.kind, b.digest, b.from)
+            && at(archive, a) == at(before, b)
+    };
+    earlier.len() == parts.len() && parts.iter().zip(&earlier).all(same)
+}
+
+fn paths(job: &Job) -> Vec<EntryPath> {
+    job.pieces.iter().map(|wanted| wanted.item().entry.path.clone()).collect()
+}
+
+fn spoil(job: &Job) {
+    for wanted in &job.pieces {
+        if let Of::Part(shared, offset) = &wanted.of {
+            shared.spoil();
+            shared.done(*offset, wanted.len.into(), Piece::None);
+        }
+    }
+}
+
+/// Where a part begins and ends.
+pub(super) fn span(place: &Place, index: u64) -> (u64, u64) {
+    (index * PART_BYTES, place.bytes.min((index + 1) * PART_BYTES))
+}
+
+/// The checksum of a part; `None` if there is no such part, or nobody knows.
+pub(super) fn checksum(place: &Place, index: u64) -> Option<&str> {
+    let at = usize::try_from(index).ok()?.checked_mul(16)?;
+    place.parts.get(at..at + 16)
+}
+
+/// Which parts of which segments were handed out.
+struct Parts<'a> {
+    places: &'a [Place],
+    at: HashMap<&'a SegmentId, usize>,
+    next: Vec<u64>,
+}
+
+impl<'a> Parts<'a> {
+    fn new(places: &'a [Place]) -> Self {
+        let at = places.iter().enumerate().map(|(at, place)| (&place.id, at)).collect();
+        Self { places, at, next: vec![0; places.len()] }
+    }
+
+    /// Hand out the parts of `segment` that begin before byte `end`.
+    fn up_to(&mut self, segment: &SegmentId, end: u64, send: &mut dyn FnMut(Task) -> Result<()>) -> Result<()> {
+        let at = self.at.get(segment).copied();
+        at.map_or(Ok(()), |at| self.hand_out(at, end, send))
+    }
+
+    fn rest(&mut self, send: &mut dyn FnMut(Task) -> Result<()>) -> Result<()> {
+        (0..self.places.len()).try_for_each(|at| self.hand_out(at, u64::MAX, send))
+    }
+
+    fn hand_out(&mut self, at: usize, end: u64, send: &mut dyn FnMut(Task) -> Result<()>) -> Result<()> {
+        let next = &mut self.next[at];
+        while checksum(&self.places[at], *next).is_some() && *next * PART_BYTES < end {
+            send(Task::Part(Part { place: at, index: *next }))?;
+            *next += 1;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,141 @@
+//! Restore into a tree that is there: only what differs is written.
+//!
+//! Records are taken in batches. Of each batch, all workers read the files of the target and compare them with the digests
+//! of the manifest, block by block where it has them; then they fetch the frames of what differs, each once in a batch, and
+//! write it in place. A file is not replaced as a whole, so that one that is cut off may be old in part. What does not belong
+//! to the backup is removed only if that was asked for, and announced before anything is changed.
+
+use super::{
+    extra::extra,
+    patching::Work,
+    restore::{Restore, Run, Summary},
+};
+use crate::{
+    error::{Error, Kind as ErrorKind, Result},
+    format::{
+        entry::{self, Path as EntryPath},
+        page::Item,
+    },
+    pipeline::meter::Meter,
+    postgres::restore::{PG_CONTROL, Plan},
+    repo::open::open,
+    sink::{places::Layout, writer::Writer},
+    source::archive::{Archive, Selection},
+};
+use std::{
+    collections::HashMap,
+    num::NonZeroUsize,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+};
+
+/// Records of a batch: those of about a page.
+const BATCH_ITEMS: usize = 8192;
+/// Bytes of files that one batch compares, but for one large file.
+const BATCH_BYTES: u64 = 1 << 30;
+/// How to restore into what is there.
+pub struct Delta<'a> {
+    restore: &'a Restore,
+    /// Is what does not belong to the backup removed?
+    delete: bool,
+    /// Is told what will be removed.
+    say: &'a (dyn Fn(&[EntryPath]) -> Result<()> + Sync),
+    pub(super) same: AtomicU64,
+    pub(super) changed: AtomicU64,
+    pub(super) written: AtomicU64,
+}
+
+/// What was found there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Changes {
+    /// Files and the like that were as they are in the backup.
+    pub same: u64,
+    /// Those that were not, or not there.
+    pub changed: u64,
+    /// Things that did not belong and were removed, each with all below it.
+    pub removed: u64,
+    /// Bytes of content that were written.
+    pub written_bytes: u64,
+}
+
+impl<'a> Delta<'a> {
+    /// Do `restore`, which overwrites; what does not belong is removed if `delete`, after `say` was told of it.
+    pub fn new(restore: &'a Restore, delete: bool, say: &'a (dyn Fn(&[EntryPath]) -> Result<()> + Sync)) -> Self {
+        let [same, changed, written] = Default::default();
+        Self { restore, delete, say, same, changed, written }
+    }
+
+    /// Do it.
+    ///
+    /// # Errors
+    /// As [`Restore::run`]; [`ErrorKind::Usage`] for a cluster as a whole without `delete`.
+    pub fn run(&self, meter: &Meter) -> Result<Summary> {
+        let archive = open(&self.restore.from)?;
+        let selection = Selection::new(&self.restore.paths)?;
+        if archive.root.postgres.is_some() && selection.holds(PG_CONTROL) && !self.delete {
+            let what = "cannot restore a cluster into one that is there and leave what is newer than the backup";
+            let why = "the server would take it for its own";
+            return Err(Error::new(ErrorKind::Usage, what).because(why).hint("say --delete as well"));
+        }
+        // With --overwrite a cluster that is there is refused, because of what would stay; here that is removed.
+        Restore { overwrite: false, ..self.restore.clone() }.run_in(archive, meter, Some(self))
+    }
+
+    pub(super) fn changes(&self, removed: u64) -> Changes {
+        let [same, changed, written_bytes] =
+            [&self.same, &self.changed, &self.written].map(|count| count.load(Relaxed));
+        Changes { same, changed, removed, written_bytes }
+    }
+
+    /// What is to be removed, after it was said.
+    pub(super) fn announce(
+        &self,
+        archive: &Archive,
+        selection: &Selection,
+        plan: &Plan,
+        layout: &Layout,
+    ) -> Result<Vec<EntryPath>> {
+        if !self.delete {
+            return Ok(Vec::new());
+        }
+        let mut found = extra(archive, selection, plan, layout, self.restore.tricks)?;
+        found.sort_by(|a, b| entry::order(a, b));
+        (self.say)(&found)?;
+        Ok(found)
+    }
+
+    /// Everything but hard links and the metadata of directories.
+    pub(super) fn content(&self, run: &Run<'_>, workers: NonZeroUsize) -> Result<()> {
+        run.meter.total_bytes.store(run.archive.root.totals.bytes, Relaxed);
+        let mut writer = Writer::new(&run.tree);
+        let mut batch = Batch::default();
+        let mut going_on = HashMap::new();
+        for item in run.archive.records(&run.selection, false) {
+            let add = &mut |item: Item| {
+                batch.add(item);
+                Ok(())
+            };
+            let planned = item.and_then(|item| run.plan_one(add, &mut writer, item));
+            run.report.survive(planned)?;
+            if batch.items.len() >= BATCH_ITEMS || batch.bytes >= BATCH_BYTES {
+                Work::new(self, run, workers).batch(std::mem::take(&mut batch), &mut going_on)?;
+            }
+        }
+        Work::new(self, run, workers).batch(batch, &mut going_on)?;
+        // The page with the rest of them is damaged, as was reported.
+        going_on.into_keys().try_for_each(|path| run.tree.remove_all(&path))
+    }
+}
+
+/// Records that are compared together.
+#[derive(Default)]
+pub(super) struct Batch {
+    pub(super) items: Vec<Item>,
+    bytes: u64,
+}
+
+impl Batch {
+    fn add(&mut self, item: Item) {
+        self.bytes += item.extents.iter().map(|extent| u64::from(extent.len)).sum::<u64>();
+        self.items.push(item);
+    }
+}

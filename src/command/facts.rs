@@ -1,0 +1,91 @@
+//! What the files of a backup say of the PostgreSQL cluster that they are of, when its root is lost.
+
+use super::{cluster::content, virtually::Virtual};
+use crate::{
+    error::Result,
+    format::root::{Cluster, Database, Name, Root, Tablespace},
+    postgres::{
+        control::Control,
+        restore::{BACKUP_LABEL, PG_CONTROL},
+    },
+    source::archive::{Archive, Selection},
+};
+use std::path::Path;
+
+/// Add the facts of a cluster to a rebuilt root, if it is of one. Names of databases and tablespaces are in the catalog
+/// alone, and unknown.
+///
+/// # Errors
+/// Of reading the files.
+pub(super) fn add(repository: &Path, root: &mut Root, pages: &[(u64, Vec<u8>)]) -> Result<()> {
+    let archive = Virtual::open(repository, root, pages)?;
+    let text = |path: &[u8]| content(&archive, path).ok().flatten().map(|(_, bytes)| bytes);
+    let Some(control) = text(PG_CONTROL).and_then(|bytes| Control::parse(&bytes)) else { return Ok(()) };
+    let line = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).trim().to_owned();
+    let version = text(b"PG_VERSION").map(line).unwrap_or_default();
+    let label = text(BACKUP_LABEL).map(line);
+    let wal = wal_segments(&archive);
+    let cluster = Cluster {
+        major: version.parse().unwrap_or(0),
+        version,
+        system_identifier: control.system_identifier.to_string(),
+        timeline: control.timeline,
+        online: label.is_some(),
+        standby: label.as_ref().is_some_and(|label| label.contains("BACKUP FROM: standby")),
+        checksums: control.checksum_version > 0,
+        start_lsn: label.as_deref().and_then(start).unwrap_or_default(),
+        stop_lsn: text(b"backup_manifest").map(line).as_deref().and_then(stop).unwrap_or_default(),
+        wal: if wal.is_empty() { "none" } else { "included" }.to_owned(),
+        wal_segments: wal.first().into_iter().chain(wal.last()).cloned().collect(),
+        wal_segment_bytes: control.wal_segment_bytes.into(),
+        data_directory: Name::default(),
+        tablespaces: text(b"tablespace_map").map(|map| tablespaces(&map)).unwrap_or_default(),
+        databases: databases(&archive),
+    };
+    drop(archive);
+    root.postgres = Some(cluster);
+    Ok(())
+}
+
+/// `0/2000028` of `START WAL LOCATION: 0/2000028 (file …)`.
+fn start(label: &str) -> Option<String> {
+    let rest = label.lines().find_map(|line| line.strip_prefix("START WAL LOCATION: "))?;
+    rest.split(' ').next().map(str::to_owned)
+}
+
+/// Where the WAL ends that a `backup_manifest` speaks of.
+fn stop(manifest: &str) -> Option<String> {
+    let rest = manifest.rsplit_once("\"End-LSN\": \"")?.1;
+    rest.split('"').next().map(str::to_owned)
+}
+
+fn wal_segments(archive: &Archive) -> Vec<String> {
+    let below = Selection::new(&[b"pg_wal"]).unwrap_or_default();
+    let names = archive.records(&below, false).flatten().filter_map(|item| {
+        let name = item.entry.path.strip_prefix(b"pg_wal/")?.to_vec();
+        String::from_utf8(name).ok()
+    });
+    let mut names: Vec<_> =
+        names.filter(|name| name.len() == 24 && name.bytes().all(|c| c.is_ascii_hexdigit())).collect();
+    names.sort();
+    names
+}
+
+/// Numbers and places, as `tablespace_map` has them: a number, a space, a path in which line feeds are escaped.
+fn tablespaces(map: &[u8]) -> Vec<Tablespace> {
+    let lines = map.split(|c| *c == b'\n').filter_map(|line| {
+        let at = line.iter().position(|c| *c == b' ')?;
+        let oid = std::str::from_utf8(&line[..at]).ok()?.parse().ok()?;
+        Some(Tablespace { oid, name: String::new(), location: Name(line[at + 1..].to_vec()) })
+    });
+    lines.collect()
+}
+
+fn databases(archive: &Archive) -> Vec<Database> {
+    let below = Selection::new(&[b"base"]).unwrap_or_default();
+    let oids = archive.records(&below, false).flatten().filter_map(|item| {
+        let name = item.entry.path.strip_prefix(b"base/")?.to_vec();
+        String::from_utf8(name).ok()?.parse().ok()
+    });
+    oids.map(|oid| Database { oid, name: String::new(), template: false }).collect()
+}

@@ -1,0 +1,271 @@
+//! A root from what it was about: labels, page copies, seek tables and the manifest.
+//!
+//! What only the root knew (host, paths, tags, figures of the run) is lost. So are references to whole pages of other
+//! backups: a root that may have had some is marked as not complete. Checksums of stored parts are made anew, of what is
+//! there now. Nothing is written here.
+
+use super::{facts, recount::describe};
+use crate::{
+    error::{Error, Result},
+    format::{
+        digest::{Crc64, hex},
+        layout,
+        page::{Page, SegmentId},
+        root::{FORMAT_ALONE, Name, NotCaptured, Options, PART_BYTES, Root, Segment, Source},
+        segment::{Label, SEEK_FOOTER_BYTES, SERVICE_HEADER_BYTES, Service, parse_seek_table, seek_table_len},
+    },
+    source::{
+        archive::Archive,
+        store::{Directory, Object, Store},
+    },
+    stage::codec::Codec,
+};
+use std::{collections::HashMap, path::Path};
+
+/// What was put together again.
+pub(super) struct Rebuilt {
+    pub(super) root: Root,
+    /// Pages and where they are in the manifest.
+    pub(super) pages: Vec<(u64, Vec<u8>)>,
+    /// What is lost for good.
+    pub(super) notes: Vec<String>,
+}
+
+/// A page that was found.
+pub(super) struct Found {
+    pub(super) stream: u32,
+    pub(super) segment: u32,
+    pub(super) offset: u64,
+    pub(super) stored: Vec<u8>,
+    pub(super) page: Page,
+}
+
+/// Rebuild the root of backup `id`; `others` are those whose roots may know where pages of it are.
+///
+/// # Errors
+/// [`Kind::Corrupt`](crate::error::Kind::Corrupt) if nothing is left to rebuild it from.
+pub(super) fn rebuild(repository: &Path, id: &str, others: &[Archive]) -> Result<Rebuilt> {
+    let dir = repository.join(layout::BACKUPS).join(id);
+    let names = segments(&dir)?;
+    let codec = names.first().map(|name| name.2).ok_or_else(|| nothing(id))?;
+    let store = Directory::new(repository, id);
+    store.set_suffix(codec.suffix());
+    let mut root = Root {
+        format: FORMAT_ALONE,
+        id: id.to_owned(),
+        tool: format!("fullbore {}", env!("CARGO_PKG_VERSION")),
+        time: time_of(id),
+        finished: time_of(id),
+        source: Source { contents: true, ..Source::default() },
+        options: Options { codec: codec.name().to_owned(), ..Options::default() },
+        ..Root::default()
+    };
+    let (mut found, mut notes) = (Vec::new(), Vec::new());
+    for (stream, number, _) in names {
+        match segment(&store, codec, (stream, number), &mut root, &mut found) {
+            Ok(segment) => root.segments.push(segment),
+            Err(error) => notes.push(error.line()),
+        }
+    }
+    let placed = place(&store, id, others, &mut found);
+    if found.is_empty() {
+        return Err(nothing(id));
+    }
+    describe(&mut root, &found, &placed);
+    forget_nothing(&mut root, &mut notes);
+    let pages: Vec<_> = found.into_iter().zip(&placed).map(|(found, at)| (*at, found.stored)).collect();
+    facts::add(repository, &mut root, &pages)?;
+    Ok(Rebuilt { root, pages, notes })
+}
+
+fn nothing(id: &str) -> Error {
+    Error::corrupt(format!("cannot rebuild backup {id:?}")).because("no page of its manifest is left")
+}
+
+/// `2026-11-21T05:45:01Z` of an id that begins with `20261121T054501Z`.
+fn time_of(id: &str) -> String {
+    let part = |from: usize, to: usize| id.get(from..to).unwrap_or_default();
+    let (day, time) = ((part(0, 4), part(4, 6), part(6, 8)), (part(9, 11), part(11, 13), part(13, 15)));
+    format!("{}-{}-{}T{}:{}:{}Z", day.0, day.1, day.2, time.0, time.1, time.2)
+}
+
+/// Stream, number and codec of every segment in a directory, in order.
+fn segments(dir: &Path) -> Result<Vec<(u32, u32, Codec)>> {
+    let failed = |e| Error::io(format!("could not list {dir:?}"), e);
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(dir).map_err(failed)? {
+        let file = entry.map_err(failed)?.file_name();
+        let parsed = file.to_str().and_then(|name| {
+            let (numbers, suffix) = name.strip_prefix('s')?.split_once('.')?;
+            let (stream, number) = numbers.split_once('-')?;
+            let codecs = ["zstd", "lz4", "gzip", "none"].map(Codec::named);
+            let codec = codecs.into_iter().flatten().find(|codec| codec.suffix() == suffix)?;
+            Some((stream.parse().ok()?, number.parse().ok()?, codec))
+        });
+        found.extend(parsed);
+    }
+    found.sort_by_key(|(stream, number, _)| (*stream, *number));
+    Ok(found)
+}
+
+/// Facts of a segment; its pages go to `found`, the size of its frames and its format into the root.
+fn segment(
+    store: &Directory,
+    codec: Codec,
+    (stream, number): (u32, u32),
+    root: &mut Root,
+    found: &mut Vec<Found>,
+) -> Result<Segment> {
+    let id = SegmentId { backup: String::new(), stream, number };
+    let object = Object::Segment(id.clone());
+    let side = if codec.skips() { object.clone() } else { Object::Side(id) };
+    let (bytes, parts) = sum(store, &object)?;
+    let frames = table(store, &side)?;
+    let plain_bytes = frames.iter().map(|(_, plain)| u64::from(*plain)).sum();
+    let data = frames.iter().filter(|(_, plain)| *plain > 0);
+    root.options.frame_bytes =
+        data.clone().map(|(_, plain)| u64::from(*plain)).fold(root.options.frame_bytes, u64::max);
+    root.options.segment_bytes = root.options.segment_bytes.max(bytes);
+    let starts: Vec<u64> = if codec.skips() {
+        let ends = frames.iter().scan(0, |at, (stored, plain)| {
+            let start = *at;
+            *at += u64::from(*stored);
+            Some((start, *plain))
+        });
+        ends.filter(|(_, plain)| *plain == 0).map(|(start, _)| start).collect()
+    } else {
+        walk(store, &side)?
+    };
+    for at in starts {
+        service(store, &side, at, (stream, number), root, found)?;
+    }
+    Ok(Segment { stream, number, bytes, frames: data.count() as u64, plain_bytes, parts })
+}
+
+/// Length and CRC-64 of each part of a segment.
+fn sum(store: &Directory, object: &Object) -> Result<(u64, String)> {
+    let len = store.len(object)?;
+    let (mut parts, mut buffer) = (String::new(), Vec::new());
+    for from in (0..len).step_by(PART_BYTES as usize) {
+        let (mut crc, end) = (Crc64::default(), len.min(from + PART_BYTES));
+        for at in (from..end).step_by(1 << 20) {
+            store.read_at(object, at, (end - at).min(1 << 20) as usize, &mut buffer)?;
+            crc.update(&buffer);
+        }
+        parts.push_str(&format!("{:016x}", crc.value().0));
+    }
+    Ok((len, parts))
+}
+
+/// Stored and plain bytes of every frame.
+fn table(store: &Directory, object: &Object) -> Result<Vec<(u32, u32)>> {
+    let len = store.len(object)?;
+    let damaged = || Error::corrupt(format!("the seek table of {} cannot be read", store.name(object)));
+    let mut bytes = Vec::new();
+    let footer = len.checked_sub(SEEK_FOOTER_BYTES as u64).ok_or_else(damaged)?;
+    store.read_at(object, footer, SEEK_FOOTER_BYTES, &mut bytes)?;
+    let table_len = seek_table_len(&bytes, len).ok_or_else(damaged)?;
+    store.read_at(object, len - table_len, table_len as usize, &mut bytes)?;
+    parse_seek_table(&bytes).ok_or_else(damaged)
+}
+
+/// Where the service frames of a side file begin.
+fn walk(store: &Directory, side: &Object) -> Result<Vec<u64>> {
+    let (len, mut at, mut starts, mut header) = (store.len(side)?, 0, Vec::new(), Vec::new());
+    while at + (SERVICE_HEADER_BYTES as u64) <= len {
+        store.read_at(side, at, SERVICE_HEADER_BYTES, &mut header)?;
+        let Some((_, payload)) = Service::parse(&header) else { break };
+        starts.push(at);
+        at += SERVICE_HEADER_BYTES as u64 + payload;
+    }
+    Ok(starts)
+}
+
+fn service(
+    store: &Directory,
+    object: &Object,
+    at: u64,
+    (stream, number): (u32, u32),
+    root: &mut Root,
+    found: &mut Vec<Found>,
+) -> Result<()> {
+    let mut bytes = Vec::new();
+    let there = store.len(object)?.saturating_sub(at).min(SERVICE_HEADER_BYTES as u64);
+    store.read_at(object, at, there as usize, &mut bytes)?;
+    let Some((service, len)) = Service::parse(&bytes) else { return Ok(()) };
+    let offset = at + SERVICE_HEADER_BYTES as u64;
+    store.read_at(object, offset, len as usize, &mut bytes)?;
+    match service {
+        Service::Label => root.format = Label::parse(&bytes).map_or(root.format, |label| label.format),
+        Service::Page => {
+            if let Ok(page) = Page::decode(&bytes) {
+                found.push(Found { stream, segment: number, offset, stored: bytes, page });
+            }
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Where each page is in the manifest. Other backups may refer to it there: pages stay where they are known to be, by what
+/// is left of the manifest or by other roots; the others follow behind. Pages that only the manifest has are found there.
+fn place(store: &Directory, id: &str, others: &[Archive], found: &mut Vec<Found>) -> Vec<u64> {
+    let mut known: HashMap<String, u64> = HashMap::new();
+    for page in others.iter().flat_map(|other| &other.root.pages).filter(|page| page.backup == id) {
+        known.extend(page.manifest_offset.map(|offset| (page.digest.clone(), offset)));
+    }
+    for (offset, stored, page) in manifest(store) {
+        let digest = hex(blake3::hash(&stored).as_bytes());
+        known.insert(digest, offset);
+        if !found.iter().any(|found| found.stored == stored)
+            && let Some(segment) = page.segments.first().filter(|segment| segment.backup.is_empty()).cloned()
+        {
+            found.push(Found { stream: segment.stream, segment: segment.number, offset: 0, stored, page });
+        }
+    }
+    found.sort_by_key(|found| (found.stream, found.segment, found.offset));
+    let places: Vec<Option<u64>> =
+        found.iter().map(|found| known.get(&hex(blake3::hash(&found.stored).as_bytes())).copied()).collect();
+    let ends = found.iter().zip(&places).filter_map(|(found, at)| Some((*at)? + found.stored.len() as u64));
+    let mut end = ends.max().unwrap_or(0);
+    let placed = found.iter().zip(places).map(|(found, at)| {
+        at.unwrap_or_else(|| {
+            end += found.stored.len() as u64;
+            end - found.stored.len() as u64
+        })
+    });
+    placed.collect()
+}
+
+/// The pages of what is there of a manifest, one after the other as far as they can be read.
+fn manifest(store: &Directory) -> Vec<(u64, Vec<u8>, Page)> {
+    let object = Object::Manifest(String::new());
+    let (mut bytes, mut found, mut at) = (Vec::new(), Vec::new(), 0);
+    let read = store.len(&object).and_then(|len| store.read_at(&object, 0, len as usize, &mut bytes));
+    while read.is_ok()
+        && at < bytes.len()
+        && let Ok(len) = zstd_safe::find_frame_compressed_size(&bytes[at..])
+    {
+        let stored = bytes[at..at + len].to_vec();
+        if let Ok(page) = Page::decode(&stored) {
+            found.push((at as u64, stored, page));
+        }
+        at += len;
+    }
+    found
+}
+
+/// Say in the root itself what is not known any more.
+fn forget_nothing(root: &mut Root, notes: &mut Vec<String>) {
+    let lost = "the root was lost and rebuilt: host, paths, tags and figures are unknown";
+    root.tags.insert("rebuilt".to_owned(), lost.to_owned());
+    notes.push("host, paths, tags and figures of the run are unknown".to_owned());
+    let others: Vec<String> = root.others().into_iter().map(str::to_owned).collect();
+    if root.format > FORMAT_ALONE || !others.is_empty() {
+        let reason = "the root was lost: what this backup shared with others by whole pages is not in it any more";
+        root.totals.unreadable += 1;
+        root.not_captured.push(NotCaptured { path: Name::default(), reason: reason.to_owned() });
+        notes.push("it referred to other backups: entries that it shared with them by whole pages are lost".to_owned());
+    }
+    root.bases = others;
+}

@@ -1,0 +1,107 @@
+//! What pages say of a backup: where they are, what they refer to, and how much there is of everything.
+
+use super::rebuild::Found;
+use crate::format::{
+    digest::{Algorithm, Digest, hex},
+    entry::{self, Kind},
+    page::{Record, SegmentId, State},
+    root::{Live, MAX_NOT_CAPTURED, Name, NotCaptured, PageAt, Root, Totals},
+};
+use std::collections::BTreeMap;
+
+/// What pages say of the backup.
+pub(super) fn describe(root: &mut Root, found: &[Found], placed: &[u64]) {
+    let mut live: BTreeMap<(String, u32, u32), BTreeMap<u64, u32>> = BTreeMap::new();
+    let mut last: Option<(u32, bool, entry::Path)> = None;
+    root.options.digest = Algorithm::None;
+    for (found, at) in found.iter().zip(placed) {
+        let Some(first) = found.page.records.first() else { continue };
+        // Late entries are the one thing in a stream that is out of order.
+        let late = last.as_ref().is_some_and(|(stream, late, path)| {
+            *stream == found.stream && (*late || entry::order(path, &first.entry.path).is_gt())
+        });
+        root.pages.push(PageAt {
+            backup: String::new(),
+            stream: found.stream,
+            late,
+            first: Name(first.entry.path.clone()),
+            entries: found.page.records.len() as u64,
+            manifest_offset: Some(*at),
+            segment: found.segment,
+            offset: found.offset,
+            bytes: found.stored.len() as u64,
+            digest: hex(blake3::hash(&found.stored).as_bytes()),
+        });
+        for record in &found.page.records {
+            count(root, record);
+            for extent in &record.extents {
+                let segment = &found.page.segments[extent.frame.segment as usize];
+                let key = (segment.backup.clone(), segment.stream, segment.number);
+                live.entry(key).or_default().insert(extent.frame.offset, extent.frame.stored_len);
+            }
+        }
+        last = found.page.records.last().map(|record| (found.stream, late, record.entry.path.clone()));
+    }
+    root.totals.stored_bytes =
+        root.segments.iter().map(|segment| segment.bytes).chain(root.pages.iter().map(|page| page.bytes)).sum();
+    root.totals.plain_bytes = root.segments.iter().map(|segment| segment.plain_bytes).sum();
+    root.options.frame_bytes = root.options.frame_bytes.next_power_of_two();
+    if root.options.block_bytes == 0 {
+        root.options.block_bytes = root.options.frame_bytes.min(1 << 20);
+    }
+    root.liveness = live.into_iter().map(|(id, frames)| liveness(root, id, &frames)).collect();
+    let own: Vec<SegmentId> = root.liveness.iter().map(Live::id).collect();
+    for segment in &root.segments {
+        let id = SegmentId { backup: String::new(), stream: segment.stream, number: segment.number };
+        if !own.contains(&id) {
+            let key = (String::new(), id.stream, id.number);
+            root.liveness.push(liveness(root, key, &BTreeMap::new()));
+        }
+    }
+}
+
+fn liveness(root: &Root, (backup, stream, number): (String, u32, u32), frames: &BTreeMap<u64, u32>) -> Live {
+    let own = root.segments.iter().find(|own| backup.is_empty() && (own.stream, own.number) == (stream, number));
+    let bytes = frames.values().map(|len| u64::from(*len)).sum();
+    let end = frames.last_key_value().map_or(0, |(offset, len)| offset + u64::from(*len));
+    let of_bytes = own.map_or(end, |own| own.bytes);
+    Live { backup, stream, number, frames: frames.len() as u64, bytes, of_bytes }
+}
+
+fn count(root: &mut Root, record: &Record) {
+    let (totals, data): (&mut Totals, u64) = (&mut root.totals, record.entry.data_len());
+    let part: u64 = record.extents.iter().map(|extent| u64::from(extent.len)).sum();
+    let blocks = record.blocks.len() as u64;
+    if record.from == 0 && !record.more && blocks > 1 && part == data {
+        // The power of two by which the data makes so many blocks.
+        let fits = (10..31).map(|power| 1u64 << power).find(|block| data.div_ceil(*block) == blocks);
+        root.options.block_bytes = fits.unwrap_or(root.options.block_bytes);
+    }
+    match record.digest {
+        Some(Digest::Blake3(_)) => root.options.digest = Algorithm::Blake3,
+        Some(Digest::Crc32c(_)) => root.options.digest = Algorithm::Crc32c,
+        None => {}
+    }
+    if record.from > 0 {
+        return;
+    }
+    totals.entries += 1;
+    match record.entry.kind {
+        Kind::File { size, .. } => (totals.files, totals.bytes) = (totals.files + 1, totals.bytes + size),
+        Kind::Directory => totals.directories += 1,
+        _ => {}
+    }
+    let (counter, reason) = match &record.state {
+        State::Whole => return,
+        State::Changed => (&mut totals.changed, "changed while it was read"),
+        State::Unreadable(reason) => (&mut totals.unreadable, &reason[..]),
+        State::Vanished => (&mut totals.vanished, "vanished before it was read"),
+        State::Noted => (&mut totals.sockets, "sockets are not stored"),
+        State::BadPages(_) => (&mut totals.bad_pages, "it is stored, but page checksums are wrong"),
+    };
+    *counter += 1;
+    if root.not_captured.len() < MAX_NOT_CAPTURED {
+        let path = Name(record.entry.path.clone());
+        root.not_captured.push(NotCaptured { path, reason: reason.to_owned() });
+    }
+}

@@ -1,0 +1,295 @@
+//! Put a repository in order: rebuild what can be rebuilt, and drop what nothing can restore.
+//!
+//! First it is found what would be done; nothing is changed by that. Manifests are put together from the copies of their
+//! pages in segments; roots from labels, page copies and seek tables; the file that makes a directory a repository from any
+//! label. Files that nothing can restore are marked as not captured, so that the rest restores without complaint. What is
+//! written is durable and takes its place at once. No segment is ever changed or removed.
+
+use super::{
+    blame::Loss,
+    forgo::forgo,
+    rebuild::{Rebuilt, rebuild},
+    stock::Stock,
+    text::counted,
+    verify::{Verdict, Verify},
+};
+use crate::{
+    error::{Error, Kind, Result, quoted},
+    format::{
+        layout::{self, Repository},
+        page::SegmentId,
+        root::{FORMAT_ALONE, Root, seal},
+        segment::{Label, SERVICE_HEADER_BYTES, Service},
+    },
+    pipeline::meter::Meter,
+    platform::Tricks,
+    repo::{
+        open::read_repository,
+        replace::{Replacement, replace},
+        whole::{Found, directories, open_all},
+    },
+    source::{archive::Archive, store::Object},
+};
+use std::{
+    collections::{BTreeMap, HashSet},
+    fs,
+    num::NonZeroUsize,
+    path::{Path, PathBuf},
+};
+
+/// Bytes at the start of a segment in which its label is.
+const LABEL_WITHIN: usize = 64 << 10;
+
+/// What to repair, and how thoroughly to look.
+#[derive(Debug, Clone)]
+pub struct Repair {
+    /// The repository.
+    pub repository: PathBuf,
+    /// Look at every byte, and not at the structure only?
+    pub data: bool,
+    /// Threads that read, decode and digest.
+    pub workers: NonZeroUsize,
+}
+
+/// One thing that is to be done.
+pub struct Step {
+    /// What, in words.
+    pub what: String,
+    /// What is lost by it, or was lost already.
+    pub detail: Vec<String>,
+    action: Action,
+}
+
+enum Action {
+    /// Write this file.
+    File(PathBuf, Vec<u8>),
+    /// Write a manifest of these pages.
+    Manifest(PathBuf, Vec<(u64, Vec<u8>)>),
+    /// Add pages to a manifest, then write the root that was rebuilt.
+    Root(PathBuf, Vec<(u64, Vec<u8>)>, Box<Root>),
+    /// Add pages to a manifest, then write the root anew, if the backup was not forgotten meanwhile.
+    Rewrite(PathBuf, Vec<(u64, Vec<u8>)>, Box<Root>),
+    /// There is nothing that can be done.
+    Nothing,
+}
+
+impl Repair {
+    /// What is to be done. Only the first thing is known if the repository cannot be opened for want of its own file.
+    ///
+    /// # Errors
+    /// [`Kind::NotFound`] if there is no repository, nor anything that was one; [`Kind::Unsupported`]; the system's.
+    pub fn plan(&self, meter: &Meter) -> Result<Vec<Step>> {
+        match read_repository(&self.repository) {
+            Ok(_) => {}
+            Err(error) if matches!(error.kind, Kind::Corrupt | Kind::NotFound) => {
+                return repository_file(&self.repository).ok_or(error).map(|step| vec![step]);
+            }
+            Err(error) => return Err(error),
+        }
+        let mut steps = self.roots()?;
+        let archives: Vec<Archive> = self.archives()?;
+        steps.extend(manifests(&self.repository, &Stock::new(archives, Some(&self.repository))));
+        steps.extend(self.lost(meter)?);
+        Ok(steps)
+    }
+
+    fn archives(&self) -> Result<Vec<Archive>> {
+        let backups = open_all(&self.repository)?.into_iter().filter_map(|(_, found)| match found {
+            Found::Backup(archive) => Some(*archive),
+            _ => None,
+        });
+        Ok(backups.collect())
+    }
+
+    /// Roots that are lost or damaged.
+    fn roots(&self) -> Result<Vec<Step>> {
+        let archives = self.archives()?;
+        let mut steps = Vec::new();
+        for (id, found) in open_all(&self.repository)? {
+            let why = match found {
+                Found::Damaged(error) => error.line(),
+                Found::NoRoot => "it is missing".to_owned(),
+                Found::Backup(_) | Found::Leftover => continue,
+            };
+            steps.push(match rebuild(&self.repository, &id, &archives) {
+                Ok(rebuilt) => root_step(&self.repository, &id, &why, rebuilt),
+                Err(error) => Step { what: error.line(), detail: vec![why], action: Action::Nothing },
+            });
+        }
+        Ok(steps)
+    }
+
+    /// What nothing can restore.
+    fn lost(&self, meter: &Meter) -> Result<Vec<Step>> {
+        let from = self.repository.to_string_lossy().into_owned();
+        let verify = Verify {
+            from,
+            data: self.data,
+            against: None,
+            workers: self.workers,
+            memory: 128 << 20,
+            tricks: Tricks::Auto,
+        };
+        let Verdict { lost, .. } = verify.run(meter)?;
+        let archives = self.archives()?;
+        let missing = missing(&Stock::new(archives, Some(&self.repository)));
+        let mut steps = Vec::new();
+        for archive in self.archives()? {
+            let loss = lost.iter().find(|loss| loss.backup == archive.root.id && !loss.all);
+            let mentions = |id: &SegmentId| {
+                archive.root.liveness.iter().any(|live| super::stock::full(&archive, &live.id()) == *id)
+            };
+            if loss.is_some() || missing.iter().any(mentions) {
+                steps.push(forgo_step(&self.repository, &archive, loss, &missing)?);
+            }
+        }
+        Ok(steps)
+    }
+}
+
+impl Step {
+    /// Can it be done?
+    pub fn can_be_done(&self) -> bool {
+        !matches!(self.action, Action::Nothing)
+    }
+
+    /// Do it.
+    ///
+    /// # Errors
+    /// The system's; then what was there is there still.
+    pub fn execute(&self) -> Result<()> {
+        match &self.action {
+            Action::File(path, bytes) => replace(path, bytes),
+            Action::Manifest(path, pages) => manifest(path, pages),
+            Action::Root(dir, pages, root) => {
+                manifest(&dir.join(layout::MANIFEST), pages)?;
+                replace(&dir.join(layout::ROOT), &seal(&**root)?)
+            }
+            Action::Rewrite(dir, pages, root) => {
+                manifest(&dir.join(layout::MANIFEST), pages)?;
+                let path = dir.join(layout::ROOT);
+                if path.exists() { replace(&path, &seal(&**root)?) } else { Ok(()) }
+            }
+            Action::Nothing => Ok(()),
+        }
+    }
+}
+
+/// Write a manifest: what is there of it, with these pages at their places.
+fn manifest(path: &Path, pages: &[(u64, Vec<u8>)]) -> Result<()> {
+    if pages.is_empty() {
+        return Ok(());
+    }
+    let file = Replacement::new(path)?;
+    if let Ok(there) = fs::read(path) {
+        file.write(&there, 0)?;
+    }
+    pages.iter().try_for_each(|(at, page)| file.write(page, *at))?;
+    file.commit()
+}
+
+/// The file that makes a directory a repository, from the label of any segment.
+fn repository_file(repository: &Path) -> Option<Step> {
+    let ids = directories(repository).ok()?;
+    let label = ids.iter().find_map(|id| label(&repository.join(layout::BACKUPS).join(id)))?;
+    let facts = Repository { format: FORMAT_ALONE, id: label.repository, created: String::new() };
+    let path = repository.join(layout::REPOSITORY);
+    Some(Step {
+        what: format!("write {path:?} again, from the label of a segment"),
+        detail: vec![
+            "when the repository was made is unknown; run this again, as only now backups can be looked at".to_owned(),
+        ],
+        action: Action::File(path, seal(&facts).ok()?),
+    })
+}
+
+/// The label of any segment in a directory.
+fn label(dir: &Path) -> Option<Label> {
+    let files = fs::read_dir(dir).ok()?.flatten().map(|entry| entry.path());
+    files.filter(|path| path.file_name().is_some_and(|name| name != layout::MANIFEST)).find_map(|path| {
+        let mut start = vec![0; LABEL_WITHIN];
+        let file = fs::File::open(path).ok()?;
+        let len = std::os::unix::fs::FileExt::read_at(&file, &mut start, 0).ok()?;
+        start.truncate(len);
+        let labels = (0..len.saturating_sub(SERVICE_HEADER_BYTES)).filter_map(|at| {
+            let (service, len) = Service::parse(&start[at..])?;
+            let payload = start.get(at + SERVICE_HEADER_BYTES..)?.get(..usize::try_from(len).ok()?)?;
+            Label::parse(payload).ok().filter(|label| service == Service::Label && !label.repository.is_empty())
+        });
+        { labels }.next()
+    })
+}
+
+fn root_step(repository: &Path, id: &str, why: &str, rebuilt: Rebuilt) -> Step {
+    let Rebuilt { root, pages, notes } = rebuilt;
+    let entries = root.totals.entries;
+    let detail = std::iter::once(why.to_owned()).chain(notes).collect();
+    let dir = repository.join(layout::BACKUPS).join(id);
+    Step {
+        what: format!("rebuild the root of backup {id:?}, with {entries} entries"),
+        detail,
+        action: Action::Root(dir, pages, Box::new(root)),
+    }
+}
+
+/// Manifests of which some page is damaged and its copy in a segment is not.
+fn manifests(repository: &Path, stock: &Stock) -> Vec<Step> {
+    let mut of: BTreeMap<String, Vec<(u64, Vec<u8>)>> = BTreeMap::new();
+    for sheet in &stock.sheets {
+        let (archive, at) = (&stock.archives[sheet.at.0], stock.page_at(sheet));
+        let Some(offset) = at.manifest_offset else { continue };
+        let copies = archive.copies(at);
+        let is_whole = |copy: &(Object, u64)| archive.read_copy(at, copy).is_ok();
+        let in_manifest = copies.iter().any(|copy| matches!(copy.0, Object::Manifest(_)) && is_whole(copy));
+        if !in_manifest && let Some(copy) = copies.iter().find(|copy| is_whole(copy)) {
+            let mut stored = Vec::new();
+            if archive.store().read_at(&copy.0, copy.1, at.bytes as usize, &mut stored).is_ok() {
+                let id = if at.backup.is_empty() { &archive.root.id } else { &at.backup };
+                of.entry(id.clone()).or_default().push((offset, stored));
+            }
+        }
+    }
+    let step = |(id, pages): (String, Vec<_>)| {
+        let what = format!(
+            "write {} of the manifest of backup {id:?} again, from their copies",
+            counted(pages.len() as u64, "page")
+        );
+        let path = repository.join(layout::BACKUPS).join(&id).join(layout::MANIFEST);
+        Step { what, detail: Vec::new(), action: Action::Manifest(path, pages) }
+    };
+    of.into_iter().map(step).collect()
+}
+
+/// The segments that are referred to and not there.
+fn missing(stock: &Stock) -> HashSet<SegmentId> {
+    let is_missing = |place: &&super::stock::Place| {
+        let len = stock.archives[place.archive].store().len(&Object::Segment(place.id.clone()));
+        len.is_err_and(|error| error.kind == Kind::NotFound)
+    };
+    stock.segments.iter().filter(is_missing).map(|place| place.id.clone()).collect()
+}
+
+fn forgo_step(repository: &Path, archive: &Archive, loss: Option<&Loss>, missing: &HashSet<SegmentId>) -> Result<Step> {
+    let rest = forgo(archive, loss, missing)?;
+    let id = &archive.root.id;
+    let files = loss.iter().flat_map(|loss| &loss.files).map(|path| quoted(path));
+    let detail: Vec<String> = loss.iter().flat_map(|loss| loss.unnamed.iter().cloned()).chain(files).collect();
+    let what = match detail.len() {
+        0 => format!("take segments that are gone, and that no file needs, out of the root of backup {id:?}"),
+        n => format!("mark {} of backup {id:?}, which nothing can restore, as not captured", counted(n as u64, "file")),
+    };
+    Ok(Step {
+        what,
+        detail,
+        action: Action::Rewrite(repository.join(layout::BACKUPS).join(id), rest.added, Box::new(rest.root)),
+    })
+}
+
+/// Do these, one after the other.
+///
+/// # Errors
+/// The first of those of [`Step::execute`]; the steps after it are not done.
+pub fn execute(steps: &[Step]) -> Result<()> {
+    let failed = |error: Error| error.detail("what was done before is done; run the same command again");
+    steps.iter().try_for_each(Step::execute).map_err(failed)
+}

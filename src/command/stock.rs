@@ -1,0 +1,201 @@
+//! What backups are stored as: each segment and each page once, however many of them refer to it.
+//!
+//! Here segments are named in full, by the backup that wrote them. Of a segment whose backup has no root any more, as it was
+//! forgotten or died, it is known what its last root said; or, failing that, what those say that refer to it.
+
+use crate::{
+    error::{Error, Result, quoted},
+    format::{
+        entry::Path as EntryPath,
+        layout,
+        page::{Item, Page, SegmentId},
+        root::{PageAt, Root, Segment, Source},
+    },
+    source::archive::Archive,
+};
+use std::{
+    collections::{BTreeMap, HashMap},
+    path::Path,
+    sync::Arc,
+};
+
+/// Backups, and what they refer to.
+pub(super) struct Stock {
+    /// The backups; those of one source stand together, oldest first.
+    pub(super) archives: Vec<Archive>,
+    /// All segments that are referred to.
+    pub(super) segments: Vec<Place>,
+    /// All pages that are referred to.
+    pub(super) sheets: Vec<Sheet>,
+}
+
+/// A segment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) id: SegmentId,
+    /// A backup that refers to it, by which it is read.
+    pub(super) archive: usize,
+    /// Stored bytes.
+    pub(super) bytes: u64,
+    /// Bytes of the tar stream; `None` if unknown.
+    pub(super) plain_bytes: Option<u64>,
+    /// See [`Segment::parts`]; empty if unknown.
+    pub(super) parts: String,
+    /// Format of the backup that wrote it; `None` if unknown.
+    pub(super) format: Option<u32>,
+    /// Was it surely ended? That of a backup that died has no seek table, and more may follow what is known of it.
+    pub(super) ended: bool,
+}
+
+/// A page.
+pub(super) struct Sheet {
+    /// The first backup that refers to it, and where its root does.
+    pub(super) at: (usize, usize),
+    /// All backups that do.
+    pub(super) of: Vec<usize>,
+}
+
+impl Stock {
+    /// Of these backups. `repository` is where other roots are looked for; `None` for an archive.
+    pub(super) fn new(mut archives: Vec<Archive>, repository: Option<&Path>) -> Self {
+        let key = |archive: &Archive| {
+            let Source { host, paths, .. } = &archive.root.source;
+            (host.clone(), paths.clone(), archive.root.id.clone())
+        };
+        archives.sort_by_cached_key(key);
+        let segments = segments(&archives, repository);
+        let sheets = sheets(&archives);
+        Self { archives, segments, sheets }
+    }
+
+    /// The root's entry of a page.
+    pub(super) fn page_at(&self, sheet: &Sheet) -> &PageAt {
+        &self.archives[sheet.at.0].root.pages[sheet.at.1]
+    }
+
+    /// Ids of backups, in quotes.
+    pub(super) fn names(&self, of: &[usize]) -> String {
+        let ids: Vec<String> = of.iter().map(|archive| quoted(self.archives[*archive].root.id.as_bytes())).collect();
+        ids.join(", ")
+    }
+
+    /// The backup before this one of the same source.
+    pub(super) fn before(&self, archive: usize) -> Option<&Archive> {
+        let before = &self.archives[archive.checked_sub(1)?];
+        (before.root.source == self.archives[archive].root.source).then_some(before)
+    }
+}
+
+/// A segment under its full name.
+pub(super) fn full(archive: &Archive, segment: &SegmentId) -> SegmentId {
+    full_name(&archive.root, segment)
+}
+
+fn full_name(root: &Root, segment: &SegmentId) -> SegmentId {
+    let backup = if segment.backup.is_empty() { &root.id } else { &segment.backup };
+    SegmentId { backup: backup.clone(), ..*segment }
+}
+
+/// The segments of a root's own.
+fn own<'a>(root: &'a Root, archive: usize) -> impl Iterator<Item = Place> + 'a {
+    root.segments.iter().map(move |segment: &Segment| Place {
+        id: SegmentId { backup: root.id.clone(), stream: segment.stream, number: segment.number },
+        archive,
+        bytes: segment.bytes,
+        plain_bytes: Some(segment.plain_bytes),
+        parts: segment.parts.clone(),
+        format: Some(root.format),
+        ended: true,
+    })
+}
+
+fn segments(archives: &[Archive], repository: Option<&Path>) -> Vec<Place> {
+    let mut places: BTreeMap<(String, u32, u32), Place> = BTreeMap::new();
+    let key = |id: &SegmentId| (id.backup.clone(), id.stream, id.number);
+    for (at, archive) in archives.iter().enumerate() {
+        places.extend(own(&archive.root, at).map(|place| (key(&place.id), place)));
+    }
+    let mut ended: HashMap<String, Option<Root>> = HashMap::new();
+    for (at, archive) in archives.iter().enumerate() {
+        for live in &archive.root.liveness {
+            let id = full_name(&archive.root, &live.id());
+            let read = |id: &str| repository.and_then(|repository| ended_root(repository, id));
+            let root = ended.entry(id.backup.clone()).or_insert_with(|| read(&id.backup));
+            let known = root.iter().flat_map(|root| own(root, at)).find(|place| place.id == id);
+            let unknown = Place {
+                id,
+                archive: at,
+                bytes: live.of_bytes,
+                plain_bytes: None,
+                parts: String::new(),
+                format: None,
+                ended: false,
+            };
+            let place =
+                known.map_or(unknown, |known| Place { ended: !is_partial(repository, &known.id.backup), ..known });
+            places.entry(key(&place.id)).or_insert(place);
+        }
+    }
+    places.into_values().collect()
+}
+
+/// The root of a backup that is none any more, or has never become one.
+fn ended_root(repository: &Path, id: &str) -> Option<Root> {
+    let dir = repository.join(layout::BACKUPS).join(id);
+    let read = |name: &str| {
+        let bytes = std::fs::read(dir.join(name)).ok()?;
+        Root::open(&bytes, name).ok().filter(|root| root.id == id)
+    };
+    read(layout::ROOT).or_else(|| read(layout::FORGOTTEN)).or_else(|| read(layout::PARTIAL))
+}
+
+/// Is it a backup that was cut off?
+fn is_partial(repository: Option<&Path>, id: &str) -> bool {
+    let dir = repository.map(|repository| repository.join(layout::BACKUPS).join(id));
+    dir.is_some_and(|dir| dir.join(layout::PARTIAL).exists() && !dir.join(layout::FORGOTTEN).exists())
+}
+
+fn sheets(archives: &[Archive]) -> Vec<Sheet> {
+    let mut found: HashMap<(String, u32, u32, u64, String), usize> = HashMap::new();
+    let mut sheets: Vec<Sheet> = Vec::new();
+    for (at, archive) in archives.iter().enumerate() {
+        for (index, page) in archive.root.pages.iter().enumerate() {
+            let backup = if page.backup.is_empty() { &archive.root.id } else { &page.backup };
+            let key = (backup.clone(), page.stream, page.segment, page.offset, page.digest.clone());
+            let sheet = *found.entry(key).or_insert(sheets.len());
+            match sheets.get_mut(sheet) {
+                Some(sheet) => sheet.of.push(at),
+                None => sheets.push(Sheet { at: (at, index), of: vec![at] }),
+            }
+        }
+    }
+    sheets
+}
+
+/// The records of a page that was read through `archive`, with segments under their full names.
+pub(super) fn items(archive: &Archive, mut page: Page) -> impl Iterator<Item = Item> {
+    page.segments.iter_mut().for_each(|segment| *segment = full(archive, segment));
+    let page = Arc::new(page);
+    (0..page.records.len()).filter_map(move |index| Item::new(page.clone(), index))
+}
+
+/// Files with their records: several if one goes on over pages. What cannot be read is passed over.
+pub(super) fn files<'a>(records: impl Iterator<Item = Result<Item>> + 'a) -> impl Iterator<Item = Vec<Item>> + 'a {
+    let mut records = records.filter_map(Result::ok).peekable();
+    std::iter::from_fn(move || {
+        let mut parts = vec![records.next()?];
+        let path: EntryPath = parts[0].entry.path.clone();
+        while parts.last().is_some_and(|part| part.more)
+            && let Some(next) = records.next_if(|next| next.entry.path == path)
+        {
+            parts.push(next);
+        }
+        Some(parts)
+    })
+}
+
+/// The error of a root that is gone.
+pub(super) fn no_root(repository: &Path, id: &str) -> Error {
+    let path = repository.join(layout::BACKUPS).join(id).join(layout::ROOT);
+    Error::corrupt(format!("the root {path:?} is missing")).hint("`fullbore repair` rebuilds it from the segments")
+}

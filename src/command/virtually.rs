@@ -1,0 +1,59 @@
+//! A backup as it would be with a root that is not written yet.
+
+use crate::{
+    error::Result,
+    format::root::{Root, seal},
+    source::{
+        archive::Archive,
+        store::{Directory, Object, Store},
+    },
+    stage::codec::Codec,
+};
+use std::path::Path;
+
+/// A backup as it would be with a rebuilt root, which is not written yet.
+pub(super) struct Virtual {
+    directory: Directory,
+    root: Vec<u8>,
+    pages: Vec<(u64, Vec<u8>)>,
+}
+
+impl Virtual {
+    /// Open it.
+    ///
+    /// # Errors
+    /// If what was rebuilt cannot be read.
+    pub(super) fn open(repository: &Path, root: &Root, pages: &[(u64, Vec<u8>)]) -> Result<Archive> {
+        let directory = Directory::new(repository, &root.id);
+        directory.set_suffix(Codec::named(&root.options.codec)?.suffix());
+        Archive::with_store(Box::new(Self { directory, root: seal(root)?, pages: pages.to_vec() }))
+    }
+}
+
+impl Store for Virtual {
+    fn read_at(&self, object: &Object, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()> {
+        let own = match object {
+            Object::Root => self.root.get(offset as usize..offset as usize + len),
+            Object::Manifest(backup) if backup.is_empty() => {
+                self.pages.iter().find(|(at, page)| *at == offset && page.len() == len).map(|(_, page)| &page[..])
+            }
+            _ => None,
+        };
+        match own {
+            Some(bytes) => {
+                out.clear();
+                out.extend_from_slice(bytes);
+                Ok(())
+            }
+            None => self.directory.read_at(object, offset, len, out),
+        }
+    }
+
+    fn len(&self, object: &Object) -> Result<u64> {
+        if matches!(object, Object::Root) { Ok(self.root.len() as u64) } else { self.directory.len(object) }
+    }
+
+    fn name(&self, object: &Object) -> String {
+        self.directory.name(object)
+    }
+}

@@ -1,0 +1,107 @@
+//! What has been checked when: the memory of verifications that look at a part of a repository at a time.
+//!
+//! A sealed object of its own, `verify.json`. It is a convenience: if it is lost or damaged, everything counts as never
+//! checked, and a repository that cannot be written to is verified all the same.
+
+use super::replace::replace;
+use crate::{
+    error::Result,
+    format::{
+        layout,
+        page::SegmentId,
+        root::{FORMAT_ALONE, open_sealed, seal},
+    },
+};
+use serde::{Deserialize, Serialize};
+use std::{collections::HashMap, fs, path::Path};
+
+/// When each part of each segment was checked, in seconds since 1970; 0 is never.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Covered(HashMap<SegmentId, Vec<u64>>);
+
+#[derive(Serialize, Deserialize)]
+struct Stored {
+    format: u32,
+    segments: Vec<Row>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Row {
+    backup: String,
+    stream: u32,
+    number: u32,
+    /// Counts of parts one after the other, and when they were checked.
+    runs: Vec<(u64, u64)>,
+}
+
+impl Covered {
+    /// What is remembered of a repository.
+    pub fn read(repository: &Path) -> Self {
+        let stored = fs::read(repository.join(layout::COVERED)).ok();
+        let stored: Option<Stored> = stored.and_then(|bytes| open_sealed(&bytes, layout::COVERED).ok());
+        let rows =
+            stored.filter(|stored| stored.format == FORMAT_ALONE).map_or_else(Vec::new, |stored| stored.segments);
+        let mut covered = Self::default();
+        for Row { backup, stream, number, runs } in rows {
+            let id = SegmentId { backup, stream, number };
+            let mut at = 0;
+            for (count, time) in runs {
+                // No segment has more parts than this: 2^20 of 8 MiB are 8 TiB.
+                (at..at + count.min(1 << 20)).for_each(|index| covered.note(&id, index, time));
+                at += count.min(1 << 20);
+            }
+        }
+        covered
+    }
+
+    /// When a part was checked; 0 is never.
+    pub fn when(&self, segment: &SegmentId, index: u64) -> u64 {
+        self.0.get(segment).and_then(|times| times.get(index as usize)).copied().unwrap_or(0)
+    }
+
+    /// A part was checked.
+    pub fn note(&mut self, segment: &SegmentId, index: u64, time: u64) {
+        let times = self.0.entry(segment.clone()).or_default();
+        times.resize(times.len().max(index as usize + 1), 0);
+        times[index as usize] = time;
+    }
+
+    /// Forget segments that are not there any more.
+    pub fn retain(&mut self, keep: impl Fn(&SegmentId) -> bool) {
+        self.0.retain(|id, _| keep(id));
+    }
+
+    /// Remember it.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn write(&self, repository: &Path) -> Result<()> {
+        let mut segments: Vec<Row> = self.0.iter().map(|(id, times)| row(id, times)).collect();
+        segments.sort_by(|a, b| (&a.backup, a.stream, a.number).cmp(&(&b.backup, b.stream, b.number)));
+        replace(&repository.join(layout::COVERED), &seal(&Stored { format: FORMAT_ALONE, segments })?)
+    }
+}
+
+fn row(id: &SegmentId, times: &[u64]) -> Row {
+    let runs = times.chunk_by(|a, b| a == b).map(|run| (run.len() as u64, run[0])).collect();
+    Row { backup: id.backup.clone(), stream: id.stream, number: id.number, runs }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_checked_is_remembered_and_damage_forgets_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let id = SegmentId { backup: "b".into(), stream: 1, number: 2 };
+        let mut covered = Covered::read(dir.path());
+        covered.note(&id, 3, 77);
+        covered.note(&id, 4, 77);
+        covered.write(dir.path()).unwrap();
+        let read = Covered::read(dir.path());
+        assert_eq!((&read, [2, 3, 4, 5].map(|at| read.when(&id, at))), (&covered, [0, 77, 77, 0]));
+        fs::write(dir.path().join(layout::COVERED), "{").unwrap();
+        assert_eq!(Covered::read(dir.path()), Covered::default());
+    }
+}

@@ -1,0 +1,195 @@
+//! A file that is brought up to date in place: only what differs is written.
+//!
+//! A file with other names is compared and never written to: they may stand outside of the tree, and would change with
+//! it. Until it is finished a file may hold old and new content side by side; one that cannot be
+//! finished is to be removed.
+
+use super::writer::{PRIVATE, Writer, write_data};
+use crate::{
+    error::Result,
+    format::entry::{Entry, Kind, Xattr},
+    platform::{
+        walk::{self, FileKind, Stat, read_link},
+        write, xattr,
+    },
+};
+use std::{
+    collections::BTreeSet,
+    fs::File,
+    io,
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::fs::FileExt,
+    },
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+};
+
+/// A file of the tree that is open for reading and writing.
+#[derive(Debug)]
+pub struct Patch {
+    file: File,
+    stat: Stat,
+    written: AtomicU64,
+    /// Was it made just now?
+    pub fresh: bool,
+}
+
+impl Patch {
+    /// Open the file at `entry.path` if it can be brought up to date; `None` if it is to be made anew.
+    ///
+    /// # Errors
+    /// The system's, with the path.
+    pub fn open(writer: &mut Writer, entry: &Entry) -> Result<Option<Self>> {
+        let tree = writer.tree.clone();
+        let (dir, name) = writer.enter(&entry.path)?;
+        let fd = match write::open_write(dir, name) {
+            Ok(fd) => fd,
+            Err(e) if is_another_kind(&e) => return Ok(None),
+            Err(e) => return Err(tree.error("open", &entry.path, e)),
+        };
+        let stat = walk::stat_fd(&fd).map_err(|e| tree.error("look at", &entry.path, e))?;
+        Ok((stat.kind == FileKind::File).then(|| Self::new(fd, stat, false)))
+    }
+
+    /// Make the file anew, in place of whatever is there.
+    ///
+    /// # Errors
+    /// The system's, with the path.
+    pub fn create(writer: &mut Writer, entry: &Entry) -> Result<Self> {
+        let tree = writer.tree.clone();
+        let fd = writer.create_to_read(entry)?;
+        let stat = walk::stat_fd(&fd).map_err(|e| tree.error("look at", &entry.path, e))?;
+        Ok(Self::new(fd, stat, true))
+    }
+
+    fn new(fd: OwnedFd, stat: Stat, fresh: bool) -> Self {
+        Self { file: fd.into(), stat, written: AtomicU64::new(0), fresh }
+    }
+
+    /// What it was when it was opened.
+    pub fn stat(&self) -> &Stat {
+        &self.stat
+    }
+
+    /// The open file.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Has it no other name?
+    pub fn is_alone(&self) -> bool {
+        self.stat.nlink == 1
+    }
+
+    /// Has it the metadata of this entry? Only then a file with other names can stay.
+    ///
+    /// # Errors
+    /// The system's, with the path.
+    pub fn is_dressed_as(&self, writer: &mut Writer, entry: &Entry) -> Result<bool> {
+        self.is_dressed(writer, entry).map_err(|e| writer.tree.error("look at", &entry.path, e))
+    }
+
+    /// Give it the length it should have.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn set_length(&self, entry: &Entry) -> io::Result<()> {
+        write::truncate(&self.file, entry.size())
+    }
+
+    /// Fill `buffer` from byte `at` on, as far as the file goes; how much came.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn read(&self, at: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        let mut done = 0;
+        while done < buffer.len() {
+            match self.file.read_at(&mut buffer[done..], at + done as u64) {
+                Ok(0) => break,
+                Ok(count) => done += count,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(done)
+    }
+
+    /// Write a piece, `offset` bytes from the start of the data. From any thread.
+    ///
+    /// # Errors
+    /// The system's, with the path.
+    pub fn write(&self, writer: &Writer, entry: &Entry, offset: u64, data: &[u8]) -> Result<()> {
+        self.written.fetch_add(data.len() as u64, Relaxed);
+        write_data(&self.file, entry, offset, data).map_err(|e| writer.tree.error("write", &entry.path, e))
+    }
+
+    /// Its content is right: give it its length and, if it has another, its metadata. Was anything changed?
+    ///
+    /// # Errors
+    /// The system's, with the path.
+    pub fn finish(&self, writer: &mut Writer, entry: &Entry) -> Result<bool> {
+        let tree = writer.tree.clone();
+        let failed = |e| tree.error("write", &entry.path, e);
+        let now = walk::stat_fd(&self.file).map_err(failed)?;
+        if now.size != entry.size() {
+            write::truncate(&self.file, entry.size()).map_err(failed)?;
+        } else if self.written.load(Relaxed) == 0 && !self.fresh && self.is_dressed(writer, entry).map_err(failed)? {
+            return Ok(false);
+        }
+        self.undress(writer, entry).map_err(failed)?;
+        let mode = if self.fresh { PRIVATE } else { now.mode };
+        writer.dress(self.file.as_fd(), entry, mode)?;
+        Ok(self.written.load(Relaxed) > 0 || self.fresh || now.size != entry.size())
+    }
+
+    fn is_dressed(&self, writer: &mut Writer, entry: &Entry) -> io::Result<bool> {
+        let Stat { mode, uid, gid, mtime, .. } = self.stat;
+        let same = (mode, (uid, gid), mtime) == (entry.mode, writer.numbers(&entry.owner), entry.mtime);
+        let names = |list: &[Xattr]| list.iter().cloned().collect::<BTreeSet<_>>();
+        Ok(same && names(&xattr::read_all(&self.file)?) == names(&entry.xattrs))
+    }
+
+    /// Take away the attributes of users and the access lists that the entry does not have.
+    fn undress(&self, writer: &Writer, entry: &Entry) -> io::Result<()> {
+        let ours = |name: &[u8]| name.starts_with(b"user.") || name.starts_with(b"system.posix_acl_");
+        for (name, _) in xattr::read_all(&self.file)? {
+            if ours(&name)
+                && entry.xattrs.iter().all(|(wanted, _)| *wanted != name)
+                && let Err(error) = xattr::remove_fd(&self.file, &name)
+            {
+                let what = format!("removal of attribute {}", String::from_utf8_lossy(&name));
+                writer.tree.notes.add(&what, &error.to_string(), &entry.path);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Is the link, pipe or device of this entry there, as it should be? One with attributes is taken for another.
+///
+/// # Errors
+/// The system's, with the path.
+pub fn is_there(writer: &mut Writer, entry: &Entry) -> Result<bool> {
+    let (tree, owner) = (writer.tree.clone(), writer.numbers(&entry.owner));
+    let (dir, name) = writer.enter(&entry.path)?;
+    let stat = match walk::stat(dir, name) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
+        other => other.map_err(|e| tree.error("look at", &entry.path, e))?,
+    };
+    let same = match (&entry.kind, stat.kind) {
+        (Kind::Symlink(target), FileKind::Symlink) => {
+            read_link(dir, name).map_err(|e| tree.error("look at", &entry.path, e))? == *target
+        }
+        (Kind::Fifo, FileKind::Fifo) => stat.mode == entry.mode,
+        (Kind::CharDevice(device), FileKind::CharDevice) | (Kind::BlockDevice(device), FileKind::BlockDevice) => {
+            (stat.rdev, stat.mode) == (*device, entry.mode)
+        }
+        _ => false,
+    };
+    Ok(same && entry.xattrs.is_empty() && ((stat.uid, stat.gid), stat.mtime) == (owner, entry.mtime))
+}
+
+/// Is it not there, or nothing that can be opened for writing?
+fn is_another_kind(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) || write::is_no_open_file(error)
+}

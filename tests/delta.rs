@@ -1,0 +1,185 @@
+//! Restoring into a tree that is there: it becomes the backup, and only what differs is written.
+
+#![allow(missing_docs)]
+
+mod runs;
+
+use runs::{assert_same, fullbore, noise, sample, set_mode, set_mtime, shape, temp, write};
+use std::{
+    fs,
+    os::unix::fs::{MetadataExt, symlink},
+    path::{Path, PathBuf},
+};
+
+struct Place {
+    dir: tempfile::TempDir,
+}
+
+impl Place {
+    /// A tree, a backup of it, and a restore of that.
+    fn new(codec: &str) -> Self {
+        let place = Self { dir: temp() };
+        sample(&place.at("tree"));
+        for (name, len) in [("big/exact", 4 << 20), ("big/odd", (5 << 20) + 77), ("big/small", 200_000)] {
+            write(place.at("tree").join(name), noise(len as u64, len));
+        }
+        fullbore(args!["backup", place.at("tree"), "--to", place.at("repo"), "-q", "--compress", codec]).ends_with(0);
+        fullbore(args!["restore", place.at("repo"), "--to", place.at("to"), "-q"]).ends_with(0);
+        place
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn delta(&self, more: &[&str]) -> serde_json::Value {
+        let args = args!["restore", self.at("repo"), "--to", self.at("to"), "--delta", "--json"];
+        let more = more.iter().map(std::ffi::OsString::from);
+        let ran = fullbore(args.into_iter().chain(more)).ends_with(0);
+        ran.json().pop().unwrap()["changes"].clone()
+    }
+
+    fn assert_restored(&self, case: &str) {
+        assert_same(&shape(&self.at("tree")), &shape(&self.at("to")), case);
+    }
+}
+
+fn overwrite_at(path: &Path, at: usize, bytes: &[u8]) {
+    let mut content = fs::read(path).unwrap();
+    content[at..at + bytes.len()].copy_from_slice(bytes);
+    fs::write(path, content).unwrap();
+}
+
+#[test]
+fn what_is_the_same_is_not_written() {
+    for codec in ["zstd:1", "none"] {
+        let place = Place::new(codec);
+        let inode = fs::metadata(place.at("to/big/odd")).unwrap();
+        let changes = place.delta(&["--delete"]);
+        assert_eq!(
+            (&changes["changed"], &changes["written_bytes"], &changes["removed"]),
+            (&0.into(), &0.into(), &0.into())
+        );
+        let after = fs::metadata(place.at("to/big/odd")).unwrap();
+        assert_eq!((inode.ino(), inode.ctime_nsec()), (after.ino(), after.ctime_nsec()), "not even its metadata");
+        place.assert_restored(codec);
+    }
+}
+
+#[test]
+fn only_the_blocks_that_differ_are_written_and_in_place() {
+    let place = Place::new("zstd:1");
+    let path = place.at("to/big/odd");
+    let inode = fs::metadata(&path).unwrap().ino();
+    overwrite_at(&path, (1 << 20) + 5, b"other");
+    overwrite_at(&path, (5 << 20) + 70, b"end");
+    let changes = place.delta(&[]);
+    assert_eq!(changes["written_bytes"], (1 << 20) + 77);
+    assert_eq!((&changes["changed"], fs::metadata(&path).unwrap().ino()), (&1.into(), inode));
+    place.assert_restored("two blocks");
+}
+
+#[test]
+fn a_tree_that_differs_in_every_way_becomes_the_backup() {
+    let place = Place::new("zstd:1");
+    let to = place.at("to");
+    // Shorter, longer, gone, of another kind, of another mode, later, and a file that many have.
+    fs::File::options().write(true).open(to.join("big/exact")).unwrap().set_len(1_500_000).unwrap();
+    fs::File::options().write(true).open(to.join("big/odd")).unwrap().set_len(9 << 20).unwrap();
+    fs::remove_file(to.join("big/small")).unwrap();
+    fs::create_dir(to.join("big/small")).unwrap();
+    write(to.join("big/small/in the way"), b"x");
+    overwrite_at(&to.join("holes"), 5000, b"data");
+    for (at, path) in files(&place.at("tree")).into_iter().enumerate() {
+        let path = to.join(path);
+        match at % 6 {
+            _ if path.ends_with("holes") => {}
+            0 => fs::remove_file(&path).unwrap(),
+            1 if !path.is_symlink() => set_mode(&path, 0o751),
+            2 if !path.is_symlink() => set_mtime(&path, 1, 2),
+            3 => {
+                fs::remove_file(&path).unwrap();
+                symlink("/etc/passwd", &path).unwrap();
+            }
+            _ => {}
+        }
+    }
+    write(to.join("extra/deep/file"), b"does not belong");
+    symlink("/etc", to.join("out")).unwrap();
+    let ran = fullbore(args!["restore", place.at("repo"), "--to", to, "--delta", "--delete"]).ends_with(0);
+    assert_eq!(ran.out, "delete: \"big/small\"\ndelete: \"extra\"\ndelete: \"out\"\n");
+    place.assert_restored("everything");
+    assert!(Path::new("/etc/passwd").metadata().unwrap().len() > 0);
+}
+
+/// Files below a directory, relative to it.
+fn files(dir: &Path) -> Vec<PathBuf> {
+    let (mut found, mut stack) = (Vec::new(), vec![dir.to_owned()]);
+    while let Some(at) = stack.pop() {
+        for path in fs::read_dir(at).unwrap().map(|entry| entry.unwrap().path()) {
+            match path.is_dir() && !path.is_symlink() {
+                true => stack.push(path),
+                false if !path.starts_with(dir.join("big")) => found.push(path.strip_prefix(dir).unwrap().to_owned()),
+                false => {}
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+#[test]
+fn without_delete_nothing_is_removed() {
+    let place = Place::new("zstd:1");
+    write(place.at("to/big/mine"), b"stays");
+    let changes = place.delta(&[]);
+    assert_eq!((&changes["removed"], fs::read(place.at("to/big/mine")).unwrap()), (&0.into(), b"stays".to_vec()));
+}
+
+#[test]
+fn of_selected_paths_only_what_is_below_them_is_touched() {
+    let place = Place::new("zstd:1");
+    overwrite_at(&place.at("to/big/exact"), 3, b"changed");
+    write(place.at("to/big/extra"), b"goes");
+    write(place.at("to/extra"), b"stays");
+    let other =
+        files(&place.at("tree")).into_iter().find(|path| place.at("to").join(path).metadata().unwrap().len() > 9);
+    let other = place.at("to").join(other.unwrap());
+    overwrite_at(&other, 0, b"!changed!");
+    let changes = place.delta(&["--delete", "big"]);
+    assert_eq!(changes["removed"], 1);
+    assert!(!place.at("to/big/extra").exists() && place.at("to/extra").exists());
+    assert!(fs::read(&other).unwrap().starts_with(b"!changed!"));
+    assert_eq!(fs::read(place.at("to/big/exact")).unwrap(), fs::read(place.at("tree/big/exact")).unwrap());
+}
+
+#[test]
+fn a_file_with_other_names_is_not_written_to() {
+    let place = Place::new("zstd:1");
+    overwrite_at(&place.at("to/big/odd"), 9, b"kept outside");
+    fs::hard_link(place.at("to/big/odd"), place.at("outside")).unwrap();
+    let before = fs::read(place.at("outside")).unwrap();
+    place.delta(&[]);
+    assert_eq!(fs::read(place.at("outside")).unwrap(), before);
+    place.assert_restored("a copy made of links");
+}
+
+#[test]
+fn what_is_damaged_in_the_backup_is_named_and_the_rest_is_restored() {
+    let place = Place::new("zstd:1");
+    let segment = runs::segments(&place.at("repo")).pop().unwrap();
+    let frame = fs::read(place.at("tree/big/odd")).unwrap()[1 << 20..(1 << 20) + 400].to_vec();
+    let mut bytes = fs::read(&segment).unwrap();
+    let at = bytes.windows(400).position(|window| window == frame).expect("noise is stored as it is");
+    bytes[at + 7] ^= 1;
+    fs::write(&segment, bytes).unwrap();
+    // What is the same already needs nothing of the backup.
+    place.delta(&[]);
+    overwrite_at(&place.at("to/big/odd"), 1 << 20, b"changed");
+    overwrite_at(&place.at("to/big/exact"), 0, b"changed");
+    let args = args!["restore", place.at("repo"), "--to", place.at("to"), "--delta", "--keep-going"];
+    let ran = fullbore(args).ends_with(4);
+    assert!(ran.err.contains("\"big/odd\""), "{}", ran.err);
+    assert!(!place.at("to/big/odd").exists());
+    assert_eq!(fs::read(place.at("to/big/exact")).unwrap(), fs::read(place.at("tree/big/exact")).unwrap());
+}

@@ -1,0 +1,177 @@
+//! Real backups that refer to each other: what the loss of any object costs is named exactly, and nothing else.
+
+#![allow(missing_docs)]
+
+mod runs;
+
+use runs::{fullbore, noise, temp, text, write};
+use serde_json::Value;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// Files of a tree and their content.
+fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
+    let (mut found, mut stack) = (BTreeMap::new(), vec![dir.to_owned()]);
+    while let Some(at) = stack.pop() {
+        for path in fs::read_dir(&at).into_iter().flatten().map(|entry| entry.unwrap().path()) {
+            match path.is_dir() {
+                true => stack.push(path),
+                false => {
+                    let name = path.strip_prefix(dir).unwrap().to_str().unwrap().to_owned();
+                    found.insert(name, fs::read(path).unwrap());
+                }
+            }
+        }
+    }
+    found
+}
+
+/// Three backups of a tree that changes, with the content of each.
+fn three(dir: &Path, more: &[&str]) -> Vec<(String, BTreeMap<String, Vec<u8>>)> {
+    let (tree, repository) = (dir.join("tree"), dir.join("repo"));
+    for i in 0..60 {
+        write(tree.join(format!("d{}/f{i:02}", i % 3)), text(i, (i * 400) as usize));
+    }
+    write(tree.join("large"), noise(7, 3_000_000));
+    fs::hard_link(tree.join("d1/f07"), tree.join("other name")).unwrap();
+    let mut all = Vec::new();
+    for round in 0..3 {
+        let args = args!["backup", tree, "--to", repository, "--json", "--frame-size", "64K", "--segment-size", "1M"];
+        let ran = fullbore(args.into_iter().chain(more.iter().map(std::ffi::OsString::from))).ends_with(0);
+        all.push((ran.json().pop().unwrap()["id"].as_str().unwrap().to_owned(), files(&tree)));
+        write(tree.join(format!("d0/f{:02}", round * 3)), text(90 + round, 5000));
+        write(tree.join(format!("new{round}")), noise(round, 200_000));
+        let mut large = fs::read(tree.join("large")).unwrap();
+        large[(round as usize + 1) * 500_000] ^= 1;
+        fs::write(tree.join("large"), large).unwrap();
+    }
+    all
+}
+
+fn lost(verdict: &Value, id: &str, all: &BTreeMap<String, Vec<u8>>) -> BTreeSet<String> {
+    let loss = verdict["lost"].as_array().unwrap().iter().find(|loss| loss["backup"] == id);
+    let Some(loss) = loss else { return BTreeSet::new() };
+    assert_eq!(loss["unnamed"], Value::Array(vec![]), "{loss}");
+    match loss["all"] == true {
+        true => all.keys().cloned().collect(),
+        false => loss["files"].as_array().unwrap().iter().map(|file| file.as_str().unwrap().to_owned()).collect(),
+    }
+}
+
+fn objects(dir: &Path) -> Vec<PathBuf> {
+    files(dir).into_keys().map(|name| dir.join(name)).filter(|path| path.exists()).collect()
+}
+
+#[test]
+fn the_loss_of_any_object_names_exactly_the_files_that_are_lost_with_it() {
+    for more in [&["--compress", "zstd"][..], &["--compress", "gzip"]] {
+        let dir = temp();
+        let all = three(dir.path(), more);
+        let (repository, to) = (dir.path().join("repo"), dir.path().join("to"));
+        let verify = || fullbore(args!["verify", repository, "--data", "--json"]);
+        assert_eq!(verify().ends_with(0).json().pop().unwrap()["backups"], 3);
+        // Others need all of the second backup: without its root it is like one that was forgotten and pruned.
+        let spared = repository.join("backups").join(&all[1].0).join("root.json");
+        let is_named = |path: &PathBuf| !path.ends_with("fullbore-repo.json") && *path != spared;
+        for object in objects(&repository).into_iter().filter(is_named) {
+            let whole = fs::read(&object).unwrap();
+            fs::remove_file(&object).unwrap();
+            let is_side = object.to_str().unwrap().ends_with(".manifest");
+            let verdict = verify().ends_with(if is_side { 0 } else { 4 }).json().pop().unwrap();
+            for (id, wanted) in &all {
+                let _ = fs::remove_dir_all(&to);
+                let from = format!("{}@{id}", repository.display());
+                let ran = fullbore(args!["restore", from, "--to", to, "--keep-going", "-q"]);
+                let given = files(&to);
+                let missing: BTreeSet<String> = wanted
+                    .iter()
+                    .filter(|(name, data)| given.get(*name) != Some(data))
+                    .map(|(name, _)| name.clone())
+                    .collect();
+                assert_eq!(lost(&verdict, id, wanted), missing, "{object:?} of {id}: {verdict:#}\n{}", ran.err);
+            }
+            fs::write(&object, whole).unwrap();
+        }
+        verify().ends_with(0);
+    }
+}
+
+#[test]
+fn a_repair_says_what_it_does_and_afterwards_everything_that_is_left_restores() {
+    for more in [&["--compress", "zstd"][..], &["--compress", "gzip"]] {
+        let dir = temp();
+        let all = three(dir.path(), more);
+        let (repository, copy, to) = (dir.path().join("repo"), dir.path().join("copy"), dir.path().join("to"));
+        fullbore(args!["repair", repository]).ends_with(0);
+        let spared = repository.join("backups").join(&all[1].0).join("root.json");
+        for object in objects(&repository).into_iter().filter(|path| *path != spared) {
+            let name = object.strip_prefix(&repository).unwrap().to_owned();
+            let _ = fs::remove_dir_all(&copy);
+            runs::shell("cp -r \"$1\" \"$2\"", args![repository, copy]).ends_with(0);
+            fs::remove_file(copy.join(&name)).unwrap();
+            if name.to_str().unwrap().ends_with(".manifest") {
+                fullbore(args!["repair", copy]).ends_with(0);
+                continue;
+            }
+            let case = format!("{name:?} {more:?}");
+            let verdict = fullbore(args!["verify", copy, "--json"]);
+            let verdict = verdict.json().pop();
+            let before = files(&copy);
+            let said = fullbore(args!["repair", copy]);
+            assert_eq!((said.code, files(&copy) == before), (4, true), "{case}: {}{}", said.out, said.err);
+            let done = fullbore(args!["repair", copy, "--yes"]);
+            assert_eq!(done.code, 0, "{case}: {}{}", done.out, done.err);
+            let after = fullbore(args!["verify", copy, "--data"]);
+            assert_eq!(after.code, 0, "{case}: {}{}{}", done.out, after.out, after.err);
+            let of_root = name.ends_with("root.json");
+            for (at, (id, wanted)) in all.iter().enumerate() {
+                let _ = fs::remove_dir_all(&to);
+                fullbore(args!["restore", format!("{}@{id}", copy.display()), "--to", to, "-q"]).ends_with(0);
+                let given = files(&to);
+                assert!(given.iter().all(|(name, data)| wanted.get(name) == Some(data)), "{case}: wrong content");
+                let missing: BTreeSet<String> =
+                    wanted.keys().filter(|name| !given.contains_key(*name)).cloned().collect();
+                let lost = match &verdict {
+                    // A full backup comes back as it was; one that shared whole pages with others does not.
+                    _ if of_root && (at == 0 || !name.to_str().unwrap().contains(id)) => BTreeSet::new(),
+                    _ if of_root => continue,
+                    Some(verdict) => lost(verdict, id, wanted),
+                    None => BTreeSet::new(),
+                };
+                assert_eq!(missing, lost, "{case}, {id}: {}", done.out);
+            }
+        }
+    }
+}
+
+#[test]
+fn samples_go_round_and_find_damage() {
+    let dir = temp();
+    write(dir.path().join("tree/large"), noise(1, 40 << 20));
+    let repository = dir.path().join("repo");
+    fullbore(args!["backup", dir.path().join("tree"), "--to", repository, "-q", "--segment-size", "9M"]).ends_with(0);
+    let sample = |more: &[&str]| {
+        let args = args!["verify", repository, "--json"].into_iter();
+        fullbore(args.chain(more.iter().map(std::ffi::OsString::from)))
+    };
+    let mut never = u64::MAX;
+    let mut rounds = 0;
+    while never > 0 {
+        let found = sample(&["--sample", "20%"]).ends_with(0).json().pop().unwrap();
+        let now = found["sampled"]["never_bytes"].as_u64().unwrap();
+        assert!(now < never, "{found}");
+        (never, rounds) = (now, rounds + 1);
+    }
+    assert!((3..=6).contains(&rounds), "{rounds}");
+    let all = sample(&["--for", "1h"]).ends_with(0).json().pop().unwrap();
+    assert_eq!(all["sampled"]["bytes"], all["sampled"]["of_bytes"]);
+    let segment = runs::segments(&repository).remove(0);
+    let mut bytes = fs::read(&segment).unwrap();
+    bytes[5 << 20] ^= 1;
+    fs::write(&segment, bytes).unwrap();
+    let found = sample(&["--sample", "100%"]).ends_with(4).json().pop().unwrap();
+    assert_eq!(found["lost"][0]["files"], serde_json::json!(["large"]));
+}
