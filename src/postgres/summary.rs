@@ -118,6 +118,10 @@ impl Changes {
         if file.fork == Fork::FreeSpace || !size.is_multiple_of(page) || !before.is_multiple_of(page) {
             return None;
         }
+        // Number 0 speaks of a whole database whose files were copied, or that was made anew: its blocks are not mentioned.
+        if self.forks.contains_key(&(space, database, 0, Fork::Main)) {
+            return None;
+        }
         let first = file.segment.checked_mul(SEGMENT_BLOCKS)?;
         let none = Blocks::default();
         let blocks = self.forks.get(&(space, database, file.number, file.fork)).unwrap_or(&none);
@@ -196,6 +200,14 @@ mod tests {
         let made_anew = changes(&[(0, true)]);
         assert_eq!(runs(&made_anew, b"16384", 4, 4), Some(vec![run(0, 4)]));
         assert_eq!(runs(&made_anew, b"16384.1", 4, 4), Some(vec![run(0, 4)]));
+    }
+
+    #[test]
+    fn of_a_database_that_was_copied_everything_may_have_changed() {
+        let mut copied = changes(&[(3, false)]);
+        copied.add(Line { relation: (1663, 5, 0), fork: 0, block: 0, is_limit: true });
+        assert_eq!(runs(&copied, b"16384", 10, 10), None);
+        assert_eq!(runs(&copied, b"16385", 10, 10), None);
     }
 
     #[test]

@@ -137,6 +137,33 @@ fn tables_that_were_cut_off_or_made_anew_are_read_where_they_differ() {
 }
 
 #[test]
+fn a_database_that_was_moved_and_moved_back_is_read() {
+    for version in versions().iter().filter(|version| version.major >= 17) {
+        let cluster = Cluster::new(version, &["summarize_wal = on"]);
+        let (repository, space) = (cluster.path("repository"), cluster.make_dir("space"));
+        cluster.psql_each(&[
+            "CREATE DATABASE moves",
+            &format!("CREATE TABLESPACE elsewhere LOCATION '{}'", space.display()),
+        ]);
+        cluster.in_database(
+            "moves",
+            "CREATE TABLE t AS SELECT n, repeat(md5(n::text), 8) AS words FROM generate_series(1, 9000) n",
+        );
+        cluster.psql("CHECKPOINT");
+        cluster.backup("repository", &["--quiet"]).ends_with(0);
+        cluster.psql("ALTER DATABASE moves SET TABLESPACE elsewhere");
+        // The WAL mentions these blocks in the other tablespace only.
+        cluster.in_database("moves", "UPDATE t SET words = reverse(words)");
+        cluster.psql("ALTER DATABASE moves SET TABLESPACE pg_default");
+        cluster.backup("repository", &["--quiet"]).ends_with(0);
+        let restored = Cluster::restored(version, &repository);
+        restored.start();
+        let sum = "SELECT md5(string_agg(words, '' ORDER BY n)) FROM t";
+        assert_eq!(restored.in_database("moves", sum), cluster.in_database("moves", sum));
+    }
+}
+
+#[test]
 fn a_cluster_that_was_stopped_between_is_compared_by_content() {
     let Some(version) = debian() else { return };
     let cluster = Cluster::new(version, &[]);

@@ -139,14 +139,23 @@ impl Cluster {
     }
 
     pub(crate) fn client(&self) -> postgres::Client {
+        self.client_of("postgres")
+    }
+
+    fn client_of(&self, database: &str) -> postgres::Client {
         let mut config = postgres::Config::new();
-        config.host_path(self.dir.path()).user("postgres").dbname("postgres");
+        config.host_path(self.dir.path()).user("postgres").dbname(database);
         config.connect(postgres::NoTls).unwrap()
     }
 
     /// What the statements answer: columns with `|`, rows with line ends between them.
     pub(crate) fn psql(&self, sql: &str) -> String {
-        let mut client = self.client();
+        self.in_database("postgres", sql)
+    }
+
+    /// The same in another database.
+    pub(crate) fn in_database(&self, database: &str, sql: &str) -> String {
+        let mut client = self.client_of(database);
         let said = client.simple_query(sql).unwrap_or_else(|error| panic!("{sql}: {:?}", error.as_db_error()));
         let row = |message| match message {
             postgres::SimpleQueryMessage::Row(row) => {
