@@ -144,9 +144,15 @@ impl Changes {
     }
 }
 
-/// Those of the spans that lead from `from` to `to` without a gap.
+/// Those of the spans that lead from `from`, where a backup began, to `to` without a gap.
+///
+/// Summaries end where checkpoints begin, and a backup begins with one. A server that was restored from an older backup and
+/// went on along the same timeline has been at this place of the WAL too, but its checkpoints are elsewhere.
 fn chain(mut spans: Vec<Span>, from: Lsn, to: Lsn) -> Option<Vec<Span>> {
     spans.sort_unstable();
+    if from != to && !spans.iter().any(|(start, _)| *start == from) {
+        return None;
+    }
     let (mut at, mut chain) = (from, Vec::new());
     for (start, end) in spans {
         if at >= to || start > at {
@@ -214,9 +220,10 @@ mod tests {
     fn summaries_with_a_gap_say_nothing() {
         let span = |from, to| (Lsn(from), Lsn(to));
         let spans = vec![span(30, 40), span(10, 20), span(20, 30), span(50, 60)];
-        assert_eq!(chain(spans.clone(), Lsn(15), Lsn(35)), Some(vec![span(10, 20), span(20, 30), span(30, 40)]));
+        assert_eq!(chain(spans.clone(), Lsn(10), Lsn(35)), Some(vec![span(10, 20), span(20, 30), span(30, 40)]));
         assert_eq!(chain(spans.clone(), Lsn(20), Lsn(40)), Some(vec![span(20, 30), span(30, 40)]));
-        assert_eq!(chain(spans.clone(), Lsn(35), Lsn(55)), None);
+        assert_eq!(chain(spans.clone(), Lsn(15), Lsn(35)), None, "no backup began there");
+        assert_eq!(chain(spans.clone(), Lsn(30), Lsn(55)), None);
         assert_eq!(chain(spans, Lsn(5), Lsn(15)), None);
         assert_eq!(chain(vec![], Lsn(5), Lsn(5)), Some(vec![]));
     }

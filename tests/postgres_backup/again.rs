@@ -164,6 +164,29 @@ fn a_database_that_was_moved_and_moved_back_is_read() {
 }
 
 #[test]
+fn a_server_that_was_set_back_on_its_timeline_is_read() {
+    for version in versions().iter().filter(|version| version.major >= 17) {
+        let cluster = Cluster::new(version, &["summarize_wal = on"]);
+        let repository = cluster.path("repository");
+        cluster.psql("CHECKPOINT");
+        cluster.backup("repository", &["--quiet"]).ends_with(0);
+        cluster.psql_each(&["UPDATE large SET words = 'first life' WHERE n < 2000", "CHECKPOINT"]);
+        cluster.backup("repository", &["--quiet"]).ends_with(0);
+        cluster.stop("immediate");
+        // Started without a signal file it stays on the timeline, and comes to where it was at the second backup.
+        let restored = Cluster::restored(version, &at(&repository, &ids(&repository)[0]));
+        restored.start();
+        restored.psql_each(&["UPDATE large SET words = 'second life' WHERE n % 2 = 0", "CHECKPOINT"]);
+        let command = crate::args!["backup", restored.url(), "--to", repository, "--quiet"];
+        fullbore(command).ends_with(0);
+        let again = Cluster::restored(version, &repository);
+        again.start();
+        let sum = "SELECT md5(string_agg(words, '' ORDER BY n)) FROM large";
+        assert_eq!(again.psql(sum), restored.psql(sum));
+    }
+}
+
+#[test]
 fn a_cluster_that_was_stopped_between_is_compared_by_content() {
     let Some(version) = debian() else { return };
     let cluster = Cluster::new(version, &[]);
