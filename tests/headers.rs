@@ -129,6 +129,29 @@ fn one_page_that_is_lost_is_made_anew_beside_those_that_are_not() {
 }
 
 #[test]
+fn what_stands_behind_damage_to_the_tar_is_named_and_the_rest_restores() {
+    let dir = temp();
+    let (tree, repository, to) = (dir.path().join("tree"), dir.path().join("repo"), dir.path().join("to"));
+    for i in 0..8190 {
+        write(tree.join(format!("a/{i:05}")), "");
+    }
+    write(tree.join("large"), noise(7, 3_000_000));
+    let args = args!["backup", tree, "--to", repository, "--json", "--frame-size", "64K"];
+    let id = fullbore(args).ends_with(0).json().pop().unwrap()["id"].as_str().unwrap().to_owned();
+    fs::remove_file(repository.join("backups").join(&id).join("manifest")).unwrap();
+    let segment = segments(&repository).remove(0);
+    assert!(lose_pages(&segment) > 1, "the large file goes on from one page to another");
+    let mut bytes = fs::read(&segment).unwrap();
+    let at = bytes.len() - 500_000;
+    bytes[at..at + 100].fill(0);
+    fs::write(&segment, bytes).unwrap();
+    let done = fullbore(args!["repair", repository, "--data", "--yes"]).ends_with(0);
+    assert!(done.out.contains("the headers of the tar cannot be read on"), "{}", done.out);
+    restore(&repository, &id, &to);
+    assert!(to.join("a/08189").exists() && !to.join("large").exists());
+}
+
+#[test]
 fn without_a_seek_table_gzip_cannot_be_described_anew_and_it_is_said() {
     let dir = temp();
     let (tree, repository, to) = (tree(dir.path()), dir.path().join("repo"), dir.path().join("to"));

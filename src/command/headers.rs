@@ -66,7 +66,30 @@ impl Tar<'_> {
             other => run.recovered.damage = other.err(),
         }
         run.close()?;
+        let damaged = index.data.get(run.input.next).or(index.data.last()).map(|frame| frame.0);
+        if run.recovered.damage.is_some() && damaged.is_some_and(|stretch| wanted.contains(&stretch)) {
+            run.recovered.drop_open()?;
+        }
         Ok(run.recovered)
+    }
+}
+
+impl Recovered {
+    /// A file that does not go on, as the rest of it cannot be read, is not there.
+    fn drop_open(&mut self) -> Result<()> {
+        for stored in self.pages.values_mut().rev().flat_map(|pages| pages.iter_mut().rev()) {
+            let mut page = Page::decode(stored)?;
+            let Some(last) = page.records.pop_if(|last| last.more) else { break };
+            let is_first = last.from == 0;
+            *stored = page.encode()?;
+            if is_first {
+                break;
+            }
+        }
+        self.pages
+            .values_mut()
+            .for_each(|pages| pages.retain(|page| Page::decode(page).is_ok_and(|p| !p.records.is_empty())));
+        Ok(())
     }
 }
 
