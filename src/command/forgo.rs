@@ -1,14 +1,15 @@
 //! A backup without what nothing can restore: the files are in its manifest still, as not captured.
 //!
+//! What was described by pages that are nowhere is described anew by the headers of the tar, as far as it is there.
 //! Pages that speak of lost files are written anew, behind the others in the backup's own manifest: other backups may refer to
 //! those that are there. They have no copy in a segment, as no segment is ever changed.
 
-use super::{blame::Loss, stock::full};
+use super::{anew::Anew, blame::Loss, stock::full};
 use crate::{
-    error::Result,
+    error::{Result, quoted},
     format::{
         digest::hex,
-        entry::{Kind, Path as EntryPath},
+        entry::{Kind, Path as EntryPath, order},
         page::{Page, Record, SegmentId, State},
         root::{MAX_NOT_CAPTURED, Name, NotCaptured, PageAt, Root},
     },
@@ -24,58 +25,97 @@ pub(super) struct Rest {
     pub(super) root: Root,
     /// Pages that are to be added to its manifest.
     pub(super) added: Vec<(u64, Vec<u8>)>,
+    /// How many of them the headers of the tar gave.
+    pub(super) anew: usize,
+    /// What is lost with pages, in words: nobody knows the names.
+    pub(super) unnamed: Vec<String>,
+    /// Why not more could be had.
+    pub(super) notes: Vec<String>,
+    /// Where the manifest ends.
+    end: u64,
 }
 
 /// The backup without `loss` and without the segments that are `missing`.
 ///
 /// # Errors
-/// If a page cannot be encoded.
+/// If a page cannot be encoded; the system's.
 pub(super) fn forgo(archive: &Archive, loss: Option<&Loss>, missing: &HashSet<SegmentId>) -> Result<Rest> {
     let files: HashSet<&EntryPath> = loss.iter().flat_map(|loss| &loss.files).collect();
-    let mut rest = Rest { root: archive.root.clone(), added: Vec::new() };
-    let root = &mut rest.root;
-    let mut end = archive
-        .root
-        .pages
-        .iter()
-        .filter(|page| page.backup.is_empty())
-        .fold(0, |end, page| page.manifest_offset.map_or(end, |offset| end.max(offset + page.bytes)));
-    // Others may refer to pages that this backup does not have any more.
-    end = end.max(archive.store().len(&Object::Manifest(String::new())).unwrap_or(0));
-    root.pages.clear();
-    for at in &archive.root.pages {
+    let mut anew = Anew::of(archive)?;
+    let mut rest = Rest {
+        root: archive.root.clone(),
+        added: Vec::new(),
+        anew: anew.len(),
+        unnamed: Vec::new(),
+        notes: std::mem::take(&mut anew.notes),
+        end: end(archive),
+    };
+    rest.root.pages.clear();
+    for (index, at) in archive.root.pages.iter().enumerate() {
         let page = archive.copies(at).iter().find_map(|copy| archive.read_copy(at, copy).ok());
-        let Some(page) = page else {
-            note(
-                root,
-                &at.first.0,
-                format!("{} entries from here on were lost with a page of the manifest", at.entries),
-                at.entries,
-            );
-            continue;
-        };
-        if !page.records.iter().any(|record| files.contains(&record.entry.path)) {
-            root.pages.push(without_copy(archive, at.clone(), missing));
-            continue;
-        }
-        let page = without(root, page, &files);
-        if let Some(first) = page.records.first() {
-            let stored = page.encode()?;
-            let (first, entries) = (Name(first.entry.path.clone()), page.records.len() as u64);
-            let (bytes, digest) = (stored.len() as u64, hex(blake3::hash(&stored).as_bytes()));
-            let place =
-                PageAt { backup: String::new(), manifest_offset: Some(end), segment: 0, offset: 0, ..at.clone() };
-            root.pages.push(PageAt { first, entries, bytes, digest, ..place });
-            rest.added.push((end, stored));
-            end += bytes;
+        match page {
+            Some(page) if page.records.iter().any(|record| files.contains(&record.entry.path)) => {
+                rest.add(at, page, &files)?;
+            }
+            Some(_) => rest.root.pages.push(without_copy(archive, at.clone(), missing)),
+            None => rest.replace(at, anew.pages.remove(&index).unwrap_or_default(), &files)?,
         }
     }
-    root.segments.retain(|segment| {
+    anew.correct(&mut rest.root);
+    rest.root.segments.retain(|segment| {
         let id = SegmentId { backup: archive.root.id.clone(), stream: segment.stream, number: segment.number };
         !missing.contains(&id)
     });
-    root.liveness.retain(|live| !missing.contains(&full(archive, &live.id())));
+    rest.root.liveness.retain(|live| !missing.contains(&full(archive, &live.id())));
     Ok(rest)
+}
+
+/// Where a manifest ends. Others may refer to pages that this backup does not have any more.
+fn end(archive: &Archive) -> u64 {
+    let own = archive.root.pages.iter().filter(|page| page.backup.is_empty());
+    let end = own.fold(0, |end, page| page.manifest_offset.map_or(end, |offset| end.max(offset + page.bytes)));
+    end.max(archive.store().len(&Object::Manifest(String::new())).unwrap_or(0))
+}
+
+impl Rest {
+    /// Put pages in the place of one that is lost.
+    fn replace(&mut self, at: &PageAt, pages: Vec<Page>, files: &HashSet<&EntryPath>) -> Result<()> {
+        let there: usize = pages.iter().map(|page| page.records.len()).sum();
+        let lost = at.entries.saturating_sub(there as u64);
+        if lost > 0 {
+            let what = format!("{lost} entries from here on were lost with a page of the manifest");
+            note(&mut self.root, &at.first.0, what, lost);
+            self.unnamed.push(format!("{lost} entries from {} on", quoted(&at.first.0)));
+        }
+        let mut last: Option<EntryPath> = None;
+        for page in pages {
+            for record in page.records.iter().filter(|record| record.from == 0) {
+                if let State::Unreadable(reason) = &record.state {
+                    note(&mut self.root, &record.entry.path, reason.clone(), 1);
+                }
+            }
+            let first = page.records.first().map(|record| record.entry.path.clone()).unwrap_or_default();
+            let late = at.late || last.is_some_and(|last| order(&last, &first).is_gt());
+            last = page.records.last().map(|record| record.entry.path.clone());
+            self.add(&PageAt { late, ..at.clone() }, page, files)?;
+        }
+        Ok(())
+    }
+
+    /// Add a page behind the others, without these files.
+    fn add(&mut self, at: &PageAt, page: Page, files: &HashSet<&EntryPath>) -> Result<()> {
+        let page = without(&mut self.root, page, files);
+        let Some(first) = page.records.first() else { return Ok(()) };
+        let stored = page.encode()?;
+        let (first, entries) = (Name(first.entry.path.clone()), page.records.len() as u64);
+        let (bytes, digest) = (stored.len() as u64, hex(blake3::hash(&stored).as_bytes()));
+        let place =
+            PageAt { backup: String::new(), manifest_offset: Some(self.end), segment: 0, offset: 0, ..at.clone() };
+        self.root.pages.push(PageAt { first, entries, bytes, digest, ..place });
+        self.added.push((self.end, stored));
+        self.end += bytes;
+        Ok(())
+    }
 }
 
 /// A copy that was in a segment that is gone is not looked for any more.

@@ -1,6 +1,7 @@
 //! One verb a file.
 
 pub mod against;
+mod anew;
 pub mod backup;
 pub mod bench;
 pub mod blame;
@@ -21,11 +22,14 @@ pub mod forecast;
 pub mod forget;
 mod forgo;
 mod frames;
+mod headers;
+mod index;
 pub mod list;
 mod patching;
 pub mod prune;
 mod rebuild;
 mod recount;
+mod remake;
 pub mod repair;
 pub mod restore;
 pub mod sample;

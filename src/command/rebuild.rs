@@ -1,10 +1,10 @@
-//! A root from what it was about: labels, page copies, seek tables and the manifest.
+//! A root from what it was about: labels, page copies, seek tables and the manifest, or the tar where there are none.
 //!
 //! What only the root knew (host, paths, tags, figures of the run) is lost. So are references to whole pages of other
 //! backups: a root that may have had some is marked as not complete. Checksums of stored parts are made anew, of what is
 //! there now. Nothing is written here.
 
-use super::{facts, recount::describe};
+use super::{facts, index::Index, recount::describe, remake};
 use crate::{
     error::{Error, Result},
     format::{
@@ -38,6 +38,8 @@ pub(super) struct Found {
     pub(super) offset: u64,
     pub(super) stored: Vec<u8>,
     pub(super) page: Page,
+    /// Is it in the segment too?
+    pub(super) is_copied: bool,
 }
 
 /// Rebuild the root of backup `id`; `others` are those whose roots may know where pages of it are.
@@ -61,16 +63,19 @@ pub(super) fn rebuild(repository: &Path, id: &str, others: &[Archive]) -> Result
         ..Root::default()
     };
     let (mut found, mut notes) = (Vec::new(), Vec::new());
+    let numbers: Vec<(u32, u32)> = names.iter().map(|(stream, number, _)| (*stream, *number)).collect();
     for (stream, number, _) in names {
         match segment(&store, codec, (stream, number), &mut root, &mut found) {
             Ok(segment) => root.segments.push(segment),
             Err(error) => notes.push(error.line()),
         }
     }
-    let placed = place(&store, id, others, &mut found);
+    let known = known(&store, id, others, &mut found);
+    notes.extend(remake::add(&store, codec, &numbers, &mut root, &mut found)?);
     if found.is_empty() {
-        return Err(nothing(id));
+        return Err(nothing(id).detail(notes.join("; ")));
     }
+    let placed = place(&known, &mut found);
     describe(&mut root, &found, &placed);
     forget_nothing(&mut root, &mut notes);
     let pages: Vec<_> = found.into_iter().zip(&placed).map(|(found, at)| (*at, found.stored)).collect();
@@ -79,7 +84,8 @@ pub(super) fn rebuild(repository: &Path, id: &str, others: &[Archive]) -> Result
 }
 
 fn nothing(id: &str) -> Error {
-    Error::corrupt(format!("cannot rebuild backup {id:?}")).because("no page of its manifest is left")
+    Error::corrupt(format!("cannot rebuild backup {id:?}"))
+        .because("no page of its manifest is left, nor a tar that can be read")
 }
 
 /// `2026-11-21T05:45:01Z` of an id that begins with `20261121T054501Z`.
@@ -118,32 +124,29 @@ fn segment(
 ) -> Result<Segment> {
     let id = SegmentId { backup: String::new(), stream, number };
     let object = Object::Segment(id.clone());
-    let side = if codec.skips() { object.clone() } else { Object::Side(id) };
+    let side = if codec.skips() { object.clone() } else { Object::Side(id.clone()) };
     let (bytes, parts) = sum(store, &object)?;
-    let frames = table(store, &side)?;
-    let plain_bytes = frames.iter().map(|(_, plain)| u64::from(*plain)).sum();
-    let data = frames.iter().filter(|(_, plain)| *plain > 0);
-    root.options.frame_bytes =
-        data.clone().map(|(_, plain)| u64::from(*plain)).fold(root.options.frame_bytes, u64::max);
+    let index = Index::read(store, codec, &id)?;
+    let plain_bytes = index.data.iter().map(|frame| u64::from(frame.3)).sum();
+    let largest = index.data.iter().map(|frame| u64::from(frame.3)).max().unwrap_or(0);
+    root.options.frame_bytes = root.options.frame_bytes.max(largest);
     root.options.segment_bytes = root.options.segment_bytes.max(bytes);
-    let starts: Vec<u64> = if codec.skips() {
-        let ends = frames.iter().scan(0, |at, (stored, plain)| {
-            let start = *at;
-            *at += u64::from(*stored);
-            Some((start, *plain))
-        });
-        ends.filter(|(_, plain)| *plain == 0).map(|(start, _)| start).collect()
-    } else {
-        walk(store, &side)?
-    };
+    let starts = if codec.skips() { index.service.iter().map(|frame| frame.0).collect() } else { walk(store, &side)? };
     for at in starts {
         service(store, &side, at, (stream, number), root, found)?;
     }
-    Ok(Segment { stream, number, bytes, frames: data.count() as u64, plain_bytes, parts })
+    if !index.has_table {
+        // Like a segment of a backup that died: records speak of it, the root does not describe it.
+        return Err(Error::corrupt(format!("the seek table of {} is lost", store.name(&object))));
+    }
+    Ok(Segment { stream, number, bytes, frames: index.data.len() as u64, plain_bytes, parts })
 }
 
 /// Length and CRC-64 of each part of a segment.
-fn sum(store: &Directory, object: &Object) -> Result<(u64, String)> {
+///
+/// # Errors
+/// The system's.
+pub(super) fn sum(store: &dyn Store, object: &Object) -> Result<(u64, String)> {
     let len = store.len(object)?;
     let (mut parts, mut buffer) = (String::new(), Vec::new());
     for from in (0..len).step_by(PART_BYTES as usize) {
@@ -158,7 +161,10 @@ fn sum(store: &Directory, object: &Object) -> Result<(u64, String)> {
 }
 
 /// Stored and plain bytes of every frame.
-fn table(store: &Directory, object: &Object) -> Result<Vec<(u32, u32)>> {
+///
+/// # Errors
+/// [`Kind::Corrupt`](crate::error::Kind::Corrupt) if it cannot be read.
+pub(super) fn table(store: &dyn Store, object: &Object) -> Result<Vec<(u32, u32)>> {
     let len = store.len(object)?;
     let damaged = || Error::corrupt(format!("the seek table of {} cannot be read", store.name(object)));
     let mut bytes = Vec::new();
@@ -199,7 +205,7 @@ fn service(
         Service::Label => root.format = Label::parse(&bytes).map_or(root.format, |label| label.format),
         Service::Page => {
             if let Ok(page) = Page::decode(&bytes) {
-                found.push(Found { stream, segment: number, offset, stored: bytes, page });
+                found.push(Found { stream, segment: number, offset, stored: bytes, page, is_copied: true });
             }
         }
         _ => {}
@@ -207,9 +213,9 @@ fn service(
     Ok(())
 }
 
-/// Where each page is in the manifest. Other backups may refer to it there: pages stay where they are known to be, by what
-/// is left of the manifest or by other roots; the others follow behind. Pages that only the manifest has are found there.
-fn place(store: &Directory, id: &str, others: &[Archive], found: &mut Vec<Found>) -> Vec<u64> {
+/// Where pages are known to be in the manifest, by their digests: by what is left of it or by other roots. Pages that only
+/// the manifest has are found there.
+fn known(store: &Directory, id: &str, others: &[Archive], found: &mut Vec<Found>) -> HashMap<String, u64> {
     let mut known: HashMap<String, u64> = HashMap::new();
     for page in others.iter().flat_map(|other| &other.root.pages).filter(|page| page.backup == id) {
         known.extend(page.manifest_offset.map(|offset| (page.digest.clone(), offset)));
@@ -220,9 +226,16 @@ fn place(store: &Directory, id: &str, others: &[Archive], found: &mut Vec<Found>
         if !found.iter().any(|found| found.stored == stored)
             && let Some(segment) = page.segments.first().filter(|segment| segment.backup.is_empty()).cloned()
         {
-            found.push(Found { stream: segment.stream, segment: segment.number, offset: 0, stored, page });
+            let (stream, segment) = (segment.stream, segment.number);
+            found.push(Found { stream, segment, offset: 0, stored, page, is_copied: true });
         }
     }
+    known
+}
+
+/// Where each page is in the manifest. Other backups may refer to it there: pages stay where they are known to be; the
+/// others follow behind.
+fn place(known: &HashMap<String, u64>, found: &mut [Found]) -> Vec<u64> {
     found.sort_by_key(|found| (found.stream, found.segment, found.offset));
     let places: Vec<Option<u64>> =
         found.iter().map(|found| known.get(&hex(blake3::hash(&found.stored).as_bytes())).copied()).collect();

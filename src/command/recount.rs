@@ -27,8 +27,8 @@ pub(super) fn describe(root: &mut Root, found: &[Found], placed: &[u64]) {
             first: Name(first.entry.path.clone()),
             entries: found.page.records.len() as u64,
             manifest_offset: Some(*at),
-            segment: found.segment,
-            offset: found.offset,
+            segment: if found.is_copied { found.segment } else { 0 },
+            offset: if found.is_copied { found.offset } else { 0 },
             bytes: found.stored.len() as u64,
             digest: hex(blake3::hash(&found.stored).as_bytes()),
         });
@@ -68,15 +68,16 @@ fn liveness(root: &Root, (backup, stream, number): (String, u32, u32), frames: &
     Live { backup, stream, number, frames: frames.len() as u64, bytes, of_bytes }
 }
 
-fn count(root: &mut Root, record: &Record) {
-    let (totals, data): (&mut Totals, u64) = (&mut root.totals, record.entry.data_len());
+/// How long blocks are, if the record of a file says it: the power of two by which its data makes so many.
+pub(super) fn block_of(record: &Record) -> Option<u64> {
+    let (blocks, data) = (record.blocks.len() as u64, record.entry.data_len());
     let part: u64 = record.extents.iter().map(|extent| u64::from(extent.len)).sum();
-    let blocks = record.blocks.len() as u64;
-    if record.from == 0 && !record.more && blocks > 1 && part == data {
-        // The power of two by which the data makes so many blocks.
-        let fits = (10..31).map(|power| 1u64 << power).find(|block| data.div_ceil(*block) == blocks);
-        root.options.block_bytes = fits.unwrap_or(root.options.block_bytes);
-    }
+    let is_whole = record.from == 0 && !record.more && blocks > 1 && part == data;
+    is_whole.then(|| (10..31).map(|power| 1u64 << power).find(|block| data.div_ceil(*block) == blocks)).flatten()
+}
+
+fn count(root: &mut Root, record: &Record) {
+    root.options.block_bytes = block_of(record).unwrap_or(root.options.block_bytes);
     match record.digest {
         Some(Digest::Blake3(_)) => root.options.digest = Algorithm::Blake3,
         Some(Digest::Crc32c(_)) => root.options.digest = Algorithm::Crc32c,
@@ -85,6 +86,7 @@ fn count(root: &mut Root, record: &Record) {
     if record.from > 0 {
         return;
     }
+    let totals: &mut Totals = &mut root.totals;
     totals.entries += 1;
     match record.entry.kind {
         Kind::File { size, .. } => (totals.files, totals.bytes) = (totals.files + 1, totals.bytes + size),

@@ -1,13 +1,13 @@
 //! Put a repository in order: rebuild what can be rebuilt, and drop what nothing can restore.
 //!
 //! First it is found what would be done; nothing is changed by that. Manifests are put together from the copies of their
-//! pages in segments; roots from labels, page copies and seek tables; the file that makes a directory a repository from any
+//! pages in segments, or where there are none from the headers of the tar; roots from labels, page copies and seek tables; the file that makes a directory a repository from any
 //! label. Files that nothing can restore are marked as not captured, so that the rest restores without complaint. What is
 //! written is durable and takes its place at once. No segment is ever changed or removed.
 
 use super::{
     blame::Loss,
-    forgo::forgo,
+    forgo::{Rest, forgo},
     rebuild::{Rebuilt, rebuild},
     stock::Stock,
     text::counted,
@@ -39,6 +39,10 @@ use std::{
 
 /// Bytes at the start of a segment in which its label is.
 const LABEL_WITHIN: usize = 64 << 10;
+
+/// What a tar does not say.
+pub(super) const UNKNOWN: &str =
+    "what a tar does not say is unknown: sockets, what was not captured, inodes and change times";
 
 /// What to repair, and how thoroughly to look.
 #[derive(Debug, Clone)]
@@ -273,16 +277,31 @@ fn forgo_step(repository: &Path, archive: &Archive, loss: Option<&Loss>, missing
     let rest = forgo(archive, loss, missing)?;
     let id = &archive.root.id;
     let files = loss.iter().flat_map(|loss| &loss.files).map(|path| quoted(path));
-    let detail: Vec<String> = loss.iter().flat_map(|loss| loss.unnamed.iter().cloned()).chain(files).collect();
-    let what = match detail.len() {
-        0 => format!("take segments that are gone, and that no file needs, out of the root of backup {id:?}"),
-        n => format!("mark {} of backup {id:?}, which nothing can restore, as not captured", counted(n as u64, "file")),
+    let lost: Vec<String> = rest.unnamed.iter().cloned().chain(files).collect();
+    let mark = format!("mark {} of backup {id:?}, which nothing can restore, as not captured", things(&rest, &lost));
+    let what = match (rest.anew, lost.len()) {
+        (0, 0) => format!("take segments that are gone, and that no file needs, out of the root of backup {id:?}"),
+        (0, _) => mark,
+        (n, 0) => anew(n, id),
+        (n, _) => format!("{}, and {mark}", anew(n, id)),
     };
+    let unknown = (rest.anew > 0).then(|| UNKNOWN.to_owned());
+    let detail = unknown.into_iter().chain(rest.notes).chain(lost).collect();
     Ok(Step {
         what,
         detail,
         action: Action::Rewrite(repository.join(layout::BACKUPS).join(id), rest.added, Box::new(rest.root)),
     })
+}
+
+/// What is lost, counted.
+fn things(rest: &Rest, lost: &[String]) -> String {
+    if rest.unnamed.is_empty() { counted(lost.len() as u64, "file") } else { "entries".to_owned() }
+}
+
+fn anew(pages: usize, id: &str) -> String {
+    let pages = counted(pages as u64, "page");
+    format!("make {pages} of the manifest of backup {id:?} anew, from the headers of the tar in its segments")
 }
 
 /// Do these, one after the other.

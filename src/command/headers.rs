@@ -1,0 +1,247 @@
+//! Records made anew from the tar itself, where the pages that described it are nowhere.
+//!
+//! A segment is read frame by frame from its start, as its frames are a tar. What a tar does not say is unknown: inodes, change
+//! times, sockets, how well a file was captured. Pieces of files that changed are counted, no file can be made of them alone.
+//! Nothing is written here. Memory holds one frame and the stored pages that come out.
+
+use super::index::{Index, Stretch};
+use crate::{
+    error::{Error, Kind as ErrorKind, Result},
+    format::{
+        digest::{Algorithm, Joiner, Piece, piece},
+        entry::{Kind, order},
+        page::{BLOCK_DIGEST_BYTES, Extent, FrameAt, MAX_EXTENTS, MAX_RECORDS, Page, Record, SegmentId},
+        pax::{Found, Member, Reader, skip, skip_padding},
+        root::FORMAT_ALONE,
+    },
+    source::store::{Object, Store},
+    stage::{
+        codec::{Codec, Decompressor},
+        thin::PARTS,
+    },
+};
+use std::{
+    collections::{BTreeMap, HashSet},
+    io::{self, Read},
+};
+
+/// A larger frame is refused before memory is taken.
+const MAX_FRAME_BYTES: u32 = 1 << 30;
+
+/// A segment whose tar is read.
+pub(super) struct Tar<'a> {
+    pub(super) store: &'a dyn Store,
+    pub(super) codec: Codec,
+    /// As records are to name it.
+    pub(super) id: SegmentId,
+    /// Of the backup that wrote it: one that stands alone has no pieces of files.
+    pub(super) format: u32,
+    pub(super) algorithm: Algorithm,
+    /// Bytes of a block of a file.
+    pub(super) block_bytes: u64,
+}
+
+/// What headers say.
+#[derive(Default)]
+pub(super) struct Recovered {
+    /// Stored pages, in order, for each stretch that was wanted.
+    pub(super) pages: BTreeMap<Stretch, Vec<Vec<u8>>>,
+    /// Pieces of files that are nothing by themselves.
+    pub(super) pieces: u64,
+    /// Why the rest could not be read; if nothing, every frame is whole.
+    pub(super) damage: Option<Error>,
+}
+
+impl Tar<'_> {
+    /// Read all of it; pages are made of the stretches in `wanted`. Damage ends it, and is no error.
+    ///
+    /// # Errors
+    /// If a page cannot be encoded.
+    pub(super) fn recover(&self, index: &Index, wanted: &HashSet<Stretch>) -> Result<Recovered> {
+        let input =
+            Input { tar: self, index, decompressor: self.codec.decompressor(), next: 0, plain: Vec::new(), at: 0 };
+        let mut run = Run { input, wanted, page: Page::default(), stretch: 0, recovered: Recovered::default() };
+        match run.members() {
+            Err(error) if matches!(error.kind, ErrorKind::Bug) => return Err(error),
+            other => run.recovered.damage = other.err(),
+        }
+        run.close()?;
+        let damaged = index.data.get(run.input.next).or(index.data.last()).map(|frame| frame.0);
+        if run.recovered.damage.is_some() && damaged.is_some_and(|stretch| wanted.contains(&stretch)) {
+            run.recovered.drop_open()?;
+        }
+        Ok(run.recovered)
+    }
+}
+
+impl Recovered {
+    /// A file that does not go on, as the rest of it cannot be read, is not there.
+    fn drop_open(&mut self) -> Result<()> {
+        for stored in self.pages.values_mut().rev().flat_map(|pages| pages.iter_mut().rev()) {
+            let mut page = Page::decode(stored)?;
+            let Some(last) = page.records.pop_if(|last| last.more) else { break };
+            let is_first = last.from == 0;
+            *stored = page.encode()?;
+            if is_first {
+                break;
+            }
+        }
+        self.pages
+            .values_mut()
+            .for_each(|pages| pages.retain(|page| Page::decode(page).is_ok_and(|p| !p.records.is_empty())));
+        Ok(())
+    }
+}
+
+/// The plain bytes of all frames, one after the other.
+struct Input<'a> {
+    tar: &'a Tar<'a>,
+    index: &'a Index,
+    decompressor: Decompressor,
+    next: usize,
+    plain: Vec<u8>,
+    at: usize,
+}
+
+impl Input<'_> {
+    /// Decode frames until there is a byte; `false` at the end.
+    fn fill(&mut self) -> Result<bool> {
+        while self.at == self.plain.len() {
+            let Some((_, offset, stored, plain)) = self.index.data.get(self.next).copied() else { return Ok(false) };
+            if stored.max(plain) > MAX_FRAME_BYTES {
+                return Err(Error::corrupt("a frame is larger than a frame can be"));
+            }
+            let mut bytes = Vec::new();
+            self.tar.store.read_at(&Object::Segment(self.tar.id.clone()), offset, stored as usize, &mut bytes)?;
+            self.decompressor.decompress(&bytes, plain as usize, &mut self.plain)?;
+            (self.at, self.next) = (0, self.next + 1);
+        }
+        Ok(true)
+    }
+
+    /// The stretch of the frame that was decoded last.
+    fn stretch(&self) -> Stretch {
+        self.index.data.get(self.next.saturating_sub(1)).map_or(0, |frame| frame.0)
+    }
+
+    /// Up to `most` bytes of one frame, and where they are.
+    fn run(&mut self, most: u64) -> Result<(Stretch, Extent, &[u8])> {
+        if !self.fill()? {
+            return Err(Error::corrupt("the tar is cut off in the middle of a member"));
+        }
+        let (stretch, offset, stored_len, plain_len) = self.index.data[self.next - 1];
+        let (inner, len) = (self.at, most.min((self.plain.len() - self.at) as u64) as usize);
+        self.at += len;
+        let frame = FrameAt { segment: 0, offset, stored_len, plain_len };
+        Ok((stretch, Extent { frame, inner: inner as u32, len: len as u32 }, &self.plain[inner..inner + len]))
+    }
+}
+
+impl Read for Input<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let damaged = |error: Error| io::Error::new(io::ErrorKind::InvalidData, error.line());
+        if !self.fill().map_err(damaged)? {
+            return Ok(0);
+        }
+        let count = (&self.plain[self.at..]).read(buffer)?;
+        self.at += count;
+        Ok(count)
+    }
+}
+
+struct Run<'a> {
+    input: Input<'a>,
+    wanted: &'a HashSet<Stretch>,
+    page: Page,
+    /// Where the records of the page are from.
+    stretch: Stretch,
+    recovered: Recovered,
+}
+
+impl Run<'_> {
+    fn members(&mut self) -> Result<()> {
+        let mut reader = Reader::new();
+        while let Some(found) = reader.next(&mut self.input)? {
+            match found {
+                Found::Member(member) => self.member(member)?,
+                Found::Unknown(unknown) => skip(&mut self.input, unknown.stored_len)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn member(&mut self, member: Member) -> Result<()> {
+        let Member { entry, stored_len, .. } = member;
+        let stretch = self.input.stretch();
+        if self.input.tar.format > FORMAT_ALONE && entry.path.starts_with(PARTS) {
+            self.recovered.pieces += u64::from(self.wanted.contains(&stretch));
+            return skip(&mut self.input, stored_len);
+        }
+        let record = Record { entry, ..Record::default() };
+        if matches!(record.entry.kind, Kind::File { .. }) {
+            return self.file(record, stretch, stored_len);
+        }
+        self.push(stretch, record)?;
+        skip(&mut self.input, stored_len)
+    }
+
+    /// A file, whose header ends in `stretch`. What it has in another one is described there, as pages do.
+    fn file(&mut self, mut record: Record, mut stretch: Stretch, total: u64) -> Result<()> {
+        let (algorithm, block) = (self.input.tar.algorithm, self.input.tar.block_bytes);
+        let (mut joiner, mut at) = (Joiner::default(), 0);
+        // Without pieces that begin where blocks do there is no digest to be had in one pass.
+        let mut fits = true;
+        if total == 0 {
+            joiner.push(&piece(algorithm, &[], 0, 0, block));
+        }
+        while at < total {
+            let (here, extent, bytes) = self.input.run(total - at)?;
+            fits &= algorithm == Algorithm::Crc32c
+                || extent.len as u64 == total
+                || (at.is_multiple_of(block) && total > block);
+            let hashed = if fits { piece(algorithm, bytes, at, total, block) } else { Piece::None };
+            if !record.extents.is_empty() && (here != stretch || record.extents.len() >= MAX_EXTENTS) {
+                let next = Record { entry: record.entry.clone(), from: at, ..Record::default() };
+                self.push(stretch, Record { more: true, ..std::mem::replace(&mut record, next) })?;
+            }
+            record.blocks.extend(blocks(&hashed));
+            joiner.push(&hashed);
+            record.extents.push(extent);
+            (stretch, at) = (here, at + u64::from(extent.len));
+        }
+        skip_padding(&mut self.input, total)?;
+        record.digest = joiner.finish().filter(|_| fits);
+        if record.blocks.len() < 2 || !fits {
+            record.blocks.clear();
+        }
+        self.push(stretch, record)
+    }
+
+    fn push(&mut self, stretch: Stretch, record: Record) -> Result<()> {
+        // What comes late begins anew, in pages of its own.
+        let ends = |last: &Record| last.more || order(&last.entry.path, &record.entry.path).is_gt();
+        let is_full = self.page.records.len() >= MAX_RECORDS;
+        if stretch != self.stretch || is_full || self.page.records.last().is_some_and(ends) {
+            self.close()?;
+        }
+        self.stretch = stretch;
+        self.page.records.push(record);
+        Ok(())
+    }
+
+    fn close(&mut self) -> Result<()> {
+        let page = std::mem::take(&mut self.page);
+        if !page.records.is_empty() && self.wanted.contains(&self.stretch) {
+            let page = Page { segments: vec![self.input.tar.id.clone()], ..page };
+            self.recovered.pages.entry(self.stretch).or_default().push(page.encode()?);
+        }
+        Ok(())
+    }
+}
+
+fn blocks(piece: &Piece) -> Vec<[u8; BLOCK_DIGEST_BYTES]> {
+    match piece {
+        Piece::Blocks(blocks) => blocks.iter().map(|block| std::array::from_fn(|i| block[i])).collect(),
+        _ => Vec::new(),
+    }
+}

@@ -1,0 +1,167 @@
+//! The frames of a segment, by its seek table or by walking it, and the stretches of them that pages describe.
+//!
+//! A page follows the frames that it describes. So the frames between two pages are the second one's, also if it is damaged.
+//! gzip and plain tar have nothing between their frames: there all of a segment is one stretch, and only the side file says
+//! where frames are.
+
+use super::rebuild::table;
+use crate::{
+    error::{Error, Result},
+    format::{
+        page::SegmentId,
+        segment::{SERVICE_HEADER_BYTES, Service, skippable_len},
+    },
+    source::store::{Object, Store},
+    stage::codec::Codec,
+};
+
+/// What a page describes, by where the page itself is: bytes of the segment before it, without the header of its frame.
+pub(super) type Stretch = u64;
+
+/// What is behind the last page, or all of a segment that has none between its frames.
+pub(super) const REST: Stretch = u64::MAX;
+
+/// Bytes that are read at first to find the end of a frame.
+const FIRST_BYTES: usize = 4 << 20;
+
+/// Where the frames of a segment are.
+#[derive(Debug, Default)]
+pub(super) struct Index {
+    /// Frames with data: stretch, offset, stored and plain bytes.
+    pub(super) data: Vec<(Stretch, u64, u32, u32)>,
+    /// Offsets and lengths of the others.
+    pub(super) service: Vec<(u64, u32)>,
+    /// Is there a seek table that says so?
+    pub(super) has_table: bool,
+}
+
+impl Index {
+    /// Of segment `id`.
+    ///
+    /// # Errors
+    /// [`Kind::Corrupt`](crate::error::Kind::Corrupt) if the seek table is lost and nothing else says where frames are.
+    pub(super) fn read(store: &dyn Store, codec: Codec, id: &SegmentId) -> Result<Self> {
+        let object = Object::Segment(id.clone());
+        let by_table = match codec.skips() {
+            true => table(store, &object),
+            false => table(store, &Object::Side(id.clone())),
+        };
+        let (sizes, has_table) = match by_table {
+            Ok(sizes) => (sizes, true),
+            Err(_) if codec.skips() => (walk(store, codec, &object)?, false),
+            Err(error) => {
+                return Err(error.detail("without it nothing says where the frames of gzip and plain tar are"));
+            }
+        };
+        let mut index = Self { has_table, ..Self::default() };
+        index.place(store, codec, &object, sizes)?;
+        Ok(index)
+    }
+
+    fn place(&mut self, store: &dyn Store, codec: Codec, object: &Object, sizes: Vec<(u32, u32)>) -> Result<()> {
+        let (mut offset, mut described) = (0, 0);
+        for (at, (stored, plain)) in sizes.into_iter().enumerate() {
+            if plain > 0 {
+                self.data.push((REST, offset, stored, plain));
+            } else if stored > 0 {
+                self.service.push((offset, stored));
+                // The first frames are an empty one and the label.
+                if codec.skips() && at > 1 && is_page(store, object, offset)? {
+                    let stretch = offset + SERVICE_HEADER_BYTES as u64;
+                    self.data[described..].iter_mut().for_each(|frame| frame.0 = stretch);
+                    described = self.data.len();
+                }
+            }
+            offset += u64::from(stored);
+        }
+        Ok(())
+    }
+
+    /// The stretch of the frame at `offset`.
+    pub(super) fn stretch(&self, offset: u64) -> Option<Stretch> {
+        let found = self.data.binary_search_by_key(&offset, |frame| frame.1);
+        found.ok().map(|at| self.data[at].0)
+    }
+}
+
+/// Is there a page, or what is left of one? Not what fills the place of a header, nor a label behind that.
+fn is_page(store: &dyn Store, object: &Object, offset: u64) -> Result<bool> {
+    let mut header = Vec::new();
+    let len = store.len(object)?.saturating_sub(offset).min(SERVICE_HEADER_BYTES as u64);
+    store.read_at(object, offset, len as usize, &mut header)?;
+    let is_filler = header.iter().skip(8).all(|byte| *byte == 0);
+    Ok(!is_filler && !matches!(Service::parse(&header), Some((Service::Label, _))))
+}
+
+/// Stored and plain bytes of the frames, one after the other, up to the end or to what is no frame.
+fn walk(store: &dyn Store, codec: Codec, object: &Object) -> Result<Vec<(u32, u32)>> {
+    let (len, mut at, mut sizes) = (store.len(object)?, 0, Vec::new());
+    while at < len {
+        let Some((stored, plain)) = frame(store, codec, object, at, len)? else { break };
+        let (Ok(stored), Ok(plain)) = (u32::try_from(stored), u32::try_from(plain)) else { break };
+        if stored == 0 || at + u64::from(stored) > len {
+            break;
+        }
+        sizes.push((stored, plain));
+        at += u64::from(stored);
+    }
+    match sizes.is_empty() {
+        true => Err(Error::corrupt(format!("no frame of {} can be found", store.name(object)))),
+        false => Ok(sizes),
+    }
+}
+
+/// Stored and plain bytes of the frame at `at`.
+fn frame(store: &dyn Store, codec: Codec, object: &Object, at: u64, len: u64) -> Result<Option<(u64, u64)>> {
+    let mut bytes = Vec::new();
+    store.read_at(object, at, (len - at).min(16) as usize, &mut bytes)?;
+    if let Some(stored) = skippable_len(&bytes) {
+        return Ok(Some((stored, 0)));
+    }
+    match codec {
+        Codec::Zstd(_) => zstd(store, object, at, len),
+        Codec::Lz4 => lz4(store, object, at, &bytes),
+        Codec::Gzip(_) | Codec::None => Ok(None),
+    }
+}
+
+fn zstd(store: &dyn Store, object: &Object, at: u64, len: u64) -> Result<Option<(u64, u64)>> {
+    let (mut bytes, mut want) = (Vec::new(), FIRST_BYTES as u64);
+    loop {
+        let have = want.min(len - at);
+        store.read_at(object, at, have as usize, &mut bytes)?;
+        if let Ok(stored) = zstd_safe::find_frame_compressed_size(&bytes) {
+            let plain = zstd_safe::get_frame_content_size(&bytes).ok().flatten();
+            return Ok(plain.map(|plain| (stored as u64, plain)));
+        }
+        if have == len - at || want > u64::from(u32::MAX) {
+            return Ok(None);
+        }
+        want *= 8;
+    }
+}
+
+/// An lz4 frame says how long its blocks are, and at its start how much comes out of them.
+fn lz4(store: &dyn Store, object: &Object, start: u64, header: &[u8]) -> Result<Option<(u64, u64)>> {
+    const MAGIC: [u8; 4] = 0x184D_2204u32.to_le_bytes();
+    let (true, Some(flags)) = (header.starts_with(&MAGIC), header.get(4)) else { return Ok(None) };
+    let Some(plain) = header.get(6..14).and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes) else {
+        return Ok(None);
+    };
+    if flags & 0b1001 != 0b1000 {
+        return Ok(None); // without a length, or with a dictionary: not ours
+    }
+    let block_sum = if flags & 0b1_0000 != 0 { 4 } else { 0 };
+    let (len, mut at, mut size) = (store.len(object)?, start + 15, Vec::new());
+    while at + 4 <= len {
+        store.read_at(object, at, 4, &mut size)?;
+        let stored = u32::from_le_bytes(size[..].try_into().unwrap_or_default()) & 0x7fff_ffff;
+        at += 4;
+        if stored == 0 {
+            let end = at + if flags & 0b100 != 0 { 4 } else { 0 };
+            return Ok(Some((end - start, plain)));
+        }
+        at += u64::from(stored) + block_sum;
+    }
+    Ok(None)
+}

@@ -1,0 +1,210 @@
+//! Backups of which every page is lost: the headers of their tars say what they are of.
+
+#![allow(missing_docs)]
+
+mod runs;
+
+use runs::{assert_same, fullbore, noise, sample, segments, shape, temp, text, write};
+use std::{
+    ffi::OsString,
+    fs,
+    path::{Path, PathBuf},
+};
+
+const TAG: &[u8] = b"FBPAGE_1";
+const SEEK_TABLE: [u8; 4] = 0x184D_2A5Eu32.to_le_bytes();
+
+/// Overwrite pages, the names of their frames too; only how long the frames are stays.
+fn lose_pages(file: &Path) -> usize {
+    let mut bytes = fs::read(file).unwrap();
+    let found: Vec<usize> = (8..bytes.len().saturating_sub(8)).filter(|at| bytes[*at..].starts_with(TAG)).collect();
+    for at in &found {
+        let len = u32::from_le_bytes(bytes[at - 4..*at].try_into().unwrap()) as usize;
+        bytes[*at..at + len].copy_from_slice(&noise(*at as u64, len));
+    }
+    fs::write(file, bytes).unwrap();
+    found.len()
+}
+
+/// Cut the seek table off.
+fn cut(file: &Path) {
+    let bytes = fs::read(file).unwrap();
+    let at = bytes.windows(4).rposition(|window| window == SEEK_TABLE).unwrap();
+    fs::write(file, &bytes[..at]).unwrap();
+}
+
+fn backup(tree: &Path, repository: &Path, codec: &str) -> String {
+    let args = args!["backup", tree, "--to", repository, "--json", "--frame-size", "64K", "--segment-size", "1M"];
+    let ran = fullbore(args.into_iter().chain(["--compress", codec].map(OsString::from))).ends_with(0);
+    ran.json().pop().unwrap()["id"].as_str().unwrap().to_owned()
+}
+
+fn tree(dir: &Path) -> PathBuf {
+    let tree = dir.join("tree");
+    sample(&tree);
+    // On file systems that have none the comparison is of nothing.
+    let _ = rustix::fs::setxattr(tree.join("words"), "user.color", b"red\0", rustix::fs::XattrFlags::empty());
+    tree
+}
+
+fn restore(repository: &Path, id: &str, to: &Path) {
+    let _ = fs::remove_dir_all(to);
+    fullbore(args!["restore", format!("{}@{id}", repository.display()), "--to", to, "-q"]).ends_with(0);
+}
+
+#[test]
+fn a_backup_without_pages_is_described_anew_and_restores_the_same_tree() {
+    let dir = temp();
+    let tree = tree(dir.path());
+    let before = shape(&tree);
+    for codec in ["zstd", "lz4"] {
+        let (whole, copy, to) = (dir.path().join(codec), dir.path().join("copy"), dir.path().join("to"));
+        let id = backup(&tree, &whole, codec);
+        assert!(segments(&whole).len() > 1);
+        for (has_root, has_table) in [(true, true), (true, false), (false, true), (false, false)] {
+            let case = format!("{codec}, root {has_root}, seek table {has_table}");
+            let _ = fs::remove_dir_all(&copy);
+            runs::shell("cp -r \"$1\" \"$2\"", args![whole, copy]).ends_with(0);
+            let home = copy.join("backups").join(&id);
+            fs::remove_file(home.join("manifest")).unwrap();
+            for segment in segments(&copy) {
+                assert!(lose_pages(&segment) > 0, "{case}");
+                if !has_table {
+                    cut(&segment);
+                }
+            }
+            if !has_root {
+                fs::remove_file(home.join("root.json")).unwrap();
+            }
+            let done = fullbore(args!["repair", copy, "--yes"]);
+            assert_eq!(done.code, 0, "{case}: {}{}", done.out, done.err);
+            assert!(done.out.contains("from the headers of the tar"), "{case}: {}", done.out);
+            let after = fullbore(args!["verify", copy, "--data"]);
+            assert_eq!(after.code, 0, "{case}: {}{}{}", done.out, after.out, after.err);
+            restore(&copy, &id, &to);
+            assert_same(&before, &shape(&to), &case);
+            fullbore(args!["repair", copy]).ends_with(0);
+        }
+    }
+}
+
+#[test]
+fn one_page_that_is_lost_is_made_anew_beside_those_that_are_not() {
+    let dir = temp();
+    let tree = dir.path().join("tree");
+    // Two pages: the large file goes on from the first to the second.
+    for i in 0..8190 {
+        write(tree.join(format!("a/{i:05}")), "");
+    }
+    write(tree.join("large"), noise(7, 3_000_000));
+    for i in 0..100 {
+        write(tree.join(format!("z/{i:05}")), text(i, 300));
+    }
+    let before = shape(&tree);
+    let (whole, copy, to) = (dir.path().join("whole"), dir.path().join("copy"), dir.path().join("to"));
+    let args = args!["backup", tree, "--to", whole, "--json", "--frame-size", "64K"];
+    let id = fullbore(args).ends_with(0).json().pop().unwrap()["id"].as_str().unwrap().to_owned();
+    let segment = segments(&whole).remove(0).strip_prefix(&whole).unwrap().to_owned();
+    let bytes = fs::read(whole.join(&segment)).unwrap();
+    let pages: Vec<usize> = (0..bytes.len() - 8).filter(|at| bytes[*at..].starts_with(TAG)).collect();
+    assert!(pages.len() > 1, "{pages:?}");
+    for (at, has_root) in pages.iter().flat_map(|at| [(*at, true), (*at, false)]) {
+        let case = format!("page at {at}, root {has_root}");
+        let _ = fs::remove_dir_all(&copy);
+        runs::shell("cp -r \"$1\" \"$2\"", args![whole, copy]).ends_with(0);
+        let mut bytes = bytes.clone();
+        bytes[at + 8..at + 40].fill(0);
+        fs::write(copy.join(&segment), bytes).unwrap();
+        let home = copy.join("backups").join(&id);
+        fs::remove_file(home.join("manifest")).unwrap();
+        if !has_root {
+            fs::remove_file(home.join("root.json")).unwrap();
+        }
+        fullbore(args!["repair", copy, "--yes"]).ends_with(0);
+        let after = fullbore(args!["verify", copy, "--data"]);
+        assert_eq!(after.code, 0, "{case}: {}{}", after.out, after.err);
+        restore(&copy, &id, &to);
+        assert_same(&before, &shape(&to), &case);
+    }
+}
+
+#[test]
+fn what_stands_behind_damage_to_the_tar_is_named_and_the_rest_restores() {
+    let dir = temp();
+    let (tree, repository, to) = (dir.path().join("tree"), dir.path().join("repo"), dir.path().join("to"));
+    for i in 0..8190 {
+        write(tree.join(format!("a/{i:05}")), "");
+    }
+    write(tree.join("large"), noise(7, 3_000_000));
+    let args = args!["backup", tree, "--to", repository, "--json", "--frame-size", "64K"];
+    let id = fullbore(args).ends_with(0).json().pop().unwrap()["id"].as_str().unwrap().to_owned();
+    fs::remove_file(repository.join("backups").join(&id).join("manifest")).unwrap();
+    let segment = segments(&repository).remove(0);
+    assert!(lose_pages(&segment) > 1, "the large file goes on from one page to another");
+    let mut bytes = fs::read(&segment).unwrap();
+    let at = bytes.len() - 500_000;
+    bytes[at..at + 100].fill(0);
+    fs::write(&segment, bytes).unwrap();
+    let done = fullbore(args!["repair", repository, "--data", "--yes"]).ends_with(0);
+    assert!(done.out.contains("the headers of the tar cannot be read on"), "{}", done.out);
+    restore(&repository, &id, &to);
+    assert!(to.join("a/08189").exists() && !to.join("large").exists());
+}
+
+#[test]
+fn without_a_seek_table_gzip_cannot_be_described_anew_and_it_is_said() {
+    let dir = temp();
+    let (tree, repository, to) = (tree(dir.path()), dir.path().join("repo"), dir.path().join("to"));
+    let before = shape(&tree);
+    let id = backup(&tree, &repository, "gzip");
+    let home = repository.join("backups").join(&id);
+    fs::remove_file(home.join("manifest")).unwrap();
+    let side = |segment: PathBuf| PathBuf::from(format!("{}.manifest", segment.display()));
+    let sides: Vec<PathBuf> = segments(&repository).into_iter().map(side).collect();
+    sides.iter().for_each(|side| assert!(lose_pages(side) > 0));
+    let last = fs::read(&sides[0]).unwrap();
+    fs::write(&sides[0], &last[..last.len() - 1]).unwrap();
+    let said = fullbore(args!["repair", repository]).ends_with(4);
+    assert!(said.out.contains("nothing says where the frames of gzip and plain tar are"), "{}", said.out);
+    fs::write(&sides[0], last).unwrap();
+    fullbore(args!["repair", repository, "--yes"]).ends_with(0);
+    // A damaged side file is reported as long as it is there, and does no harm.
+    let after = fullbore(args!["verify", repository, "--data"]).ends_with(4);
+    assert!(after.err.contains("no file is lost") || after.out.contains("no file is lost"), "{}", after.err);
+    restore(&repository, &id, &to);
+    assert_same(&before, &shape(&to), "gzip");
+}
+
+#[test]
+fn of_a_backup_that_refers_to_others_its_own_part_comes_back_and_the_rest_is_named() {
+    let dir = temp();
+    let (tree, whole, copy, to) =
+        (tree(dir.path()), dir.path().join("whole"), dir.path().join("copy"), dir.path().join("to"));
+    backup(&tree, &whole, "zstd");
+    let mut large = fs::read(tree.join("large")).unwrap();
+    large[1_500_000] ^= 1;
+    fs::write(tree.join("large"), large).unwrap();
+    write(tree.join("new"), noise(9, 200_000));
+    write(tree.join("a/b/f03"), text(99, 5000));
+    let id = backup(&tree, &whole, "zstd");
+    for has_root in [true, false] {
+        let _ = fs::remove_dir_all(&copy);
+        runs::shell("cp -r \"$1\" \"$2\"", args![whole, copy]).ends_with(0);
+        let home = copy.join("backups").join(&id);
+        fs::remove_file(home.join("manifest")).unwrap();
+        assert!(lose_pages(&home.join("s01-000001.tar.zst")) > 0);
+        if !has_root {
+            fs::remove_file(home.join("root.json")).unwrap();
+        }
+        let done = fullbore(args!["repair", copy, "--yes"]).ends_with(0);
+        assert!(done.out.contains("pieces of files that had changed"), "{}", done.out);
+        fullbore(args!["verify", copy, "--data"]).ends_with(0);
+        restore(&copy, &id, &to);
+        for name in ["new", "a/b/f03"] {
+            assert_eq!(fs::read(to.join(name)).unwrap(), fs::read(tree.join(name)).unwrap(), "{name}");
+        }
+        assert!(!to.join("large").exists() && !to.join("words").exists());
+        let root: serde_json::Value = serde_json::from_slice(&fs::read(home.join("root.json")).unwrap()).unwrap();
+        assert!(root["totals"]["unreadable"].as_u64().unwrap() > 0, "{}", done.out);
+    }
+}
