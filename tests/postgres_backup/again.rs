@@ -170,15 +170,27 @@ fn a_server_that_was_set_back_on_its_timeline_is_read() {
         let repository = cluster.path("repository");
         cluster.psql("CHECKPOINT");
         cluster.backup("repository", &["--quiet"]).ends_with(0);
+        let further = |cluster: &Cluster, segments: u32| {
+            (0..segments)
+                .for_each(|i| cluster.psql_each(&[&format!("CREATE TABLE past{i} ()"), "SELECT pg_switch_wal()"]));
+        };
         cluster.psql_each(&["UPDATE large SET words = 'first life' WHERE n < 2000", "CHECKPOINT"]);
+        further(&cluster, 6);
         cluster.backup("repository", &["--quiet"]).ends_with(0);
         cluster.stop("immediate");
         // Started without a signal file it stays on the timeline, and comes to where it was at the second backup.
         let restored = Cluster::restored(version, &at(&repository, &ids(&repository)[0]));
         restored.start();
         restored.psql_each(&["UPDATE large SET words = 'second life' WHERE n % 2 = 0", "CHECKPOINT"]);
+        // Past the place where the second backup began, which what was changed is well before.
+        further(&restored, 12);
         let command = crate::args!["backup", restored.url(), "--to", repository, "--quiet"];
         fullbore(command).ends_with(0);
+        let roots: Vec<_> = ids(&repository)[1..].iter().map(|id| root(&repository, id)["postgres"].clone()).collect();
+        assert_eq!(roots[0]["timeline"], roots[1]["timeline"]);
+        let place =
+            |at: usize| roots[at]["start_lsn"].as_str().unwrap().parse::<fullbore::postgres::lsn::Lsn>().unwrap();
+        assert!(place(0) < place(1), "{roots:?}");
         let again = Cluster::restored(version, &repository);
         again.start();
         let sum = "SELECT md5(string_agg(words, '' ORDER BY n)) FROM large";
