@@ -91,10 +91,11 @@ impl Known {
         &self.parts[self.parts.len() - 1]
     }
 
-    /// Digest of the block of `block` bytes that begins `at` bytes into the data; `None` if there is none there.
+    /// Digest of the block of `block` bytes that begins `at` bytes into the data; `None` if there is none there, or it is
+    /// not known.
     pub fn block(&self, at: u64, block: u64) -> Option<&[u8; BLOCK_DIGEST_BYTES]> {
         let (part, index) = self.place(at, block)?;
-        part.blocks.get(index)
+        part.block(index)
     }
 
     /// CRC-32C of that block.

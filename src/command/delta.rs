@@ -135,7 +135,7 @@ pub(super) struct Batch {
 
 impl Batch {
     fn add(&mut self, item: Item) {
-        self.bytes += item.extents.iter().map(|extent| u64::from(extent.len)).sum::<u64>();
+        self.bytes += item.described_bytes();
         self.items.push(item);
     }
 }

@@ -77,7 +77,7 @@ pub(super) fn differing_bytes(a: (&Root, &Parts), b: (&Root, &Parts)) -> u64 {
     if !is.entry.is_file() || (was.digest.is_some() && was.digest == is.digest) {
         return 0;
     }
-    let all: u64 = b.1.iter().flat_map(|part| &part.extents).map(|extent| u64::from(extent.len)).sum();
+    let all: u64 = b.1.iter().map(|part| part.described_bytes()).sum();
     if map(&was.entry) != map(&is.entry) {
         return all;
     }
@@ -127,6 +127,10 @@ fn same_blocks(was: &Parts, is: &Parts, block: u64) -> u64 {
     same.map(|(number, _)| block.min(len.saturating_sub(number * block))).sum()
 }
 
+/// The digests that are known, by the numbers of their blocks.
 fn blocks(parts: &Parts, block: u64) -> impl Iterator<Item = (u64, &[u8; BLOCK_DIGEST_BYTES])> {
-    parts.iter().flat_map(move |part| (part.from / block.max(1)..).zip(&part.blocks))
+    parts.iter().flat_map(move |part| {
+        let first = part.from / block.max(1);
+        (0..part.blocks.len()).filter_map(move |at| Some((first + at as u64, part.block(at)?)))
+    })
 }

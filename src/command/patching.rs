@@ -160,7 +160,7 @@ impl<'a> Work<'a> {
         send: &mut dyn FnMut(Unit) -> Result<()>,
     ) -> Result<()> {
         let parts = item.more || item.from > 0;
-        let len: u64 = item.extents.iter().map(|extent| u64::from(extent.len)).sum();
+        let len = item.described_bytes();
         let known = going_on.get(&item.entry.path).map_or(0, |target| target.next.fetch_add(len, Relaxed));
         if known != item.from || (!item.more && item.from + len != item.entry.data_len()) {
             return self.misfit(&item);
@@ -216,7 +216,7 @@ impl<'a> Work<'a> {
 
     /// Does the record say the digest of each block of what it describes?
     fn has_blocks(&self, item: &Item) -> bool {
-        let len: u64 = item.extents.iter().map(|extent| u64::from(extent.len)).sum();
+        let len = item.described_bytes();
         let block = self.block();
         let whole = block >= 1024 && item.from.is_multiple_of(block) && item.blocks.len() as u64 == len.div_ceil(block);
         let is_blake3 = self.run.archive.root.options.digest == Algorithm::Blake3;
@@ -335,8 +335,14 @@ impl<'a> Work<'a> {
             && (end.is_multiple_of(block) || end == item.entry.data_len())
     }
 
-    /// The blocks that are not what the manifest says; `found` may be short.
+    /// The blocks that are not surely what the manifest says; `found` may be short.
     fn differing(&self, item: &Item, offset: u64, found: &[u8], len: usize) -> Vec<Range<usize>> {
+        let judged = self.judged(item, offset, found, len).into_iter();
+        judged.filter_map(|(block, same)| (same != Some(true)).then_some(block)).collect()
+    }
+
+    /// Each block, and whether it is what the manifest says, if that says it.
+    fn judged(&self, item: &Item, offset: u64, found: &[u8], len: usize) -> Vec<(Range<usize>, Option<bool>)> {
         let block = self.block() as usize;
         let hashed = match piece(Algorithm::Blake3, found, offset, item.entry.data_len(), block as u64) {
             Piece::Blocks(hashed) => hashed,
@@ -345,11 +351,10 @@ impl<'a> Work<'a> {
         let first = ((offset - item.from) / block as u64) as usize;
         let span = |at: usize| at * block..((at + 1) * block).min(len);
         let same = |at: usize| {
-            let wanted = item.blocks.get(first + at);
-            span(at).end <= found.len()
-                && hashed.get(at).zip(wanted).is_some_and(|(hash, wanted)| hash.starts_with(wanted))
+            let wanted = item.block(first + at)?;
+            Some(span(at).end <= found.len() && hashed.get(at).is_some_and(|hash| hash.starts_with(wanted)))
         };
-        (0..len.div_ceil(block)).filter(|at| !same(*at)).map(span).collect()
+        (0..len.div_ceil(block)).map(|at| (span(at), same(at))).collect()
     }
 
     /// One frame, and all that is wanted of it.
@@ -390,7 +395,7 @@ impl<'a> Work<'a> {
             return self.count(true).map(drop);
         };
         if self.provable(&want.item, want.offset, len)
-            && !self.differing(&want.item, want.offset, content, len).is_empty()
+            && self.judged(&want.item, want.offset, content, len).iter().any(|(_, same)| *same == Some(false))
         {
             if !target.damaged.swap(true, Relaxed) {
                 self.run.report.file(&want.item, "a block of it is not what the manifest says")?;

@@ -71,7 +71,7 @@ fn liveness(root: &Root, (backup, stream, number): (String, u32, u32), frames: &
 /// How long blocks are, if the record of a file says it: the power of two by which its data makes so many.
 pub(super) fn block_of(record: &Record) -> Option<u64> {
     let (blocks, data) = (record.blocks.len() as u64, record.entry.data_len());
-    let part: u64 = record.extents.iter().map(|extent| u64::from(extent.len)).sum();
+    let part = record.described_bytes();
     let is_whole = record.from == 0 && !record.more && blocks > 1 && part == data;
     is_whole.then(|| (10..31).map(|power| 1u64 << power).find(|block| data.div_ceil(*block) == blocks)).flatten()
 }

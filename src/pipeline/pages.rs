@@ -11,7 +11,7 @@ use crate::{
         entry::{Entry, Kind, Path},
         page::{
             BLOCK_DIGEST_BYTES, Extent, FrameAt, Item, MAX_EXTENTS, MAX_RECORDS, MAX_TEXT_BYTES, Page, Record,
-            SegmentId, State,
+            SegmentId, State, UNKNOWN_BLOCK,
         },
         root::{Live, MAX_NOT_CAPTURED, Name, NotCaptured, PageAt, Totals},
     },
@@ -125,13 +125,10 @@ impl Pages {
 
     /// An earlier backup has all of it.
     fn known(&mut self, entry: Entry, state: State, known: &Known) {
-        let size = known.parts.iter().flat_map(|part| &part.extents).map(|extent| u64::from(extent.len)).sum::<u64>();
         self.totals.kept += u64::from(entry.is_file());
-        self.totals.kept_bytes += size;
-        let mut crc32c = None;
+        self.totals.kept_bytes += known.parts.iter().map(|part| part.described_bytes()).sum::<u64>();
+        let crc32c = self.crc_of(known);
         for item in known.parts.iter() {
-            let len = item.extents.iter().map(|extent| u64::from(extent.len)).sum();
-            crc32c = self.crcs.join(crc32c, &item.crcs, len);
             if known.trust == Trust::Same || (item.entry == entry && item.state == state) {
                 self.mirror(item, crc32c);
             } else {
@@ -291,7 +288,7 @@ impl Pages {
     }
 
     /// Of a piece that was not read as a whole: the digests of blocks that nothing changed in are what they were, those of
-    /// the others are not known, and so is that of the file. A block of zeros for a digest is never taken for the same.
+    /// the others are not known, nor is that of the file.
     fn carry(&mut self, known: &Known, offset: u64, runs: &[Stored]) {
         let Some(open) = &mut self.open else { return };
         let (mut at, mut touched) = (offset, HashSet::new());
@@ -305,7 +302,7 @@ impl Pages {
         for block in offset / self.block_bytes..at.div_ceil(self.block_bytes) {
             let place = block * self.block_bytes;
             let digest = known.block(place, self.block_bytes).filter(|_| !touched.contains(&block));
-            open.record.blocks.push(digest.copied().unwrap_or_default());
+            open.record.blocks.push(digest.copied().unwrap_or(UNKNOWN_BLOCK));
         }
         open.is_patched = true;
     }
@@ -358,8 +355,7 @@ impl Pages {
 
     /// CRC-32C of a file as it was, if it is known.
     fn crc_of(&self, known: &Known) -> Option<u32> {
-        let len = |part: &Item| part.extents.iter().map(|extent| u64::from(extent.len)).sum();
-        known.parts.iter().fold(None, |crc, part| self.crcs.join(crc, &part.crcs, len(part)))
+        known.parts.iter().fold(None, |crc, part| self.crcs.join(crc, &part.crcs, part.described_bytes()))
     }
 
     /// Count what a record of this page refers to of earlier segments.

@@ -223,7 +223,7 @@ impl<H: Default, S: FnMut(Job<H>) -> Result<()>> Planner<H, S> {
         if item.extents.is_empty() && item.from == 0 && !item.more {
             return self.add_bare(item);
         }
-        let len: u64 = item.extents.iter().map(|extent| u64::from(extent.len)).sum();
+        let len: u64 = item.described_bytes();
         let whole = item.from.checked_add(len).is_some_and(|end| end == item.entry.data_len());
         if !whole && !item.more {
             return Err(misfit(&item));

@@ -49,6 +49,21 @@ pub struct Record {
     pub more: bool,
 }
 
+/// Stands for the digest of a block that is not known, as only some of the block was read.
+pub const UNKNOWN_BLOCK: [u8; BLOCK_DIGEST_BYTES] = [0; BLOCK_DIGEST_BYTES];
+
+impl Record {
+    /// Digest of the block at `index` of those that this part of the record describes, if it is known.
+    pub fn block(&self, index: usize) -> Option<&[u8; BLOCK_DIGEST_BYTES]> {
+        self.blocks.get(index).filter(|digest| **digest != UNKNOWN_BLOCK)
+    }
+
+    /// Bytes of the file's data that this part of the record describes.
+    pub fn described_bytes(&self) -> u64 {
+        self.extents.iter().map(|extent| u64::from(extent.len)).sum()
+    }
+}
+
 /// How well an entry was captured.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum State {
