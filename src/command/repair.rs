@@ -24,9 +24,9 @@ use crate::{
     pipeline::meter::Meter,
     platform::Tricks,
     repo::{
-        open::read_repository,
+        open::{directories, read_repository},
         replace::{Replacement, replace},
-        whole::{Found, directories, open_all},
+        whole::{Found, open_all},
     },
     source::{archive::Archive, store::Object},
 };

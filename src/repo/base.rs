@@ -7,7 +7,7 @@
 use super::{
     compare::{Compare, Compared, Cursor, Rules},
     moved::Moved,
-    open::backup_ids,
+    open::{backup_ids, directories},
 };
 use crate::{
     error::{Error, Kind, Result},
@@ -258,15 +258,10 @@ fn differs(base: &Root, like: &Like<'_>) -> Option<&'static str> {
 
 /// The ids of backups that were cut off and left something to go on from, oldest first.
 fn partial_ids(path: &Path) -> Vec<String> {
-    let entries = std::fs::read_dir(path.join(layout::BACKUPS)).into_iter().flatten().flatten();
-    let is_partial = |id: &String| {
-        let dir = path.join(layout::BACKUPS).join(id);
-        layout::is_backup_id(id) && dir.join(layout::PARTIAL).exists() && !dir.join(layout::ROOT).exists()
-    };
-    let mut ids: Vec<String> =
-        entries.filter_map(|entry| entry.file_name().into_string().ok()).filter(is_partial).collect();
+    let dir = path.join(layout::BACKUPS);
+    let mut ids = directories(path).unwrap_or_default();
+    ids.retain(|id| dir.join(id).join(layout::PARTIAL).exists() && !dir.join(id).join(layout::ROOT).exists());
     ids.retain(|id| super::store::is_dead(path, id));
-    ids.sort_unstable();
     platform::debug(|| format!("{} backups were cut off and can be gone on from", ids.len()));
     ids
 }

@@ -172,19 +172,29 @@ pub fn read_repository(path: &Path) -> Result<Repository> {
     Ok(repository)
 }
 
-/// The ids of all backups that were committed, oldest first.
-pub(super) fn backup_ids(repository: &Path) -> Result<Vec<String>> {
-    let dir = repository.join(layout::BACKUPS);
-    let failed = |e| Error::io(format!("could not list {dir:?}"), e);
-    let entries = match std::fs::read_dir(&dir) {
+/// The names of all directories that have the name of a backup, ascending.
+///
+/// # Errors
+/// The system's.
+pub fn directories(repository: &Path) -> Result<Vec<String>> {
+    let backups = repository.join(layout::BACKUPS);
+    let failed = |e| Error::io(format!("could not list {backups:?}"), e);
+    let entries = match std::fs::read_dir(&backups) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         other => other.map_err(failed)?,
     };
     let names: Result<Vec<_>> = entries.map(|entry| Ok(entry.map_err(failed)?.file_name())).collect();
     let names = names?.into_iter().filter_map(|name| name.into_string().ok());
-    let is_backup = |name: &String| layout::is_backup_id(name) && dir.join(name).join(layout::ROOT).exists();
-    let mut ids: Vec<String> = names.filter(is_backup).collect();
-    ids.sort_unstable();
+    let mut names: Vec<String> = names.filter(|name| layout::is_backup_id(name)).collect();
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// The ids of all backups that were committed, oldest first.
+pub(super) fn backup_ids(repository: &Path) -> Result<Vec<String>> {
+    let dir = repository.join(layout::BACKUPS);
+    let mut ids = directories(repository)?;
+    ids.retain(|id| dir.join(id).join(layout::ROOT).exists());
     Ok(ids)
 }
 

@@ -3,7 +3,7 @@
 use crate::{
     error::{Error, Kind, Result},
     format::layout::{self, FORGOTTEN, INTENTS, MANIFEST, PARTIAL, TOMBSTONES},
-    repo::open::read_repository,
+    repo::open::{directories, read_repository},
     source::archive::Archive,
 };
 use std::{
@@ -64,24 +64,6 @@ fn open_one(repository: &Path, name: &str, id: &str) -> Result<Found> {
 
 fn dir(repository: &Path, name: &str) -> PathBuf {
     repository.join(layout::BACKUPS).join(name)
-}
-
-/// The names of all directories that have the name of a backup, ascending.
-///
-/// # Errors
-/// The system's.
-pub fn directories(repository: &Path) -> Result<Vec<String>> {
-    let backups = repository.join(layout::BACKUPS);
-    let failed = |e| Error::io(format!("could not list {backups:?}"), e);
-    let entries = match std::fs::read_dir(&backups) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        other => other.map_err(failed)?,
-    };
-    let names: Result<Vec<_>> = entries.map(|entry| Ok(entry.map_err(failed)?.file_name())).collect();
-    let names = names?.into_iter().filter_map(|name| name.into_string().ok());
-    let mut names: Vec<String> = names.filter(|name| layout::is_backup_id(name)).collect();
-    names.sort_unstable();
-    Ok(names)
 }
 
 /// Objects of other backups that some root mentions: backup and name, without what follows the number of a segment.
