@@ -206,6 +206,24 @@ fn names_of_any_bytes_come_back() {
 }
 
 #[test]
+fn directories_of_many_names_come_back_with_what_is_below_them() {
+    // More names than one thread looks at in a go, and directories on both sides of each border, also of many names.
+    let dir = temp();
+    for i in 0..1700 {
+        let name = dir.path().join(format!("{i:04}"));
+        match i {
+            3 | 511 | 512 | 513 | 1024 | 1600..1650 => {
+                fs::create_dir_all(name.join("below/deeper")).unwrap();
+                (0..if i == 512 { 1100 } else { 3 }).for_each(|i| runs::write(name.join(format!("below/{i}")), b"b"));
+            }
+            _ => runs::write(name, i.to_string()),
+        }
+    }
+    fs::hard_link(dir.path().join("0007"), dir.path().join("1699 again")).unwrap();
+    assert_comes_back(dir.path());
+}
+
+#[test]
 fn paths_deeper_than_the_system_takes_come_back() {
     let dir = temp();
     let tree = dir.path().join("t");

@@ -1,7 +1,7 @@
 //! Walks a tree in archive order, directories ahead of the one that is being delivered listed on other threads.
 //!
-//! Memory is that of the directories on the way down and of those listed ahead, whatever the tree holds; and one path for
-//! every file with several names of which not all have been seen.
+//! Memory is that of the names in the directories on the way down and of what is listed ahead, whatever the tree holds; and
+//! one path for every file with several names of which not all have been seen.
 
 use super::tree::{Inner, state_of};
 use crate::{
@@ -20,16 +20,24 @@ use crate::{
     queue::{Answer, Promise, Queue, promise},
 };
 use std::{
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
     ffi::OsStr,
     io,
     os::{fd::OwnedFd, unix::ffi::OsStrExt},
     sync::Arc,
 };
 
-/// Directories of one level listed ahead, and of all levels together.
-const AHEAD_LEVEL: usize = 8;
-const AHEAD_ALL: usize = 64;
+/// Directories of one level that are asked for together, and those of one level and of all that are asked for ahead.
+const GROUP: usize = 8;
+const AHEAD_LEVEL: usize = 4 * GROUP;
+const AHEAD_ALL: usize = 128;
+
+/// Objects after which a thread hands over what it has listed. Handing over each directory by itself cost more than
+/// listing it; and of a large directory several threads take a batch each.
+const BATCH: usize = 512;
+const AHEAD_BATCHES: usize = 4;
+
+const LOST: &str = "a thread that lists directories stopped";
 
 /// The walk: an iterator over everything in the tree.
 pub(super) struct Walk {
@@ -41,11 +49,20 @@ pub(super) struct Walk {
     links: HashMap<(u64, u64), (Path, u32)>,
 }
 
-type Job = (Path, Promise<io::Result<Listing>>);
+/// What the threads of a walk do.
+enum Job {
+    /// List directories, one after the other.
+    Directories(Vec<(Path, Promise<io::Result<Listing>>)>),
+    /// Look at some of the names in a directory.
+    Names(Path, Vec<walk::Name>, Promise<Vec<Child>>),
+}
 
 /// What a directory holds, and its own attributes.
 struct Listing {
+    /// The first batch of it,
     children: Vec<Child>,
+    /// and the names of the rest.
+    rest: Vec<walk::Name>,
     xattrs: Vec<(Vec<u8>, Vec<u8>)>,
     dev: u64,
 }
@@ -55,13 +72,28 @@ struct Child {
     scanned: Scanned,
     dev: u64,
     nlink: u32,
-    listing: Option<Answer<io::Result<Listing>>>,
+    listing: Ahead,
+}
+
+/// What a directory holds, if somebody looked before it is its turn.
+enum Ahead {
+    Not,
+    Asked(Answer<io::Result<Listing>>),
+    Listed(io::Result<Listing>),
 }
 
 /// A directory that is being delivered.
 struct Level {
-    children: std::vec::IntoIter<Child>,
+    path: Path,
     dev: u64,
+    children: std::vec::IntoIter<Child>,
+    /// Of so many of the last of these nobody has looked yet whether they are to be asked for,
+    unseen: usize,
+    /// and so many were asked for and are still to come.
+    asked: usize,
+    /// What follows them: batches that were asked for, and names.
+    batches: VecDeque<Answer<Vec<Child>>>,
+    rest: std::vec::IntoIter<walk::Name>,
 }
 
 impl Walk {
@@ -71,42 +103,65 @@ impl Walk {
             let (inner, jobs) = (inner.clone(), jobs.clone());
             std::thread::spawn(move || {
                 let mut buffer = Vec::new();
-                while let Some((path, promise)) = jobs.pop() {
-                    promise.keep(inner.list(&path, &mut buffer));
+                while let Some(job) = jobs.pop() {
+                    match job {
+                        Job::Directories(directories) => inner.list_all(directories, &mut buffer),
+                        Job::Names(path, names, promise) => promise.keep(inner.look_at(&path, names)),
+                    }
                 }
             });
         }
         Self { inner, jobs, tops: 0, levels: Vec::new(), outstanding: 0, links: HashMap::new() }
     }
 
-    fn request(&mut self, path: &[u8]) -> Answer<io::Result<Listing>> {
-        let (promise, listing) = promise();
-        self.outstanding += 1;
-        self.jobs.push((path.to_vec(), promise));
-        listing
-    }
-
-    /// Have the next directories of the deepest level listed.
+    /// Have the next batches of the deepest level looked at, and its next directories listed.
     fn look_ahead(&mut self) {
-        let Some(mut level) = self.levels.pop() else { return };
-        let dev = level.dev;
-        let wanted = level.children.as_mut_slice().iter_mut().filter(|child| self.inner.enters(child, dev));
-        for child in wanted.take(AHEAD_LEVEL) {
-            if child.listing.is_none() && self.outstanding < AHEAD_ALL {
-                let (promise, listing) = promise();
-                self.outstanding += 1;
-                self.jobs.push((child.scanned.entry.path.clone(), promise));
-                child.listing = Some(listing);
+        let Some(level) = self.levels.last_mut() else { return };
+        while level.batches.len() < AHEAD_BATCHES && level.rest.len() > 0 {
+            let (promise, answer) = promise();
+            let names = level.rest.by_ref().take(BATCH).collect();
+            self.jobs.push(Job::Names(level.path.clone(), names, promise));
+            level.batches.push_back(answer);
+        }
+        if level.asked + GROUP > AHEAD_LEVEL || self.outstanding + GROUP > AHEAD_ALL {
+            return;
+        }
+        let mut group = Vec::new();
+        let seen = level.children.len().saturating_sub(level.unseen);
+        for child in &mut level.children.as_mut_slice()[seen..] {
+            if group.len() == GROUP {
+                break;
+            }
+            level.unseen -= 1;
+            if self.inner.enters(child, level.dev) && matches!(child.listing, Ahead::Not) {
+                let (promise, answer) = promise();
+                group.push((child.scanned.entry.path.clone(), promise));
+                child.listing = Ahead::Asked(answer);
             }
         }
-        self.levels.push(level);
+        level.asked += group.len();
+        self.outstanding += group.len();
+        if !group.is_empty() {
+            self.jobs.push(Job::Directories(group));
+        }
     }
 
     /// Deliver an object, and go down if it is a directory to enter.
     fn deliver(&mut self, mut child: Child, dev: u64) -> Scanned {
         if self.inner.enters(&child, dev) {
-            let listing = child.listing.take().unwrap_or_else(|| self.request(&child.scanned.entry.path)).wait();
-            self.outstanding -= 1;
+            let listing = match std::mem::replace(&mut child.listing, Ahead::Not) {
+                Ahead::Listed(listing) => Some(listing),
+                Ahead::Asked(answer) => {
+                    self.levels.iter_mut().last().into_iter().for_each(|level| level.asked -= 1);
+                    self.outstanding -= 1;
+                    answer.wait()
+                }
+                Ahead::Not => {
+                    let (promise, answer) = promise();
+                    self.jobs.push(Job::Directories(vec![(child.scanned.entry.path.clone(), promise)]));
+                    answer.wait()
+                }
+            };
             self.descend(&mut child.scanned, listing);
         } else if child.scanned.entry.is_file() && child.nlink > 1 {
             self.link(&mut child);
@@ -118,10 +173,18 @@ impl Walk {
         match listing {
             Some(Ok(listing)) => {
                 scanned.entry.xattrs = listing.xattrs;
-                self.levels.push(Level { children: listing.children.into_iter(), dev: listing.dev });
+                self.levels.push(Level {
+                    path: scanned.entry.path.clone(),
+                    dev: listing.dev,
+                    unseen: listing.children.len(),
+                    asked: 0,
+                    children: listing.children.into_iter(),
+                    batches: VecDeque::new(),
+                    rest: listing.rest.into_iter(),
+                });
             }
             Some(Err(error)) => scanned.state = state_of(&error),
-            None => scanned.state = State::Unreadable("a thread that lists directories stopped".to_owned()),
+            None => scanned.state = State::Unreadable(LOST.to_owned()),
         }
     }
 
@@ -183,6 +246,7 @@ impl Iterator for Walk {
         while let Some(level) = self.levels.last_mut() {
             let dev = level.dev;
             if let Some(child) = level.children.next() {
+                level.unseen = level.unseen.min(level.children.len());
                 let is_directory = child.scanned.entry.kind == Kind::Directory;
                 let scanned = self.deliver(child, dev);
                 if is_directory {
@@ -190,7 +254,11 @@ impl Iterator for Walk {
                 }
                 return Some(Ok(scanned));
             }
-            self.levels.pop();
+            match level.batches.pop_front().map(Answer::wait) {
+                Some(Some(children)) => (level.unseen, level.children) = (children.len(), children.into_iter()),
+                Some(None) => return Some(Err(Error::new(ErrorKind::Bug, LOST))),
+                None => _ = self.levels.pop(),
+            }
             self.look_ahead();
         }
         self.top()
@@ -218,6 +286,24 @@ impl Inner {
         if self.is_left_out(&dir, &names) {
             names.retain(|name| name.bytes == b"CACHEDIR.TAG" && self.rules.exclude_caches);
         }
+        let rest = names.split_off(names.len().min(BATCH));
+        let children = self.children(&dir, path, names);
+        let dev = if self.rules.one_file_system { walk::stat_fd(&dir)?.dev } else { 0 };
+        let xattrs = if self.rules.overlay.is_some() { Vec::new() } else { xattr::read_all(&dir)? };
+        Ok(Listing { children, rest, xattrs, dev })
+    }
+
+    /// Some of what is in a directory that was listed before; if it is gone since, there is nothing.
+    fn look_at(&self, path: &[u8], names: Vec<walk::Name>) -> Vec<Child> {
+        let place = self.locate(path).ok_or_else(|| io::ErrorKind::NotFound.into());
+        match place.and_then(|(dir, rel)| walk::open_dir(dir, rel, self.rules.tricks)) {
+            Ok(dir) => self.children(&dir, path, names),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            Err(error) => names.into_iter().map(|name| unknown(join(path, &name.bytes), &error)).collect(),
+        }
+    }
+
+    fn children(&self, dir: &OwnedFd, path: &[u8], names: Vec<walk::Name>) -> Vec<Child> {
         let mut children = Vec::with_capacity(names.len());
         for name in names {
             let path = join(path, &name.bytes);
@@ -226,16 +312,42 @@ impl Inner {
             }
             // A top within another stands in for what has its name there.
             let mounted = self.tops.iter().find(|top| top.at == path);
-            let (dir, name) = mounted.map_or((&dir, &name.bytes[..]), |top| (&top.dir, b"."));
+            let (dir, name) = mounted.map_or((dir, &name.bytes[..]), |top| (&top.dir, b"."));
             match walk::stat(dir, name).and_then(|stat| self.child(dir, name, path.clone(), stat)) {
                 Ok(child) => children.push(child),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {} // gone since it was listed: never seen
                 Err(error) => children.push(unknown(path, &error)),
             }
         }
-        let dev = if self.rules.one_file_system { walk::stat_fd(&dir)?.dev } else { 0 };
-        let xattrs = if self.rules.overlay.is_some() { Vec::new() } else { xattr::read_all(&dir)? };
-        Ok(Listing { children, xattrs, dev })
+        children
+    }
+
+    /// List directories. What is listed is kept back until it is worth waking somebody for it.
+    fn list_all(&self, directories: Vec<(Path, Promise<io::Result<Listing>>)>, buffer: &mut Vec<u8>) {
+        let (mut listed, mut left) = (Vec::with_capacity(directories.len()), BATCH);
+        for (path, promise) in directories {
+            listed.push((promise, self.list_below(&path, buffer, &mut left)));
+            if left == 0 {
+                listed.drain(..).for_each(|(promise, listing)| promise.keep(listing));
+                left = BATCH;
+            }
+        }
+        listed.into_iter().for_each(|(promise, listing)| promise.keep(listing));
+    }
+
+    /// List a directory, and what comes after it below it while there are objects `left` to list.
+    fn list_below(&self, path: &[u8], buffer: &mut Vec<u8>, left: &mut usize) -> io::Result<Listing> {
+        let mut listing = self.list(path, buffer)?;
+        *left = left.saturating_sub(1 + listing.children.len());
+        for child in &mut listing.children {
+            if *left == 0 {
+                break;
+            }
+            if self.enters(child, listing.dev) {
+                child.listing = Ahead::Listed(self.list_below(&child.scanned.entry.path, buffer, left));
+            }
+        }
+        Ok(listing)
     }
 
     /// What is known of one object without opening it, unless it has holes.
@@ -264,7 +376,7 @@ impl Inner {
             inode: stat.inode,
             xattrs: if special { xattr::read_all_at(dir, name).unwrap_or_default() } else { Vec::new() },
         };
-        Ok(Child { scanned: Scanned::new(entry, state), dev: stat.dev, nlink: stat.nlink, listing: None })
+        Ok(Child { scanned: Scanned::new(entry, state), dev: stat.dev, nlink: stat.nlink, listing: Ahead::Not })
     }
 
     /// One object by its path, without going into it.
@@ -331,5 +443,5 @@ fn join(dir: &[u8], name: &[u8]) -> Path {
 
 fn unknown(path: Path, error: &io::Error) -> Child {
     let entry = Entry { path, ..Entry::default() };
-    Child { scanned: Scanned::new(entry, state_of(error)), dev: 0, nlink: 1, listing: None }
+    Child { scanned: Scanned::new(entry, state_of(error)), dev: 0, nlink: 1, listing: Ahead::Not }
 }
