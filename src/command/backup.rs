@@ -428,7 +428,7 @@ impl Backup {
                     permits.hold(|| timed(&meter.workers.busy, || chain.apply(frame)))
                 }))
             })?;
-            let line = Line::new(2 * crew.size() + 2, depths.line);
+            let line = Line::new(2 * crew.size() + 4, depths.line);
             Ok(Threads { line, least: crew.size(), max: depths.threads, crew })
         };
         let crews = sources.iter().map(crew).collect::<Result<Vec<_>>>()?;
@@ -455,7 +455,7 @@ fn adapt(climb: &mut Climb, now: Sample, crews: &[Threads], meter: &Meter) {
     let have: usize = crews.iter().map(|threads| threads.crew.size()).sum();
     let want = climb.advise(now, have, crews.iter().map(|threads| threads.max).sum());
     for threads in crews.iter().cycle().take(want - have) {
-        threads.line.raise(threads.crew.size() + 2 * threads.least + 2);
+        threads.line.raise(threads.crew.size() + 2 * threads.least + 4);
         if let Err(error) = threads.crew.grow() {
             platform::debug(|| error.line());
         }

@@ -13,15 +13,22 @@ use std::{
     collections::VecDeque,
     num::NonZeroUsize,
     sync::{
-        Arc,
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
 };
 
 /// The results of one stream, in order, and how many there may be under way.
+///
+/// One thread fills the line and one takes from it. Each is woken only for what it waits for, and the one that fills it only
+/// when several places are free: on two cores, each time they wake they stop a thread that compresses.
 #[derive(Debug)]
 pub struct Line<O> {
-    places: Monitor<Places<O>>,
+    places: Mutex<Places<O>>,
+    filled: Condvar,
+    room: Condvar,
+    /// Places that must be free before it is worth waking anybody for them.
+    batch: usize,
     max: usize,
 }
 
@@ -35,61 +42,89 @@ struct Places<O> {
     ended: bool,
     /// Nobody takes results any more.
     closed: bool,
+    feeder_sleeps: bool,
+    taker_sleeps: bool,
 }
 
 impl<O> Line<O> {
     /// A line of at most `limit` places at first, and never more than `max`.
     pub fn new(limit: usize, max: usize) -> Arc<Self> {
-        let (max, line) = (max.max(1), VecDeque::new());
-        let places = Places { line, first: 0, limit: limit.clamp(1, max), ended: false, closed: false };
-        Arc::new(Self { places: Monitor::new(places), max })
+        let max = max.max(1);
+        let limit = limit.clamp(1, max);
+        let (line, batch) = (VecDeque::new(), (limit / 2).max(1));
+        let [ended, closed, feeder_sleeps, taker_sleeps] = [false; 4];
+        let places = Places { line, first: 0, limit, ended, closed, feeder_sleeps, taker_sleeps };
+        Arc::new(Self { places: Mutex::new(places), filled: Condvar::new(), room: Condvar::new(), batch, max })
     }
 
     /// Another of the same lengths, for another stream.
     pub fn anew(&self) -> Arc<Self> {
-        Self::new(self.places.change(|places| places.limit), self.max)
+        Self::new(self.lock().limit, self.max)
     }
 
     /// Make it longer. Short lines keep frames in the processor's cache: running 64 MiB ahead cost a tenth of the time of
     /// zstd-1; long ones are worth it only where the source is slow.
     pub fn raise(&self, limit: usize) {
-        self.places.change(|places| places.limit = places.limit.max(limit.min(self.max)));
+        let mut places = self.lock();
+        places.limit = places.limit.max(limit.min(self.max));
+        self.room.notify_one();
+    }
+
+    /// The lock of a thread that panicked is taken all the same: nothing that can panic runs while it is held.
+    fn lock(&self) -> MutexGuard<'_, Places<O>> {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Wait for a place and give its number; `None` if nobody will take what comes.
     fn take(&self) -> Option<u64> {
-        let full = |places: &mut Places<O>| places.line.len() >= places.limit && !places.closed;
-        self.places.after(full, |places| {
-            places.line.push_back(None);
-            (!places.closed).then(|| places.first + places.line.len() as u64 - 1)
-        })
+        let mut places = self.lock();
+        if places.line.len() >= places.limit {
+            places.feeder_sleeps = true;
+            while places.line.len() + self.batch > places.limit && !places.closed {
+                places = self.room.wait(places).unwrap_or_else(PoisonError::into_inner);
+            }
+            places.feeder_sleeps = false;
+        }
+        places.line.push_back(None);
+        (!places.closed).then(|| places.first + places.line.len() as u64 - 1)
     }
 
     fn fill(&self, number: u64, result: Result<O>) {
-        self.places.change(|places| {
-            let at = (number - places.first) as usize;
-            places.line[at] = Some(result);
-        });
+        let mut places = self.lock();
+        let at = (number - places.first) as usize;
+        places.line[at] = Some(result);
+        let wake = at == 0 && places.taker_sleeps;
+        drop(places);
+        if wake {
+            self.filled.notify_one();
+        }
     }
 
     fn end(&self) {
-        self.places.change(|places| places.ended = true);
+        self.lock().ended = true;
+        self.filled.notify_one();
     }
 
     fn next(&self) -> Option<Result<O>> {
-        let waits = |places: &mut Places<O>| match places.line.front() {
-            Some(head) => head.is_none(),
-            None => !places.ended,
-        };
-        self.places.after(waits, |places| {
-            let head = places.line.pop_front()?;
-            places.first += 1;
-            head
-        })
+        let mut places = self.lock();
+        while places.line.front().map_or(!places.ended, Option::is_none) {
+            places.taker_sleeps = true;
+            places = self.filled.wait(places).unwrap_or_else(PoisonError::into_inner);
+            places.taker_sleeps = false;
+        }
+        let head = places.line.pop_front()?;
+        places.first += 1;
+        let wake = places.feeder_sleeps && places.line.len() + self.batch <= places.limit;
+        drop(places);
+        if wake {
+            self.room.notify_one();
+        }
+        head
     }
 
     fn close(&self) {
-        self.places.change(|places| places.closed = true);
+        self.lock().closed = true;
+        self.room.notify_one();
     }
 }
 
