@@ -120,7 +120,7 @@ class Incremental:
             cluster.warm()
             ours = Side([self.bench.fullbore, "backup", cluster.url(), "--wal", "none",
                          "--to", f"{self.place('fullbore', corpus, 2.5)}/repo"])
-            theirs = postgres.backrest_into(corpus, cluster, place="pgbackrest")
+            theirs = postgres.backrest_into(corpus, cluster, place="pgbackrest", blocks=True)
             ours()
             theirs()
             repo = ours.command[-1]
@@ -128,7 +128,7 @@ class Incremental:
             ours = replace(ours, command=[*ours.command, "--base", backups_of(repo)[0]])
             theirs = Side([word.replace("--type=full", "--type=diff") for word in theirs.command])
             pairs = self.bench.alternate(ours, theirs)
-            yield ratio_line(row, "wall, 5 % of the pages touched; pgBackRest by whole files", wall_target,
+            yield ratio_line(row, "wall, 5 % of the pages touched; pgBackRest by blocks", wall_target,
                              pairs.of("wall"), [ours.command, theirs.command])
             folder, _ = self.bench.place("pgbackrest", corpus)
             last = max(path for path in glob.glob(f"{folder}/backup/bench/*_*D") if os.path.isdir(path))

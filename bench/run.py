@@ -376,7 +376,7 @@ def arguments():
 
 def main():
     args = arguments()
-    subprocess.run([os.path.join(HERE, "peers.sh")], check=True, stdout=sys.stderr)
+    subprocess.run([os.path.join(HERE, "peers.sh"), args.dir], check=True, stdout=sys.stderr)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     bench, lines, errors = Bench(args), [], {}
     print(HEADER, flush=True)

@@ -124,7 +124,7 @@ pub(super) struct BackupArgs {
     /// What shows that a file has not changed: size, times and inode; or only some of it; or nothing but its content
     #[arg(long, value_enum, default_value_t = CompareArg::Inode, help_heading = "Incremental")]
     pub(super) compare: CompareArg,
-    /// Bytes that are compared and stored again if they changed: a power of two, at most a frame [default: 1M, of a cluster 64K]
+    /// Bytes that are compared and stored again if they changed: a power of two, at most a frame [default: 1M, of a cluster 8K]
     #[arg(long, value_name = "SIZE", value_parser = block_size, help_heading = "Incremental")]
     pub(super) block_size: Option<u32>,
     /// How large files are cut to be compared: in blocks, or also where their content says, for files whose content shifts

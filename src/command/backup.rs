@@ -344,9 +344,9 @@ impl Backup {
         matches!(self.subject, Subject::Stdin(_))
     }
 
-    /// 1 MiB, of a cluster 64 KiB, or a frame if that is less: a block never spans frames.
+    /// 1 MiB, of a cluster a page, or a frame if that is less: a block never spans frames.
     fn block_bytes(&self) -> u64 {
-        let block = if self.is_cluster() { 64 << 10 } else { 1 << 20 };
+        let block = if self.is_cluster() { 8 << 10 } else { 1 << 20 };
         u64::from(self.tuning.frame_bytes).min(self.block_bytes.unwrap_or(block))
     }
 

@@ -10,7 +10,7 @@ use crate::{
     format::{
         digest::{Algorithm, Joiner, Piece, piece},
         entry::{Kind, order},
-        page::{BLOCK_DIGEST_BYTES, Extent, FrameAt, MAX_EXTENTS, MAX_RECORDS, Page, Record, SegmentId},
+        page::{Extent, FrameAt, MAX_EXTENTS, MAX_RECORDS, Page, Record, SegmentId, block_digests},
         pax::{Found, Member, Reader, skip, skip_padding},
         root::FORMAT_ALONE,
     },
@@ -204,7 +204,7 @@ impl Run<'_> {
                 let next = Record { entry: record.entry.clone(), from: at, ..Record::default() };
                 self.push(stretch, Record { more: true, ..std::mem::replace(&mut record, next) })?;
             }
-            record.blocks.extend(blocks(&hashed));
+            record.blocks.extend(block_digests(&hashed, block));
             joiner.push(&hashed);
             record.extents.push(extent);
             (stretch, at) = (here, at + u64::from(extent.len));
@@ -236,12 +236,5 @@ impl Run<'_> {
             self.recovered.pages.entry(self.stretch).or_default().push(page.encode()?);
         }
         Ok(())
-    }
-}
-
-fn blocks(piece: &Piece) -> Vec<[u8; BLOCK_DIGEST_BYTES]> {
-    match piece {
-        Piece::Blocks(blocks) => blocks.iter().map(|block| std::array::from_fn(|i| block[i])).collect(),
-        _ => Vec::new(),
     }
 }

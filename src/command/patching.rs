@@ -12,7 +12,7 @@ use crate::{
     format::{
         digest::{Algorithm, Piece, piece},
         entry::{Entry, Kind, Path as EntryPath},
-        page::{Extent, FrameAt, Item, SegmentId},
+        page::{Extent, FrameAt, Item, SegmentId, is_block},
     },
     pipeline::meter::lap,
     sink::{
@@ -352,7 +352,7 @@ impl<'a> Work<'a> {
         let span = |at: usize| at * block..((at + 1) * block).min(len);
         let same = |at: usize| {
             let wanted = item.block(first + at)?;
-            Some(span(at).end <= found.len() && hashed.get(at).is_some_and(|hash| hash.starts_with(wanted)))
+            Some(span(at).end <= found.len() && hashed.get(at).is_some_and(|hash| is_block(wanted, hash)))
         };
         (0..len.div_ceil(block)).map(|at| (span(at), same(at))).collect()
     }

@@ -10,8 +10,8 @@ use crate::{
         digest::{BlockCrcs, Joiner, Piece},
         entry::{Entry, Kind, Path},
         page::{
-            BLOCK_DIGEST_BYTES, Extent, FrameAt, Item, MAX_EXTENTS, MAX_RECORDS, MAX_TEXT_BYTES, Page, Record,
-            SegmentId, State, UNKNOWN_BLOCK,
+            Extent, FrameAt, Item, MAX_EXTENTS, MAX_RECORDS, MAX_TEXT_BYTES, Page, Record, SegmentId, State,
+            UNKNOWN_BLOCK, block_digests,
         },
         root::{Live, MAX_NOT_CAPTURED, Name, NotCaptured, PageAt, Totals},
     },
@@ -74,6 +74,8 @@ struct Open {
     is_new: bool,
     /// Was only read what was known to have changed?
     is_patched: bool,
+    /// Is the CRC of one of its blocks not known?
+    lacks_crcs: bool,
     crc32c: Option<u32>,
     data_bytes: u64,
 }
@@ -114,7 +116,7 @@ impl Pages {
             What::Piece { ref file, offset, last } => {
                 self.extents(&extent, part.runs.as_deref(), file.known.as_ref());
                 match (file.known.as_ref().filter(|known| known.changed.is_some()), &part.runs) {
-                    (Some(known), Some(runs)) => self.carry(known, offset, runs),
+                    (Some(known), Some(runs)) => self.carry(known, offset, runs, (&part.piece, &part.crcs)),
                     _ => self.digests(part.len, &part.piece, part.crcs),
                 }
                 self.open.iter_mut().for_each(|open| open.record.chunks.extend(&part.chunks));
@@ -254,7 +256,7 @@ impl Pages {
         }
         let extents = if extent.len > 0 && state.is_stored() { vec![extent] } else { Vec::new() };
         let crc32c = self.crcs.join(None, &crcs, extent.len.into());
-        let (blocks, digest) = (blocks(piece), joiner.finish());
+        let (blocks, digest) = (block_digests(piece, self.block_bytes), joiner.finish());
         self.push(Record { blocks, digest, crcs, extents, entry, state, ..Record::default() }, crc32c);
     }
 
@@ -274,35 +276,55 @@ impl Pages {
     fn head(&mut self, entry: Entry) {
         let record = Record { entry, ..Record::default() };
         self.unmirror();
-        let (joiner, finder) = (Joiner::default(), Finder::default());
-        self.open =
-            Some(Open { record, joiner, finder, is_new: false, is_patched: false, crc32c: None, data_bytes: 0 });
+        let (joiner, finder, [is_new, is_patched, lacks_crcs]) = (Joiner::default(), Finder::default(), [false; 3]);
+        self.open = Some(Open { record, joiner, finder, is_new, is_patched, lacks_crcs, crc32c: None, data_bytes: 0 });
     }
 
     fn digests(&mut self, len: u32, piece: &Piece, crcs: Vec<u32>) {
         let Some(open) = &mut self.open else { return };
-        open.record.blocks.extend(blocks(piece));
+        open.record.blocks.extend(block_digests(piece, self.block_bytes));
         open.joiner.push(piece);
         open.crc32c = self.crcs.join(open.crc32c, &crcs, len.into());
         open.record.crcs.extend(crcs);
     }
 
-    /// Of a piece that was not read as a whole: the digests of blocks that nothing changed in are what they were, those of
-    /// the others are not known, nor is that of the file.
-    fn carry(&mut self, known: &Known, offset: u64, runs: &[Stored]) {
+    /// Of a piece that was not read as a whole: the digests and CRCs of blocks that nothing changed in are what they were;
+    /// those of blocks that were read as a whole are in `read`, one after the other. Others are not known, nor is the
+    /// digest of the file.
+    fn carry(&mut self, known: &Known, offset: u64, runs: &[Stored], read: (&Piece, &[u32])) {
         let Some(open) = &mut self.open else { return };
-        let (mut at, mut touched) = (offset, HashSet::new());
+        let (block, mut at) = (self.block_bytes, offset);
+        let (digests, crcs) = (block_digests(read.0, block), read.1.iter().copied());
+        let mut read = digests.into_iter().zip(crcs);
+        let mut touched = HashMap::new();
         for run in runs {
             let (Stored::Here { len, .. } | Stored::Kept { len, .. }) = *run;
-            if matches!(run, Stored::Here { .. }) {
-                touched.extend(at / self.block_bytes..=(at + u64::from(len) - 1) / self.block_bytes);
+            if matches!(run, Stored::Here { .. }) && len > 0 {
+                touched.extend((at / block..=(at + u64::from(len) - 1) / block).map(|block| (block, read.next())));
             }
             at += u64::from(len);
         }
-        for block in offset / self.block_bytes..at.div_ceil(self.block_bytes) {
-            let place = block * self.block_bytes;
-            let digest = known.block(place, self.block_bytes).filter(|_| !touched.contains(&block));
-            open.record.blocks.push(digest.copied().unwrap_or(UNKNOWN_BLOCK));
+        let mut all_crcs = Some(Vec::new());
+        for (number, place) in (offset / block..at.div_ceil(block)).map(|number| (number, number * block)) {
+            let (digest, crc) = match touched.get(&number) {
+                Some(read) => read.unzip(),
+                None => (known.block(place, block).copied(), known.crc(place, block)),
+            };
+            open.record.blocks.push(digest.unwrap_or(UNKNOWN_BLOCK));
+            all_crcs = all_crcs.zip(crc).map(|(mut crcs, crc)| {
+                crcs.push(crc);
+                crcs
+            });
+        }
+        match all_crcs.filter(|_| !open.lacks_crcs) {
+            Some(crcs) => {
+                open.crc32c = self.crcs.join(open.crc32c, &crcs, at - offset);
+                open.record.crcs.extend(crcs);
+            }
+            None => {
+                (open.lacks_crcs, open.crc32c) = (true, None);
+                open.record.crcs.clear();
+            }
         }
         open.is_patched = true;
     }
@@ -521,14 +543,6 @@ fn join(extents: &mut Vec<Extent>, extent: Extent) {
     match extents.last_mut() {
         Some(last) if last.frame == extent.frame && last.inner + last.len == extent.inner => last.len += extent.len,
         _ => extents.push(extent),
-    }
-}
-
-fn blocks(piece: &Piece) -> Vec<[u8; BLOCK_DIGEST_BYTES]> {
-    let cut = |block: &[u8; 32]| std::array::from_fn(|i| block[i]);
-    match piece {
-        Piece::Blocks(blocks) => blocks.iter().map(cut).collect(),
-        _ => Vec::new(),
     }
 }
 

@@ -10,7 +10,7 @@ use crate::{
     format::{
         digest::{Algorithm, Digest, Piece, piece},
         entry::Path,
-        page::{BLOCK_DIGEST_BYTES, FrameAt, Item, SegmentId, State},
+        page::{FrameAt, Item, SegmentId, State, is_block},
     },
     known::{Known, Trust},
     stage::codec::Codec,
@@ -114,9 +114,7 @@ impl Content {
             return Ok(());
         };
         let wanted = (offset..).step_by(block as usize).map(|at| self.known.block(at, block));
-        let differs = |(found, wanted): (&[u8; 32], Option<&[u8; BLOCK_DIGEST_BYTES]>)| {
-            wanted.is_some_and(|wanted| found[..BLOCK_DIGEST_BYTES] != wanted[..])
-        };
+        let differs = |(found, wanted): (_, Option<_>)| wanted.is_some_and(|wanted| !is_block(wanted, found));
         match found.iter().zip(wanted).position(differs) {
             Some(at) => Err(damaged(format!("the digest of block {} is another", offset / block + at as u64 + 1))),
             None => Ok(()),

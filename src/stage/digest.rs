@@ -5,9 +5,10 @@ use crate::{
     error::Result,
     format::{
         chunk::{MAX_FILE_BYTES, chunks},
-        digest::{Algorithm, crc32c, piece},
+        digest::{Algorithm, Piece, crc32c, piece},
     },
     frame::{Frame, Part, What},
+    known::Stored,
 };
 use std::sync::atomic::Ordering::Acquire;
 
@@ -37,9 +38,36 @@ impl Stage for Digest {
                 if self.crc32c {
                     part.crcs = content.chunks(self.block as usize).map(crc32c).collect();
                 }
+            } else {
+                self.patches(part, data);
             }
         }
         Ok(frame)
+    }
+}
+
+impl Digest {
+    /// Of a piece that was read in part: the blocks that were, if no other bytes were.
+    fn patches(&self, part: &mut Part, data: &[u8]) {
+        let (What::Piece { file, offset, .. }, Some(runs)) = (&part.what, &part.runs) else { return };
+        let (mut at, mut digests, mut crcs) = (*offset, Vec::new(), Vec::new());
+        for run in runs {
+            let (Stored::Here { len, .. } | Stored::Kept { len, .. }) = *run;
+            let end = at + u64::from(len);
+            if let Stored::Here { inner, len } = *run {
+                let content = &data[inner as usize..][..len as usize];
+                if !at.is_multiple_of(self.block) || !(end.is_multiple_of(self.block) || end == file.data_len) {
+                    return;
+                }
+                let Piece::Blocks(blocks) = piece(self.algorithm, content, at, file.data_len, self.block) else {
+                    return;
+                };
+                digests.extend(blocks);
+                crcs.extend(content.chunks(self.block as usize).map(crc32c));
+            }
+            at = end;
+        }
+        (part.piece, part.crcs) = (Piece::Blocks(digests), crcs);
     }
 }
 

@@ -11,7 +11,7 @@ use crate::{
         chunk::Chunk,
         digest::{BlockDigest, Joiner, Piece},
         entry::{Entry, Kind, Time},
-        page::BLOCK_DIGEST_BYTES,
+        page::is_block,
         pax,
     },
     frame::{Frame, Large, Part, What},
@@ -68,9 +68,10 @@ impl Thin {
         let mut at = 0;
         while at < len {
             let end = len.min(at + self.block as usize);
-            let digest = blocks.get(at / self.block as usize).map(|block| &block[..BLOCK_DIGEST_BYTES]);
             let place = offset + at as u64;
-            let same = digest.is_some() && known.block(place, self.block).map(|block| &block[..]) == digest;
+            let digest = blocks.get(at / self.block as usize);
+            let same =
+                digest.zip(known.block(place, self.block)).is_some_and(|(digest, block)| is_block(block, digest));
             let len = (end - at) as u32;
             let here = Stored::Here { inner: (inner + at) as u32, len };
             push_run(&mut runs, if same { Stored::Kept { at: place, len } } else { here });

@@ -10,7 +10,12 @@ mod write;
 
 pub use self::item::Item;
 use self::{read::Reader, write::Writer};
-use super::{chunk::Chunk, digest::Digest, entry::Entry, root::PageAt};
+use super::{
+    chunk::Chunk,
+    digest::{BlockDigest, Digest, Piece},
+    entry::Entry,
+    root::PageAt,
+};
 use crate::error::{Error, Result};
 use minicbor::{Decode, Encode, bytes::ByteVec};
 use std::sync::Arc;
@@ -25,6 +30,9 @@ pub const MAX_TEXT_BYTES: usize = 2 << 20;
 const MAX_PAGE_BYTES: usize = 256 << 20;
 /// Bytes kept of a block's chaining value: enough, as a block is only compared with the same place of the same file.
 pub const BLOCK_DIGEST_BYTES: usize = 16;
+/// Of blocks shorter than [`SHORT_BLOCK_BYTES`] there are many, and half of that is kept; the other half is zeros in memory.
+const SHORT_DIGEST_BYTES: usize = 8;
+const SHORT_BLOCK_BYTES: u64 = 64 << 10;
 
 /// An entry, how well it was captured, and where its content is.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -35,7 +43,7 @@ pub struct Record {
     pub state: State,
     /// Digest of the content; on the last part if the record goes on over pages.
     pub digest: Option<Digest>,
-    /// Digests of the blocks, if there is more than one, 16 bytes each.
+    /// Digests of the blocks, if there is more than one, see [`block_digests`].
     pub blocks: Vec<[u8; BLOCK_DIGEST_BYTES]>,
     /// CRC-32C of each block, the only one too, where PostgreSQL's manifest needs the CRC of the file.
     pub crcs: Vec<u32>,
@@ -51,6 +59,25 @@ pub struct Record {
 
 /// Stands for the digest of a block that is not known, as only some of the block was read.
 pub const UNKNOWN_BLOCK: [u8; BLOCK_DIGEST_BYTES] = [0; BLOCK_DIGEST_BYTES];
+
+/// What is kept of the digests of a piece's blocks, each of `block_bytes`.
+pub fn block_digests(piece: &Piece, block_bytes: u64) -> Vec<[u8; BLOCK_DIGEST_BYTES]> {
+    let kept = if block_bytes < SHORT_BLOCK_BYTES { SHORT_DIGEST_BYTES } else { BLOCK_DIGEST_BYTES };
+    let keep = |digest: &BlockDigest| std::array::from_fn(|at| if at < kept { digest[at] } else { 0 });
+    match piece {
+        Piece::Blocks(digests) => digests.iter().map(keep).collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// Is this the block that `kept` was kept of?
+pub fn is_block(kept: &[u8; BLOCK_DIGEST_BYTES], digest: &BlockDigest) -> bool {
+    digest.starts_with(if is_short(kept) { &kept[..SHORT_DIGEST_BYTES] } else { kept })
+}
+
+fn is_short(kept: &[u8; BLOCK_DIGEST_BYTES]) -> bool {
+    kept[SHORT_DIGEST_BYTES..] == [0; BLOCK_DIGEST_BYTES - SHORT_DIGEST_BYTES]
+}
 
 impl Record {
     /// Digest of the block at `index` of those that this part of the record describes, if it is known.
@@ -252,6 +279,11 @@ struct Columns {
     chunk_lens: Vec<u32>,
     #[cbor(n(35), with = "minicbor::bytes", default)]
     chunks: Vec<u8>,
+    /// Record, count of blocks whose digests are short.
+    #[cbor(n(36), default)]
+    short_counts: Vec<(u32, u32)>,
+    #[cbor(n(37), with = "minicbor::bytes", default)]
+    short_blocks: Vec<u8>,
 }
 
 impl Page {
@@ -380,7 +412,12 @@ mod tests {
 
     fn record() -> impl Strategy<Value = Record> {
         let digest = prop_oneof![any::<[u8; 32]>().prop_map(Digest::Blake3), any::<u32>().prop_map(Digest::Crc32c)];
-        let blocks = vec(any::<[u8; BLOCK_DIGEST_BYTES]>(), 0..4);
+        let cut = |mut digest: [u8; BLOCK_DIGEST_BYTES]| {
+            digest[SHORT_DIGEST_BYTES..].fill(0);
+            digest
+        };
+        let long = || any::<[u8; BLOCK_DIGEST_BYTES]>();
+        let blocks = prop_oneof![vec(long(), 0..4), vec(long().prop_map(cut), 0..4)];
         let from = prop_oneof![4 => Just(0u64), 1 => any::<u64>()];
         let crcs = vec(any::<u32>(), 0..4);
         let chunk = (any::<u32>(), any::<[u8; BLOCK_DIGEST_BYTES]>()).prop_map(|(len, digest)| Chunk { len, digest });

@@ -30,6 +30,8 @@ struct At {
     digest: usize,
     block_count: usize,
     block: usize,
+    short_count: usize,
+    short: usize,
     crc_count: usize,
     crc: usize,
     chunk_count: usize,
@@ -163,15 +165,13 @@ impl Reader {
     }
 
     fn blocks(&mut self, index: u32) -> Option<Vec<[u8; BLOCK_DIGEST_BYTES]>> {
-        let count = match self.c.block_counts.get(self.at.block_count) {
-            Some((record, count)) if *record == index => *count as usize,
-            _ => return Some(Vec::new()),
-        };
-        self.at.block_count += 1;
-        let end = self.at.block.checked_add(count.checked_mul(BLOCK_DIGEST_BYTES)?)?;
-        let bytes = self.c.blocks.get(self.at.block..end)?;
-        self.at.block = end;
-        bytes.chunks_exact(BLOCK_DIGEST_BYTES).map(|block| block.try_into().ok()).collect()
+        let long = Digests { counts: &self.c.block_counts, bytes: &self.c.blocks, width: BLOCK_DIGEST_BYTES };
+        let blocks = long.next(index, &mut self.at.block_count, &mut self.at.block)?;
+        if !blocks.is_empty() {
+            return Some(blocks);
+        }
+        let short = Digests { counts: &self.c.short_counts, bytes: &self.c.short_blocks, width: SHORT_DIGEST_BYTES };
+        short.next(index, &mut self.at.short_count, &mut self.at.short)
     }
 
     fn crcs(&mut self, index: u32) -> Option<Vec<u32>> {
@@ -240,6 +240,27 @@ impl Reader {
             }
             _ => 0,
         }
+    }
+}
+
+/// Digests of blocks, of those records that have them.
+struct Digests<'a> {
+    counts: &'a [(u32, u32)],
+    bytes: &'a [u8],
+    width: usize,
+}
+
+impl Digests<'_> {
+    /// Those of the record at `index`, if it is the next that has any.
+    fn next(&self, index: u32, count: &mut usize, at: &mut usize) -> Option<Vec<[u8; BLOCK_DIGEST_BYTES]>> {
+        let Some((_, blocks)) = self.counts.get(*count).filter(|(record, _)| *record == index) else {
+            return Some(Vec::new());
+        };
+        let end = at.checked_add((*blocks as usize).checked_mul(self.width)?)?;
+        let bytes = self.bytes.get(*at..end)?;
+        (*count, *at) = (*count + 1, end);
+        let widened = |digest: &[u8]| std::array::from_fn(|i| digest.get(i).copied().unwrap_or(0));
+        Some(bytes.chunks_exact(self.width).map(widened).collect())
     }
 }
 

@@ -109,9 +109,13 @@ impl Writer {
             Some(Digest::Blake3(bytes)) => c.digests.extend_from_slice(&bytes),
             Some(Digest::Crc32c(value)) => c.digests.extend_from_slice(&value.to_le_bytes()),
         }
-        if !record.blocks.is_empty() {
-            c.block_counts.push((index, record.blocks.len() as u32));
+        let count = (index, record.blocks.len() as u32);
+        if record.blocks.iter().any(|block| !is_short(block)) {
+            c.block_counts.push(count);
             record.blocks.iter().for_each(|block| c.blocks.extend_from_slice(block));
+        } else if !record.blocks.is_empty() {
+            c.short_counts.push(count);
+            record.blocks.iter().for_each(|block| c.short_blocks.extend_from_slice(&block[..SHORT_DIGEST_BYTES]));
         }
         if !record.crcs.is_empty() {
             c.crc_counts.push((index, record.crcs.len() as u32));
