@@ -36,6 +36,8 @@ pub mod sample;
 pub mod scope;
 pub mod show;
 mod stock;
+mod streams;
+mod subject;
 pub mod tag;
 pub mod text;
 pub mod verify;

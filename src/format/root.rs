@@ -9,7 +9,7 @@ use super::{
 };
 use crate::error::{Error, Kind, Result};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::DeserializeOwned};
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, ops::AddAssign};
 
 /// The newest format; this program reads it and all earlier ones.
 pub const FORMAT: u32 = 2;
@@ -186,6 +186,24 @@ pub struct Totals {
     pub kept_bytes: u64,
 }
 
+impl AddAssign<&Totals> for Totals {
+    fn add_assign(&mut self, more: &Totals) {
+        self.entries += more.entries;
+        self.files += more.files;
+        self.directories += more.directories;
+        self.bytes += more.bytes;
+        self.plain_bytes += more.plain_bytes;
+        self.stored_bytes += more.stored_bytes;
+        self.unreadable += more.unreadable;
+        self.changed += more.changed;
+        self.bad_pages += more.bad_pages;
+        self.vanished += more.vanished;
+        self.sockets += more.sockets;
+        self.kept += more.kept;
+        self.kept_bytes += more.kept_bytes;
+    }
+}
+
 /// One segment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 pub struct Segment {
@@ -262,6 +280,14 @@ impl Root {
         others.sort_unstable();
         others.dedup();
         others
+    }
+}
+
+impl Segment {
+    /// That all of it is referred to, by the backup it belongs to.
+    pub fn live(&self) -> Live {
+        let (stream, number, bytes) = (self.stream, self.number, self.bytes);
+        Live { backup: String::new(), stream, number, frames: self.frames, bytes, of_bytes: bytes }
     }
 }
 

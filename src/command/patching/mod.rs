@@ -1,5 +1,7 @@
 //! One batch of a restore in place: compare, fetch and write what differs, finish.
 
+mod compare;
+
 use super::{
     against::has_content,
     crew,
@@ -10,15 +12,11 @@ use super::{
 use crate::{
     error::{Error, Result, quoted},
     format::{
-        digest::{Algorithm, Piece, piece},
         entry::{Entry, Kind, Path as EntryPath},
-        page::{Extent, FrameAt, Item, SegmentId, is_block},
+        page::{Extent, FrameAt, Item, SegmentId},
     },
     pipeline::meter::lap,
-    sink::{
-        patch::{Patch, is_there},
-        writer::Writer,
-    },
+    sink::{patch::Patch, writer::Writer},
     source::jobs::{End, check_whole},
     stage::codec::Decompressor,
 };
@@ -210,151 +208,11 @@ impl<'a> Work<'a> {
         Ok(Target::new(item, Patch::create(writer, &item.entry)?, len))
     }
 
-    fn block(&self) -> u64 {
-        self.run.archive.root.options.block_bytes
-    }
-
-    /// Does the record say the digest of each block of what it describes?
-    fn has_blocks(&self, item: &Item) -> bool {
-        let len = item.described_bytes();
-        let block = self.block();
-        let whole = block >= 1024 && item.from.is_multiple_of(block) && item.blocks.len() as u64 == len.div_ceil(block);
-        let is_blake3 = self.run.archive.root.options.digest == Algorithm::Blake3;
-        whole && is_blake3 && !is_sparse(&item.entry) && item.entry.data_len() > block
-    }
-
-    fn compare(&self, hand: &mut Hand, unit: Unit) -> Result<Vec<Want>> {
-        match unit {
-            Unit::Whole(item) if item.entry.is_file() => self.compare_file(hand, item),
-            Unit::Whole(item) => self.other(hand, &item).map(|()| Vec::new()),
-            Unit::Stretch(target, item, range, offset) => self.compare_blocks(hand, &target, &item, range, offset),
-        }
-    }
-
-    /// A link, pipe or device.
-    fn other(&self, hand: &mut Hand, item: &Item) -> Result<()> {
-        let same = is_there(&mut hand.writer, &item.entry)?;
-        let counter = if same { &self.delta.same } else { &self.delta.changed };
-        counter.fetch_add(1, Relaxed);
-        if same { Ok(()) } else { hand.writer.other(&item.entry) }
-    }
-
-    fn compare_file(&self, hand: &mut Hand, item: Item) -> Result<Vec<Want>> {
-        let entry = &item.entry;
-        self.run.meter.bytes.fetch_add(entry.data_len(), Relaxed);
-        if let Some(patch) = Patch::open(&mut hand.writer, entry)?
-            && self.is_same(hand, &patch, &item)?
-        {
-            patch.finish(&mut hand.writer, entry)?;
-            return self.count(false);
-        }
-        if item.extents.len() == 1 {
-            return Ok(vec![want(None, &item, 0, item.from)]);
-        }
-        let target = Arc::new(self.target_anew(&mut hand.writer, &item, entry.data_len())?);
-        if item.extents.is_empty() {
-            return self.end(hand, &target).map(|()| Vec::new());
-        }
-        target.unproven.store(true, Relaxed);
-        self.ends(target.clone());
-        let mut offset = 0;
-        let mut wants = Vec::new();
-        for at in 0..item.extents.len() {
-            wants.push(want(Some(target.clone()), &item, at, offset));
-            offset += u64::from(item.extents[at].len);
-        }
-        Ok(wants)
-    }
-
-    /// Has it the content of the record, and may it stay?
-    fn is_same(&self, hand: &mut Hand, patch: &Patch, item: &Item) -> Result<bool> {
-        let size = item.entry.size();
-        if patch.stat().size != size || (item.digest.is_none() && size > 0) {
-            return Ok(false);
-        }
-        let same = size == 0 || has_content(patch.file(), item, &mut hand.buffer).map_err(|e| unread(item, e))?;
-        Ok(same && (patch.is_alone() || patch.is_dressed_as(&mut hand.writer, &item.entry)?))
-    }
-
     fn count(&self, changed: bool) -> Result<Vec<Want>> {
         let counter = if changed { &self.delta.changed } else { &self.delta.same };
         counter.fetch_add(1, Relaxed);
         self.run.meter.files.fetch_add(1, Relaxed);
         Ok(Vec::new())
-    }
-
-    /// Read what the target has where these extents belong; which of their blocks differ?
-    fn compare_blocks(
-        &self,
-        hand: &mut Hand,
-        target: &Arc<Target>,
-        item: &Item,
-        range: Range<usize>,
-        mut offset: u64,
-    ) -> Result<Vec<Want>> {
-        let mut wants = Vec::new();
-        for at in range {
-            let len = item.extents[at].len as usize;
-            self.run.meter.bytes.fetch_add(len as u64, Relaxed);
-            let blocks = match self.provable(item, offset, len) {
-                false => {
-                    target.unproven.store(true, Relaxed);
-                    std::iter::once(0..len).collect()
-                }
-                true if target.patch.fresh => std::iter::once(0..len).collect(),
-                true => {
-                    hand.buffer.resize(len.max(hand.buffer.len()), 0);
-                    let got = target.patch.read(offset, &mut hand.buffer[..len]).map_err(|e| unread(item, e))?;
-                    self.differing(item, offset, &hand.buffer[..got], len)
-                }
-            };
-            if !blocks.is_empty() {
-                wants.push(Want { blocks, ..want(Some(target.clone()), item, at, offset) });
-            }
-            offset += len as u64;
-        }
-        Ok(wants)
-    }
-
-    /// Are there digests of exactly the bytes of each extent? Not where something moved within the file.
-    fn is_provable(&self, item: &Item) -> bool {
-        let mut offset = item.from;
-        self.has_blocks(item)
-            && item.extents.iter().all(|extent| {
-                let at = offset;
-                offset += u64::from(extent.len);
-                self.provable(item, at, extent.len as usize)
-            })
-    }
-
-    /// Are there digests of exactly these bytes?
-    fn provable(&self, item: &Item, offset: u64, len: usize) -> bool {
-        let (block, end) = (self.block(), offset + len as u64);
-        self.has_blocks(item)
-            && offset.is_multiple_of(block)
-            && (end.is_multiple_of(block) || end == item.entry.data_len())
-    }
-
-    /// The blocks that are not surely what the manifest says; `found` may be short.
-    fn differing(&self, item: &Item, offset: u64, found: &[u8], len: usize) -> Vec<Range<usize>> {
-        let judged = self.judged(item, offset, found, len).into_iter();
-        judged.filter_map(|(block, same)| (same != Some(true)).then_some(block)).collect()
-    }
-
-    /// Each block, and whether it is what the manifest says, if that says it.
-    fn judged(&self, item: &Item, offset: u64, found: &[u8], len: usize) -> Vec<(Range<usize>, Option<bool>)> {
-        let block = self.block() as usize;
-        let hashed = match piece(Algorithm::Blake3, found, offset, item.entry.data_len(), block as u64) {
-            Piece::Blocks(hashed) => hashed,
-            _ => Vec::new(),
-        };
-        let first = ((offset - item.from) / block as u64) as usize;
-        let span = |at: usize| at * block..((at + 1) * block).min(len);
-        let same = |at: usize| {
-            let wanted = item.block(first + at)?;
-            Some(span(at).end <= found.len() && hashed.get(at).is_some_and(|hash| is_block(wanted, hash)))
-        };
-        (0..len.div_ceil(block)).map(|at| (span(at), same(at))).collect()
     }
 
     /// One frame, and all that is wanted of it.

@@ -1,0 +1,239 @@
+//! Run the streams of a backup, see [`Stream`]: one for each source, all at the same time.
+
+use super::backup::Watch;
+use crate::{
+    error::{Error, Kind, Result},
+    frame::{Frame, Pool, Scanned, Slice},
+    pipeline::{
+        climb::Climb,
+        lay::{Laid, Lay, Layout, MakeRoot},
+        meter::{Meter, Sample, timed, timed_reading},
+        ordered::{Crew, Line, Permits},
+        pack::pack,
+        pages::Tell,
+    },
+    plan::{Depths, StageSpec, Tuning, chain},
+    platform,
+    sink::{Partial, Sink},
+    source::{self, Source},
+    stage::Stage,
+};
+use std::{
+    collections::BTreeMap,
+    num::NonZeroUsize,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering::Relaxed},
+        mpsc,
+    },
+    time::{Duration, Instant},
+};
+
+/// What all streams share.
+pub(super) struct Streams<'a> {
+    pub(super) tuning: &'a Tuning,
+    /// Is it standard input, which one thread reads at a time?
+    pub(super) is_stdin: bool,
+    pub(super) stages: Vec<StageSpec>,
+    pub(super) layout: Arc<Layout>,
+    pub(super) meter: &'a Arc<Meter>,
+    /// Makes the root of a one-file archive.
+    pub(super) root: Option<MakeRoot<'a>>,
+    pub(super) checkpoints: Option<&'a Checkpoints<'a>>,
+    pub(super) watch: Watch<'a>,
+}
+
+impl Streams<'_> {
+    /// Run all streams at the same time; they share the permits to compute, and the first error ends them all.
+    ///
+    /// # Errors
+    /// The first one.
+    pub(super) fn run(&self, sources: &[Arc<dyn Source>], sinks: Vec<Box<dyn Sink>>) -> Result<Vec<Laid>> {
+        let meter = self.meter;
+        let depths = self.tuning.depths(sources.len())?;
+        meter.streams.store(sources.len(), Relaxed);
+        meter.sink.threads.store(sources.len(), Relaxed);
+        meter.workers.threads.store(depths.workers.get(), Relaxed);
+        let crews = self.crews(sources, &depths)?;
+        let stop = AtomicBool::new(false);
+        let frame_bytes = self.tuning.frame_bytes;
+        let mut streams = Vec::new();
+        for ((source, sink), (threads, number)) in sources.iter().zip(sinks).zip(crews.iter().zip(1..)) {
+            let told = source.clone();
+            let tell: Tell = Arc::new(move |record, crc32c| told.laid(record, crc32c));
+            let lay = Lay::new(self.layout.clone(), meter.clone(), number, sink, tell)?;
+            let clock = self.checkpoints.map(|checkpoints| (checkpoints, Instant::now(), number));
+            streams.push(Stream { source: source.clone(), threads, lay, frame_bytes, clock, stop: &stop });
+        }
+        std::thread::scope(|scope| {
+            let (done, over) = mpsc::channel::<()>();
+            scope.spawn(|| self.attend(&crews, over));
+            let streams = at_once(streams, Stream::scanned);
+            let laid = streams.and_then(|streams| at_once(streams, |stream| stream.finish(self.root)));
+            drop(done);
+            laid
+        })
+    }
+
+    /// The threads of each stream. Each reads a frame, and computes on it while it is in the processor's cache.
+    fn crews(&self, sources: &[Arc<dyn Source>], depths: &Depths) -> Result<Vec<Threads>> {
+        let meter = self.meter;
+        let buffers = sources.len() * (depths.line + 1) + depths.workers.get();
+        let pool = Pool::new(self.tuning.frame_bytes as usize + (64 << 10), buffers);
+        let permits = Permits::new(depths.workers);
+        // A stream is read in turns: who waits for his must not keep another from reading.
+        let readers = self.tuning.readers.filter(|_| !self.is_stdin);
+        let crew = |source: &Arc<dyn Source>| {
+            let (stages, source, pool) = (self.stages.clone(), source.clone(), pool.clone());
+            let (permits, reads, gauges) = (permits.clone(), readers.map(Permits::new), meter.clone());
+            let first = self.tuning.readers.map_or(0, NonZeroUsize::get) + depths.workers.get();
+            let first = NonZeroUsize::new(first.min(depths.line)).unwrap_or(NonZeroUsize::MIN);
+            let crew = Crew::start(first, meter.source.clone(), move || {
+                let (source, pool, permits) = (source.clone(), pool.clone(), permits.clone());
+                let (reads, meter, mut chain) = (reads.clone(), gauges.clone(), chain(&stages, &pool)?);
+                Ok(Box::new(move |slice: Slice| {
+                    if reads.is_some() {
+                        slice.wait(); // else pieces hold every permit, and wait for a slice that wants one
+                    }
+                    let read = || timed_reading(&meter.source, || source.read(slice, pool.take()));
+                    let frame = match &reads {
+                        Some(reads) => reads.hold(read)?,
+                        None => read()?,
+                    };
+                    permits.hold(|| timed(&meter.workers.busy, || chain.apply(frame)))
+                }))
+            })?;
+            let line = Line::new(2 * crew.size() + 4, depths.line);
+            Ok(Threads { line, least: crew.size(), max: depths.threads, crew })
+        };
+        let crews = sources.iter().map(crew).collect::<Result<Vec<_>>>()?;
+        meter.source.threads.store(crews.iter().map(|threads| threads.crew.size()).sum(), Relaxed);
+        Ok(crews)
+    }
+
+    /// Until the run is over: more threads where they pay, a point of the timeline, a word to the operator.
+    fn attend(&self, crews: &[Threads], over: mpsc::Receiver<()>) {
+        let meter = self.meter;
+        let mut climb = Climb::new(meter);
+        let adapts = self.tuning.readers.is_none() && !self.is_stdin;
+        while over.recv_timeout(Duration::from_millis(50)) == Err(mpsc::RecvTimeoutError::Timeout) {
+            let sample = meter.tick();
+            if adapts {
+                adapt(&mut climb, sample, crews, meter);
+            }
+            (self.watch)(meter, sample);
+        }
+        meter.tick();
+    }
+}
+
+fn adapt(climb: &mut Climb, now: Sample, crews: &[Threads], meter: &Meter) {
+    let have: usize = crews.iter().map(|threads| threads.crew.size()).sum();
+    let want = climb.advise(now, have, crews.iter().map(|threads| threads.max).sum());
+    for threads in crews.iter().cycle().take(want - have) {
+        threads.line.raise(threads.crew.size() + 2 * threads.least + 4);
+        if let Err(error) = threads.crew.grow() {
+            platform::debug(|| error.line());
+        }
+    }
+    meter.source.threads.store(want, Relaxed);
+}
+
+/// The threads of one stream, how far they may be ahead of the sink, and how many there may be.
+struct Threads {
+    crew: Arc<Crew<Slice, Frame>>,
+    line: Arc<Line<Frame>>,
+    least: usize,
+    max: usize,
+}
+
+/// One stream of a backup: scan ▸ pack ▸ [read ▸ digest ▸ compress] ▸ lay ▸ sink.
+struct Stream<'a> {
+    source: Arc<dyn Source>,
+    threads: &'a Threads,
+    lay: Lay,
+    frame_bytes: u32,
+    /// Where checkpoints go, when the last was, and the number of this stream.
+    clock: Option<(&'a Checkpoints<'a>, Instant, u32)>,
+    /// Did another one fail?
+    stop: &'a AtomicBool,
+}
+
+/// Stores roots of what is durable so far.
+pub(super) struct Checkpoints<'a> {
+    pub(super) interval: Duration,
+    pub(super) write: Partial,
+    pub(super) root: &'a (dyn Fn(Vec<Laid>) -> Result<Vec<u8>> + Sync),
+    /// Of each stream the last.
+    pub(super) laid: Mutex<BTreeMap<u32, Laid>>,
+}
+
+impl Checkpoints<'_> {
+    fn store(&self, stream: u32, laid: Laid) -> Result<()> {
+        let mut all = self.laid.lock().unwrap_or_else(|e| e.into_inner());
+        all.insert(stream, laid);
+        (self.write)(&(self.root)(all.values().cloned().collect())?)
+    }
+}
+
+impl Stream<'_> {
+    /// Lay everything that the scan sees.
+    fn scanned(mut self) -> Result<Self> {
+        let line = self.threads.line.clone();
+        let scan = self.source.scan().and_then(|entries| self.lay(entries, line));
+        scan.inspect_err(|_| self.stop.store(true, Relaxed)).map(|()| self)
+    }
+
+    fn lay(&mut self, entries: source::Stream<Scanned>, line: Arc<Line<Frame>>) -> Result<()> {
+        for frame in self.threads.crew.ordered(pack(entries, self.frame_bytes), line) {
+            if self.stop.load(Relaxed) {
+                return Err(Error::new(Kind::Bug, "another stream failed"));
+            }
+            self.lay.frame(frame?)?;
+            self.checkpoint()?;
+        }
+        Ok(())
+    }
+
+    fn checkpoint(&mut self) -> Result<()> {
+        match &mut self.clock {
+            Some((checkpoints, last, number)) if last.elapsed() >= checkpoints.interval => {
+                checkpoints.store(*number, self.lay.checkpoint()?)?;
+                *last = Instant::now();
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Lay what is known only now that all streams were read; then end the stream, with a root if it is an archive by itself.
+    fn finish(mut self, root: Option<MakeRoot<'_>>) -> Result<Laid> {
+        let late = || {
+            let mut entries = self.source.finish()?.peekable();
+            if entries.peek().is_some() {
+                self.lay.late()?;
+                self.lay(Box::new(entries), self.threads.line.anew())?;
+            }
+            self.lay.finish(root)
+        };
+        late()
+    }
+}
+
+/// Do something with all of `items` at the same time; the first error, or all results.
+fn at_once<I: Send, O: Send>(items: Vec<I>, work: impl Fn(I) -> Result<O> + Sync) -> Result<Vec<O>> {
+    let lost = |_| Err(Error::new(Kind::Bug, "a stream stopped"));
+    let results = std::thread::scope(|scope| {
+        let threads: Vec<_> = items.into_iter().map(|item| scope.spawn(|| work(item))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap_or_else(lost)).collect()
+    });
+    first_error_or_all(results)
+}
+
+/// The error that ended the run, not those of the streams that only stopped for it.
+fn first_error_or_all<T>(results: Vec<Result<T>>) -> Result<Vec<T>> {
+    let (good, mut bad): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
+    bad.sort_by_key(|result| result.as_ref().is_err_and(|error| error.kind == Kind::Bug));
+    bad.into_iter().next().map_or(Ok(()), |result| result.map(drop))?;
+    good.into_iter().collect()
+}

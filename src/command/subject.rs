@@ -1,0 +1,138 @@
+//! What a backup is of, and opening it: one source for each stream.
+
+use super::scope::Scope;
+use crate::{
+    error::Result,
+    format::{
+        page::Record,
+        root::{Name, Source as Origin},
+    },
+    frame::{Buf, Frame, Scanned, Slice},
+    platform::{self, Tricks},
+    postgres::{
+        cluster::Cluster,
+        request::{Reading, Request},
+        summary::Changes,
+    },
+    repo::base::Base,
+    source::{self, Source, stdin::Stdin, stored::Stored},
+};
+use std::sync::Arc;
+
+/// What a backup is of.
+#[derive(Debug, Clone)]
+pub enum Subject {
+    /// Files and directories.
+    Files(Scope),
+    /// Standard input, as a file of this name.
+    Stdin(String),
+    /// A PostgreSQL cluster.
+    Cluster(Request),
+    /// A stored backup, whatever it was of.
+    Stored(Arc<Stored>),
+}
+
+impl Subject {
+    /// Open it. `id`: the backup that begins; without one it is only looked at.
+    pub(super) fn open(&self, id: Option<&str>, way: Way) -> Result<Opened> {
+        let (host, Way { split, spool, tricks }) = (platform::host_name(), way);
+        let walkers = platform::cores().get().clamp(2, 8);
+        match self {
+            Self::Stdin(name) => {
+                let stdin = Stdin::new(name.clone().into(), Box::new(std::io::stdin()), spool)?;
+                let paths = vec![Name(format!("stdin:{name}").into())];
+                Ok(Opened::new(vec![Arc::new(stdin)], Origin { host, paths, contents: false }, None))
+            }
+            Self::Files(scope) => {
+                let scope = scope.open(split, walkers, tricks)?;
+                let sources = scope.trees.into_iter().map(|tree| Arc::new(tree) as Arc<dyn Source>).collect();
+                let origin = Origin { host, paths: scope.paths, contents: scope.contents };
+                Ok(Opened::new(sources, origin, None))
+            }
+            Self::Cluster(request) => {
+                let (cluster, sources) = request.open(id, Reading { split, walkers, tricks })?;
+                let paths = vec![cluster.facts().data_directory];
+                Ok(Opened::new(sources, Origin { host, paths, contents: true }, Some(cluster)))
+            }
+            Self::Stored(stored) => Ok(Opened::new(vec![stored.clone()], stored.archive().root.source.clone(), None)),
+        }
+    }
+
+    pub(super) fn is_cluster(&self) -> bool {
+        match self {
+            Self::Cluster(_) => true,
+            Self::Stored(stored) => stored.archive().root.postgres.is_some(),
+            _ => false,
+        }
+    }
+
+    pub(super) fn is_stdin(&self) -> bool {
+        matches!(self, Self::Stdin(_))
+    }
+}
+
+/// How a subject is opened.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Way {
+    /// Has each device a stream of its own?
+    pub(super) split: bool,
+    /// Must the length of what comes be known before it is stored?
+    pub(super) spool: bool,
+    pub(super) tricks: Tricks,
+}
+
+/// A subject, opened: a source for each stream.
+pub(super) struct Opened {
+    pub(super) sources: Vec<Arc<dyn Source>>,
+    pub(super) origin: Origin,
+    pub(super) cluster: Option<Arc<Cluster>>,
+    pub(super) is_compared: bool,
+}
+
+impl Opened {
+    fn new(sources: Vec<Arc<dyn Source>>, origin: Origin, cluster: Option<Arc<Cluster>>) -> Self {
+        Self { sources, origin, cluster, is_compared: false }
+    }
+
+    /// Let the sources say what `base` has of what they have.
+    pub(super) fn compare(&mut self, base: &Arc<Base>) {
+        let changes = self.cluster.as_ref().and_then(|cluster| cluster.changes_since(base.cluster()?)).map(Arc::new);
+        let compared =
+            |source| Arc::new(Compared { source, base: base.clone(), changes: changes.clone() }) as Arc<dyn Source>;
+        self.sources = std::mem::take(&mut self.sources).into_iter().map(compared).collect();
+        self.is_compared = true;
+    }
+}
+
+/// A source whose scan says what earlier backups have.
+struct Compared {
+    source: Arc<dyn Source>,
+    base: Arc<Base>,
+    /// Where files of a cluster changed since.
+    changes: Option<Arc<Changes>>,
+}
+
+impl Source for Compared {
+    fn scan(&self) -> Result<source::Stream<Scanned>> {
+        let compared = self.base.compare(self.source.scan()?);
+        let Some(changes) = self.changes.clone() else { return Ok(compared) };
+        Ok(Box::new(compared.map(move |scanned| {
+            scanned.map(|mut scanned| {
+                changes.narrow(&mut scanned);
+                scanned
+            })
+        })))
+    }
+
+    fn read(&self, slice: Slice, buf: Buf) -> Result<Frame> {
+        self.source.read(slice, buf)
+    }
+
+    fn laid(&self, record: &Record, crc32c: Option<u32>) {
+        self.source.laid(record, crc32c);
+    }
+
+    fn finish(&self) -> Result<source::Stream<Scanned>> {
+        self.source.finish()
+    }
+}

@@ -1,0 +1,124 @@
+//! What of the pages refers to earlier backups: records as they were, whole pages, and extents.
+
+use super::{Closed, MIN_RECORDS, Pages};
+use crate::{
+    format::{
+        entry::Entry,
+        page::{Extent, Item, Page, Record, SegmentId, State},
+        root::PageAt,
+    },
+    known::{Known, Trust},
+};
+use std::sync::Arc;
+
+impl Pages {
+    /// An earlier backup has all of it.
+    pub(super) fn known(&mut self, entry: Entry, state: State, known: &Known) {
+        self.totals.kept += u64::from(entry.is_file());
+        self.totals.kept_bytes += known.parts.iter().map(|part| part.described_bytes()).sum::<u64>();
+        let crc32c = self.crc_of(known);
+        for item in known.parts.iter() {
+            if known.trust == Trust::Same || (item.entry == entry && item.state == state) {
+                self.mirror(item, crc32c);
+            } else {
+                let record = Record { entry: entry.clone(), state: state.clone(), ..Record::clone(item) };
+                self.refer(item, record, crc32c);
+            }
+        }
+    }
+
+    /// A record as it was.
+    pub(super) fn mirror(&mut self, item: &Item, crc32c: Option<u32>) {
+        let (page, index) = (item.page(), item.index());
+        // Pages of another stream, or late ones, have another order among themselves.
+        let fits = |origin: &Arc<PageAt>| origin.stream == self.stream && !origin.late;
+        if index == 0 && page.origin.as_ref().is_some_and(fits) && self.may_close() {
+            self.close_page();
+            self.mirror = Some((page.clone(), 0));
+        }
+        match &mut self.mirror {
+            Some((mirrored, next)) if Arc::ptr_eq(mirrored, page) && *next == index => *next += 1,
+            _ => return self.refer(item, Record::clone(item), crc32c),
+        }
+        self.learn(item, crc32c);
+        self.refer_to(item);
+        self.complete_mirror();
+    }
+
+    fn may_close(&self) -> bool {
+        self.mirror.is_none() && (self.page.records.is_empty() || self.page.records.len() >= MIN_RECORDS)
+    }
+
+    fn complete_mirror(&mut self) {
+        let complete = |(page, next): &(Arc<Page>, usize)| *next == page.records.len();
+        if let Some((page, _)) = self.mirror.take_if(|mirror| complete(mirror))
+            && let Some(origin) = &page.origin
+        {
+            self.closed.push(Closed::Earlier(origin.clone()));
+        }
+    }
+
+    /// Something comes that the mirrored page does not have next: what came of it stands in a page of our own.
+    pub(super) fn unmirror(&mut self) {
+        let Some((page, count)) = self.mirror.take() else { return };
+        for item in (0..count).filter_map(|index| Item::new(page.clone(), index)) {
+            self.append(&item, Record::clone(&item));
+        }
+    }
+
+    /// A record, all of whose extents are of an earlier backup.
+    fn refer(&mut self, item: &Item, record: Record, crc32c: Option<u32>) {
+        self.unmirror();
+        self.learn(&record, crc32c);
+        self.refer_to(item);
+        self.append(item, record);
+    }
+
+    fn refer_to(&mut self, item: &Item) {
+        for extent in &item.extents {
+            let number = self.references.number(item, extent.frame.segment);
+            self.references.count(number, &extent.frame);
+        }
+    }
+
+    /// Put a record with the extents of `item` into the page; counted is it already.
+    fn append(&mut self, item: &Item, mut record: Record) {
+        record.extents = item.extents.iter().map(|extent| self.ours(item, *extent)).collect();
+        let more = record.more;
+        self.within = item.index() + 1 < item.page().records.len();
+        self.store(record);
+        // In a page nothing follows a record that goes on.
+        if more || self.is_full() {
+            self.close_page();
+        }
+    }
+
+    /// The same extent, with the number its segment has in this page.
+    pub(super) fn ours(&mut self, item: &Item, mut extent: Extent) -> Extent {
+        let number = self.references.number(item, extent.frame.segment);
+        let (segments, numbers) = (&mut self.page.segments, &mut self.numbers);
+        extent.frame.segment = *self.segments.entry(number).or_insert_with(|| {
+            if segments.is_empty() {
+                segments.push(SegmentId::default()); // the place of the one that is being filled
+            }
+            segments.push(self.references.segment(number).clone());
+            numbers.push(number);
+            numbers.len() as u32
+        });
+        extent
+    }
+
+    /// CRC-32C of a file as it was, if it is known.
+    pub(super) fn crc_of(&self, known: &Known) -> Option<u32> {
+        let has_all = |part: &Item| part.crcs.len() as u64 == part.described_bytes().div_ceil(self.block_bytes);
+        let join = |crc, part: &Item| has_all(part).then(|| self.crcs.join(crc, &part.crcs, part.described_bytes()));
+        known.parts.iter().try_fold(None, join).flatten()
+    }
+
+    /// Count what a record of this page refers to of earlier segments.
+    pub(super) fn refer_to_earlier(&mut self, record: &Record) {
+        for extent in record.extents.iter().filter(|extent| extent.frame.segment > 0) {
+            self.references.count(self.numbers[extent.frame.segment as usize - 1], &extent.frame);
+        }
+    }
+}

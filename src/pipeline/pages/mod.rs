@@ -1,0 +1,266 @@
+//! Joins the entries with the places of their frames, into pages of the manifest.
+//!
+//! A page is closed only between frames, so that no frame is described by two pages and a restore decodes each once; but
+//! where the records of an earlier backup's page come one after the other as they were, that page is referred to, and
+//! what stood before them ends where it begins.
+
+mod earlier;
+mod large;
+
+use self::large::Open;
+use super::live::References;
+use crate::{
+    format::{
+        digest::{BlockCrcs, Joiner, Piece},
+        entry::{Entry, Kind, Path},
+        page::{
+            Extent, FrameAt, MAX_EXTENTS, MAX_RECORDS, MAX_TEXT_BYTES, Page, Record, SegmentId, State, block_digests,
+        },
+        root::{Live, MAX_NOT_CAPTURED, Name, NotCaptured, PageAt, Totals},
+    },
+    frame::{Part, What},
+};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
+
+/// Is told of each entry when all of it has a place, with the CRC-32C of its content where that was asked for.
+pub type Tell = Arc<dyn Fn(&Record, Option<u32>) + Send + Sync>;
+
+/// A page that is complete.
+pub enum Closed {
+    /// Of this backup. The first of its segments is the one that is being filled.
+    Own(Page),
+    /// Of an earlier backup, with the count of its records.
+    Earlier(Arc<PageAt>),
+}
+
+/// Records below which a page is not closed only because one of an earlier backup could be referred to next.
+const MIN_RECORDS: usize = MAX_RECORDS / 4;
+
+/// Builds the pages of one stream. Holds one page, and perhaps one of an earlier backup.
+pub struct Pages {
+    stream: u32,
+    block_bytes: u64,
+    tell: Tell,
+    crcs: BlockCrcs,
+    page: Page,
+    /// Which segments of earlier backups the page speaks of: what they are numbered in `references`, and in the page, where
+    /// 0 is the one that is being filled.
+    segments: HashMap<u32, u32>,
+    numbers: Vec<u32>,
+    references: References,
+    /// The page of an earlier backup of which so many records have come, and nothing else, while `page` is empty.
+    mirror: Option<(Arc<Page>, usize)>,
+    /// Are more records of the same page of an earlier backup to be expected? Then the page may become larger, so that
+    /// the next one can be referred to.
+    within: bool,
+    closed: Vec<Closed>,
+    extents: usize,
+    text_bytes: usize,
+    open: Option<Open>,
+    lost_links: HashSet<Path>,
+    /// Counts of all that passed; the bytes stored are not counted here.
+    pub totals: Totals,
+    /// The first entries that were not captured as they were.
+    pub not_captured: Vec<NotCaptured>,
+}
+
+impl Pages {
+    /// Of stream `stream`, of files whose blocks have so many bytes.
+    pub fn new(stream: u32, block_bytes: u64, tell: Tell) -> Self {
+        Self {
+            stream,
+            block_bytes,
+            tell,
+            crcs: BlockCrcs::new(block_bytes),
+            page: Page::default(),
+            segments: HashMap::new(),
+            numbers: Vec::new(),
+            references: References::default(),
+            mirror: None,
+            within: false,
+            closed: Vec::new(),
+            extents: 0,
+            text_bytes: 0,
+            open: None,
+            lost_links: HashSet::new(),
+            totals: Totals::default(),
+            not_captured: Vec::new(),
+        }
+    }
+
+    /// The next part, and the frame it is in.
+    pub fn add(&mut self, frame: FrameAt, part: Part) {
+        let extent = Extent { frame, inner: part.inner, len: part.len };
+        match part.what {
+            What::Whole(entry, state) => match (part.known, part.runs) {
+                (Some(known), Some(_)) => self.known(entry, state, &known),
+                _ => self.whole(entry, state, extent, &part.piece, part.crcs),
+            },
+            What::Head(entry, _) => self.head(entry),
+            What::Piece { ref file, offset, last } => {
+                self.extents(&extent, part.runs.as_deref(), file.known.as_ref());
+                match (file.known.as_ref().filter(|known| known.changed.is_some()), &part.runs) {
+                    (Some(known), Some(runs)) => self.carry(known, offset, runs, (&part.piece, &part.crcs)),
+                    _ => self.digests(part.len, &part.piece, part.crcs),
+                }
+                self.open.iter_mut().for_each(|open| open.record.chunks.extend(&part.chunks));
+                self.piece(part.len, last.then_some(&**file));
+            }
+        }
+    }
+
+    fn whole(&mut self, mut entry: Entry, mut state: State, extent: Extent, piece: &Piece, crcs: Vec<u32>) {
+        self.check_link(&entry, &mut state);
+        let mut joiner = Joiner::default();
+        joiner.push(piece);
+        if !state.is_stored()
+            && let Kind::File { size, .. } = &mut entry.kind
+        {
+            *size = 0;
+        }
+        let extents = if extent.len > 0 && state.is_stored() { vec![extent] } else { Vec::new() };
+        let crc32c = self.crcs.join(None, &crcs, extent.len.into());
+        let (blocks, digest) = (block_digests(piece, self.block_bytes), joiner.finish());
+        self.push(Record { blocks, digest, crcs, extents, entry, state, ..Record::default() }, crc32c);
+    }
+
+    /// Another name of a file that could not be read could not be read either.
+    fn check_link(&mut self, entry: &Entry, state: &mut State) {
+        match &entry.kind {
+            Kind::HardLink(target) if self.lost_links.contains(target) => {
+                *state = State::Unreadable("the file it is another name of could not be read".to_owned());
+            }
+            Kind::File { .. } if !state.is_stored() => {
+                self.lost_links.insert(entry.path.clone());
+            }
+            _ => {}
+        }
+    }
+
+    fn push(&mut self, record: Record, crc32c: Option<u32>) {
+        self.unmirror();
+        self.learn(&record, crc32c);
+        self.store(record);
+    }
+
+    /// Count a record, and tell of it if it is the last part.
+    fn learn(&mut self, record: &Record, crc32c: Option<u32>) {
+        if record.from == 0 {
+            self.count(&record.entry);
+        }
+        if !record.more {
+            (self.tell)(record, crc32c);
+            self.note(record);
+        }
+    }
+
+    fn store(&mut self, record: Record) {
+        self.extents += record.extents.len();
+        self.text_bytes += text_bytes(&record.entry);
+        self.page.records.push(record);
+    }
+
+    fn count(&mut self, entry: &Entry) {
+        self.totals.entries += 1;
+        match entry.kind {
+            Kind::File { size, .. } => {
+                self.totals.files += 1;
+                self.totals.bytes += size;
+            }
+            Kind::Directory => self.totals.directories += 1,
+            _ => {}
+        }
+    }
+
+    fn note(&mut self, record: &Record) {
+        let (counter, reason) = match &record.state {
+            State::Whole => return,
+            State::Changed => (&mut self.totals.changed, "changed while it was read".to_owned()),
+            State::Unreadable(reason) => (&mut self.totals.unreadable, reason.clone()),
+            State::Vanished => (&mut self.totals.vanished, "vanished before it was read".to_owned()),
+            State::Noted => (&mut self.totals.sockets, "sockets are not stored".to_owned()),
+            State::BadPages(pages) => (&mut self.totals.bad_pages, bad_pages(pages)),
+        };
+        *counter += 1;
+        if self.not_captured.len() < MAX_NOT_CAPTURED {
+            let path = Name(record.entry.path.clone());
+            self.not_captured.push(NotCaptured { path, reason });
+        }
+    }
+
+    /// Should the page be closed before the next frame?
+    pub fn is_full(&self) -> bool {
+        let open = self.open.as_ref().map_or(0, |open| open.record.extents.len());
+        let full = |count: usize, max: usize| count >= if self.within { max + max / 2 } else { max };
+        full(self.page.records.len(), MAX_RECORDS)
+            || full(self.extents + open, MAX_EXTENTS)
+            || full(self.text_bytes, MAX_TEXT_BYTES)
+    }
+
+    /// Close the page as far as it is, if there is anything in it; a file that is under way goes on in the next one.
+    pub fn close_page(&mut self) {
+        self.part();
+        let page = std::mem::take(&mut self.page);
+        (self.extents, self.text_bytes) = (0, 0);
+        self.segments.clear();
+        self.numbers.clear();
+        self.within = false;
+        if !page.records.is_empty() {
+            self.closed.push(Closed::Own(page));
+        }
+    }
+
+    /// Close the last page of a sequence.
+    pub fn end(&mut self) {
+        self.unmirror();
+        self.close_page();
+    }
+
+    /// The pages that were closed since the last call; `own` is the segment that is being filled.
+    pub fn take(&mut self, own: &SegmentId) -> Vec<Closed> {
+        for closed in &mut self.closed {
+            let Closed::Own(page) = closed else { continue };
+            match page.segments.first_mut() {
+                Some(first) => first.clone_from(own),
+                None => page.segments.push(own.clone()),
+            }
+        }
+        std::mem::take(&mut self.closed)
+    }
+
+    /// Is there a page to be stored?
+    pub fn has_own(&self) -> bool {
+        self.closed.iter().any(|closed| matches!(closed, Closed::Own(_)))
+    }
+
+    /// Is nothing closed, or about to be?
+    pub fn is_empty(&self) -> bool {
+        self.closed.is_empty() && self.page.records.is_empty() && self.mirror.is_none() && self.open.is_none()
+    }
+
+    /// What was referred to of other backups.
+    pub fn live(&self) -> Vec<Live> {
+        self.references.all()
+    }
+}
+
+/// What is said of a file with pages that the server would refuse.
+fn bad_pages(pages: &[u32]) -> String {
+    const SHOWN: usize = 10;
+    let shown: Vec<_> = pages.iter().take(SHOWN).map(u32::to_string).collect();
+    let more = if pages.len() > SHOWN { format!(" and {} more", pages.len() - SHOWN) } else { String::new() };
+    let blocks = if pages.len() == 1 { "block" } else { "blocks" };
+    format!("it is stored, but page checksums are wrong: {blocks} {}{more}", shown.join(", "))
+}
+
+fn text_bytes(entry: &Entry) -> usize {
+    let map = match &entry.kind {
+        Kind::File { map: Some(map), .. } => map.len() * 16,
+        Kind::Symlink(target) | Kind::HardLink(target) => target.len(),
+        _ => 0,
+    };
+    entry.path.len() + map + entry.xattrs.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>()
+}
