@@ -231,6 +231,41 @@ fn two_file_systems_are_two_streams_of_one_backup() {
 }
 
 #[test]
+fn what_the_backup_is_written_to_is_not_part_of_it() {
+    let dir = temp();
+    let tree = dir.path();
+    fs::create_dir(tree.join("a")).unwrap();
+    files(tree, &["a/file", "z"]);
+    let repository = tree.join("a/backups of this");
+    for _ in 0..2 {
+        fullbore(args!["backup", tree, "--to", repository, "--quiet"]).ends_with(0);
+        assert_eq!(listed(&repository), [".", "a", "a/backups of this", "a/file", "z"]);
+    }
+    // Another repository is as good as any other data.
+    let stored = stored(tree, []);
+    assert!(stored.iter().any(|path| path.ends_with("root.json")), "{stored:?}");
+    fs::remove_dir_all(&repository).unwrap();
+    for name in ["x.tar", "x.tar.gz", "x.tar.zst"] {
+        let archive = tree.join(name);
+        for _ in 0..2 {
+            fullbore(args!["backup", tree, "--to", archive, "--quiet"]).ends_with(0);
+            assert_eq!(listed(&archive), [".", "a", "a/file", "z"]);
+        }
+        fs::remove_file(&archive).unwrap();
+        let _ = fs::remove_file(tree.join(format!("{name}.manifest")));
+    }
+    let to_stdout = "cd \"$2\" && exec \"$1\" backup . --to - --quiet > stream.tar.zst";
+    shell(to_stdout, args![runs::FULLBORE, tree]).ends_with(0);
+    let stream = tree.join("stream.tar.zst");
+    assert_eq!(listed(&stream), [".", "a", "a/file", "z"]);
+    fs::remove_file(stream).unwrap();
+    fullbore(args!["backup", tree, "--to", repository, "--quiet"]).ends_with(0);
+    let refused = fullbore(args!["backup", repository, "--to", repository, "--quiet"]);
+    assert_ne!(refused.code, 0);
+    assert!(refused.err.contains("is where the backup goes"), "{}", refused.err);
+}
+
+#[test]
 fn pseudo_file_systems_are_not_entered() {
     let dir = temp();
     let at = dir.path().join("t/proc");

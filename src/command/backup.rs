@@ -23,7 +23,7 @@ use crate::{
         ids,
     },
     sink::{Destination, file::is_half_named},
-    source::archive::Archive,
+    source::{archive::Archive, tree::Own},
     stage::codec::Codec,
 };
 use std::{
@@ -86,7 +86,9 @@ impl Backup {
             _ => (id, time),
         };
         self.check_output()?;
-        let mut subject = self.subject.open(Some(&id), self.way())?;
+        let way = self.way();
+        let own = way.own.clone();
+        let mut subject = self.subject.open(Some(&id), way)?;
         self.tuning.depths(subject.sources.len())?; // what cannot work leaves no trace
         let mut destination = self.to.open(&id, &time, self.codec, self.tuning.tricks)?;
         let base = match self.find_base(&mut *destination, &subject) {
@@ -141,6 +143,7 @@ impl Backup {
         let root: Option<MakeRoot<'_>> = if abilities.objects { None } else { Some(&sealed) };
         let sinks =
             (1..=subject.sources.len() as u32).map(|number| destination.stream(number)).collect::<Result<Vec<_>>>();
+        let _ = own.set(destination.places());
         let (tuning, is_stdin, stages) = (&self.tuning, self.subject.is_stdin(), self.stages(&subject));
         let checkpoints = checkpoints.as_ref();
         let streams = Streams { tuning, is_stdin, stages, layout, meter, root, checkpoints, watch };
@@ -192,7 +195,7 @@ impl Backup {
 
     fn way(&self) -> Way {
         let split = matches!(self.to, SinkSpec::Repository(_) | SinkSpec::Null);
-        Way { split, spool: self.to == SinkSpec::Stdout, tricks: self.tuning.tricks }
+        Way { split, spool: self.to == SinkSpec::Stdout, tricks: self.tuning.tricks, own: Own::default() }
     }
 
     /// In a repository it sorts behind all others, whatever the clock says.

@@ -7,7 +7,7 @@ use crate::{
         root,
     },
     platform::{self, Tricks, walk},
-    source::tree::{Rules, Top, Tree},
+    source::tree::{Own, Rules, Top, Tree},
 };
 use ignore::gitignore::GitignoreBuilder;
 use std::{
@@ -56,8 +56,8 @@ impl Scope {
     ///
     /// # Errors
     /// [`Kind::Usage`] if two paths would have one name; else the system's.
-    pub fn open(&self, split: bool, walkers: usize, tricks: Tricks) -> Result<Opened> {
-        let rules = Arc::new(self.rules(walkers, tricks)?);
+    pub fn open(&self, split: bool, walkers: usize, tricks: Tricks, own: Own) -> Result<Opened> {
+        let rules = Arc::new(self.rules(walkers, tricks, own)?);
         let named = self.named()?;
         let contents = matches!(&named[..], [(at, _)] if at.is_empty());
         let paths = named.iter().map(|(_, path)| root::Name(path.as_os_str().as_bytes().to_vec())).collect();
@@ -68,7 +68,7 @@ impl Scope {
         Ok(Opened { trees, paths, contents })
     }
 
-    fn rules(&self, walkers: usize, tricks: Tricks) -> Result<Rules> {
+    fn rules(&self, walkers: usize, tricks: Tricks, own: Own) -> Result<Rules> {
         let bad = |e: ignore::Error| Error::new(Kind::Usage, "cannot use a pattern").because(e.to_string());
         let mut builder = GitignoreBuilder::new("");
         for pattern in &self.exclude {
@@ -84,6 +84,7 @@ impl Scope {
             one_file_system: self.one_file_system,
             walkers,
             tricks,
+            own,
             overlay: None,
         })
     }

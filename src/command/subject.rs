@@ -15,7 +15,7 @@ use crate::{
         summary::Changes,
     },
     repo::base::Base,
-    source::{self, Source, stdin::Stdin, stored::Stored},
+    source::{self, Source, stdin::Stdin, stored::Stored, tree::Own},
 };
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ pub enum Subject {
 impl Subject {
     /// Open it. `id`: the backup that begins; without one it is only looked at.
     pub(super) fn open(&self, id: Option<&str>, way: Way) -> Result<Opened> {
-        let (host, Way { split, spool, tricks }) = (platform::host_name(), way);
+        let (host, Way { split, spool, tricks, own }) = (platform::host_name(), way);
         let walkers = platform::cores().get().clamp(2, 8);
         match self {
             Self::Stdin(name) => {
@@ -44,13 +44,13 @@ impl Subject {
                 Ok(Opened::new(vec![Arc::new(stdin)], Origin { host, paths, contents: false }, None))
             }
             Self::Files(scope) => {
-                let scope = scope.open(split, walkers, tricks)?;
+                let scope = scope.open(split, walkers, tricks, own)?;
                 let sources = scope.trees.into_iter().map(|tree| Arc::new(tree) as Arc<dyn Source>).collect();
                 let origin = Origin { host, paths: scope.paths, contents: scope.contents };
                 Ok(Opened::new(sources, origin, None))
             }
             Self::Cluster(request) => {
-                let (cluster, sources) = request.open(id, Reading { split, walkers, tricks })?;
+                let (cluster, sources) = request.open(id, &Reading { split, walkers, tricks, own })?;
                 let paths = vec![cluster.facts().data_directory];
                 Ok(Opened::new(sources, Origin { host, paths, contents: true }, Some(cluster)))
             }
@@ -72,13 +72,14 @@ impl Subject {
 }
 
 /// How a subject is opened.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Way {
     /// Has each device a stream of its own?
     pub(super) split: bool,
     /// Must the length of what comes be known before it is stored?
     pub(super) spool: bool,
     pub(super) tricks: Tricks,
+    pub(super) own: Own,
 }
 
 /// A subject, opened: a source for each stream.

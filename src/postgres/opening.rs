@@ -32,7 +32,7 @@ pub(super) struct Opening<'a> {
 
 impl Opening<'_> {
     /// The data directory with the tablespaces on its device, and a tree for each other device.
-    pub(super) fn trees(&self, spaces: &[Tablespace], reading: Reading) -> Result<(Arc<Late>, Vec<Arc<Tree>>)> {
+    pub(super) fn trees(&self, spaces: &[Tablespace], reading: &Reading) -> Result<(Arc<Late>, Vec<Arc<Tree>>)> {
         let stored = spaces.iter().map(|space| format!("pg_tblspc/{}", space.oid).into_bytes()).collect();
         let late = Arc::new(Late::new(Layout::new(self.major, self.catalog, self.online), stored));
         let rules = Arc::new(Rules {
@@ -42,6 +42,7 @@ impl Opening<'_> {
             one_file_system: false,
             walkers: reading.walkers,
             tricks: reading.tricks,
+            own: reading.own.clone(),
             overlay: Some(late.clone()),
         });
         let mut devices = self.tops(spaces, reading.split)?;

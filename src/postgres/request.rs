@@ -16,6 +16,7 @@ use crate::{
     error::{Error, Kind, Result},
     format::root,
     platform::Tricks,
+    source::tree::Own,
 };
 use std::{
     os::unix::ffi::OsStrExt,
@@ -71,7 +72,7 @@ impl Wal {
 }
 
 /// How its files are read.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Reading {
     /// A stream for each device?
     pub split: bool,
@@ -79,6 +80,8 @@ pub struct Reading {
     pub walkers: usize,
     /// May tricks be played?
     pub tricks: Tricks,
+    /// Where the backup goes.
+    pub own: Own,
 }
 
 impl Request {
@@ -86,7 +89,7 @@ impl Request {
     ///
     /// # Errors
     /// What the server says, or why its files cannot be read from here.
-    pub fn open(&self, id: Option<&str>, reading: Reading) -> Result<(Arc<Cluster>, Sources)> {
+    pub fn open(&self, id: Option<&str>, reading: &Reading) -> Result<(Arc<Cluster>, Sources)> {
         let cluster = match &self.server {
             Server::Running(params) => self.running(params, id, reading)?,
             Server::Stopped(data) => stopped(data, reading)?,
@@ -94,7 +97,7 @@ impl Request {
         Ok(cluster.sources())
     }
 
-    fn running(&self, params: &Params, id: Option<&str>, reading: Reading) -> Result<Cluster> {
+    fn running(&self, params: &Params, id: Option<&str>, reading: &Reading) -> Result<Cluster> {
         let mut session = Session::connect(params)?;
         let facts = session.facts()?;
         facts.warning.iter().for_each(|warning| crate::platform::debug(|| warning.clone()));
@@ -196,7 +199,7 @@ fn page_bytes(control: &Control) -> Option<usize> {
 }
 
 /// A cluster that is stopped, and was shut down cleanly.
-fn stopped(data: &Path, reading: Reading) -> Result<Cluster> {
+fn stopped(data: &Path, reading: &Reading) -> Result<Cluster> {
     let data = data.canonicalize().map_err(|e| Error::io(format!("could not open {data:?}"), e))?;
     let (bytes, control) = offline::clean(&data)?;
     let (version, major) = offline::version(&data)?;

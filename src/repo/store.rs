@@ -16,8 +16,9 @@ use crate::{
     },
     platform::{self, Tricks, write},
     sink::{
-        Abilities, Destination, Partial, Placed, Referred, Role, Sink,
+        Abilities, Destination, Partial, Place, Placed, Referred, Role, Sink,
         file::{Output, name, side_of, sync_dir},
+        place_of,
     },
 };
 use std::{
@@ -103,6 +104,10 @@ impl Destination for Store {
             syncing: Vec::new(),
             tricks: self.tricks,
         }))
+    }
+
+    fn places(&self) -> Vec<Place> {
+        place_of(&self.root).into_iter().collect()
     }
 
     fn commit(self: Box<Self>, root: &[u8]) -> Result<()> {

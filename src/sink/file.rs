@@ -3,7 +3,7 @@
 //! An archive stands under its final name only once it is durable. Until then it is called `.NAME.ID.partial`; what a
 //! killed run left under such a name is removed by the next backup to the same place, if nobody holds its lock.
 
-use super::{Abilities, Destination, Placed, Role, Sink};
+use super::{Abilities, Destination, Place, Placed, Role, Sink, place_of};
 use crate::{
     error::{Error, Result, quoted},
     format::layout::SIDE_SUFFIX,
@@ -179,6 +179,12 @@ impl Destination for OneFile {
         let output = Output::create(&self.partial, self.tricks)?;
         output.lock();
         Ok(Box::new(FileSink { output, side: self.side.clone() }))
+    }
+
+    /// What is there under those names now will be replaced.
+    fn places(&self) -> Vec<Place> {
+        let paths = [Some(self.path.clone()), Some(self.partial.clone()), self.side_path.clone(), self.side_partial()];
+        paths.into_iter().flatten().filter_map(|path| place_of(&path)).collect()
     }
 
     fn commit(self: Box<Self>, _root: &[u8]) -> Result<()> {

@@ -83,6 +83,11 @@ pub trait Destination: Send {
     /// The system's.
     fn stream(&mut self, number: u32) -> Result<Box<dyn Sink>>;
 
+    /// What it is writing to, so that a backup of what that is in leaves it out.
+    fn places(&self) -> Vec<Place> {
+        Vec::new()
+    }
+
     /// Make the backup visible, after all its sinks are finished. `root` is the sealed root; the destination of a one-file
     /// archive has it already, in its stream.
     ///
@@ -98,6 +103,15 @@ pub trait Destination: Send {
     /// Remove what was stored, unless a later backup can go on from it and `keep` says that it may. Called instead of
     /// `commit`, never after it.
     fn abort(self: Box<Self>, keep: bool);
+}
+
+/// A file or directory: device and inode.
+pub type Place = (u64, u64);
+
+/// Where `path` leads.
+pub fn place_of(path: &std::path::Path) -> Option<Place> {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata(path).ok().map(|found| (found.dev(), found.ino()))
 }
 
 /// Stores a sealed root of what is durable so far, in place of the one before.

@@ -1,7 +1,10 @@
 //! Standard output; and nothing, to measure the rest.
 
-use super::{Abilities, Destination, Placed, Role, Sink};
-use crate::error::{Error, Kind, Result};
+use super::{Abilities, Destination, Place, Placed, Role, Sink};
+use crate::{
+    error::{Error, Kind, Result},
+    platform::walk::stat_fd,
+};
 use std::io::Write;
 
 /// Standard output.
@@ -14,6 +17,10 @@ impl Destination for Stdout {
 
     fn stream(&mut self, _number: u32) -> Result<Box<dyn Sink>> {
         Ok(Box::new(Self))
+    }
+
+    fn places(&self) -> Vec<Place> {
+        stat_fd(std::io::stdout()).ok().map(|stat| (stat.dev, stat.inode)).into_iter().collect()
     }
 
     fn commit(self: Box<Self>, _root: &[u8]) -> Result<()> {

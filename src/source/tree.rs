@@ -29,10 +29,14 @@ use std::{
     io,
     os::fd::OwnedFd,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::Ordering::{AcqRel, Release},
     },
 };
+
+/// The device and inode of each file and directory that the backup itself is written to: those files, and what is in those
+/// directories, are not part of it. Said before a walk begins.
+pub type Own = Arc<OnceLock<Vec<(u64, u64)>>>;
 
 /// What of a tree is left out, and how it is looked at.
 pub struct Rules {
@@ -48,6 +52,8 @@ pub struct Rules {
     pub walkers: usize,
     /// May tricks be played?
     pub tricks: Tricks,
+    /// Where the backup goes.
+    pub own: Own,
     /// What somebody knows better than the file system.
     pub overlay: Option<Arc<dyn Overlay>>,
 }

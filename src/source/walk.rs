@@ -226,6 +226,10 @@ impl Walk {
         if top.name.is_none() && child.scanned.entry.kind != Kind::Directory {
             return Some(Err(Error::new(ErrorKind::System, format!("{} is no longer a directory", quoted(&top.at)))));
         }
+        if inner.is_own((child.dev, child.scanned.entry.inode)) {
+            let what = format!("{} is where the backup goes", quoted(&top.at));
+            return Some(Err(Error::new(ErrorKind::Usage, what).hint("choose another --to")));
+        }
         let dev = child.dev;
         let scanned = self.deliver(child, dev);
         self.look_ahead();
@@ -272,6 +276,11 @@ impl Inner {
             && child.scanned.state.is_stored()
             && !(self.rules.one_file_system && child.dev != dev)
             && !self.closed.contains(&child.scanned.entry.path)
+            && !self.is_own((child.dev, child.scanned.entry.inode))
+    }
+
+    fn is_own(&self, place: (u64, u64)) -> bool {
+        self.rules.own.get().is_some_and(|own| own.contains(&place))
     }
 
     /// List a directory: its objects in order, without what the rules leave out.
@@ -314,6 +323,7 @@ impl Inner {
             let mounted = self.tops.iter().find(|top| top.at == path);
             let (dir, name) = mounted.map_or((dir, &name.bytes[..]), |top| (&top.dir, b"."));
             match walk::stat(dir, name).and_then(|stat| self.child(dir, name, path.clone(), stat)) {
+                Ok(child) if child.scanned.entry.is_file() && self.is_own((child.dev, child.scanned.entry.inode)) => {}
                 Ok(child) => children.push(child),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {} // gone since it was listed: never seen
                 Err(error) => children.push(unknown(path, &error)),

@@ -14,7 +14,7 @@ use fullbore::{
     frame::{Buf, Frame, Large, Part, What},
     platform::{Tricks, walk},
     postgres::check::{PageCheck, Pages},
-    source::tree::{Rules, Top, Tree},
+    source::tree::{Own, Rules, Top, Tree},
     stage::Stage,
 };
 use std::{fs, os::unix::fs::FileExt, path::Path, sync::Arc};
@@ -92,6 +92,7 @@ impl Looked {
             one_file_system: false,
             walkers: 1,
             tricks: Tricks::Never,
+            own: Own::default(),
             overlay: None,
         };
         let tree = Tree::new(vec![top], Default::default(), Default::default(), Arc::new(rules));
