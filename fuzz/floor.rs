@@ -1,0 +1,6 @@
+//! What is fuzzed, and what it stands on. With the rest of the program, which no parser needs, it took minutes to build.
+
+#[path = "../src/error.rs"]
+pub mod error;
+#[path = "../src/format/mod.rs"]
+pub mod format;
