@@ -10,6 +10,7 @@ pub mod archive;
 mod content;
 mod frames;
 pub mod jobs;
+mod listing;
 pub mod stdin;
 pub mod store;
 pub mod stored;

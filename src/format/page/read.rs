@@ -175,22 +175,14 @@ impl Reader {
     }
 
     fn crcs(&mut self, index: u32) -> Option<Vec<u32>> {
-        let count = match self.c.crc_counts.get(self.at.crc_count) {
-            Some((record, count)) if *record == index => *count as usize,
-            _ => return Some(Vec::new()),
-        };
-        self.at.crc_count += 1;
+        let count = count_of(index, &self.c.crc_counts, &mut self.at.crc_count);
         let crcs = self.c.crcs.get(self.at.crc..self.at.crc.checked_add(count)?)?;
         self.at.crc += count;
         Some(crcs.to_vec())
     }
 
     fn chunks(&mut self, index: u32) -> Option<Vec<Chunk>> {
-        let count = match self.c.chunk_counts.get(self.at.chunk_count) {
-            Some((record, count)) if *record == index => *count as usize,
-            _ => return Some(Vec::new()),
-        };
-        self.at.chunk_count += 1;
+        let count = count_of(index, &self.c.chunk_counts, &mut self.at.chunk_count);
         let (from, end) = (self.at.chunk, self.at.chunk.checked_add(count)?);
         let lens = self.c.chunk_lens.get(from..end)?;
         let digests = self.c.chunks.get(from * BLOCK_DIGEST_BYTES..end.checked_mul(BLOCK_DIGEST_BYTES)?)?;
@@ -251,17 +243,22 @@ struct Digests<'a> {
 }
 
 impl Digests<'_> {
-    /// Those of the record at `index`, if it is the next that has any.
-    fn next(&self, index: u32, count: &mut usize, at: &mut usize) -> Option<Vec<[u8; BLOCK_DIGEST_BYTES]>> {
-        let Some((_, blocks)) = self.counts.get(*count).filter(|(record, _)| *record == index) else {
-            return Some(Vec::new());
-        };
-        let end = at.checked_add((*blocks as usize).checked_mul(self.width)?)?;
+    /// Those of the record at `index`.
+    fn next(&self, index: u32, counted: &mut usize, at: &mut usize) -> Option<Vec<[u8; BLOCK_DIGEST_BYTES]>> {
+        let count = count_of(index, self.counts, counted);
+        let end = at.checked_add(count.checked_mul(self.width)?)?;
         let bytes = self.bytes.get(*at..end)?;
-        (*count, *at) = (*count + 1, end);
+        *at = end;
         let widened = |digest: &[u8]| std::array::from_fn(|i| digest.get(i).copied().unwrap_or(0));
         Some(bytes.chunks_exact(self.width).map(widened).collect())
     }
+}
+
+/// How many values the record at `index` has of a column that not all records have: none, unless it is the next that does.
+fn count_of(index: u32, counts: &[(u32, u32)], at: &mut usize) -> usize {
+    let Some((_, count)) = counts.get(*at).filter(|(record, _)| *record == index) else { return 0 };
+    *at += 1;
+    *count as usize
 }
 
 fn decode_frames(c: &Columns) -> Option<Vec<FrameAt>> {
