@@ -5,7 +5,7 @@
 mod runs;
 
 use runs::{assert_same, fullbore, has, or_skip, shape, shell, temp, text};
-use std::{fs, path::Path};
+use std::{fs, os::unix::fs::FileExt, path::Path};
 
 /// So many that what a run costs by itself, about 2,000 calls, does not count.
 const FILES: usize = 8_000;
@@ -95,4 +95,29 @@ fn one_file_out_of_many_reads_little_of_the_backup() {
         assert_eq!(fs::read(back.join("d05/f0777")).unwrap(), fs::read(tree.join("d05/f0777")).unwrap());
         fs::remove_dir_all(back).unwrap();
     }
+}
+
+#[test]
+fn a_file_that_was_changed_here_and_there_again_and_again_is_written_a_stretch_at_once() {
+    if !or_skip(has("strace"), "there is no strace") {
+        return;
+    }
+    let dir = temp();
+    let (tree, store, back) = (dir.path().join("t"), dir.path().join("r"), dir.path().join("b"));
+    runs::write(tree.join("f"), text(1, 16 << 20));
+    for day in 0..6 {
+        let file = fs::File::options().write(true).open(tree.join("f")).unwrap();
+        for block in (0..256u64).filter(|block| (block * 7 + day) % 11 == 0) {
+            file.write_at(&text(1000 * day + block, 64 << 10), block << 16).unwrap();
+        }
+        file.sync_all().unwrap();
+        fullbore(args!["backup", tree, "--to", store, "--block-size", "64K", "--quiet"]).ends_with(0);
+    }
+    let trace = dir.path().join("trace");
+    let line = "strace -f -qq -e trace=pwrite64,pwritev,write -o \"$1\" \"$2\" restore \"$3\" --to \"$4\" --quiet";
+    shell(line, args![trace, runs::FULLBORE, store, back]).ends_with(0);
+    let writes = fs::read_to_string(trace).unwrap().lines().filter(|line| line.contains("pwrite")).count();
+    // 16 MiB in frames of 1 MiB; the changed blocks are 117 of 256, hardly two of them neighbours.
+    assert!(writes <= 32, "{writes}");
+    assert_same(&shape(&tree), &shape(&back), "changed here and there");
 }

@@ -13,7 +13,7 @@ use super::{
 use crate::{
     error::{Error, Result},
     format::{
-        digest::{Piece, crc64, crc64_join},
+        digest::{crc64, crc64_join},
         entry::{Kind, Path as EntryPath},
         page::{Item, SegmentId},
         root::PART_BYTES,
@@ -252,7 +252,7 @@ fn spoil(job: &Job) {
     for wanted in &job.pieces {
         if let Of::Part(shared, offset) = &wanted.of {
             shared.spoil();
-            shared.done(*offset, wanted.len.into(), Piece::None);
+            shared.done(*offset, wanted.len.into(), None);
         }
     }
 }

@@ -10,6 +10,11 @@ use crc_fast::{CrcAlgorithm, checksum, checksum_combine};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
+/// BLAKE3's chunk: a piece that begins elsewhere cannot be hashed by itself.
+const CHUNK: u64 = 1024;
+/// The largest unit in which a piece is hashed.
+const MAX_BLOCK: u64 = 1 << 20;
+
 /// How files are digested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(rename_all = "lowercase")]
@@ -79,6 +84,16 @@ fn block_digest(bytes: &[u8], offset: u64) -> BlockDigest {
     hasher.finalize_non_root()
 }
 
+/// As [`piece`], of a piece that may begin and end anywhere: the largest blocks it divides into, and how many of BLAKE3's
+/// chunks each of them has. `None` if its ends are not those of chunks.
+pub fn piece_of_any(algorithm: Algorithm, data: &[u8], offset: u64, total: u64) -> Option<(Piece, u64)> {
+    let aligned = |at: u64| 1 << at.trailing_zeros().min(MAX_BLOCK.trailing_zeros());
+    let end = offset + data.len() as u64;
+    let block = aligned(offset).min(if end == total { MAX_BLOCK } else { aligned(end) });
+    let fits = block >= CHUNK || algorithm != Algorithm::Blake3;
+    fits.then(|| (piece(algorithm, data, offset, total, block), block / CHUNK))
+}
+
 /// CRC-32C (Castagnoli), as PostgreSQL's manifest has it.
 pub fn crc32c(data: &[u8]) -> u32 {
     checksum(CrcAlgorithm::Crc32Iscsi, data) as u32
@@ -130,28 +145,34 @@ pub fn crc32_join(a: u32, b: u32, len_b: u64) -> u32 {
 pub struct Joiner {
     whole: Option<Digest>,
     stack: Vec<BlockDigest>,
-    blocks: u64,
+    /// Length of what is on the stack, in units of which every block has 2ⁿ.
+    len: u64,
     crc: Option<u32>,
 }
 
 impl Joiner {
-    /// The next piece.
+    /// The next piece, of a file with blocks of one length.
     pub fn push(&mut self, piece: &Piece) {
+        self.push_of(piece, 1);
+    }
+
+    /// The next piece; each of its blocks has so many units of a length that all pieces are given in.
+    pub fn push_of(&mut self, piece: &Piece, units: u64) {
         match piece {
             Piece::None => {}
             Piece::Whole(digest) => self.whole = Some(*digest),
             Piece::Crc(crc, len) => self.crc = Some(self.crc.map_or(*crc, |have| crc32c_join(have, *crc, *len))),
-            Piece::Blocks(blocks) => blocks.iter().for_each(|block| self.push_block(*block)),
+            Piece::Blocks(blocks) => blocks.iter().for_each(|block| self.push_block(*block, units)),
         }
     }
 
     /// Complete subtrees are joined only when another block follows: the last join of all is the root's.
-    fn push_block(&mut self, block: BlockDigest) {
-        while self.stack.len() > self.blocks.count_ones() as usize {
+    fn push_block(&mut self, block: BlockDigest, units: u64) {
+        while self.stack.len() > self.len.count_ones() as usize {
             self.join_top();
         }
         self.stack.push(block);
-        self.blocks += 1;
+        self.len += units;
     }
 
     fn join_top(&mut self) {
@@ -247,6 +268,34 @@ mod tests {
             prop_assert_eq!(joined(Algorithm::Blake3, &data, frame, block), Some(Digest::Blake3(blake3::hash(&data).into())));
             prop_assert_eq!(joined(Algorithm::Crc32c, &data, frame, block), Some(Digest::Crc32c(crc32c(&data))));
             prop_assert_eq!(joined(Algorithm::None, &data, frame, block), None);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn pieces_of_any_length_join_too(len in 1u64..300_000, mut cuts in prop::collection::vec(0u64..300, 0..20)) {
+            let data: Vec<u8> = (0..len).map(|i| (i / 7 % 251) as u8).collect();
+            cuts.retain_mut(|cut| { *cut *= CHUNK; *cut < len });
+            cuts.extend([0, len]);
+            cuts.sort_unstable();
+            for algorithm in [Algorithm::Blake3, Algorithm::Crc32c] {
+                let mut joiner = Joiner::default();
+                for ends in cuts.windows(2).filter(|ends| ends[0] < ends[1]) {
+                    let (piece, units) = piece_of_any(algorithm, &data[ends[0] as usize..ends[1] as usize], ends[0], len).unwrap();
+                    joiner.push_of(&piece, units);
+                }
+                let whole = piece_of_any(algorithm, &data, 0, len).map(|(piece, units)| {
+                    let mut joiner = Joiner::default();
+                    joiner.push_of(&piece, units);
+                    joiner.finish()
+                });
+                let found = joiner.finish();
+                prop_assert_eq!(whole, Some(found));
+                if algorithm == Algorithm::Blake3 {
+                    prop_assert_eq!(found, Some(Digest::Blake3(blake3::hash(&data).into())));
+                }
+            }
+            prop_assert!(len < 2 || piece_of_any(Algorithm::Blake3, &data[1..], 1, len).is_none());
         }
     }
 

@@ -7,7 +7,7 @@
 use crate::{
     error::{Error, Result, quoted},
     format::{
-        digest::{Algorithm, Digest, Joiner, Piece as Hashed, piece},
+        digest::{Algorithm, Digest, Joiner, Piece as Hashed, piece, piece_of_any},
         page::{FrameAt, Item, SegmentId},
     },
 };
@@ -24,10 +24,6 @@ use std::{
 const WINDOW: usize = 8192;
 /// Entries without content in one job.
 const BATCH: usize = 128;
-/// The largest unit in which a file is hashed; BLAKE3 wants a power of two.
-const MAX_BLOCK: u64 = 1 << 20;
-/// BLAKE3's chunk; a piece that starts elsewhere cannot be hashed by itself.
-const MIN_BLOCK: u64 = 1024;
 
 /// A frame, and what is wanted of it.
 #[derive(Debug)]
@@ -86,18 +82,21 @@ pub struct Shared<H> {
     damaged: AtomicBool,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Joined {
-    /// Bytes of a block; 0 if pieces cannot be hashed one by one.
-    block: u64,
     joiner: Joiner,
     /// Pieces that came before those in front of them. As many as jobs are under way, in an ordinary backup.
-    early: BTreeMap<u64, (u64, Hashed)>,
+    early: BTreeMap<u64, (u64, Hash)>,
+    /// Was there a piece that cannot be hashed by itself?
+    unknown: bool,
     /// Bytes of data joined so far, and seen so far.
     next: u64,
     seen: u64,
     digest: Option<Digest>,
 }
+
+/// What was hashed of a piece, and the units its blocks have; `None` if it cannot be hashed by itself.
+pub type Hash = Option<(Hashed, u64)>;
 
 /// What became of a file with its last piece.
 #[derive(Debug, PartialEq, Eq)]
@@ -117,17 +116,11 @@ impl<H> Shared<H> {
         self.joined.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Hash a piece that starts at `offset` of the data; no lock is held meanwhile.
-    pub fn hash(&self, algorithm: Algorithm, offset: u64, content: &[u8]) -> Hashed {
-        let (block, total) = (self.joined().block, self.item.entry.data_len());
-        match (self.item_is_digested(), block) {
-            (false, _) | (_, 0) => Hashed::None,
-            _ => piece(algorithm, content, offset, total, block),
-        }
-    }
-
-    fn item_is_digested(&self) -> bool {
-        self.item.more || self.joined().digest.is_some()
+    /// Hash a piece that starts at `offset` of the data.
+    pub fn hash(&self, algorithm: Algorithm, offset: u64, content: &[u8]) -> Hash {
+        let may_be_digested = self.item.more || self.item.digest.is_some();
+        let algorithm = if may_be_digested { algorithm } else { Algorithm::None };
+        piece_of_any(algorithm, content, offset, self.item.entry.data_len())
     }
 
     /// Is some piece damaged?
@@ -141,27 +134,28 @@ impl<H> Shared<H> {
     }
 
     /// A piece is where it belongs, or spoilt. The call that brings the last one learns how the file ended.
-    pub fn done(&self, offset: u64, len: u64, hashed: Hashed) -> End {
+    pub fn done(&self, offset: u64, len: u64, hash: Hash) -> End {
         let mut joined = self.joined();
         joined.seen += len;
-        joined.early.insert(offset, (len, hashed));
-        while let Some((offset, (len, hashed))) = joined.early.pop_first() {
-            if offset != joined.next {
-                joined.early.insert(offset, (len, hashed));
-                break;
+        joined.unknown |= hash.is_none();
+        joined.early.insert(offset, (len, hash));
+        let mut next = joined.next;
+        while let Some((len, hash)) = joined.early.remove(&next) {
+            if let Some((piece, units)) = hash {
+                joined.joiner.push_of(&piece, units);
             }
-            joined.joiner.push(&hashed);
-            joined.next += len;
+            next += len;
         }
+        joined.next = next;
         if joined.seen < self.item.entry.data_len() { End::NotYet } else { self.end(&mut joined) }
     }
 
     fn end(&self, joined: &mut Joined) -> End {
-        match (joined.digest, joined.block) {
+        match joined.digest {
             _ if self.is_damaged() => End::Damaged("a frame of it is damaged".to_owned()),
-            (None, _) => End::Right,
-            (Some(wanted), 0) => End::Unknown(wanted),
-            (Some(wanted), _) => compare(wanted, take(&mut joined.joiner).finish()),
+            None => End::Right,
+            Some(wanted) if joined.unknown => End::Unknown(wanted),
+            Some(wanted) => compare(wanted, take(&mut joined.joiner).finish()),
         }
     }
 }
@@ -254,7 +248,7 @@ impl<H: Default, S: FnMut(Job<H>) -> Result<()>> Planner<H, S> {
         if at != item.from {
             return Err(misfit(item));
         }
-        shared.learn(item);
+        shared.joined().digest = item.digest;
         for extent in &item.extents {
             let frame = (item.segment(&extent.frame).clone(), extent.frame);
             self.want(frame, Wanted { of: Of::Part(shared.clone(), at), inner: extent.inner, len: extent.len });
@@ -318,31 +312,63 @@ fn misfit(item: &Item) -> Error {
 }
 
 fn share<H: Default>(item: &Item) -> Arc<Shared<H>> {
-    let joined =
-        Joined { block: MAX_BLOCK, joiner: Joiner::default(), early: BTreeMap::new(), next: 0, seen: 0, digest: None };
     Arc::new(Shared {
         item: item.clone(),
         handle: H::default(),
-        joined: Mutex::new(joined),
+        joined: Mutex::default(),
         damaged: AtomicBool::new(false),
     })
 }
 
-impl<H> Shared<H> {
-    /// Learn from the next part of its record what its digest is and how its pieces can be hashed.
-    fn learn(&self, item: &Item) {
-        let mut joined = self.joined();
-        let mut at = item.from;
-        let mut block = joined.block;
-        for extent in &item.extents {
-            while block >= MIN_BLOCK && !at.is_multiple_of(block) {
-                block /= 2;
-            }
-            at += u64::from(extent.len);
+/// Jobs that make up one stretch of a file, so that who does them can write it at once. Of a file that was changed here and
+/// there, again and again, a stretch is in as many frames as there were backups.
+pub struct Stretches<H, S> {
+    send: S,
+    bytes: u64,
+    jobs: Vec<Job<H>>,
+}
+
+impl<H, S: FnMut(Vec<Job<H>>) -> Result<()>> Stretches<H, S> {
+    /// Hand them to `send`; a stretch has so many bytes.
+    pub fn new(bytes: u64, send: S) -> Self {
+        Self { send, bytes, jobs: Vec::new() }
+    }
+
+    /// The next job.
+    ///
+    /// # Errors
+    /// Those of `send`.
+    pub fn add(&mut self, job: Job<H>) -> Result<()> {
+        let goes_on = self.jobs.last().is_some_and(|last| match (self.stretch(last), self.stretch(&job)) {
+            (Some((a, at)), Some((b, next))) => Arc::ptr_eq(a, b) && at == next,
+            _ => false,
+        });
+        if !goes_on {
+            self.flush()?;
         }
-        let block = if block < MIN_BLOCK { 0 } else { block };
-        // Pieces of earlier pages were hashed in larger blocks already.
-        joined.block = if item.from > 0 && block != joined.block { 0 } else { block };
-        joined.digest = item.digest;
+        self.jobs.push(job);
+        Ok(())
+    }
+
+    /// The stretch that all pieces of a job are in.
+    fn stretch<'a>(&self, job: &'a Job<H>) -> Option<(&'a Arc<Shared<H>>, u64)> {
+        let of = |wanted: &'a Wanted<H>| match &wanted.of {
+            Of::Part(shared, offset) => {
+                let [first, last] = [*offset, offset + u64::from(wanted.len).max(1) - 1].map(|at| at / self.bytes);
+                (first == last).then_some((shared, first))
+            }
+            Of::Whole(_) => None,
+        };
+        let first = of(job.pieces.first()?)?;
+        let same = |other: (&Arc<Shared<H>>, u64)| Arc::ptr_eq(first.0, other.0) && first.1 == other.1;
+        job.pieces.iter().all(|wanted| of(wanted).is_some_and(same)).then_some(first)
+    }
+
+    /// Hand over what is left.
+    ///
+    /// # Errors
+    /// Those of `send`.
+    pub fn flush(&mut self) -> Result<()> {
+        if self.jobs.is_empty() { Ok(()) } else { (self.send)(take(&mut self.jobs)) }
     }
 }

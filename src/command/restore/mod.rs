@@ -4,16 +4,17 @@
 //! is wanted of it. Workers fetch, decode, check and write. A second pass, backwards, makes hard links and gives
 //! directories their metadata. Memory holds a few pages and two buffers a worker, whatever the number of files.
 
+mod content;
+
 use super::{
-    cluster, crew,
-    damage::{Damage, Report, frame_damage},
+    cluster,
+    damage::{Damage, Report},
     delta::{Changes, Delta},
 };
-use crate::pipeline::meter::{Meter, lap};
+use crate::pipeline::meter::Meter;
 use crate::{
     error::{Error, Kind as ErrorKind, Result, quoted},
     format::{
-        digest::{Digest, Piece},
         entry::{Kind, Path as EntryPath},
         page::{Item, State},
     },
@@ -21,16 +22,11 @@ use crate::{
     postgres::restore::{self as postgres, Fate, Plan},
     repo::open::{Opened, open_any},
     sink::{
-        large::Large,
         places::Layout,
         tree::{Options, Tree},
         writer::Writer,
     },
-    source::{
-        archive::{Archive, Selection},
-        jobs::{self, End, Of, Planner, Shared, Wanted, check_whole},
-    },
-    stage::codec::Decompressor,
+    source::archive::{Archive, Selection},
 };
 use std::{
     collections::HashMap,
@@ -39,8 +35,6 @@ use std::{
     sync::{Arc, Mutex, atomic::Ordering::Relaxed},
     time::Instant,
 };
-
-type Job = jobs::Job<Large>;
 
 /// What to restore, and how.
 #[derive(Debug, Clone)]
@@ -158,9 +152,9 @@ impl Restore {
         Tree::create(layout, Options { overwrite, numeric_owner, tricks })
     }
 
-    /// A worker holds a frame twice, stored and decoded.
+    /// A worker holds a frame twice, stored and decoded, and a stretch of a file.
     fn workers_that_fit(&self, archive: &Archive) -> NonZeroUsize {
-        let each = 2 * archive.root.options.frame_bytes.max(1 << 16);
+        let each = 3 * archive.root.options.frame_bytes.max(1 << 16);
         let fit = NonZeroUsize::new((self.memory / each) as usize).unwrap_or(NonZeroUsize::MIN);
         self.workers.min(fit)
     }
@@ -191,39 +185,7 @@ pub(super) struct Run<'a> {
     stand_ins: Mutex<HashMap<EntryPath, EntryPath>>,
 }
 
-/// What one worker has.
-struct Hand {
-    writer: Writer,
-    decompressor: Decompressor,
-    stored: Vec<u8>,
-    plain: Vec<u8>,
-}
-
 impl Run<'_> {
-    /// First pass: everything but hard links and the metadata of directories.
-    fn content(&self, workers: NonZeroUsize) -> Result<()> {
-        if self.selection.paths().is_empty() && self.cluster.is_of_everything() {
-            self.meter.total_bytes.store(self.archive.root.totals.bytes, Relaxed);
-        }
-        let make = || Hand {
-            writer: Writer::new(&self.tree),
-            decompressor: self.archive.codec.decompressor(),
-            stored: Vec::new(),
-            plain: Vec::new(),
-        };
-        crew::work(workers, make, |hand, job| self.job(hand, job), |send| self.plan(send))
-    }
-
-    fn plan(&self, send: &mut dyn FnMut(Job) -> Result<()>) -> Result<()> {
-        let mut planner = Planner::new(send);
-        let mut writer = Writer::new(&self.tree);
-        for item in self.archive.records(&self.selection, false) {
-            let planned = item.and_then(|item| self.plan_one(&mut |item| planner.add(item), &mut writer, item));
-            self.report.survive(planned)?;
-        }
-        self.report.survive(planner.finish())
-    }
-
     /// Make a directory, and `add` everything else that is restored from frames or the manifest.
     pub(super) fn plan_one(
         &self,
@@ -261,104 +223,6 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// One frame and all that is wanted of it.
-    fn job(&self, hand: &mut Hand, job: Job) -> Result<()> {
-        let mut clock = Instant::now();
-        if let Err(error) = self.decode(hand, &job, &mut clock) {
-            return self.spoil(hand, job, error);
-        }
-        let plain = std::mem::take(&mut hand.plain);
-        let checked: Vec<Checked> = job.pieces.iter().map(|piece| self.check(piece, &plain)).collect();
-        lap(&self.meter.workers.busy, &mut clock);
-        let mut pieces = job.pieces.iter().zip(checked);
-        let written = pieces.try_for_each(|(piece, checked)| self.write(&mut hand.writer, piece, &plain, checked));
-        let written = written.and_then(|()| job.bare.iter().try_for_each(|item| bare(&mut hand.writer, item)));
-        let empty = job.bare.iter().filter(|item| item.entry.is_file()).count();
-        self.meter.files.fetch_add(empty as u64, Relaxed);
-        lap(&self.meter.sink.busy, &mut clock);
-        hand.plain = plain;
-        written
-    }
-
-    fn decode(&self, hand: &mut Hand, job: &Job, clock: &mut Instant) -> Result<()> {
-        let Some((segment, frame)) = &job.frame else { return Ok(()) };
-        let fetched = self.archive.fetch(segment, frame, &mut hand.stored);
-        self.meter.stored_bytes.fetch_add(u64::from(frame.stored_len), Relaxed);
-        lap(&self.meter.source.busy, clock);
-        fetched?;
-        hand.decompressor.decompress(&hand.stored, frame.plain_len as usize, &mut hand.plain)
-    }
-
-    fn check(&self, wanted: &Wanted<Large>, plain: &[u8]) -> Checked {
-        let content = wanted.content(plain);
-        match &wanted.of {
-            Of::Whole(item) => Checked::Whole(check_whole(item, content)),
-            Of::Part(shared, offset) => Checked::Part(shared.hash(self.archive.root.options.digest, *offset, content)),
-        }
-    }
-
-    fn write(&self, writer: &mut Writer, wanted: &Wanted<Large>, plain: &[u8], checked: Checked) -> Result<()> {
-        let content = wanted.content(plain);
-        match (&wanted.of, checked) {
-            (Of::Whole(item), Checked::Whole(End::Damaged(why))) => self.report.file(item, &why),
-            (Of::Whole(item), _) => {
-                self.count(content, true);
-                writer.file(&item.entry, content)
-            }
-            (Of::Part(shared, offset), checked) => {
-                let Checked::Part(hashed) = checked else { return Ok(()) };
-                if !shared.is_damaged() {
-                    shared.handle.write(writer, &shared.item.entry, *offset, content)?;
-                }
-                self.count(content, false);
-                self.end(writer, shared, shared.done(*offset, wanted.len.into(), hashed))
-            }
-        }
-    }
-
-    fn count(&self, content: &[u8], file: bool) {
-        self.meter.bytes.fetch_add(content.len() as u64, Relaxed);
-        self.meter.files.fetch_add(u64::from(file), Relaxed);
-    }
-
-    /// What to do with a large file after a piece of it.
-    fn end(&self, writer: &mut Writer, shared: &Shared<Large>, end: End) -> Result<()> {
-        let end = match end {
-            End::Unknown(Digest::Blake3(wanted)) => {
-                let found = self.tree.hash(&shared.item.entry)?;
-                let why = || format!("its digest is {found}, the manifest says {}", Digest::Blake3(wanted));
-                if found == wanted { End::Right } else { End::Damaged(why()) }
-            }
-            other => other,
-        };
-        match end {
-            End::NotYet => Ok(()),
-            End::Right | End::Unknown(_) => {
-                self.meter.files.fetch_add(1, Relaxed);
-                shared.handle.finish(writer, &shared.item.entry)
-            }
-            End::Damaged(why) => {
-                shared.handle.discard();
-                // A damaged frame has been reported with all its files.
-                if shared.is_damaged() { Ok(()) } else { self.report.file(&shared.item, &why) }
-            }
-        }
-    }
-
-    /// The frame of a job is damaged: so are all files that want it.
-    fn spoil(&self, hand: &mut Hand, job: Job, error: Error) -> Result<()> {
-        let Some(frame) = &job.frame else { return Err(error) };
-        let files = job.pieces.iter().map(|piece| piece.item().entry.path.clone()).collect();
-        self.report.add(frame_damage(&self.archive, frame, error, files))?;
-        for piece in &job.pieces {
-            if let Of::Part(shared, offset) = &piece.of {
-                shared.spoil();
-                self.end(&mut hand.writer, shared, shared.done(*offset, piece.len.into(), Piece::None))?;
-            }
-        }
-        Ok(())
-    }
-
     /// Second pass, deepest first.
     fn links_and_directories(&self) -> Result<()> {
         let mut writer = Writer::new(&self.tree);
@@ -386,18 +250,5 @@ impl Run<'_> {
             }
             other => other,
         }
-    }
-}
-
-/// What is known of a piece before it is written.
-enum Checked {
-    Whole(End),
-    Part(Piece),
-}
-
-fn bare(writer: &mut Writer, item: &Item) -> Result<()> {
-    match item.entry.kind {
-        Kind::File { .. } => writer.file(&item.entry, &[]),
-        _ => writer.other(&item.entry),
     }
 }

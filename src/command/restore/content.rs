@@ -1,0 +1,233 @@
+//! The first pass of a restore: everything that has content.
+//!
+//! A worker has one frame at a time and writes what is wanted of it. Of a large file it has all frames of one stretch, which may
+//! be many if the file was changed here and there: it puts the stretch together, then hashes and writes it once.
+
+use super::Run;
+use crate::{
+    command::{crew, damage::frame_damage},
+    error::{Error, Result},
+    format::{digest::Digest, entry::Kind, page::Item},
+    pipeline::meter::lap,
+    sink::{large::Large, writer::Writer},
+    source::jobs::{self, End, Hash, Of, Planner, Shared, Stretches, Wanted, check_whole},
+    stage::codec::Decompressor,
+};
+use std::{
+    num::NonZeroUsize,
+    ops::Range,
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::Instant,
+};
+
+type Job = jobs::Job<Large>;
+
+/// A smaller frame does not make a smaller stretch.
+const LEAST_STRETCH: u64 = 64 << 10;
+
+/// What one worker has.
+struct Hand {
+    writer: Writer,
+    decompressor: Decompressor,
+    stored: Vec<u8>,
+    plain: Vec<u8>,
+    stretch: Vec<u8>,
+}
+
+impl Run<'_> {
+    /// First pass: everything but hard links and the metadata of directories.
+    pub(super) fn content(&self, workers: NonZeroUsize) -> Result<()> {
+        if self.selection.paths().is_empty() && self.cluster.is_of_everything() {
+            self.meter.total_bytes.store(self.archive.root.totals.bytes, Relaxed);
+        }
+        let make = || Hand {
+            writer: Writer::new(&self.tree),
+            decompressor: self.archive.codec.decompressor(),
+            stored: Vec::new(),
+            plain: Vec::new(),
+            stretch: Vec::new(),
+        };
+        crew::work(workers, make, |hand, jobs| self.jobs(hand, jobs), |send| self.plan(send))
+    }
+
+    fn plan(&self, send: &mut dyn FnMut(Vec<Job>) -> Result<()>) -> Result<()> {
+        let mut stretches = Stretches::new(self.archive.root.options.frame_bytes.max(LEAST_STRETCH), send);
+        let mut planner = Planner::new(|job| stretches.add(job));
+        let mut writer = Writer::new(&self.tree);
+        for item in self.archive.records(&self.selection, false) {
+            let planned = item.and_then(|item| self.plan_one(&mut |item| planner.add(item), &mut writer, item));
+            self.report.survive(planned)?;
+        }
+        self.report.survive(planner.finish())?;
+        stretches.flush()
+    }
+
+    fn jobs(&self, hand: &mut Hand, jobs: Vec<Job>) -> Result<()> {
+        match jobs.len() {
+            0 | 1 => jobs.into_iter().try_for_each(|job| self.job(hand, job)),
+            _ => self.stretch(hand, jobs),
+        }
+    }
+
+    /// One frame and all that is wanted of it.
+    fn job(&self, hand: &mut Hand, job: Job) -> Result<()> {
+        let mut clock = Instant::now();
+        if let Err(error) = self.decode(hand, &job, &mut clock) {
+            return self.spoil(hand, job, error);
+        }
+        let plain = std::mem::take(&mut hand.plain);
+        let checked: Vec<Checked> = job.pieces.iter().map(|piece| self.check(piece, &plain)).collect();
+        lap(&self.meter.workers.busy, &mut clock);
+        let mut pieces = job.pieces.iter().zip(checked);
+        let written = pieces.try_for_each(|(piece, checked)| self.write(&mut hand.writer, piece, &plain, checked));
+        let written = written.and_then(|()| job.bare.iter().try_for_each(|item| bare(&mut hand.writer, item)));
+        let empty = job.bare.iter().filter(|item| item.entry.is_file()).count();
+        self.meter.files.fetch_add(empty as u64, Relaxed);
+        lap(&self.meter.sink.busy, &mut clock);
+        hand.plain = plain;
+        written
+    }
+
+    /// The frames of one stretch of a large file.
+    fn stretch(&self, hand: &mut Hand, jobs: Vec<Job>) -> Result<()> {
+        let mut clock = Instant::now();
+        let Some((shared, _)) = jobs.iter().flat_map(parts).map(|(_, shared, at)| (shared.clone(), at)).next() else {
+            return Ok(());
+        };
+        let start = jobs.iter().flat_map(parts).map(|(_, _, at)| at).min().unwrap_or(0);
+        let (mut data, mut runs) = (std::mem::take(&mut hand.stretch), Vec::new());
+        for job in jobs {
+            if let Err(error) = self.decode(hand, &job, &mut clock) {
+                self.spoil(hand, job, error)?;
+                continue;
+            }
+            for (wanted, _, at) in parts(&job) {
+                let (content, place) = (wanted.content(&hand.plain), (at - start) as usize);
+                data.resize(data.len().max(place + content.len()), 0);
+                data[place..][..content.len()].copy_from_slice(content);
+                runs.push(at..at + content.len() as u64);
+            }
+            lap(&self.meter.workers.busy, &mut clock);
+        }
+        runs.sort_by_key(|run: &Range<u64>| run.start);
+        for run in runs.chunk_by(|a, b| a.end == b.start) {
+            let [from, to] = [run[0].start, run[run.len() - 1].end].map(|at| (at - start) as usize);
+            let (content, at) = (&data[from..to], run[0].start);
+            let hash = shared.hash(self.archive.root.options.digest, at, content);
+            lap(&self.meter.workers.busy, &mut clock);
+            self.write_part(&mut hand.writer, &shared, at, content, hash)?;
+            lap(&self.meter.sink.busy, &mut clock);
+        }
+        hand.stretch = data;
+        Ok(())
+    }
+
+    fn decode(&self, hand: &mut Hand, job: &Job, clock: &mut Instant) -> Result<()> {
+        let Some((segment, frame)) = &job.frame else { return Ok(()) };
+        let fetched = self.archive.fetch(segment, frame, &mut hand.stored);
+        self.meter.stored_bytes.fetch_add(u64::from(frame.stored_len), Relaxed);
+        lap(&self.meter.source.busy, clock);
+        fetched?;
+        hand.decompressor.decompress(&hand.stored, frame.plain_len as usize, &mut hand.plain)
+    }
+
+    fn check(&self, wanted: &Wanted<Large>, plain: &[u8]) -> Checked {
+        let content = wanted.content(plain);
+        match &wanted.of {
+            Of::Whole(item) => Checked::Whole(check_whole(item, content)),
+            Of::Part(shared, offset) => Checked::Part(shared.hash(self.archive.root.options.digest, *offset, content)),
+        }
+    }
+
+    fn write(&self, writer: &mut Writer, wanted: &Wanted<Large>, plain: &[u8], checked: Checked) -> Result<()> {
+        let content = wanted.content(plain);
+        match (&wanted.of, checked) {
+            (Of::Whole(item), Checked::Whole(End::Damaged(why))) => self.report.file(item, &why),
+            (Of::Whole(item), _) => {
+                self.count(content, true);
+                writer.file(&item.entry, content)
+            }
+            (Of::Part(shared, offset), Checked::Part(hash)) => self.write_part(writer, shared, *offset, content, hash),
+            (Of::Part(..), Checked::Whole(_)) => Ok(()),
+        }
+    }
+
+    fn write_part(
+        &self,
+        writer: &mut Writer,
+        shared: &Shared<Large>,
+        offset: u64,
+        content: &[u8],
+        hash: Hash,
+    ) -> Result<()> {
+        if !shared.is_damaged() {
+            shared.handle.write(writer, &shared.item.entry, offset, content)?;
+        }
+        self.count(content, false);
+        self.end(writer, shared, shared.done(offset, content.len() as u64, hash))
+    }
+
+    fn count(&self, content: &[u8], file: bool) {
+        self.meter.bytes.fetch_add(content.len() as u64, Relaxed);
+        self.meter.files.fetch_add(u64::from(file), Relaxed);
+    }
+
+    /// What to do with a large file after a piece of it.
+    fn end(&self, writer: &mut Writer, shared: &Shared<Large>, end: End) -> Result<()> {
+        let end = match end {
+            End::Unknown(Digest::Blake3(wanted)) => {
+                let found = self.tree.hash(&shared.item.entry)?;
+                let why = || format!("its digest is {found}, the manifest says {}", Digest::Blake3(wanted));
+                if found == wanted { End::Right } else { End::Damaged(why()) }
+            }
+            other => other,
+        };
+        match end {
+            End::NotYet => Ok(()),
+            End::Right | End::Unknown(_) => {
+                self.meter.files.fetch_add(1, Relaxed);
+                shared.handle.finish(writer, &shared.item.entry)
+            }
+            End::Damaged(why) => {
+                shared.handle.discard();
+                // A damaged frame has been reported with all its files.
+                if shared.is_damaged() { Ok(()) } else { self.report.file(&shared.item, &why) }
+            }
+        }
+    }
+
+    /// The frame of a job is damaged: so are all files that want it.
+    fn spoil(&self, hand: &mut Hand, job: Job, error: Error) -> Result<()> {
+        let Some(frame) = &job.frame else { return Err(error) };
+        let files = job.pieces.iter().map(|piece| piece.item().entry.path.clone()).collect();
+        self.report.add(frame_damage(&self.archive, frame, error, files))?;
+        for piece in &job.pieces {
+            if let Of::Part(shared, offset) = &piece.of {
+                shared.spoil();
+                self.end(&mut hand.writer, shared, shared.done(*offset, piece.len.into(), None))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What is known of a piece before it is written.
+enum Checked {
+    Whole(End),
+    Part(Hash),
+}
+
+/// The pieces of large files.
+fn parts(job: &Job) -> impl Iterator<Item = (&Wanted<Large>, &Arc<Shared<Large>>, u64)> {
+    job.pieces.iter().filter_map(|wanted| match &wanted.of {
+        Of::Part(shared, offset) => Some((wanted, shared, *offset)),
+        Of::Whole(_) => None,
+    })
+}
+
+fn bare(writer: &mut Writer, item: &Item) -> Result<()> {
+    match item.entry.kind {
+        Kind::File { .. } => writer.file(&item.entry, &[]),
+        _ => writer.other(&item.entry),
+    }
+}
