@@ -4,7 +4,7 @@ use crate::{
     format::{
         chunk::Chunk,
         digest::Piece,
-        entry::{Entry, Xattr},
+        entry::{Entry, Time, Xattr},
         page::State,
     },
     known::{Known, Stored},
@@ -105,6 +105,8 @@ pub struct Scanned {
     pub entry: Entry,
     /// [`State::Whole`], or why its content will not be read.
     pub state: State,
+    /// When it was made, where the file system tells. Not part of the entry: nothing can set it.
+    pub born: Option<Time>,
     /// What earlier backups have of it.
     pub known: Option<Known>,
 }
@@ -112,7 +114,7 @@ pub struct Scanned {
 impl Scanned {
     /// An object that nothing is known of yet.
     pub fn new(entry: Entry, state: State) -> Self {
-        Self { entry, state, known: None }
+        Self { entry, state, born: None, known: None }
     }
 }
 

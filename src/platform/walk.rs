@@ -77,6 +77,8 @@ pub struct Stat {
     pub mtime: Time,
     /// Last change of the inode.
     pub ctime: Time,
+    /// When the inode was made, where the file system tells.
+    pub born: Option<Time>,
     /// Inode number.
     pub inode: u64,
     /// The device it is on.
@@ -238,13 +240,16 @@ pub fn read_dir(dir: impl AsFd, buffer: &mut Vec<u8>) -> io::Result<Vec<Name>> {
     Ok(names)
 }
 
+/// What is asked of the system.
+const WANTED: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
+
 /// What the system knows of `name` in `dir`, one call; a symbolic link is not followed and nothing is mounted for it.
 ///
 /// # Errors
 /// The system's.
 pub fn stat(dir: impl AsFd, name: &[u8]) -> io::Result<Stat> {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
-    Ok(compact(&statx(dir, name, flags, StatxFlags::BASIC_STATS)?))
+    Ok(compact(&statx(dir, name, flags, WANTED)?))
 }
 
 /// What the system knows of an open descriptor, one call.
@@ -252,7 +257,7 @@ pub fn stat(dir: impl AsFd, name: &[u8]) -> io::Result<Stat> {
 /// # Errors
 /// The system's.
 pub fn stat_fd(fd: impl AsFd) -> io::Result<Stat> {
-    Ok(compact(&statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)?))
+    Ok(compact(&statx(fd, c"", AtFlags::EMPTY_PATH, WANTED)?))
 }
 
 /// Where the symbolic link `name` in `dir` points, any length.
@@ -274,6 +279,7 @@ fn compact(statx: &Statx) -> Stat {
         blocks512: statx.stx_blocks,
         mtime: time(statx.stx_mtime),
         ctime: time(statx.stx_ctime),
+        born: StatxFlags::from_bits_retain(statx.stx_mask).contains(StatxFlags::BTIME).then(|| time(statx.stx_btime)),
         inode: statx.stx_ino,
         dev: rustix::fs::makedev(statx.stx_dev_major, statx.stx_dev_minor),
         rdev: Device { major: statx.stx_rdev_major, minor: statx.stx_rdev_minor },

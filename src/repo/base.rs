@@ -13,7 +13,6 @@ use crate::{
     error::{Error, Kind, Result},
     format::{
         digest::Algorithm,
-        entry::Entry,
         layout,
         page::{Item, SegmentId},
         root::{Cluster, Live, Options, Root, Source as Origin},
@@ -173,10 +172,10 @@ impl Base {
     }
 
     /// A file at a path that no base has: one that had another?
-    pub(super) fn moved(&self, entry: &Entry, cursors: &[Cursor]) -> Option<(Vec<Item>, Trust)> {
+    pub(super) fn moved(&self, scanned: &Scanned, cursors: &[Cursor]) -> Option<(Vec<Item>, Trust)> {
         let (archive, begun) = cursors.first().map(Cursor::place)?;
-        let parts = self.moved.lock().unwrap_or_else(|e| e.into_inner()).find(archive, entry)?;
-        let trust = self.rules.trust_moved(entry, parts.first()?, begun)?;
+        let parts = self.moved.lock().unwrap_or_else(|e| e.into_inner()).find(archive, &scanned.entry)?;
+        let trust = self.rules.trust_moved(scanned, parts.first()?, begun)?;
         Some((parts, trust))
     }
 }

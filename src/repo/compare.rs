@@ -50,6 +50,8 @@ pub(super) struct Cursor {
     begun: Time,
 }
 
+/// A renamed file of fewer bytes is read again.
+const LARGE_BYTES: u64 = 1 << 20;
 /// The clocks of file systems tick at least so often (FAT: every 2 s).
 const TICK_SECONDS: i64 = 2;
 
@@ -120,7 +122,7 @@ impl Compared {
                 let trust = self.base.rules.trust(scanned, &parts[0], begun)?;
                 (parts, trust)
             }
-            None if scanned.entry.is_file() => self.base.moved(&scanned.entry, &self.cursors)?,
+            None if scanned.entry.is_file() => self.base.moved(scanned, &self.cursors)?,
             None => return None,
         };
         self.base.keeps(&parts).then(|| Known::new(parts.into(), trust))
@@ -167,15 +169,23 @@ impl Rules {
 
     /// The same for a file that had another path.
     ///
-    /// To rename a file changes its ctime, to rename a directory above it does not. Two files that were unpacked, one after the
-    /// other was removed, may have one inode number and one time in whole seconds.
-    pub(super) fn trust_moved(self, entry: &Entry, record: &Record, begun: Time) -> Option<Trust> {
-        let then = &record.entry;
+    /// To rename a directory changes nothing of the files below it. To rename a file changes its ctime, and then its inode may as
+    /// well be that of a removed one, given to a new file of the same size and time: those that are copied or unpacked get
+    /// them from elsewhere, many within one tick of a clock. So it must have been there already when the base saw the
+    /// inode; and small files, of which many have one size and time, are read.
+    pub(super) fn trust_moved(self, scanned: &Scanned, record: &Record, begun: Time) -> Option<Trust> {
+        let (then, entry) = (&record.entry, &scanned.entry);
         let same = then.kind == entry.kind && then.mtime == entry.mtime && then.inode == entry.inode;
         if self.compare != Compare::Inode || !same || record.state != State::Whole {
             return None;
         }
-        let sure = (then.ctime == entry.ctime || entry.mtime.nanos != 0) && entry.mtime < begun;
+        let was_there = entry.mtime.nanos != 0
+            && entry.size() >= LARGE_BYTES
+            && scanned.born.is_some_and(|born| born <= then.ctime);
+        let sure = match then.ctime == entry.ctime {
+            true => entry.mtime.max(entry.ctime) < begun,
+            false => was_there && entry.mtime.max(then.ctime) < begun,
+        };
         if sure { Some(Trust::Content) } else { self.digests.then_some(Trust::Nothing) }
     }
 }

@@ -172,7 +172,8 @@ impl Inner {
             inode: stat.inode,
             xattrs: if special { xattr::read_all_at(dir, name).unwrap_or_default() } else { Vec::new() },
         };
-        Ok(Child { scanned: Scanned::new(entry, state), dev: stat.dev, nlink: stat.nlink, listing: Ahead::Not })
+        let scanned = Scanned { born: stat.born, ..Scanned::new(entry, state) };
+        Ok(Child { scanned, dev: stat.dev, nlink: stat.nlink, listing: Ahead::Not })
     }
 
     /// One object by its path, without going into it.

@@ -100,7 +100,7 @@ impl Source for Stdin {
     fn read(&self, slice: Slice, mut buf: Buf) -> Result<Frame> {
         match slice {
             Slice::Members(small, None) => {
-                let Some(Scanned { entry, state, known }) = small.into_iter().next() else {
+                let Some(Scanned { entry, state, known, .. }) = small.into_iter().next() else {
                     return Ok(Frame::new(buf, Vec::new(), true));
                 };
                 pax::write_header(&entry, &mut buf)?;

@@ -236,7 +236,7 @@ impl Inner {
 
     /// One whole member: header, content, padding. What cannot be read leaves nothing in the stream.
     fn member(&self, scanned: Scanned, buf: &mut Vec<u8>) -> Result<Part> {
-        let Scanned { entry, state, known } = scanned;
+        let Scanned { entry, state, known, .. } = scanned;
         if let Some(known) = known.as_ref().filter(|known| known.trust != Trust::Nothing) {
             return Ok(self.kept(entry, known.clone(), buf.len()));
         }
