@@ -424,7 +424,7 @@ fn listed(repo: &Path) -> Vec<serde_json::Value> {
 }
 
 /// Fill standard output's place in a test with a backup that is killed once it has made so many checkpoints.
-fn cut_off(tree: &Path, repo: &Path, options: &[&str]) -> String {
+fn cut_off(tree: &Path, repo: &Path, options: &[&str], enough: impl Fn(&serde_json::Value) -> bool) -> String {
     let before: Vec<String> = if repo.exists() { ids(repo) } else { Vec::new() };
     let command = args!["backup", tree, "--to", repo, "--quiet", "--checkpoint-interval", "0", "--workers", "1"];
     let mut child = runs::started(command.into_iter().chain(runs::args(options)));
@@ -436,7 +436,7 @@ fn cut_off(tree: &Path, repo: &Path, options: &[&str]) -> String {
             let partial: serde_json::Value =
                 serde_json::from_slice(&fs::read(repo.join("backups").join(&id).join("partial.json")).unwrap())
                     .unwrap();
-            if partial["pages"].as_array().unwrap().len() >= 2 {
+            if enough(&partial) {
                 break id;
             }
         }
@@ -448,6 +448,24 @@ fn cut_off(tree: &Path, repo: &Path, options: &[&str]) -> String {
 }
 
 #[test]
+fn of_a_large_file_that_was_cut_off_what_was_stored_is_gone_on_from() {
+    let dir = temp();
+    let (tree, repo) = (dir.path().join("tree"), dir.path().join("repo"));
+    write(tree.join("image"), noise(1, 48 << 20));
+    sleep(SETTLED);
+    let stored = |partial: &serde_json::Value| partial["segments"][0]["bytes"].as_u64().unwrap_or(0);
+    let dead = cut_off(&tree, &repo, &["--compress", "zstd:12"], |partial| stored(partial) > 12 << 20);
+    let file = fs::File::options().write(true).open(tree.join("image")).unwrap();
+    std::os::unix::fs::FileExt::write_at(&file, b"changed meanwhile", 3 << 20).unwrap();
+    let result = backup(&tree, &repo, &[]);
+    assert_eq!(result["bases"][0], dead.as_str());
+    let again = result["stored_bytes"].as_u64().unwrap();
+    assert!(again < 40 << 20, "of 48 MiB, of which 12 and more were there, {again} bytes were stored again");
+    assert_same(&shape(&tree), &restored(&repo, "latest"), "gone on");
+    verified(&repo, "latest");
+}
+
+#[test]
 fn a_backup_that_was_cut_off_is_gone_on_from() {
     let dir = temp();
     let (tree, repo) = (dir.path().join("tree"), dir.path().join("repo"));
@@ -455,7 +473,9 @@ fn a_backup_that_was_cut_off_is_gone_on_from() {
     (0..17_500u64).for_each(|i| write(tree.join(format!("d{:02}/f{i}", i / 500)), i.to_string()));
     (0..30u64).for_each(|i| write(tree.join(format!("z/large{i}")), noise(i, 1 << 20)));
     sleep(SETTLED);
-    let dead = cut_off(&tree, &repo, &["--compress", "zstd:19"]);
+    let dead = cut_off(&tree, &repo, &["--compress", "zstd:19"], |partial| {
+        partial["totals"]["entries"].as_u64().unwrap() > 17_000
+    });
     fullbore(args!["restore", &repo, "--to", dir.path().join("none")])
         .ends_with(1)
         .has_one_error("could not find a backup");

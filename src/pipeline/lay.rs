@@ -127,12 +127,14 @@ impl Lay {
         if ends_member && full && self.filling.is_open() { self.end(None) } else { Ok(()) }
     }
 
-    /// Make durable what has passed; gives what a root can say of it. A page that is not complete is left out, with
-    /// everything it describes.
+    /// Make durable what has passed; gives what a root can say of it. The page ends here: what it describes would be lost
+    /// without it. A large file that is under way goes on in the next.
     ///
     /// # Errors
     /// The sink's.
     pub fn checkpoint(&mut self) -> Result<Laid> {
+        self.pages.close_page();
+        self.store_pages()?;
         timed(&self.meter.sink.busy, || self.sink.sync())?;
         self.count();
         let mut laid = self.laid.clone();

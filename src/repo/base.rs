@@ -97,7 +97,8 @@ impl Base {
     }
 
     fn new(archives: Vec<Archive>, wanted: &Wanted, like: &Like<'_>, referred: Referred) -> Self {
-        let rules = Rules { compare: wanted.compare, digests: like.options.digest == Algorithm::Blake3 };
+        let digests = like.options.digest == Algorithm::Blake3;
+        let rules = Rules { compare: wanted.compare, digests, unfinished: digests && like.cluster.is_none() };
         let (mut sizes, mut stale, mut lost) = (HashMap::new(), HashSet::new(), referred.tombstones);
         for archive in &archives {
             for (id, live, bytes) in segments(&archive.root) {

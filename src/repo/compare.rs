@@ -107,11 +107,13 @@ impl Iterator for Compared {
 
 impl Compared {
     fn known(&mut self, scanned: &Scanned) -> Option<Known> {
-        let mut found = None;
+        let (mut found, mut unfinished) = (None, None);
         for cursor in &mut self.cursors {
             let parts = cursor.take(&scanned.entry.path);
             if found.is_none() && is_complete(&parts) {
                 found = Some((parts, cursor.begun));
+            } else if self.base.rules.unfinished && begins(&parts) {
+                unfinished = Some(parts);
             }
         }
         if !matches!(scanned.state, State::Whole | State::Noted) {
@@ -122,8 +124,9 @@ impl Compared {
                 let trust = self.base.rules.trust(scanned, &parts[0], begun)?;
                 (parts, trust)
             }
-            None if scanned.entry.is_file() => self.base.moved(scanned, &self.cursors)?,
-            None => return None,
+            None if !scanned.entry.is_file() => return None,
+            None if unfinished.is_some() => (unfinished.unwrap_or_default(), Trust::Nothing),
+            None => self.base.moved(scanned, &self.cursors)?,
         };
         self.base.keeps(&parts).then(|| Known::new(parts.into(), trust))
     }
@@ -131,7 +134,13 @@ impl Compared {
 
 /// Are all parts of a record there?
 fn is_complete(parts: &[Item]) -> bool {
-    parts.last().is_some_and(|last| !last.more) && parts[0].from == 0
+    begins(parts) && parts.last().is_some_and(|last| !last.more)
+}
+
+/// Are the first parts of a file there, as far as a backup came that was cut off?
+fn begins(parts: &[Item]) -> bool {
+    let follows = |pair: &[Item]| pair[0].more && pair[1].from == pair[0].from + pair[0].described_bytes();
+    parts.first().is_some_and(|first| first.from == 0) && parts.windows(2).all(follows)
 }
 
 /// What is trusted.
@@ -140,6 +149,9 @@ pub(super) struct Rules {
     pub(super) compare: Compare,
     /// Do digests tell whether content is the same? CRCs do not.
     pub(super) digests: bool,
+    /// May blocks of files be referred to of which a backup that was cut off has only the first part? Of a cluster's it must
+    /// not be: what its server says has not changed is taken from the record without a look.
+    pub(super) unfinished: bool,
 }
 
 impl Rules {
