@@ -24,6 +24,8 @@ pub struct Known {
     chunks: Chunks,
     /// Where the content differs, if somebody knows: ascending runs, in bytes of the file. All else is the same.
     pub changed: Option<Arc<[Run]>>,
+    /// What is to be stored again though it may be the same: ascending runs of whole blocks.
+    again: Arc<[Run]>,
 }
 
 /// Where the chunks of a file begin, and how long they are; made when the first is looked for.
@@ -62,7 +64,23 @@ pub enum Stored {
 impl Known {
     /// From the parts of its record.
     pub fn new(parts: Arc<[Item]>, trust: Trust) -> Self {
-        Self { parts, trust, chunks: Chunks::default(), changed: None }
+        Self { parts, trust, chunks: Chunks::default(), changed: None, again: Arc::default() }
+    }
+
+    /// Store these ascending runs of whole blocks again: only they are read of a file that is the same.
+    #[must_use]
+    pub fn stored_again(mut self, again: Vec<Run>) -> Self {
+        self.again = again.into();
+        if self.trust != Trust::Nothing {
+            (self.trust, self.changed) = (Trust::Nothing, Some(self.again.clone()));
+        }
+        self
+    }
+
+    /// Is the block that begins `at` bytes into the file to be stored again?
+    pub fn is_stored_again(&self, at: u64) -> bool {
+        let next = self.again.partition_point(|run| run.offset + run.len <= at);
+        self.again.get(next).is_some_and(|run| run.offset <= at)
     }
 
     /// Where a chunk of this digest and length begins.

@@ -456,7 +456,7 @@ fn of_a_large_file_that_was_cut_off_what_was_stored_is_gone_on_from() {
     let stored = |partial: &serde_json::Value| partial["segments"][0]["bytes"].as_u64().unwrap_or(0);
     let dead = cut_off(&tree, &repo, &["--compress", "zstd:12"], |partial| stored(partial) > 12 << 20);
     let file = fs::File::options().write(true).open(tree.join("image")).unwrap();
-    std::os::unix::fs::FileExt::write_at(&file, b"changed meanwhile", 3 << 20).unwrap();
+    file.write_all_at(b"changed meanwhile", 3 << 20).unwrap();
     let result = backup(&tree, &repo, &[]);
     assert_eq!(result["bases"][0], dead.as_str());
     let again = result["stored_bytes"].as_u64().unwrap();
@@ -488,4 +488,45 @@ fn a_backup_that_was_cut_off_is_gone_on_from() {
     backup(&tree, &repo, &[]);
     assert_eq!(root(&repo, ids(&repo).last().unwrap())["bases"].as_array().unwrap().len(), 1);
     verified(&repo, "latest");
+}
+
+/// Bytes of all files below a directory.
+fn size_of(dir: &Path) -> u64 {
+    let entries = fs::read_dir(dir).unwrap().map(Result::unwrap);
+    entries
+        .map(|entry| if entry.path().is_dir() { size_of(&entry.path()) } else { entry.metadata().unwrap().len() })
+        .sum()
+}
+
+#[test]
+fn what_a_repository_holds_for_one_backup_is_bounded() {
+    let dir = temp();
+    let (tree, repo) = (dir.path().join("tree"), dir.path().join("repo"));
+    // Every day the same fifth of the files, and of the blocks of a file, is written anew, and one more.
+    let (files, blocks) = (50u64, 80u64);
+    let write_block = |file: &fs::File, day: u64, block: u64| {
+        file.write_all_at(&noise(1000 * day + block, 64 << 10), block << 16).unwrap();
+    };
+    (0..files).for_each(|i| write(tree.join(format!("f{i}")), noise(i, 100_000)));
+    write(tree.join("large"), Vec::new());
+    let large = fs::File::options().write(true).open(tree.join("large")).unwrap();
+    (0..blocks).for_each(|block| write_block(&large, 0, block));
+    let source = files * 100_000 + (blocks << 16);
+    let mut most = 0;
+    for day in 1..=45u64 {
+        let one_more = |count: u64| count / 5 + day % (count * 4 / 5);
+        (0..files / 5)
+            .chain([one_more(files)])
+            .for_each(|i| write(tree.join(format!("f{i}")), noise(100 * day + i, 100_000)));
+        (0..blocks / 5).chain([one_more(blocks)]).for_each(|block| write_block(&large, day, block));
+        backup(&tree, &repo, &["--frame-size", "256K", "--block-size", "64K"]);
+        fullbore(args!["forget", &repo, "--keep-last", "1"]).ends_with(0);
+        fullbore(args!["prune", &repo]).ends_with(0);
+        most = most.max(size_of(&repo));
+        if day % 15 == 0 {
+            assert_same(&shape(&tree), &restored(&repo, "latest"), "day");
+            verified(&repo, "latest");
+        }
+    }
+    assert!(most * 2 < source * 7, "{} times what is backed up", most as f64 / source as f64);
 }

@@ -2,23 +2,25 @@
 //!
 //! The base is the latest complete backup of the same source; beside it stands what is durable of one that came after it and
 //! was cut off. What they refer to must be there: segments that are missing, or about to be pruned, count as if they held
-//! nothing. Segments of which little is live are not referred to any more, within a budget, so that they can go.
+//! nothing. Some of the segments of which little is live are not referred to any more, so that they can go.
 
 use super::{
     compare::{Compare, Compared, Cursor, Rules},
     moved::Moved,
     open::{backup_ids, directories},
+    worn,
 };
 use crate::{
-    error::{Error, Kind, Result},
+    error::{Error, Kind as ErrorKind, Result},
     format::{
         digest::Algorithm,
+        entry::{Kind, Run},
         layout,
-        page::{Item, SegmentId},
+        page::{Extent, Item, SegmentId},
         root::{Cluster, Live, Options, Root, Source as Origin},
     },
     frame::Scanned,
-    known::Trust,
+    known::{Known, Trust},
     platform,
     sink::Referred,
     source::{Stream, archive::Archive, store::Object},
@@ -26,16 +28,8 @@ use crate::{
 use std::{
     collections::{HashMap, HashSet},
     path::Path,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+    sync::{Arc, Mutex},
 };
-
-/// A segment of which less is live is not referred to any more: a restore reads at most 1 / 0.4 of what it needs.
-const LEAST_LIVE_PERCENT: u64 = 40;
-/// So much of what is backed up may be stored again for that.
-const BUDGET_PERCENT: u64 = 5;
 
 /// Which base is wanted, and what is trusted.
 #[derive(Debug, Clone, Default)]
@@ -67,8 +61,9 @@ pub struct Base {
     /// Segments that must not be referred to.
     lost: HashSet<SegmentId>,
     /// Segments that should not be.
-    stale: HashSet<SegmentId>,
-    budget: AtomicU64,
+    worn: HashSet<SegmentId>,
+    frame_bytes: u64,
+    block_bytes: u64,
     moved: Mutex<Moved>,
 }
 
@@ -77,7 +72,7 @@ impl Base {
     /// says which of them, and of their objects, cannot be.
     ///
     /// # Errors
-    /// [`Kind::Usage`] or [`Kind::NotFound`] if a base was asked for that cannot be one; else those of `refer`.
+    /// [`ErrorKind::Usage`] or [`ErrorKind::NotFound`] if a base was asked for that cannot be one; else those of `refer`.
     pub fn find(
         path: &Path,
         wanted: &Wanted,
@@ -99,19 +94,18 @@ impl Base {
     fn new(archives: Vec<Archive>, wanted: &Wanted, like: &Like<'_>, referred: Referred) -> Self {
         let digests = like.options.digest == Algorithm::Blake3;
         let rules = Rules { compare: wanted.compare, digests, unfinished: digests && like.cluster.is_none() };
-        let (mut sizes, mut stale, mut lost) = (HashMap::new(), HashSet::new(), referred.tombstones);
+        let (mut sizes, mut counts, mut lost) = (HashMap::new(), HashMap::new(), referred.tombstones);
         for archive in &archives {
             for (id, live, bytes) in segments(&archive.root) {
                 let there = archive.store().len(&Object::Segment(id.clone())).is_ok_and(|len| len >= bytes);
-                if !there {
+                if there {
+                    counts.insert(id.clone(), (live, bytes));
+                } else {
                     lost.insert(id.clone());
-                } else if live * 100 < bytes * LEAST_LIVE_PERCENT {
-                    stale.insert(id.clone());
                 }
                 sizes.insert(id, bytes);
             }
         }
-        let bytes = archives.first().map_or(0, |archive| archive.root.totals.bytes);
         let refers_to_pages = referred.manifests.is_empty();
         let archives = archives.into_iter().map(|archive| {
             let trusted = is_trusted(&archive.root, like);
@@ -122,8 +116,9 @@ impl Base {
             rules,
             sizes,
             lost,
-            stale,
-            budget: AtomicU64::new(bytes / 100 * BUDGET_PERCENT),
+            worn: worn::chosen(counts),
+            frame_bytes: like.options.frame_bytes,
+            block_bytes: like.options.block_bytes,
             moved: Mutex::default(),
         }
     }
@@ -155,21 +150,33 @@ impl Base {
         }
     }
 
-    /// May the content of a record be referred to, or is it to be stored again?
-    pub(super) fn keeps(&self, parts: &[Item]) -> bool {
-        if self.lost.is_empty() && self.stale.is_empty() {
-            return true;
+    /// What of a record may be referred to; `None`: nothing. What is in worn segments is stored again, of a large file only that.
+    pub(super) fn usable(&self, known: Known) -> Option<Known> {
+        if self.lost.is_empty() && self.worn.is_empty() {
+            return Some(known);
         }
-        let is_in = |set: &HashSet<SegmentId>| {
-            let of = |item: &Item| item.extents.iter().any(|extent| set.contains(item.segment(&extent.frame)));
-            parts.iter().any(of)
-        };
-        if is_in(&self.lost) {
-            return false;
+        let extents = || known.parts.iter().flat_map(|item| item.extents.iter().map(move |extent| (item, extent)));
+        let is_in =
+            |set: &HashSet<SegmentId>, (item, extent): (&Item, &Extent)| set.contains(item.segment(&extent.frame));
+        if extents().any(|at| is_in(&self.lost, at)) {
+            return None;
         }
-        let cost = parts.first().map_or(0, |item| item.entry.data_len());
-        let affordable = |left: u64| left.checked_sub(cost);
-        !(is_in(&self.stale) && self.budget.fetch_update(Relaxed, Relaxed, affordable).is_ok())
+        let places = extents().scan(0, |at, (item, extent)| {
+            let offset = std::mem::replace(at, *at + u64::from(extent.len));
+            Some((is_in(&self.worn, (item, extent)), Run { offset, len: extent.len.into() }))
+        });
+        let places: Vec<Run> = places.filter_map(|(worn, run)| worn.then_some(run)).collect();
+        let entry = &known.parts[0].entry;
+        let (len, again) = (entry.data_len(), places.iter().map(|run| run.len).sum::<u64>());
+        let by_blocks = self.rules.digests && !known.has_chunks() && matches!(entry.kind, Kind::File { map: None, .. });
+        match () {
+            () if again == 0 => Some(known),
+            () if len > self.frame_bytes && by_blocks => {
+                Some(known.stored_again(worn::blocks(places, self.block_bytes, len)))
+            }
+            // One that can be stored only as a whole is, if that is worth it.
+            () => (len > self.frame_bytes && again < len / 4).then_some(known),
+        }
     }
 
     /// A file at a path that no base has: one that had another?
@@ -235,7 +242,7 @@ fn asked_for(path: &Path, base: &str, like: &Like<'_>) -> Result<Archive> {
     let archive = Archive::open_backup(path, &id)?;
     match differs(&archive.root, like) {
         None => Ok(archive),
-        Some(why) => Err(Error::new(Kind::Usage, format!("cannot take backup {id:?} as the base")).because(why)),
+        Some(why) => Err(Error::new(ErrorKind::Usage, format!("cannot take backup {id:?} as the base")).because(why)),
     }
 }
 

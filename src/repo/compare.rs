@@ -128,7 +128,7 @@ impl Compared {
             None if unfinished.is_some() => (unfinished.unwrap_or_default(), Trust::Nothing),
             None => self.base.moved(scanned, &self.cursors)?,
         };
-        self.base.keeps(&parts).then(|| Known::new(parts.into(), trust))
+        self.base.usable(Known::new(parts.into(), trust))
     }
 }
 

@@ -19,3 +19,4 @@ pub mod replace;
 pub mod retention;
 pub mod store;
 pub mod whole;
+mod worn;

@@ -358,10 +358,7 @@ impl Inner {
             }
             buf.resize(start + len as usize, 0);
         }
-        let note = !self.is_plain();
-        if note && (!complete || (file.unread.fetch_sub(1, AcqRel) == 1 && changed(fd, &file.entry))) {
-            file.changed.store(true, Release);
-        }
+        self.note_change(fd, &file, complete);
         let alone = file.known.is_some();
         if last && !alone {
             pad(&mut buf, file.data_len);
@@ -372,6 +369,14 @@ impl Inner {
 }
 
 impl Inner {
+    /// A piece was read: did the file change while it was?
+    fn note_change(&self, fd: &OwnedFd, file: &Large, complete: bool) {
+        let note = !self.is_plain();
+        if note && (!complete || (file.unread.fetch_sub(1, AcqRel) == 1 && changed(fd, &file.entry))) {
+            file.changed.store(true, Release);
+        }
+    }
+
     /// Of a piece only what is known to have changed is read.
     fn patched(
         &self,
@@ -381,20 +386,24 @@ impl Inner {
         patches: Vec<Stored>,
         mut buf: Buf,
     ) -> Frame {
-        let mut at = offset;
+        let (mut at, mut complete) = (offset, true);
         for patch in &patches {
             at += match *patch {
                 Stored::Kept { len, .. } => u64::from(len),
                 Stored::Here { inner, len } => {
                     let read = read::read_full(fd, &mut buf, at, len as usize, self.cache(), self.rules.tricks);
-                    if let Err(error) = read {
-                        file.failed.get_or_init(|| crate::error::reason(&error));
+                    match read {
+                        Ok(got) => complete &= got == len as usize,
+                        Err(error) => {
+                            file.failed.get_or_init(|| crate::error::reason(&error));
+                        }
                     }
                     buf.resize((inner + len) as usize, 0); // what was cut off meanwhile
                     u64::from(len)
                 }
             };
         }
+        self.note_change(fd, &file, complete);
         let what = What::Piece { file, offset, last };
         Frame::new(buf, vec![Part { runs: Some(patches), ..part(what, 0, len as usize) }], true)
     }

@@ -71,7 +71,8 @@ impl Thin {
             let place = offset + at as u64;
             let digest = blocks.get(at / self.block as usize);
             let same =
-                digest.zip(known.block(place, self.block)).is_some_and(|(digest, block)| is_block(block, digest));
+                digest.zip(known.block(place, self.block)).is_some_and(|(digest, block)| is_block(block, digest))
+                    && !known.is_stored_again(place);
             let len = (end - at) as u32;
             let here = Stored::Here { inner: (inner + at) as u32, len };
             push_run(&mut runs, if same { Stored::Kept { at: place, len } } else { here });

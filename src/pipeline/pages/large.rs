@@ -21,6 +21,8 @@ pub(super) struct Open {
     is_new: bool,
     /// Was only read what was known to have changed?
     is_patched: bool,
+    /// Did any of that differ?
+    differs: bool,
     /// Is the CRC of one of its blocks not known?
     lacks_crcs: bool,
     crc32c: Option<u32>,
@@ -55,8 +57,11 @@ impl Pages {
     pub(super) fn head(&mut self, entry: Entry) {
         let record = Record { entry, ..Record::default() };
         self.unmirror();
-        let (joiner, finder, [is_new, is_patched, lacks_crcs]) = (Joiner::default(), Finder::default(), [false; 3]);
-        self.open = Some(Open { record, joiner, finder, is_new, is_patched, lacks_crcs, crc32c: None, data_bytes: 0 });
+        let (joiner, finder) = (Joiner::default(), Finder::default());
+        let [is_new, is_patched, differs, lacks_crcs] = [false; 4];
+        let (crc32c, data_bytes) = (None, 0);
+        let open = Open { record, joiner, finder, is_new, is_patched, differs, lacks_crcs, crc32c, data_bytes };
+        self.open = Some(open);
     }
 
     pub(super) fn digests(&mut self, len: u32, piece: &Piece, crcs: Vec<u32>) {
@@ -86,7 +91,10 @@ impl Pages {
         let mut all_crcs = Some(Vec::new());
         for (number, place) in (offset / block..at.div_ceil(block)).map(|number| (number, number * block)) {
             let (digest, crc) = match touched.get(&number) {
-                Some(read) => read.unzip(),
+                Some(read) => {
+                    open.differs |= read.is_none_or(|(digest, _)| known.block(place, block) != Some(&digest));
+                    read.unzip()
+                }
                 None => (known.block(place, block).copied(), known.crc(place, block)),
             };
             open.record.blocks.push(digest.unwrap_or(UNKNOWN_BLOCK));
@@ -118,7 +126,7 @@ impl Pages {
 
     fn close(&mut self, file: &Large) {
         let Some(open) = self.open.take() else { return };
-        let Open { mut record, joiner, mut crc32c, data_bytes, is_new, is_patched, .. } = open;
+        let Open { mut record, joiner, mut crc32c, data_bytes, is_patched, is_new, differs, .. } = open;
         if let (true, Kind::File { size, .. }) = (file.is_endless(), &mut record.entry.kind) {
             *size = data_bytes;
         }
@@ -133,8 +141,8 @@ impl Pages {
         if record.blocks.len() < 2 {
             record.blocks.clear();
         }
-        if let Some(known) = file.known.as_ref().filter(|known| is_patched && !is_new && is_as_long(known, data_bytes))
-        {
+        let is_same_content = is_patched && !differs && record.state != State::Changed;
+        if let Some(known) = file.known.as_ref().filter(|known| is_same_content && is_as_long(known, data_bytes)) {
             (record.digest, crc32c) = (known.last().digest, self.crc_of(known));
             if record.from == 0 {
                 record.crcs = known.parts.iter().flat_map(|part| &part.crcs).copied().collect();

@@ -1,0 +1,110 @@
+//! Which segments of earlier backups are given up, as little of them is live.
+//!
+//! What is live in them is stored again, and when the backups before are forgotten they go. That costs at most a twentieth of the
+//! backup each time, as long as two fifths of all that it refers to are live; below that it costs what brings it there.
+//! So what a repository holds for one backup is bounded, and so is what a restore reads, whatever changes how often: each byte
+//! that is stored again lets one and a half go. A segment is emptied as a whole or not at all, and those first that hold least.
+
+use crate::format::{entry::Run, page::SegmentId};
+use std::collections::{HashMap, HashSet};
+
+/// A segment of which more is live stays.
+const LEAST_LIVE_PERCENT: u64 = 40;
+/// So much of what is live may be stored again in any case.
+const BUDGET_PERCENT: u64 = 5;
+
+/// The segments to be given up, from the bytes of each that are live, and all it has.
+pub(super) fn chosen(segments: HashMap<SegmentId, (u64, u64)>) -> HashSet<SegmentId> {
+    let is_worn = |live: u64, bytes: u64| u128::from(live) * 100 < u128::from(bytes) * u128::from(LEAST_LIVE_PERCENT);
+    let live: u64 = segments.values().map(|(live, _)| live).sum();
+    let mut bytes: u64 = segments.values().map(|(_, bytes)| bytes).sum();
+    let mut left = live / 100 * BUDGET_PERCENT;
+    let mut worn: Vec<_> = segments.into_iter().filter(|(_, (live, bytes))| is_worn(*live, *bytes)).collect();
+    worn.sort_by(|(a, (live, bytes)), (b, (other, of))| {
+        let share = |live: u64, of: u64| u128::from(live) * u128::from(of);
+        share(*live, *of)
+            .cmp(&share(*other, *bytes))
+            .then_with(|| (&a.backup, a.stream, a.number).cmp(&(&b.backup, b.stream, b.number)))
+    });
+    let mut chosen = HashSet::new();
+    for (id, (here, of)) in worn {
+        if here <= left || is_worn(live, bytes) {
+            left = left.saturating_sub(here);
+            bytes -= of - here;
+            chosen.insert(id);
+        }
+    }
+    chosen
+}
+
+/// The blocks of a file of `len` bytes that ascending runs touch, as ascending runs.
+pub(super) fn blocks(runs: Vec<Run>, block: u64, len: u64) -> Vec<Run> {
+    let mut whole: Vec<Run> = Vec::new();
+    for run in runs {
+        let (from, end) = (run.offset / block * block, (run.offset + run.len).next_multiple_of(block).min(len));
+        match whole.last_mut() {
+            Some(last) if last.offset + last.len >= from => last.len = end - last.offset,
+            _ => whole.push(Run { offset: from, len: end - from }),
+        }
+    }
+    whole
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn segments(counts: &[(u64, u64)]) -> HashMap<SegmentId, (u64, u64)> {
+        let id = |number: usize| SegmentId { backup: "b".to_owned(), stream: 1, number: number as u32 };
+        counts.iter().enumerate().map(|(number, counts)| (id(number), *counts)).collect()
+    }
+
+    fn numbers(counts: &[(u64, u64)]) -> Vec<u32> {
+        let mut numbers: Vec<u32> = chosen(segments(counts)).into_iter().map(|id| id.number).collect();
+        numbers.sort_unstable();
+        numbers
+    }
+
+    #[test]
+    fn the_emptiest_go_first_and_no_more_than_is_allowed() {
+        assert_eq!(numbers(&[(1000, 1000), (30, 100), (20, 100), (10, 100)]), [2, 3]);
+        assert_eq!(numbers(&[(1000, 1000), (400, 1000), (900, 1000)]), [0; 0]);
+        assert_eq!(numbers(&[]), [0; 0]);
+    }
+
+    #[test]
+    fn where_too_little_is_live_at_all_more_go() {
+        assert_eq!(numbers(&[(100, 100), (30, 300), (31, 300), (32, 300)]), [1, 2]);
+    }
+
+    proptest! {
+        #[test]
+        fn two_fifths_are_live_afterwards(counts in prop::collection::vec((0u64..1000, 0u64..1000), 0..30)) {
+            let counts: Vec<(u64, u64)> = counts.iter().map(|(live, dead)| (*live, live + dead)).collect();
+            let chosen = chosen(segments(&counts));
+            let (mut live, mut bytes) = (0, 0);
+            for (id, (here, of)) in segments(&counts) {
+                live += here;
+                bytes += if chosen.contains(&id) { here } else { of };
+            }
+            prop_assert!(live * 100 >= bytes * LEAST_LIVE_PERCENT);
+        }
+
+        #[test]
+        fn blocks_hold_their_runs(cuts in prop::collection::btree_set(0u64..5000, 0..20)) {
+            let cuts: Vec<u64> = cuts.into_iter().collect();
+            let runs: Vec<Run> = cuts.chunks_exact(2).map(|ends| Run { offset: ends[0], len: ends[1] - ends[0] }).collect();
+            let found = blocks(runs.clone(), 512, 5000);
+            for pair in found.windows(2) {
+                prop_assert!(pair[0].offset + pair[0].len < pair[1].offset);
+            }
+            for at in 0..5000 {
+                let is_in = |runs: &[Run]| runs.iter().any(|run| (run.offset..run.offset + run.len).contains(&at));
+                let block = at / 512 * 512;
+                let touched = runs.iter().any(|run| run.offset < (block + 512).min(5000) && run.offset + run.len > block);
+                prop_assert_eq!(is_in(&found), touched);
+            }
+        }
+    }
+}
