@@ -9,7 +9,7 @@ use crate::{
     repo::{
         notes::Notes,
         objects::Directory,
-        open::{list_backups, named, read_repository},
+        open::{forgettable, list_backups, read_repository},
         protocol,
         retention::{Candidate, Rules},
     },
@@ -72,7 +72,8 @@ impl Forget {
         let objects = Directory::new(&self.repository);
         let decisions = || groups.values().flatten();
         for decision in decisions().filter(|decision| decision.forgotten && !self.dry_run) {
-            protocol::forget(&objects, &decision.id)?;
+            // What is named may be none, but what is left of one.
+            let _ = protocol::forget(&objects, &decision.id)? || protocol::write_off(&objects, &decision.id)?;
         }
         match self.json {
             true => decisions().try_for_each(|decision| text::json(out, decision))?,
@@ -87,7 +88,7 @@ impl Forget {
     fn by_name(&self) -> Result<Groups> {
         let mut decisions = BTreeMap::new();
         for name in &self.ids {
-            let id = named(&self.repository, name)?;
+            let id = forgettable(&self.repository, name)?;
             if Notes::read(&self.repository, &id)?.pinned {
                 let what = format!("cannot forget backup {id:?}: it is pinned");
                 return Err(Error::new(Kind::Usage, what).hint("`fullbore unpin` it first"));

@@ -6,7 +6,7 @@
 //! backups/<id>/s01-000001.tar.zst    segments; beside .tar.gz and .tar a .manifest with their service frames
 //! backups/<id>/manifest              pages
 //! backups/<id>/root.json             the commit
-//! backups/<id>/forgotten.json        the root of a backup that was forgotten, until it is pruned
+//! backups/<id>/forgotten.json        the root of a backup that was forgotten, until nothing of it is left
 //! backups/<id>/notes.json            what was noted of a backup after it was made: tags, whether it is pinned
 //! backups/<id>/partial.json          a root of what is durable of a backup under way, for the one that goes on after it
 //! intents/<id>.json                  a backup under way
@@ -58,6 +58,12 @@ pub fn segment(stream: u32, number: u32, suffix: &str) -> String {
 pub fn segment_numbers(name: &str) -> Option<(u32, u32)> {
     let (stream, number) = name.split_once('.')?.0.strip_prefix('s')?.split_once('-')?;
     Some((stream.parse().ok()?, number.parse().ok()?))
+}
+
+/// Is this the name of a manifest, a segment or a file beside one?
+pub fn is_object(name: &str) -> bool {
+    let stem = name.strip_suffix(SIDE_SUFFIX).unwrap_or(name);
+    name == MANIFEST || (!name.ends_with(".partial") && segment_numbers(stem).is_some())
 }
 
 /// Is this the name of a backup? `20261121T054501Z-k3f9qz`: a time in UTC and six random letters or digits.

@@ -8,12 +8,15 @@ use super::objects::Objects;
 use crate::{
     error::{Error, Kind, Result},
     format::{
-        layout::{self, BACKUPS, FORGOTTEN, MANIFEST, PARTIAL, ROOT, is_backup_id},
+        layout::{self, BACKUPS, FORGOTTEN, MANIFEST, PARTIAL, ROOT, SIDE_SUFFIX, is_backup_id, is_object},
         root::{Root, Source},
     },
     stage::codec::Codec,
 };
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::Arc,
+};
 
 /// Which document a backup has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -203,4 +206,11 @@ pub fn needs(root: &Root) -> Result<BTreeMap<String, u64>> {
         need(of(&page.backup, MANIFEST), page.manifest_offset.map_or(0, |offset| offset + page.bytes));
     }
     Ok(needs)
+}
+
+/// Are all objects among `names`, files of backup `id`, mentioned? Of a directory that has no document this is what copies
+/// bring, and what early versions left of pruned backups; anything else there is a backup whose root was lost.
+pub fn is_mentioned_whole(id: &str, names: &[String], mentioned: &HashSet<String>) -> bool {
+    let is_mentioned = |name: &String| mentioned.contains(&key(id, name.strip_suffix(SIDE_SUFFIX).unwrap_or(name)));
+    names.iter().filter(|name| is_object(name)).all(is_mentioned)
 }

@@ -86,12 +86,22 @@ pub fn locate(from: &str) -> Result<(PathBuf, String)> {
     Ok((path, id))
 }
 
-/// The backup of a repository whose id is, or begins with, `id`.
+/// What can be forgotten whose id is, or begins with, `id`: a backup, or what is left of one that was cut off or has lost its
+/// root.
 ///
 /// # Errors
 /// [`Kind::NotFound`], or [`Kind::Usage`] if several are meant.
-pub fn named(repository: &Path, id: &str) -> Result<String> {
-    pick(repository, Some(id))
+pub fn forgettable(repository: &Path, id: &str) -> Result<String> {
+    if id == LATEST {
+        return pick(repository, Some(id));
+    }
+    let dir = repository.join(layout::BACKUPS);
+    let mut ids = directories(repository)?;
+    ids.retain(|id| {
+        let has = |file| dir.join(id).join(file).exists();
+        has(layout::ROOT) || has(layout::PARTIAL) || !has(layout::FORGOTTEN)
+    });
+    one_of(&ids, id, repository)
 }
 
 /// Is FROM a repository, with no backup of it named?
@@ -120,15 +130,21 @@ pub fn place(from: &str) -> Result<(PathBuf, Option<&str>)> {
 
 /// The id of the backup that is meant.
 pub(super) fn pick(repository: &Path, backup: Option<&str>) -> Result<String> {
-    let ids = backup_ids(repository)?;
-    let wanted = backup.unwrap_or(LATEST);
+    one_of(&backup_ids(repository)?, backup.unwrap_or(LATEST), repository)
+}
+
+fn one_of(ids: &[String], wanted: &str, repository: &Path) -> Result<String> {
+    if wanted.is_empty() {
+        return Err(Error::new(Kind::Usage, "cannot tell which backup is meant: its id is empty")
+            .hint("give the beginning of an id, or `latest`; `fullbore list` shows all of them"));
+    }
     let mut found: Vec<&String> = ids.iter().filter(|id| id.starts_with(wanted)).collect();
     if wanted == LATEST {
         found = ids.last().into_iter().collect();
     }
     match found[..] {
         [id] => Ok(id.clone()),
-        [] => Err(none_found(repository, wanted, &ids)),
+        [] => Err(none_found(repository, wanted, ids)),
         _ => Err(several_found(wanted, &found)),
     }
 }

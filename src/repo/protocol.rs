@@ -12,12 +12,16 @@ use super::{
 use crate::{
     error::{Error, Kind, Result},
     format::{
-        layout::{FORGOTTEN, INTENTS, MANIFEST, PARTIAL, ROOT, SIDE_SUFFIX, TOMBSTONES, is_backup_id, segment_numbers},
+        layout::{
+            FORGOTTEN, INTENTS, MANIFEST, PARTIAL, ROOT, SIDE_SUFFIX, TOMBSTONES, is_backup_id, is_object,
+            segment_numbers,
+        },
         page::SegmentId,
-        root::{Root, open_sealed},
+        root::{FORMAT_ALONE, Options, Root, open_sealed, seal},
     },
     platform,
     sink::Referred,
+    stage::codec::Codec,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -111,6 +115,32 @@ pub fn forget<O: Objects>(objects: &O, id: &str) -> Result<bool> {
     objects.rename(&key(id, ROOT), &key(id, FORGOTTEN))
 }
 
+/// Give up what is left of a backup that was cut off, or whose root is lost: the next prune frees what only it needs. False if
+/// there is nothing, or it was forgotten before.
+///
+/// # Errors
+/// [`Kind::Usage`] if the backup is alive, or if there is no telling; or the system's.
+pub fn write_off<O: Objects>(objects: &O, id: &str) -> Result<bool> {
+    // Before the lock is tried: the intent of a backup is there before its first object.
+    let has_objects = objects.list(&dir(id))?.iter().any(|name| is_object(name));
+    // Held until it is forgotten: who takes it as a base looks for it after that was said.
+    let Some(_lock) = objects.seize(&intent_key(id))? else {
+        let what = format!("cannot forget backup {id:?}: it is under way, as far as one can tell");
+        let hint = format!("if nobody makes it any more, remove {:?} and run the same command again", intent_key(id));
+        return Err(Error::new(Kind::Usage, what).hint(hint));
+    };
+    if !has_objects || objects.rename(&key(id, PARTIAL), &key(id, FORGOTTEN))? {
+        return Ok(has_objects);
+    }
+    let is_lost = documents::state(objects, id)?.is_none();
+    if is_lost {
+        let options = Options { codec: Codec::None.name().to_owned(), ..Options::default() };
+        let root = Root { format: FORMAT_ALONE, id: id.to_owned(), options, ..Root::default() };
+        objects.put(&key(id, FORGOTTEN), &seal(&root)?)?;
+    }
+    Ok(is_lost)
+}
+
 /// Give up a backup that is alive, by its own run. What nobody can have referred to yet goes at once.
 ///
 /// An error while the root is stored may come after it was there for others to see and to choose as a base; then it is
@@ -155,12 +185,13 @@ pub(super) fn intents<O: Objects>(objects: &O) -> Result<Vec<String>> {
 /// document, so that nobody knows of it.
 ///
 /// # Errors
-/// The system's.
+/// Those of [`documents::documents`], by which it is known whether others refer to it: then its intent stays, as what has
+/// neither a document nor an intent has lost its root. Or the system's.
 pub fn remove_abandoned<O: Objects>(objects: &O) -> Result<()> {
     for id in intents(objects)? {
         // Held until its end: a backup that is about to take the lock will see that its intent is gone.
         let Some(_lock) = objects.seize(&intent_key(&id))? else { continue };
-        if documents::state(objects, &id)?.is_none() && !is_referred_to(objects, &id) {
+        if documents::state(objects, &id)?.is_none() && !is_referred_to(objects, &id)? {
             remove_files(objects, &id)?;
         }
         objects.remove(&intent_key(&id))?;
@@ -168,13 +199,14 @@ pub fn remove_abandoned<O: Objects>(objects: &O) -> Result<()> {
     Ok(())
 }
 
-/// Does another backup refer to this one, as far as one can tell?
-fn is_referred_to<O: Objects>(objects: &O, id: &str) -> bool {
-    let mentions = |documents: Documents| {
-        let mut roots = documents.values().filter(|document| document.state != State::Forgotten);
-        roots.any(|document| document.facts.as_ref().is_none_or(|facts| facts.others.iter().any(|other| other == id)))
-    };
-    documents::documents(objects, Documents::new()).map_or(true, mentions)
+/// Does another backup refer to this one?
+fn is_referred_to<O: Objects>(objects: &O, id: &str) -> Result<bool> {
+    for (by, document) in documents::documents(objects, Documents::new())? {
+        if document.state != State::Forgotten && document.facts(&by)?.others.iter().any(|other| other == id) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 fn remove_files<O: Objects>(objects: &O, id: &str) -> Result<()> {

@@ -2,12 +2,14 @@
 //!
 //! 0. List the files of all backups, then the backups that are alive, then all documents. What is of no backup alive and
 //!    is mentioned by no root is a candidate. A dead backup's partial root counts as one, until there is a newer backup
-//!    of the same source; then it is forgotten.
+//!    of the same source; then it is forgotten. If a root is lost, nobody knows what it mentions: then this is the end.
 //! 1. Write a tombstone for each candidate.
 //! 2. List the backups that are alive, and the bases they name, again.
 //! 3. Read the documents of these bases, then all documents, again. A candidate that any of them mentions stays; those
 //!    of backups that were forgotten before step 0 do not count.
-//! 4. Of the others, the object goes, then its tombstone.
+//! 4. Of the others, the object goes, then its tombstone. A forgotten backup's document goes once no object of it is left:
+//!    what has none, and no intent, has lost its root.
+//! 5. The intents of dead backups go.
 //!
 //! Why this is safe: let X be a candidate, and B a backup that refers to it because its base A mentions X. If B named A
 //! before step 2, then B is alive there, and A's document, or that of B, which has ended since, is found in 3. If B named A
@@ -16,13 +18,13 @@
 //! A. The first in this line is X's own backup, which would have been alive in 0. Tombstones are a second guard.
 
 use super::{
-    documents::{self, Document, Documents, State, dir, documents, key},
+    documents::{self, Document, Documents, State, dir, documents, is_mentioned_whole, key},
     objects::Objects,
-    protocol::{alive, remove_abandoned},
+    protocol::{alive, intents, remove_abandoned},
 };
 use crate::{
-    error::Result,
-    format::layout::{FORGOTTEN, MANIFEST, NOTES, PARTIAL, SIDE_SUFFIX, TOMBSTONES, segment_numbers},
+    error::{Error, Result},
+    format::layout::{FORGOTTEN, NOTES, PARTIAL, ROOT, SIDE_SUFFIX, TOMBSTONES, is_object, segment_numbers},
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -103,12 +105,9 @@ impl Candidate {
 /// Delete what nothing refers to; or, `dry`, only say what that is.
 ///
 /// # Errors
-/// [`crate::error::Kind::Corrupt`] or [`crate::error::Kind::Unsupported`] if a root cannot be read: nothing was deleted
-/// then. Or the system's; then the next prune goes on.
+/// [`crate::error::Kind::Corrupt`] or [`crate::error::Kind::Unsupported`] if a root cannot be read or is lost: nothing was
+/// deleted then. Or the system's; then the next prune goes on.
 pub fn prune<O: Objects>(objects: &O, dry: bool) -> Result<Pruned> {
-    if !dry {
-        remove_abandoned(objects)?;
-    }
     let first = First::look(objects)?;
     if !dry {
         first.bury(objects)?;
@@ -117,6 +116,7 @@ pub fn prune<O: Objects>(objects: &O, dry: bool) -> Result<Pruned> {
     let pruned = first.account(objects, &kept)?;
     if !dry {
         first.delete(objects, &named, &kept)?;
+        remove_abandoned(objects)?;
     }
     Ok(pruned)
 }
@@ -142,8 +142,10 @@ impl First {
             let names = objects.list(&dir(&id))?;
             files.insert(id, names);
         }
+        let announced = intents(objects)?;
         alive(objects)?.keys().for_each(|id| drop(files.remove(id)));
         let documents = documents(objects, Documents::new())?;
+        refuse_loss(objects, files.iter().filter(|(id, _)| !announced.contains(id)), &documents)?;
         let superseded: BTreeSet<String> =
             files.keys().filter(|id| is_superseded(id, &documents)).map(String::clone).collect();
         let is_forgotten = |(_, document): &(&String, &Document)| document.state == State::Forgotten;
@@ -207,16 +209,22 @@ impl First {
         Ok((named, kept))
     }
 
-    /// Step 4.
+    /// Steps 4 and 5.
     fn delete<O: Objects>(&self, objects: &O, named: &BTreeSet<String>, kept: &HashSet<String>) -> Result<()> {
+        let mut touched = BTreeSet::new();
         for candidate in &self.candidates {
             if !candidate.is_in(kept) {
                 objects.remove(&candidate.key())?;
+                touched.insert(&candidate.id);
             }
             objects.remove(&candidate.tombstone())?;
         }
-        for id in self.forgotten.iter().filter(|id| !named.contains(*id)) {
-            objects.remove(&key(id, FORGOTTEN))?;
+        // What a document mentions is gone for good before the document goes.
+        touched.into_iter().try_for_each(|id| objects.sync(&dir(id)))?;
+        for id in self.files.keys().filter(|id| self.forgotten.contains(*id) && !named.contains(*id)) {
+            if !objects.list(&dir(id))?.iter().any(|name| is_object(name)) {
+                objects.remove(&key(id, FORGOTTEN))?;
+            }
         }
         for (id, name) in &self.tombstones {
             objects.remove(&format!("{TOMBSTONES}/{id}/{name}"))?;
@@ -264,6 +272,32 @@ impl First {
     }
 }
 
+/// A directory without a document and without an intent has lost its root, unless documents mention all objects that are
+/// there. It cannot be known what a root that is lost refers to.
+fn refuse_loss<'a, O: Objects>(
+    objects: &O,
+    files: impl Iterator<Item = (&'a String, &'a Vec<String>)>,
+    documents: &Documents,
+) -> Result<()> {
+    let facts = documents.values().filter_map(|document| document.facts.as_ref());
+    let mentioned: HashSet<String> = facts.flat_map(|facts| facts.needs.keys().cloned()).collect();
+    for (id, names) in files.filter(|(id, _)| !documents.contains_key(*id)) {
+        if is_mentioned_whole(id, names, &mentioned) {
+            continue;
+        }
+        // What went meanwhile, with its document, was no loss; and what came is somebody's who is alive.
+        let mut there = objects.list(&dir(id))?;
+        there.retain(|name| names.contains(name));
+        if !is_mentioned_whole(id, &there, &mentioned) && documents::state(objects, id)?.is_none() {
+            let what = format!("cannot prune: the root {:?} is missing", key(id, ROOT));
+            return Err(Error::corrupt(what)
+                .because("without it nobody knows what that backup needs")
+                .hint("`fullbore repair` rebuilds it; `fullbore forget` it by its id to give it up"));
+        }
+    }
+    Ok(())
+}
+
 /// Is this a dead backup whose partial root is of no use any more, because a newer one of the same source has ended well,
 /// or because it is damaged?
 fn is_superseded(id: &String, documents: &Documents) -> bool {
@@ -279,11 +313,10 @@ fn is_superseded(id: &String, documents: &Documents) -> bool {
 fn is_deletable(name: &str, state: Option<State>) -> bool {
     let is_listed = state == Some(State::Listed);
     match name {
-        MANIFEST => true,
         PARTIAL => state != Some(State::Partial),
         // Somebody may be writing a note.
         NOTES => !is_listed,
         _ if name.ends_with(".partial") => !is_listed,
-        _ => segment_numbers(name.strip_suffix(SIDE_SUFFIX).unwrap_or(name)).is_some(),
+        _ => is_object(name),
     }
 }

@@ -8,6 +8,7 @@ mod common;
 mod runs;
 
 mod beside;
+mod rest;
 
 use common::{Fixture, content, restore};
 use fullbore::format::{
@@ -124,7 +125,7 @@ fn what_a_later_backup_refers_to_outlives_the_backup_it_is_in() {
     assert!(ran.out.contains(&format!("held by {}", id(3))), "{}", ran.out);
     assert!(ran.out.contains("still held"), "{}", ran.out);
     assert_eq!(names(&repository.join("backups")), [id(1), id(3), id(4)]);
-    assert!(!dir(repository, 1).join("forgotten.json").exists());
+    assert!(dir(repository, 1).join("forgotten.json").exists());
     assert_restores(repository, 3, 1);
     prune(repository);
     assert_restores(repository, 3, 1);

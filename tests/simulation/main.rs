@@ -8,7 +8,7 @@
 mod memory;
 
 use fullbore::{
-    error::Result,
+    error::{Kind, Result},
     format::{
         page::SegmentId,
         root::{FORMAT, Live, Name, Options, PageAt, Root, Segment, Source, seal},
@@ -16,7 +16,7 @@ use fullbore::{
     repo::{
         documents::{State, documents, key, needs},
         objects::Objects,
-        protocol::{Intent, check, forget, give_up, intent_key, refer, remove_abandoned},
+        protocol::{Intent, check, forget, give_up, intent_key, refer, remove_abandoned, write_off},
         prune::prune,
     },
 };
@@ -180,13 +180,21 @@ fn act(role: Role, number: usize, habits: Habits) -> Box<dyn FnOnce(Actor) + Sen
             Role::Prune => prune(&actor, false).map(drop),
             Role::Forget => {
                 let victim = 1 + actor.random(number as u64) as usize;
-                forget(&actor, &id(victim)).map(drop)
+                forget(&actor, &id(victim)).and_then(|done| if done { Ok(()) } else { give_up_dead(&actor, victim) })
             }
         };
         if let Some(error) = done.err().filter(is_real) {
             actor.complain(format!("{number} failed: {} {:?}", error.line(), error.detail));
         }
     })
+}
+
+/// Forget what is left of a backup, if it is not alive.
+fn give_up_dead(actor: &Actor, victim: usize) -> Result<()> {
+    match write_off(actor, &id(victim)) {
+        Err(error) if error.kind == Kind::Usage => Ok(()),
+        other => other.map(drop),
+    }
 }
 
 /// After everything: a prune that nothing disturbs leaves what is listed, what a dead backup may still give, and no more.
@@ -196,16 +204,30 @@ fn settle(world: &Arc<World>) {
     let into = kept.clone();
     let look = move |actor: Actor| {
         for (id, document) in documents(&actor, BTreeMap::new()).unwrap() {
-            let file = if document.state == State::Listed { "root.json" } else { "partial.json" };
-            assert_ne!(document.state, State::Forgotten);
             let mut kept = into.lock().unwrap();
+            let file = match document.state {
+                State::Listed => "root.json",
+                State::Partial => "partial.json",
+                State::Forgotten => "forgotten.json",
+            };
             kept.insert(key(&id, file));
-            kept.extend(document.facts.unwrap().needs.keys().cloned());
+            if document.state != State::Forgotten {
+                kept.extend(document.facts.unwrap().needs.keys().cloned());
+            }
         }
     };
     world.run(vec![(Box::new(look), None)]);
     let there: BTreeSet<String> = world.state().objects.keys().cloned().collect();
     assert_eq!(there, *kept.lock().unwrap());
+    // What says that a backup was forgotten is there just as long as anything of it is.
+    for dir in there.iter().filter_map(|key| key.strip_suffix("forgotten.json")) {
+        assert!(there.range(dir.to_owned()..).take_while(|key| key.starts_with(dir)).count() > 1, "{dir}");
+    }
+    let dirs: BTreeSet<&str> = there.iter().filter_map(|key| key.rsplit_once('/')).map(|(dir, _)| dir).collect();
+    for dir in dirs {
+        let documents = ["root.json", "partial.json", "forgotten.json"];
+        assert!(documents.iter().any(|file| there.contains(&format!("{dir}/{file}"))), "{dir}");
+    }
 }
 
 /// Three rounds of actors that work at the same time.

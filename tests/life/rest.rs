@@ -1,0 +1,102 @@
+//! What is left of backups that are none any more, and of those whose root is lost.
+
+use super::{dir, full, id, prune, thin};
+use crate::{
+    args,
+    runs::{fullbore, names, temp, text, write},
+};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// A backup of the tree, its id.
+fn backup(tree: &Path, repository: &Path) -> String {
+    let ran = fullbore(args!["backup", tree, "--to", repository, "--frame-size", "64K", "--json"]).ends_with(0);
+    ran.json().last().unwrap()["id"].as_str().unwrap().to_owned()
+}
+
+fn files_of(repository: &Path, id: &str) -> PathBuf {
+    repository.join("backups").join(id)
+}
+
+#[test]
+fn what_a_forgotten_backup_alone_refers_to_is_no_damage() {
+    for keeps_documents in [true, false] {
+        let dir = temp();
+        let (tree, repository) = (dir.path().join("tree"), dir.path().join("repository"));
+        (0..9).for_each(|i| write(tree.join(format!("f{i}")), text(i, 90_000)));
+        let first = backup(&tree, &repository);
+        fs::remove_file(tree.join("f0")).unwrap();
+        let second = backup(&tree, &repository);
+        fullbore(args!["forget", repository, first]).ends_with(0);
+        prune(&repository);
+        assert!(files_of(&repository, &first).join("forgotten.json").exists());
+        if !keeps_documents {
+            fs::remove_file(files_of(&repository, &first).join("forgotten.json")).unwrap();
+        }
+        (1..9).for_each(|i| write(tree.join(format!("f{i}")), text(i + 50, 90_000)));
+        backup(&tree, &repository);
+        fullbore(args!["forget", repository, second]).ends_with(0);
+        fullbore(args!["verify", repository]).ends_with(0);
+        fullbore(args!["repair", repository]).ends_with(0);
+        prune(&repository);
+        assert!(!files_of(&repository, &first).exists());
+        fullbore(args!["verify", repository, "--data"]).ends_with(0);
+    }
+}
+
+#[test]
+fn a_prune_leaves_alone_what_a_backup_may_need_whose_root_is_lost() {
+    let dir_ = temp();
+    let repository = dir_.path();
+    full(repository, 1, "/data");
+    let second = full(repository, 2, "/data");
+    full(repository, 3, "/data");
+    fullbore(args!["forget", repository, id(1)]).ends_with(0);
+    fs::remove_file(dir(repository, 2).join("root.json")).unwrap();
+    let before = [1, 2].map(|day| names(&dir(repository, day)));
+    for dry in [&["--dry-run"][..], &[]] {
+        let ran = fullbore(args!["prune", repository].into_iter().chain(dry.iter().map(Into::into))).ends_with(4);
+        ran.has_one_error(&format!("{}/root.json\" is missing", id(2)));
+    }
+    assert_eq!([1, 2].map(|day| names(&dir(repository, day))), before);
+    fullbore(args!["verify", repository]).ends_with(4);
+    fullbore(args!["repair", repository, "--yes"]).ends_with(0);
+    prune(repository);
+    assert_eq!(names(&repository.join("backups")), [id(2), id(3)]);
+    assert!(second.segments.len() > 1);
+}
+
+#[test]
+fn a_backup_whose_root_is_lost_can_be_given_up() {
+    let dir_ = temp();
+    let repository = dir_.path();
+    let first = full(repository, 1, "/data");
+    thin(repository, 2, &first);
+    full(repository, 3, "/data");
+    fs::remove_file(dir(repository, 3).join("root.json")).unwrap();
+    fullbore(args!["prune", repository]).ends_with(4);
+    fullbore(args!["forget", repository, id(3)]).ends_with(0);
+    fullbore(args!["verify", repository]).ends_with(0);
+    prune(repository);
+    assert_eq!(names(&repository.join("backups")), [id(1), id(2)]);
+    fullbore(args!["forget", repository, id(3)]).ends_with(1).has_one_error("could not find");
+}
+
+#[test]
+fn what_early_versions_left_of_pruned_backups_goes_with_the_last_that_needs_it() {
+    let dir_ = temp();
+    let repository = dir_.path();
+    let first = full(repository, 1, "/data");
+    thin(repository, 2, &first);
+    full(repository, 3, "/data");
+    fs::remove_file(dir(repository, 1).join("root.json")).unwrap();
+    fullbore(args!["verify", repository]).ends_with(0);
+    prune(repository);
+    assert_eq!(names(&repository.join("backups")), [id(1), id(2), id(3)]);
+    fullbore(args!["forget", repository, id(2)]).ends_with(0);
+    fullbore(args!["verify", repository]).ends_with(0);
+    prune(repository);
+    assert_eq!(names(&repository.join("backups")), [id(3)]);
+}
