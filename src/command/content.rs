@@ -53,7 +53,7 @@ pub(super) enum Task {
 }
 
 /// Stored bytes that have one checksum.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Part {
     /// Which segment, and which part of it, from 0.
     pub(super) place: usize,

@@ -1,23 +1,28 @@
 //! Check a part of a repository's data at a time: what was checked longest ago, or never, first.
 //!
-//! The unit is a part of a segment, 8 MiB that have a checksum, and the frames that begin in it. The structure of all backups
-//! is checked every time. What was checked is remembered in the repository, if it can be written to.
+//! The unit is a part of a segment, 8 MiB and the frames that begin in it: they are compared with their checksum, if that is
+//! known, and decoded. The structure of all backups
+//! is checked every time. What was checked and is whole is remembered in the repository, if it can be written to.
 
 use super::{
     blame::blame,
     content::{Content, Hand, Part, checksum, span},
     crew,
     damage::frame_damage,
+    frames::{Frame, Frames},
+    stock::{Place, full},
     verify::{Check, Tables, Verdict, open_for_check},
 };
 use crate::{
     error::{Error, Kind, Result},
-    format::page::FrameAt,
+    format::page::{FrameAt, SegmentId},
     pipeline::meter::Meter,
     platform,
     repo::{covered::Covered, open::is_repository},
+    source::archive::Selection,
 };
 use std::{
+    collections::{BTreeSet, HashMap},
     num::NonZeroUsize,
     path::{Path, PathBuf},
     sync::Mutex,
@@ -73,18 +78,19 @@ impl Sample {
         let (archives, no_roots) = open_for_check(&self.repository)?;
         let check = Check::new(archives, Some(&self.repository), false, meter);
         let mut lost = no_roots.into_iter().map(|(id, error)| check.no_root(id, error)).collect::<Result<Vec<_>>>()?;
-        let tables = check.structure(self.workers)?;
+        let mut tables = check.structure(self.workers)?;
+        add_loose(&check, &mut tables);
         let covered = Covered::read(&self.repository);
-        let parts = self.parts(&check, &covered);
+        let parts = self.parts(&check, &tables, &covered);
         let checked = self.parts_checked(&check, &tables, &parts, start)?;
         lost.extend(blame(&check.stock, &check.bad, &check.report));
-        let sampled = remember(&self.repository, &check, covered, checked);
+        let sampled = remember(&self.repository, &check, covered, &all(&check, &tables), &checked);
         Ok((check.verdict(lost, start), sampled))
     }
 
     /// What to check, in order, as far as a share goes.
-    fn parts(&self, check: &Check<'_>, covered: &Covered) -> Vec<Part> {
-        let mut parts = all(check);
+    fn parts(&self, check: &Check<'_>, tables: &Tables, covered: &Covered) -> Vec<Part> {
+        let mut parts = all(check, tables);
         parts.sort_by_key(|part| {
             (covered.when(&check.stock.segments[part.place].id, part.index), part.place, part.index)
         });
@@ -99,14 +105,16 @@ impl Sample {
         parts
     }
 
-    fn parts_checked(&self, check: &Check<'_>, tables: &Tables, parts: &[Part], start: Instant) -> Result<Vec<Part>> {
-        let checked = Mutex::new(Vec::new());
+    /// The parts that were checked, and whether they are whole.
+    fn parts_checked(&self, check: &Check<'_>, tables: &Tables, parts: &[Part], start: Instant) -> Result<Checked> {
+        let checked = Mutex::new(Checked::new());
         let Check { stock, bad, report, meter, .. } = check;
         let content = Content { stock, bad, report, meter };
         let each = |hand: &mut Hand, part: &Part| {
-            content.part(hand, part)?;
-            frames(&content, tables, hand, part)?;
-            checked.lock().unwrap_or_else(|e| e.into_inner()).push(part.clone());
+            let is_known = checksum(&stock.segments[part.place], part.index).is_some();
+            let is_right = !is_known || content.part(hand, part)?;
+            let is_whole = frames(&content, tables, hand, part)? && is_right;
+            checked.lock().unwrap_or_else(|e| e.into_inner()).insert(part.clone(), is_whole);
             Ok(())
         };
         let is_over = || matches!(self.amount, Amount::Time(time) if start.elapsed() >= time);
@@ -117,15 +125,45 @@ impl Sample {
     }
 }
 
-/// Every part that has a checksum, of segments that are there.
-fn all(check: &Check<'_>) -> Vec<Part> {
+/// Parts, and whether they are whole.
+type Checked = HashMap<Part, bool>;
+
+/// Every part, of segments that are there, that has a checksum or frames.
+fn all(check: &Check<'_>, tables: &Tables) -> Vec<Part> {
     let places = check.stock.segments.iter().enumerate();
     let there = places.filter(|(_, place)| !check.bad.has(&place.id, 0));
     let parts = there.flat_map(|(at, place)| {
-        let known = (0..).take_while(|index| checksum(place, *index).is_some());
-        known.map(move |index| Part { place: at, index })
+        let table = tables.frames.get(&place.id);
+        let has_frames = move |(from, to)| table.is_some_and(|table| !table.within(from, to).is_empty());
+        let within = (0..).take_while(|index| span(place, *index).0 < place.bytes);
+        let can_be_checked =
+            within.filter(move |index| checksum(place, *index).is_some() || has_frames(span(place, *index)));
+        can_be_checked.map(move |index| Part { place: at, index })
     });
     parts.collect()
+}
+
+/// Of segments of which neither checksums nor a seek table is known, the frames that records speak of. Early versions kept
+/// nothing else of what died or was pruned.
+fn add_loose(check: &Check<'_>, tables: &mut Tables) {
+    let is_loose =
+        |place: &&Place| place.parts.is_empty() && matches!(tables.frames.get(&place.id), Some(Frames::Within(_)));
+    let loose = check.stock.segments.iter().filter(is_loose).map(|place| (place.id.clone(), BTreeSet::new()));
+    let mut loose: HashMap<SegmentId, BTreeSet<Frame>> = loose.collect();
+    if loose.is_empty() {
+        return;
+    }
+    for archive in &check.stock.archives {
+        for item in archive.records(&Selection::default(), false).filter_map(Result::ok) {
+            for frame in item.extents.iter().map(|extent| &extent.frame) {
+                if let Some(frames) = loose.get_mut(&full(archive, item.segment(frame))) {
+                    frames.insert((frame.offset, frame.stored_len, frame.plain_len));
+                }
+            }
+        }
+    }
+    let found = loose.into_iter().map(|(id, frames)| (id, Frames::Table(frames.into_iter().collect())));
+    tables.frames.extend(found);
 }
 
 fn bytes(check: &Check<'_>, part: &Part) -> u64 {
@@ -133,37 +171,40 @@ fn bytes(check: &Check<'_>, part: &Part) -> u64 {
     to - from
 }
 
-/// Decode the frames that begin in a part.
-fn frames(content: &Content<'_>, tables: &Tables, hand: &mut Hand, part: &Part) -> Result<()> {
+/// Decode the frames that begin in a part; are all of them whole?
+fn frames(content: &Content<'_>, tables: &Tables, hand: &mut Hand, part: &Part) -> Result<bool> {
     let place = &content.stock.segments[part.place];
     let archive = &content.stock.archives[place.archive];
     let (from, to) = span(place, part.index);
-    let Some(table) = tables.frames.get(&place.id) else { return Ok(()) };
+    let Some(table) = tables.frames.get(&place.id) else { return Ok(true) };
+    let mut all_whole = true;
     for (offset, stored_len, plain_len) in table.within(from, to).iter().copied().filter(|(.., plain)| *plain > 0) {
         let frame = FrameAt { segment: 0, offset, stored_len, plain_len };
-        if let Err(error) = hand.decode(archive, &place.id, &frame)
-            && content.bad.frame(&place.id, offset)
-        {
+        let Err(error) = hand.decode(archive, &place.id, &frame) else { continue };
+        all_whole = false;
+        if content.bad.frame(&place.id, offset) {
             let (error, _) = frame_damage(archive, &(place.id.clone(), frame), error, Vec::new());
             content.report.add((Error { detail: Vec::new(), ..error }, Vec::new()))?;
         }
     }
-    Ok(())
+    Ok(all_whole)
 }
 
-fn remember(repository: &Path, check: &Check<'_>, mut covered: Covered, checked: Vec<Part>) -> Sampled {
+/// What is damaged is not remembered, and so it is looked at again the next time.
+fn remember(repository: &Path, check: &Check<'_>, mut covered: Covered, all: &[Part], checked: &Checked) -> Sampled {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let id = |part: &Part| &check.stock.segments[part.place].id;
-    checked.iter().for_each(|part| covered.note(id(part), part.index, now));
+    let whole = checked.iter().filter(|(_, is_whole)| **is_whole);
+    whole.for_each(|(part, _)| covered.note(id(part), part.index, now));
     covered.retain(|segment| check.stock.segments.iter().any(|place| place.id == *segment));
     let forgotten = covered.write(repository).err().map(|error| error.line());
     forgotten.iter().for_each(|why| platform::debug(|| why.clone()));
-    let all = all(check);
     let times = |part: &&Part| covered.when(id(part), part.index);
+    let never = all.iter().filter(|part| times(part) == 0 && !checked.contains_key(part));
     Sampled {
-        bytes: checked.iter().map(|part| bytes(check, part)).sum(),
+        bytes: checked.keys().map(|part| bytes(check, part)).sum(),
         of_bytes: all.iter().map(|part| bytes(check, part)).sum(),
-        never_bytes: all.iter().filter(|part| times(part) == 0).map(|part| bytes(check, part)).sum(),
+        never_bytes: never.map(|part| bytes(check, part)).sum(),
         oldest: all.iter().map(|part| times(&part)).filter(|time| *time > 0).min().unwrap_or(now),
         forgotten,
     }

@@ -43,7 +43,7 @@ pub(super) struct Place {
     pub(super) parts: String,
     /// Format of the backup that wrote it; `None` if unknown.
     pub(super) format: Option<u32>,
-    /// Was it surely ended? That of a backup that died has no seek table, and more may follow what is known of it.
+    /// See [`Known::is_ended`].
     pub(super) ended: bool,
 }
 
@@ -115,14 +115,14 @@ fn segments(archives: &[Archive], repository: Option<&Path>) -> Vec<Place> {
     for (at, archive) in archives.iter().enumerate() {
         places.extend(own(&archive.root, at).map(|place| (key(&place.id), place)));
     }
-    let mut ended: HashMap<String, Option<Root>> = HashMap::new();
+    let mut known: HashMap<String, Option<Known>> = HashMap::new();
     for (at, archive) in archives.iter().enumerate() {
         for live in &archive.root.liveness {
             let id = full_name(&archive.root, &live.id());
-            let read = |id: &str| repository.and_then(|repository| ended_root(repository, id));
-            let root = ended.entry(id.backup.clone()).or_insert_with(|| read(&id.backup));
-            let known = root.iter().flat_map(|root| own(root, at)).find(|place| place.id == id);
-            let unknown = Place {
+            let read = |id: &str| Some(Known::read(repository?, id)?.0);
+            let of = known.entry(id.backup.clone()).or_insert_with(|| read(&id.backup));
+            let told = of.as_ref().and_then(|of| of.place(&id, at));
+            let place = told.unwrap_or_else(|| Place {
                 id,
                 archive: at,
                 bytes: live.of_bytes,
@@ -130,29 +130,43 @@ fn segments(archives: &[Archive], repository: Option<&Path>) -> Vec<Place> {
                 parts: String::new(),
                 format: None,
                 ended: false,
-            };
-            let place =
-                known.map_or(unknown, |known| Place { ended: !is_partial(repository, &known.id.backup), ..known });
+            });
             places.entry(key(&place.id)).or_insert(place);
         }
     }
     places.into_values().collect()
 }
 
-/// The root of a backup that is none any more, or has never become one.
-fn ended_root(repository: &Path, id: &str) -> Option<Root> {
-    let dir = repository.join(layout::BACKUPS).join(id);
-    let read = |name: &str| {
-        let bytes = std::fs::read(dir.join(name)).ok()?;
-        Root::open(&bytes, name).ok().filter(|root| root.id == id)
-    };
-    read(layout::ROOT).or_else(|| read(layout::FORGOTTEN)).or_else(|| read(layout::PARTIAL))
+/// What a backup says of its segments that is listed, was forgotten or died.
+pub(super) struct Known {
+    pub(super) root: Root,
+    is_listed: bool,
 }
 
-/// Is it a backup that was cut off?
-fn is_partial(repository: Option<&Path>, id: &str) -> bool {
-    let dir = repository.map(|repository| repository.join(layout::BACKUPS).join(id));
-    dir.is_some_and(|dir| dir.join(layout::PARTIAL).exists() && !dir.join(layout::FORGOTTEN).exists())
+impl Known {
+    /// Of this backup, and the sealed bytes; `None` if nothing says it.
+    pub(super) fn read(repository: &Path, id: &str) -> Option<(Self, Vec<u8>)> {
+        let dir = repository.join(layout::BACKUPS).join(id);
+        let read = |name: &str| {
+            let bytes = std::fs::read(dir.join(name)).ok()?;
+            let root = Root::open(&bytes, name).ok().filter(|root| root.id == id)?;
+            Some((Self { root, is_listed: name == layout::ROOT }, bytes))
+        };
+        [layout::ROOT, layout::PARTIAL, layout::FORGOTTEN].into_iter().find_map(read)
+    }
+
+    /// Was this segment surely ended? The last one of a stream of a backup that died has no seek table, and more may follow
+    /// what is known of it. One that was forgotten may have died before.
+    pub(super) fn is_ended(&self, segment: &Segment) -> bool {
+        let is_followed = |later: &Segment| later.stream == segment.stream && later.number > segment.number;
+        self.is_listed || self.root.segments.iter().any(is_followed)
+    }
+
+    fn place(&self, id: &SegmentId, archive: usize) -> Option<Place> {
+        let at = own(&self.root, archive).position(|place| place.id == *id)?;
+        let ended = self.is_ended(&self.root.segments[at]);
+        own(&self.root, archive).nth(at).map(|place| Place { ended, ..place })
+    }
 }
 
 fn sheets(archives: &[Archive]) -> Vec<Sheet> {

@@ -3,7 +3,7 @@
 use super::{dir, full, id, prune, thin};
 use crate::{
     args,
-    runs::{fullbore, names, temp, text, write},
+    runs::{Ran, fullbore, names, noise, temp, text, write},
 };
 use std::{
     fs,
@@ -18,6 +18,59 @@ fn backup(tree: &Path, repository: &Path) -> String {
 
 fn files_of(repository: &Path, id: &str) -> PathBuf {
     repository.join("backups").join(id)
+}
+
+fn flip(path: &Path, at: usize) {
+    let mut bytes = fs::read(path).unwrap();
+    bytes[at..at + 6].iter_mut().for_each(|byte| *byte ^= 0x5a);
+    fs::write(path, bytes).unwrap();
+}
+
+fn sample(repository: &Path, share: &str) -> Ran {
+    fullbore(args!["verify", repository, "--sample", share, "--json"])
+}
+
+/// A backup that was forgotten and pruned, and another that holds its large file; their ids.
+fn held(dir: &Path) -> (PathBuf, PathBuf, [String; 2]) {
+    let (tree, repository) = (dir.join("tree"), dir.join("repository"));
+    write(tree.join("large"), noise(1, 20 << 20));
+    let first = backup(&tree, &repository);
+    write(tree.join("small"), "x");
+    let second = backup(&tree, &repository);
+    fullbore(args!["forget", repository, first]).ends_with(0);
+    prune(&repository);
+    (tree, repository, [first, second])
+}
+
+#[test]
+fn a_sample_and_a_copy_find_damage_in_what_is_held_of_a_pruned_backup() {
+    // Early versions kept nothing that says what should be there.
+    for keeps_checksums in [true, false] {
+        let dir = temp();
+        let (_, repository, [first, _]) = held(dir.path());
+        let there = files_of(&repository, &first);
+        if !keeps_checksums {
+            fs::remove_file(there.join("forgotten.json")).unwrap();
+        }
+        assert!(sample(&repository, "100%").ends_with(0).json()[0]["sampled"]["of_bytes"].as_u64() > Some(20 << 20));
+        flip(&there.join("s01-000001.tar.zst"), 9_000_000);
+        let found = sample(&repository, "100%").ends_with(4).json().remove(0);
+        assert_eq!(found["lost"][0]["files"], serde_json::json!(["large"]), "{found}");
+        if keeps_checksums {
+            let other = dir.path().join("other");
+            fullbore(args!["copy-backup", repository, "--to", other]).ends_with(4).has_one_error("are damaged");
+        }
+    }
+}
+
+#[test]
+fn damage_that_a_sample_found_is_found_by_the_next_one() {
+    let dir = temp();
+    let (_, repository, [first, _]) = held(dir.path());
+    flip(&files_of(&repository, &first).join("s01-000001.tar.zst"), 9_000_000);
+    let codes: Vec<i32> = (0..6).map(|_| sample(&repository, "40%").code).collect();
+    let known = codes.iter().position(|code| *code == 4).unwrap();
+    assert!(codes[known..].iter().all(|code| *code == 4), "{codes:?}");
 }
 
 #[test]
