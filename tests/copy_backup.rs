@@ -110,7 +110,8 @@ fn a_cut_object_is_copied_again_and_a_lost_one_is_brought_back() {
     let other = chain.other();
     chain.copy(2, &other).ends_with(0);
     let dir = other.join("backups").join(&chain.ids[0]);
-    let names = names(&dir);
+    let mut names = names(&dir);
+    names.retain(|name| name != "forgotten.json");
     fs::File::options().write(true).open(dir.join(&names[1])).unwrap().set_len(1000).unwrap();
     fs::remove_file(dir.join(&names[0])).unwrap();
     let result = chain.copy(2, &other).ends_with(0).json().pop().unwrap();
@@ -168,6 +169,54 @@ fn damage_in_the_original_is_not_copied() {
     }
     fs::remove_file(chain.repository.join("backups").join(&chain.ids[1]).join("s01-000001.tar.zst")).unwrap();
     chain.copy(2, &chain.other()).ends_with(4).has_one_error("is missing");
+}
+
+#[test]
+fn what_came_with_a_copy_goes_with_it() {
+    let chain = chain("zstd:1");
+    let other = chain.other();
+    chain.copy(2, &other).ends_with(0);
+    let forgotten = |at: usize| other.join("backups").join(&chain.ids[at]).join("forgotten.json").exists();
+    assert_eq!([forgotten(0), forgotten(1), forgotten(2)], [true, true, false]);
+    let sampled = |repository: &Path| {
+        let ran = fullbore(args!["verify", repository, "--sample", "100%", "--json"]).ends_with(0);
+        ran.json()[0]["sampled"]["of_bytes"].as_u64()
+    };
+    assert_eq!(sampled(&other), sampled(&chain.repository));
+    fullbore(args!["prune", other]).ends_with(0);
+    chain.assert_restores(&other);
+    chain.copy(0, &other).ends_with(0);
+    assert_eq!([forgotten(0), forgotten(1), forgotten(2)], [false, true, false]);
+    fullbore(args!["forget", other, chain.ids[2]]).ends_with(0);
+    fullbore(args!["verify", other]).ends_with(0);
+    fullbore(args!["prune", other]).ends_with(0);
+    assert_eq!(names(&other.join("backups")), chain.ids[..1]);
+    fullbore(args!["verify", other, "--data"]).ends_with(0);
+}
+
+#[test]
+fn what_follows_in_a_segment_of_a_backup_that_died_is_copied_too() {
+    for document in ["partial.json", "forgotten.json", "none"] {
+        let chain = chain("zstd:1");
+        let dir = chain.repository.join("backups").join(&chain.ids[0]);
+        fs::rename(dir.join("root.json"), dir.join(document)).unwrap();
+        let _ = fs::remove_file(dir.join("none"));
+        let last = names(&dir).into_iter().rfind(|name| name.ends_with(".zst")).unwrap();
+        let mut bytes = fs::read(dir.join(&last)).unwrap();
+        let known = bytes.len();
+        bytes.extend(noise(7, 3_000_000));
+        fs::write(dir.join(&last), &bytes).unwrap();
+        fullbore(args!["verify", chain.repository, "--data"]).ends_with(0);
+        let other = chain.other();
+        chain.copy(2, &other).ends_with(0);
+        let again = chain.copy(2, &other).ends_with(0).json().pop().unwrap();
+        assert_eq!(again["objects"], 0, "{document}");
+        fullbore(args!["verify", other, "--data"]).ends_with(0);
+        fullbore(args!["verify", other, "--sample", "100%"]).ends_with(0);
+        chain.assert_restores(&other);
+        fs::write(dir.join(&last), &bytes[..known - 1000]).unwrap();
+        chain.copy(2, &chain.dir.path().join("third")).ends_with(4).has_one_error("is damaged");
+    }
 }
 
 #[test]

@@ -3,14 +3,14 @@
 //! Objects are copied byte by byte under their names, and compared with their checksums on the way: segments with those in
 //! the roots, pages with their digests. What is there already is not copied again.
 
-use super::crew;
+use super::{crew, stock::Known};
 use crate::{
     error::{Error, Kind, Result},
     format::{
         digest::{crc64, hex},
-        layout::{self, FORGOTTEN, MANIFEST, PARTIAL, ROOT, SIDE_SUFFIX},
+        layout::{self, MANIFEST, SIDE_SUFFIX},
         page::SegmentId,
-        root::{PART_BYTES, Root, Segment},
+        root::{PART_BYTES, Segment},
     },
     pipeline::meter::{Meter, lap},
     platform::Tricks,
@@ -22,9 +22,8 @@ use crate::{
 };
 use std::{
     collections::{BTreeSet, HashMap},
-    fs,
     num::NonZeroUsize,
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::atomic::{AtomicU64, Ordering::Relaxed},
     time::Instant,
 };
@@ -89,12 +88,15 @@ impl Copy {
             let what = format!("cannot copy {:?}: it is no backup of a repository", self.from);
             return Err(Error::new(Kind::Usage, what).hint("an archive is one file: copy it as such, or export it"));
         }
-        let tasks = tasks(&archive, &place(&self.from)?.0)?;
+        let repository = place(&self.from)?.0;
+        let others = archive.root.others();
+        let known: Vec<_> = others.iter().filter_map(|id| Known::read(&repository, id)).collect();
+        let tasks = tasks(&archive, &known)?;
         let root = whole(&archive, &Object::Root)?;
         meter.total_bytes.store(tasks.iter().map(|task| task.bytes).sum(), Relaxed);
         meter.share(self.workers.get());
-        let others = archive.root.others();
-        let incoming = Incoming::begin(&self.to, root, &archive.root, self.tricks)?;
+        let sealed: Vec<_> = known.iter().map(|(known, sealed)| (&known.root.id[..], &sealed[..])).collect();
+        let incoming = Incoming::begin(&self.to, root, &archive.root, &sealed, self.tricks)?;
         let run = Run { archive: &archive, incoming: &incoming, meter, there: Default::default() };
         let copied = run.all(self.workers, &tasks);
         let (there, there_bytes) = (run.there.0.load(Relaxed), run.there.1.load(Relaxed));
@@ -178,16 +180,15 @@ fn whole(archive: &Archive, object: &Object) -> Result<Vec<u8>> {
 }
 
 /// Everything that a backup refers to but its root: segments of each backup, the files beside them, manifests.
-fn tasks(archive: &Archive, repository: &Path) -> Result<Vec<Task>> {
+fn tasks(archive: &Archive, known: &[(Known, Vec<u8>)]) -> Result<Vec<Task>> {
     let own = archive.root.segments.iter().map(own_id);
     let referred = archive.root.liveness.iter().map(|live| live.id());
     let segments: BTreeSet<_> = own.chain(referred).map(|id| (id.backup, id.stream, id.number)).collect();
-    let sums = known_sums(archive, repository);
+    let facts = facts(archive, known);
     let mut tasks = Vec::new();
     for (backup, stream, number) in segments {
         let id = SegmentId { backup, stream, number };
-        let known = sums.get(&id);
-        tasks.push(segment(archive, &id, known)?);
+        tasks.push(segment(archive, &id, facts.get(&id))?);
         tasks.extend(side(archive, &id)?);
     }
     let others = archive.root.others();
@@ -201,22 +202,14 @@ fn own_id(segment: &Segment) -> SegmentId {
     SegmentId { backup: String::new(), stream: segment.stream, number: segment.number }
 }
 
-/// The segments of all backups that are referred to, as far as there is a root that says what is in them.
-fn known_sums(archive: &Archive, repository: &Path) -> HashMap<SegmentId, Segment> {
-    let mut known: HashMap<_, _> = archive.root.segments.iter().map(|own| (own_id(own), own.clone())).collect();
-    for other in archive.root.others() {
-        let segments = root_of(repository, other).map(|root| root.segments).unwrap_or_default();
-        known.extend(
-            segments.into_iter().map(|segment| (SegmentId { backup: other.to_owned(), ..own_id(&segment) }, segment)),
-        );
-    }
-    known
-}
-
-/// The root of a backup, also if it was forgotten or has not ended.
-fn root_of(repository: &Path, id: &str) -> Option<Root> {
-    let dir = repository.join(layout::BACKUPS).join(id);
-    [ROOT, FORGOTTEN, PARTIAL].iter().find_map(|name| Root::open(&fs::read(dir.join(name)).ok()?, name).ok())
+/// What is known of the segments of all backups that are referred to, and whether they were surely ended.
+fn facts<'a>(archive: &'a Archive, known: &'a [(Known, Vec<u8>)]) -> HashMap<SegmentId, (&'a Segment, bool)> {
+    let own = archive.root.segments.iter().map(|own| (own_id(own), (own, true)));
+    let others = known.iter().flat_map(|(known, _)| {
+        let id = |segment| SegmentId { backup: known.root.id.clone(), ..own_id(segment) };
+        known.root.segments.iter().map(move |segment| (id(segment), (segment, known.is_ended(segment))))
+    });
+    own.chain(others).collect()
 }
 
 fn task(archive: &Archive, object: Object, backup: &str, name: String) -> Result<Task> {
@@ -228,23 +221,23 @@ fn task(archive: &Archive, object: Object, backup: &str, name: String) -> Result
     Ok(Task { object, backup, name, bytes, sums: with_gaps(Vec::new(), bytes) })
 }
 
-fn segment(archive: &Archive, id: &SegmentId, known: Option<&Segment>) -> Result<Task> {
+/// All bytes of a segment. If it was not surely ended, more may be there than anybody knows of.
+fn segment(archive: &Archive, id: &SegmentId, known: Option<&(&Segment, bool)>) -> Result<Task> {
     let name = layout::segment(id.stream, id.number, archive.codec.suffix());
     let mut task = task(archive, Object::Segment(id.clone()), &id.backup, name)?;
-    let live = archive.root.liveness.iter().find(|live| live.id() == *id && live.of_bytes > 0);
-    let bytes = known.map(|known| known.bytes).or(live.map(|live| live.of_bytes)).unwrap_or(task.bytes);
-    if task.bytes != bytes {
+    let live = archive.root.liveness.iter().find(|live| live.id() == *id).map_or(0, |live| live.of_bytes);
+    let (bytes, parts, ended) = known.map_or((live, "", false), |(known, ended)| (known.bytes, &known.parts, *ended));
+    if task.bytes < bytes || (ended && task.bytes > bytes) {
         let name = archive.store().name(&task.object);
         let why = format!("it has {} bytes, the root says {bytes}", task.bytes);
         return Err(Error::corrupt(format!("segment {name} is damaged")).because(why));
     }
-    let parts = known.map_or("", |known| &known.parts).as_bytes().chunks(16).zip(0..);
     let part = |(digits, number): (&[u8], u64)| {
         let from = number * PART_BYTES;
         let sum = Sum::Crc64(String::from_utf8_lossy(digits).into_owned());
         (from, PART_BYTES.min(bytes.saturating_sub(from)), sum)
     };
-    task.sums = with_gaps(parts.map(part).collect(), bytes);
+    task.sums = with_gaps(parts.as_bytes().chunks(16).zip(0..).map(part).collect(), task.bytes);
     Ok(task)
 }
 

@@ -3,7 +3,8 @@
 //! An object is written under another name, made durable and renamed: what has its name is whole. The root comes last, when
 //! all that it refers to is there. Until then each directory that has no root has an intent, as that of a backup under way, so
 //! that nobody takes it for left behind; and the root stands as a partial one, so that a prune keeps all that it refers
-//! to. What a prune that began before was about to delete is not relied on. A copy that was killed leaves nothing that
+//! to. What comes of backups that are not here is, here, what is left of them: it gets the document of one that was forgotten.
+//! What a prune that began before was about to delete is not relied on. A copy that was killed leaves nothing that
 //! is listed; another one goes on where it was.
 
 use super::{
@@ -14,7 +15,7 @@ use super::{
 use crate::{
     error::{Error, Kind, Result},
     format::{
-        layout::{BACKUPS, PARTIAL, ROOT, TOMBSTONES},
+        layout::{BACKUPS, FORGOTTEN, PARTIAL, ROOT, TOMBSTONES},
         root::Root,
     },
     platform::Tricks,
@@ -48,14 +49,15 @@ pub struct Arriving {
 }
 
 impl Incoming {
-    /// Open or make the repository at `root`, and announce a backup: its root, sealed and as it is read.
+    /// Open or make the repository at `root`, and announce a backup: its root, sealed and as it is read, and the sealed roots
+    /// of those `others` it refers to that have one.
     ///
     /// Waits for another copy that brings one of the same backups.
     ///
     /// # Errors
     /// [`Kind::Usage`] if the directory holds something else, [`Kind::Unreachable`] while what is needed of it is being
     /// pruned; else the system's.
-    pub fn begin(root: &Path, sealed: Vec<u8>, facts: &Root, tricks: Tricks) -> Result<Self> {
+    pub fn begin(root: &Path, sealed: Vec<u8>, facts: &Root, others: &[(&str, &[u8])], tricks: Tricks) -> Result<Self> {
         open_or_make(root, &facts.time)?;
         let (root, id) = (root.to_owned(), facts.id.clone());
         let mut incoming = Self { root, id, sealed, dirs: vec![], made: vec![], intents: vec![], tricks };
@@ -64,6 +66,7 @@ impl Incoming {
         ids.sort_unstable();
         let announced = ids.iter().try_for_each(|id| incoming.announce(id, &facts.time));
         let announced = announced.and_then(|()| incoming.rely_on(&ids)).and_then(|()| incoming.write_partial());
+        let announced = announced.and_then(|()| incoming.write_forgotten(others));
         match announced.and_then(|()| ids.iter().try_for_each(|id| incoming.is_not_pruned(id))) {
             Ok(()) => Ok(incoming),
             Err(error) => {
@@ -100,6 +103,16 @@ impl Incoming {
             return Ok(());
         }
         write_new(&dir.join(PARTIAL), &self.sealed, |from, to| fs::rename(from, to))
+    }
+
+    fn write_forgotten(&self, others: &[(&str, &[u8])]) -> Result<()> {
+        let mut others = others.iter().map(|(id, sealed)| (self.dir(id), sealed));
+        others.try_for_each(|(dir, sealed)| {
+            match [ROOT, PARTIAL, FORGOTTEN].iter().any(|file| dir.join(file).exists()) {
+                true => Ok(()),
+                false => write_new(&dir.join(FORGOTTEN), sealed, |from, to| fs::rename(from, to)),
+            }
+        })
     }
 
     /// Looked at after all else is announced: who marks something later sees that.
@@ -164,7 +177,9 @@ impl Incoming {
         if !dir.join(ROOT).exists() {
             write_new(&dir.join(ROOT), &self.sealed, |from, to| fs::rename(from, to))?;
         }
-        let _ = fs::remove_file(dir.join(PARTIAL)); // of no use any more, and of no harm
+        for file in [PARTIAL, FORGOTTEN] {
+            let _ = fs::remove_file(dir.join(file)); // of no use any more, and of no harm
+        }
         Ok(())
     }
 
