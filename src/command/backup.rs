@@ -99,7 +99,7 @@ impl Backup {
             }
         };
         if let Some(base) = &base {
-            subject.compare(base);
+            subject.compare(base, self.base.compare);
         }
         let format = if base.is_some() { FORMAT } else { FORMAT_ALONE };
         let abilities = destination.abilities();

@@ -41,6 +41,7 @@ pub(super) fn add(repository: &Path, root: &mut Root, pages: &[(u64, Vec<u8>)]) 
         data_directory: Name::default(),
         tablespaces: text(b"tablespace_map").map(|map| tablespaces(&map)).unwrap_or_default(),
         databases: databases(&archive),
+        witness: None,
     };
     drop(archive);
     root.postgres = Some(cluster);

@@ -14,7 +14,7 @@ use crate::{
         request::{Reading, Request},
         summary::Changes,
     },
-    repo::base::Base,
+    repo::{base::Base, compare::Compare},
     source::{self, Source, stdin::Stdin, stored::Stored, tree::Own},
 };
 use std::sync::Arc;
@@ -95,9 +95,10 @@ impl Opened {
         Self { sources, origin, cluster, is_compared: false }
     }
 
-    /// Let the sources say what `base` has of what they have.
-    pub(super) fn compare(&mut self, base: &Arc<Base>) {
-        let changes = self.cluster.as_ref().and_then(|cluster| cluster.changes_since(base.cluster()?)).map(Arc::new);
+    /// Let the sources say what `base` has of what they have. A server is not asked where everything is to be read.
+    pub(super) fn compare(&mut self, base: &Arc<Base>, compare: Compare) {
+        let asked = self.cluster.as_ref().filter(|_| compare != Compare::Content);
+        let changes = asked.and_then(|cluster| cluster.changes_since(base.cluster()?)).map(Arc::new);
         let compared =
             |source| Arc::new(Compared { source, base: base.clone(), changes: changes.clone() }) as Arc<dyn Source>;
         self.sources = std::mem::take(&mut self.sources).into_iter().map(compared).collect();

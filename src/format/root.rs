@@ -108,6 +108,22 @@ pub struct Cluster {
     pub tablespaces: Vec<Tablespace>,
     /// Its databases, in order of their numbers.
     pub databases: Vec<Database>,
+    /// By which a later backup knows that the server has the same past; not of every cluster.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub witness: Option<Witness>,
+}
+
+/// What no other past of a cluster has: a copy, or the same after it was set back.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+pub struct Witness {
+    /// When the server was started, in seconds since 1970 as it says them.
+    pub server_start: String,
+    /// Name of the last summary of its WAL that it had at the end of the backup.
+    pub summary: String,
+    /// Inode number of that file.
+    pub inode: u64,
+    /// When its inode was last changed, in seconds since 1970, with nine digits behind the point.
+    pub ctime: String,
 }
 
 /// A tablespace that is not in the data directory.

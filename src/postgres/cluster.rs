@@ -16,6 +16,7 @@ use super::{
     request::Wal,
     session::{Held, Stopped},
     summary::Changes,
+    witness,
 };
 use crate::{
     error::{Error, Kind, Result, quoted},
@@ -125,6 +126,7 @@ impl Cluster {
         let mut ranges = Vec::new();
         match &self.session {
             Some(session) => {
+                self.note_witness(session);
                 // Before the stop, as on a standby it says where the backup is consistent (rules 15, 27).
                 let (control, _) = control::read(&control::path(&self.data))?;
                 let stopped = session.with(|session| session.stop(false))?;
@@ -150,6 +152,16 @@ impl Cluster {
         }
         scanned.sort_by(|a, b| order(&a.entry.path, &b.entry.path));
         Ok(scanned)
+    }
+
+    /// For the next backup. Without one that backup reads more.
+    fn note_witness(&self, session: &Held) {
+        let (Some(start), now) = (self.start, self.facts()) else { return };
+        let noted = session.with(|session| witness::of(session, &now, start));
+        lock(&self.facts).witness = noted.unwrap_or_else(|error| {
+            platform::debug(|| format!("the next backup will not ask which blocks changed: {}", error.line()));
+            None
+        });
     }
 
     fn check_timeline(&self, stopped: &Stopped) -> Result<()> {

@@ -20,3 +20,4 @@ pub mod restore;
 pub mod session;
 pub mod summary;
 pub mod tls;
+pub mod witness;

@@ -1,13 +1,15 @@
 //! Which blocks changed since an earlier backup, as the server's summaries of its WAL say (PostgreSQL 17 and later).
 //!
 //! What the WAL does not mention has not changed, but for hints that a reader may set at any time, and maps of free space,
-//! which are read as a whole (rule 23). If the summaries have a gap, or anything of the cluster changed that the WAL does not
-//! tell (rules 22, 24), nobody knows, and changed files are read.
+//! which are read as a whole (rule 23). If the summaries have a gap, or are of another past than the earlier backup (see
+//! [`witness`]), or anything of the cluster changed that the WAL does not tell (rules 22, 24), nobody knows, and changed files
+//! are read.
 
 use super::{
     lsn::Lsn,
     relation::{Fork, RelationFile, SEGMENT_BLOCKS, relation_of},
     session::Session,
+    witness,
 };
 use crate::{
     error::Result,
@@ -68,7 +70,16 @@ impl Changes {
     ) -> Result<Option<Self>> {
         let (Ok(from), Ok(to)) = (base.start_lsn.parse::<Lsn>(), now.start_lsn.parse::<Lsn>()) else { return Ok(None) };
         let alike = base.timeline == now.timeline && base.checksums == now.checksums && base.online && now.online;
-        if now.major < 17 || !alike || from > to || !session.summarizes(to, PATIENCE)? {
+        if now.major < 17 || !alike || from > to {
+            return Ok(None);
+        }
+        if !witness::is_there(session, base, now)? {
+            platform::debug(|| "the server was started since the last backup, or has another past".to_owned());
+            return Ok(None);
+        }
+        // Nothing to wait for: what is behind this place is in the WAL of the new backup.
+        if from != to && !session.summarizes(to, PATIENCE)? {
+            platform::debug(|| format!("the server has not summarized its WAL up to {to}"));
             return Ok(None);
         }
         let Some(spans) = chain(session.summaries(now.timeline)?, from, to) else {
@@ -144,15 +155,9 @@ impl Changes {
     }
 }
 
-/// Those of the spans that lead from `from`, where a backup began, to `to` without a gap.
-///
-/// Summaries end where checkpoints begin, and a backup begins with one. A server that was restored from an older backup and
-/// went on along the same timeline has been at this place of the WAL too, but its checkpoints are elsewhere.
+/// Those of the spans that lead from `from` to `to` without a gap.
 fn chain(mut spans: Vec<Span>, from: Lsn, to: Lsn) -> Option<Vec<Span>> {
     spans.sort_unstable();
-    if from != to && !spans.iter().any(|(start, _)| *start == from) {
-        return None;
-    }
     let (mut at, mut chain) = (from, Vec::new());
     for (start, end) in spans {
         if at >= to || start > at {
@@ -222,7 +227,7 @@ mod tests {
         let spans = vec![span(30, 40), span(10, 20), span(20, 30), span(50, 60)];
         assert_eq!(chain(spans.clone(), Lsn(10), Lsn(35)), Some(vec![span(10, 20), span(20, 30), span(30, 40)]));
         assert_eq!(chain(spans.clone(), Lsn(20), Lsn(40)), Some(vec![span(20, 30), span(30, 40)]));
-        assert_eq!(chain(spans.clone(), Lsn(15), Lsn(35)), None, "no backup began there");
+        assert_eq!(chain(spans.clone(), Lsn(35), Lsn(40)), Some(vec![span(30, 40)]));
         assert_eq!(chain(spans.clone(), Lsn(30), Lsn(55)), None);
         assert_eq!(chain(spans, Lsn(5), Lsn(15)), None);
         assert_eq!(chain(vec![], Lsn(5), Lsn(5)), Some(vec![]));

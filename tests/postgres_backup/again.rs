@@ -230,6 +230,33 @@ fn a_server_that_was_set_back_on_its_timeline_is_read() {
 }
 
 #[test]
+fn a_server_that_was_restored_to_where_an_earlier_backup_began_is_read() {
+    for version in versions().iter().filter(|version| version.major >= 17) {
+        let cluster = Cluster::new(version, &["summarize_wal = on"]);
+        let repository = cluster.path("repository");
+        cluster.psql("CHECKPOINT");
+        cluster.backup("repository", &["--quiet"]).ends_with(0);
+        cluster.psql("UPDATE large SET words = 'first life' WHERE n <= 100");
+        cluster.backup("repository", &["--quiet"]).ends_with(0);
+        cluster.stop("immediate");
+        // A backup switches to a new segment of the WAL first: in both lives there is a checkpoint at the start of each.
+        let restored = Cluster::restored(version, &at(&repository, &ids(&repository)[0]));
+        restored.start();
+        restored.psql_each(&["UPDATE large SET words = 'second life' WHERE n BETWEEN 201 AND 300", "CHECKPOINT"]);
+        let base = ids(&repository).remove(1);
+        let sum = "SELECT count(*) FILTER (WHERE words = 'first life'), count(*) FILTER (WHERE words = 'second life') FROM large";
+        for compare in ["content", "inode", "content", "inode"] {
+            let flags = ["--base", &base, "--compare", compare, "--quiet"];
+            let command = crate::args!["backup", restored.url(), "--to", repository];
+            fullbore(command.into_iter().chain(flags.iter().map(Into::into))).ends_with(0);
+            let again = Cluster::restored(version, &at(&repository, &ids(&repository).pop().unwrap()));
+            again.start();
+            assert_eq!(again.psql(sum), "0|100", "{compare}");
+        }
+    }
+}
+
+#[test]
 fn a_cluster_that_was_stopped_between_is_compared_by_content() {
     let Some(version) = debian() else { return };
     let cluster = Cluster::new(version, &[]);

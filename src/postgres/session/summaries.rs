@@ -44,6 +44,15 @@ impl Session {
         }
     }
 
+    /// When the server was started, in seconds since 1970 to the microsecond.
+    ///
+    /// # Errors
+    /// If the session is lost.
+    pub fn server_start(&mut self) -> Result<String> {
+        let sql = "SELECT extract(epoch FROM pg_postmaster_start_time())::text";
+        Ok(self.row("could not ask when the server was started", sql, &[])?.get(0))
+    }
+
     /// The summaries there are of a timeline.
     ///
     /// # Errors
