@@ -1,7 +1,7 @@
 //! Which blocks changed since an earlier backup, as the server's summaries of its WAL say (PostgreSQL 17 and later).
 //!
-//! What the WAL does not mention has not changed, but for hints that a reader may set at any time, and maps of free space,
-//! which are read as a whole (rule 23). If the summaries have a gap, or are of another past than the earlier backup (see
+//! What the WAL does not mention has not changed, but for hints that a reader may set at any time, and maps of free space and
+//! of what is visible, which are read as a whole (rule 23). If the summaries have a gap, or are of another past than the earlier backup (see
 //! [`witness`]), or anything of the cluster changed that the WAL does not tell (rules 22, 24), nobody knows, and changed files
 //! are read.
 
@@ -126,7 +126,7 @@ impl Changes {
     /// Where a file of `size` bytes that had `before` bytes can have changed; `None`: anywhere.
     fn runs(&self, (space, database): (u32, u32), file: RelationFile, size: u64, before: u64) -> Option<Vec<Run>> {
         let page = self.page_bytes;
-        if file.fork == Fork::FreeSpace || !size.is_multiple_of(page) || !before.is_multiple_of(page) {
+        if matches!(file.fork, Fork::FreeSpace | Fork::Visibility) || !size.is_multiple_of(page) || !before.is_multiple_of(page) {
             return None;
         }
         // Number 0 speaks of a whole database whose files were copied, or that was made anew: its blocks are not mentioned.
@@ -199,6 +199,7 @@ mod tests {
         assert_eq!(runs(&changes, b"16384.1", 10, 10), Some(vec![run(2, 1)]));
         assert_eq!(runs(&changes, b"16385", 10, 10), Some(vec![]));
         assert_eq!(runs(&changes, b"16384_fsm", 10, 10), None);
+        assert_eq!(runs(&changes, b"16384_vm", 10, 10), None);
     }
 
     #[test]
