@@ -23,12 +23,20 @@ use std::{collections::HashMap, time::Duration};
 /// How long the server may take to summarize the WAL up to the start of the backup.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// See the module. Four bytes for each block that changed.
+/// Blocks that are remembered, 64 MiB of them; of a cluster where more changed, changed files are read.
+const MAX_BLOCKS: usize = 16 << 20;
+
+/// What a fork costs beside its blocks, in blocks.
+const FORK_BLOCKS: usize = 32;
+
+/// See the module. Four bytes for each block that changed, up to [`MAX_BLOCKS`].
 #[derive(Debug, Default)]
 pub struct Changes {
     forks: HashMap<Name, Blocks>,
     /// Bytes of a page.
     page_bytes: u64,
+    /// What is in memory of them, in blocks; at [`MAX_BLOCKS`] the rest is missing.
+    held: usize,
 }
 
 /// Tablespace, database, number of the files, and which fork.
@@ -89,15 +97,32 @@ impl Changes {
         let mut changes = Self { page_bytes, ..Self::default() };
         for span in spans {
             session.summary(now.timeline, span, |line| changes.add(line))?;
+            if changes.held >= MAX_BLOCKS {
+                platform::debug(|| format!("more than {MAX_BLOCKS} blocks changed since the last backup"));
+                return Ok(None);
+            }
+            if changes.held >= MAX_BLOCKS / 2 {
+                changes.settle();
+            }
         }
-        for blocks in changes.forks.values_mut() {
-            blocks.changed.sort_unstable();
-            blocks.changed.dedup();
-        }
+        changes.settle();
         Ok(Some(changes))
     }
 
+    /// Put the blocks of each fork in order. A summary has each of them once, but the next may have it again.
+    fn settle(&mut self) {
+        for blocks in self.forks.values_mut() {
+            blocks.changed.sort_unstable();
+            blocks.changed.dedup();
+        }
+        let changed: usize = self.forks.values().map(|blocks| blocks.changed.len()).sum();
+        self.held = changed + self.forks.len() * FORK_BLOCKS;
+    }
+
     fn add(&mut self, line: Line) {
+        if self.held >= MAX_BLOCKS {
+            return;
+        }
         let (space, database, number) = line.relation;
         let fork = match line.fork {
             0 => Fork::Main,
@@ -105,12 +130,15 @@ impl Changes {
             2 => Fork::Visibility,
             _ => Fork::Init,
         };
+        let forks = self.forks.len();
         let blocks = self.forks.entry((space, database, number, fork)).or_default();
+        self.held += usize::from(!line.is_limit);
         if line.is_limit {
             blocks.limit = Some(blocks.limit.map_or(line.block, |limit| limit.min(line.block)));
         } else {
             blocks.changed.push(line.block);
         }
+        self.held += (self.forks.len() - forks) * FORK_BLOCKS;
     }
 
     /// Say of a file that would be read and compared where it can have changed.
@@ -126,7 +154,10 @@ impl Changes {
     /// Where a file of `size` bytes that had `before` bytes can have changed; `None`: anywhere.
     fn runs(&self, (space, database): (u32, u32), file: RelationFile, size: u64, before: u64) -> Option<Vec<Run>> {
         let page = self.page_bytes;
-        if matches!(file.fork, Fork::FreeSpace | Fork::Visibility) || !size.is_multiple_of(page) || !before.is_multiple_of(page) {
+        if matches!(file.fork, Fork::FreeSpace | Fork::Visibility)
+            || !size.is_multiple_of(page)
+            || !before.is_multiple_of(page)
+        {
             return None;
         }
         // Number 0 speaks of a whole database whose files were copied, or that was made anew: its blocks are not mentioned.
@@ -200,6 +231,20 @@ mod tests {
         assert_eq!(runs(&changes, b"16385", 10, 10), Some(vec![]));
         assert_eq!(runs(&changes, b"16384_fsm", 10, 10), None);
         assert_eq!(runs(&changes, b"16384_vm", 10, 10), None);
+    }
+
+    #[test]
+    fn blocks_that_change_again_and_again_are_remembered_once_and_no_more_than_there_is_room_for() {
+        let mut known = Changes { page_bytes: 8192, ..Changes::default() };
+        let line = |relation: u32, block: u32| Line { relation: (1663, 5, relation), fork: 0, block, is_limit: false };
+        for _ in 0..1000 {
+            (0..100).for_each(|block| known.add(line(16384, block)));
+            known.settle();
+        }
+        assert_eq!((known.held, runs(&known, b"16384", 200, 200)), (100 + FORK_BLOCKS, Some(vec![run(0, 100)])));
+        (0..MAX_BLOCKS as u32).for_each(|number| known.add(line(number, 0)));
+        known.settle();
+        assert!(known.held >= MAX_BLOCKS && known.forks.len() <= MAX_BLOCKS / FORK_BLOCKS);
     }
 
     #[test]
