@@ -77,7 +77,7 @@ fn tablespaces(map: &[u8]) -> Vec<Tablespace> {
     let lines = map.split(|c| *c == b'\n').filter_map(|line| {
         let at = line.iter().position(|c| *c == b' ')?;
         let oid = std::str::from_utf8(&line[..at]).ok()?.parse().ok()?;
-        Some(Tablespace { oid, name: String::new(), location: Name(line[at + 1..].to_vec()) })
+        Some(Tablespace { oid, name: Name::default(), location: Name(line[at + 1..].to_vec()) })
     });
     lines.collect()
 }
@@ -88,5 +88,5 @@ fn databases(archive: &Archive) -> Vec<Database> {
         let name = item.entry.path.strip_prefix(b"base/")?.to_vec();
         String::from_utf8(name).ok()?.parse().ok()
     });
-    oids.map(|oid| Database { oid, name: String::new(), template: false }).collect()
+    oids.map(|oid| Database { oid, name: Name::default(), template: false }).collect()
 }

@@ -136,10 +136,15 @@ fn cluster(cluster: &Cluster) -> Vec<(&'static str, String)> {
         facts.push(("WAL", format!("from {start} to {stop}, {}: {segments}", cluster.wal)));
     }
     let space = |space: &Tablespace| {
-        ("tablespace", format!("{} {} at {}", space.oid, space.name, text::name(&space.location.0)))
+        ("tablespace", format!("{} {} at {}", space.oid, text::name(&space.name.0), text::name(&space.location.0)))
     };
     facts.extend(cluster.tablespaces.iter().map(space));
-    facts.extend(cluster.databases.iter().map(|database| ("database", format!("{} {}", database.oid, database.name))));
+    facts.extend(
+        cluster
+            .databases
+            .iter()
+            .map(|database| ("database", format!("{} {}", database.oid, text::name(&database.name.0)))),
+    );
     facts
 }
 

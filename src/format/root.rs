@@ -131,8 +131,8 @@ pub struct Witness {
 pub struct Tablespace {
     /// Its number.
     pub oid: u32,
-    /// Its name.
-    pub name: String,
+    /// Its name, in whatever encoding.
+    pub name: Name,
     /// The directory it is in.
     pub location: Name,
 }
@@ -142,8 +142,8 @@ pub struct Tablespace {
 pub struct Database {
     /// Its number.
     pub oid: u32,
-    /// Its name.
-    pub name: String,
+    /// Its name, in whatever encoding.
+    pub name: Name,
     /// Is it a template?
     pub template: bool,
 }
@@ -334,9 +334,15 @@ pub struct Run {
     pub shares: BTreeMap<String, [f64; 3]>,
 }
 
-/// A path in JSON: text where it is UTF-8, else `{"hex": "…"}`.
+/// A path or a name in JSON: text where it is UTF-8, else `{"hex": "…"}`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, PartialOrd, Ord)]
 pub struct Name(pub Vec<u8>);
+
+impl From<&str> for Name {
+    fn from(text: &str) -> Self {
+        Self(text.into())
+    }
+}
 
 #[derive(Serialize, Deserialize)]
 struct Hex {

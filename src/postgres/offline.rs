@@ -77,7 +77,7 @@ pub fn tablespaces(data: &Path) -> Result<Vec<Tablespace>> {
         match (oid, fs::read_link(entry.path())) {
             (Some(oid), Ok(location)) => {
                 let location = Name(location.into_os_string().into_vec());
-                found.push(Tablespace { oid, name: String::new(), location });
+                found.push(Tablespace { oid, name: Name::default(), location });
             }
             (Some(_), Err(error)) if error.kind() != io::ErrorKind::InvalidInput => return Err(failed(error)),
             _ => {} // an in-place tablespace is a directory

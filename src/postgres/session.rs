@@ -3,6 +3,7 @@
 //! One session starts the backup and ends it; if it is lost between the two, the backup is void (rule 2). So it waits for
 //! ever, says when it is gone, and takes the slot that holds its WAL with it. What is copied meanwhile is not its business.
 
+mod answer;
 mod facts;
 mod held;
 mod reach;
@@ -13,10 +14,7 @@ pub use held::Held;
 
 use super::{conninfo::Params, lsn::Lsn};
 use crate::error::{Error, Kind, Result};
-use postgres::{
-    Client, Row,
-    types::{ToSql, Type},
-};
+use postgres::{Client, types::Type};
 use std::hash::{BuildHasher, Hasher, RandomState};
 
 /// A connection to a server that is known to be new enough.
@@ -102,7 +100,7 @@ impl Session {
             _ => "SELECT pg_start_backup($1, $2, false)::text",
         };
         self.row("could not start the backup", sql, &[(&label, Type::TEXT), (&fast, Type::BOOL)])?
-            .get::<_, &str>(0)
+            .get::<&str>(0)?
             .parse()
     }
 
@@ -120,17 +118,13 @@ impl Session {
             15.. => "pg_backup_stop($1)",
             _ => "pg_stop_backup(false, $1)",
         };
-        // As bytes: a path in the map may be in any encoding, and the server must not translate it.
-        let sql = format!(
-            "SELECT lsn::text, convert_to(labelfile, getdatabaseencoding()), \
-             convert_to(spcmapfile, getdatabaseencoding()) FROM {call}"
-        );
-        let row = self.row("could not end the backup", &sql, &[(&wait_for_archive, Type::BOOL)])?;
-        let (lsn, backup_label): (&str, Vec<u8>) = (row.get(0), row.get(1));
+        let sql = format!("SELECT lsn::text, textsend(labelfile), textsend(spcmapfile) FROM {call}");
+        let row = self.raw_row("could not end the backup", &sql, &[(&wait_for_archive, Type::BOOL)])?;
+        let (lsn, backup_label): (&str, Vec<u8>) = (row.get(0)?, row.get(1)?);
         let start_timeline = start_timeline(&backup_label)
             .ok_or_else(|| Error::new(Kind::Unsupported, "cannot find the timeline in the server's backup label"))?;
         let timeline = if self.standby { self.timeline()?.max(start_timeline) } else { start_timeline };
-        let tablespace_map = row.get::<_, Option<Vec<u8>>>(2).unwrap_or_default();
+        let tablespace_map = row.get::<Option<Vec<u8>>>(2)?.unwrap_or_default();
         Ok(Stopped { lsn: lsn.parse()?, backup_label, tablespace_map, start_timeline, timeline })
     }
 
@@ -141,10 +135,10 @@ impl Session {
     /// behind a pool of connections.
     pub fn alive(&mut self) -> Result<()> {
         let row = self.row("could not ask the server", "SELECT pg_is_in_recovery(), pg_backend_pid()", &[])?;
-        if self.standby && !row.get::<_, bool>(0) {
+        if self.standby && !row.get::<bool>(0)? {
             return Err(void("the standby was promoted").hint("run it again, from the new primary or another standby"));
         }
-        if row.get::<_, i32>(1) != self.process {
+        if row.get::<i32>(1)? != self.process {
             return Err(void("another process of the server answered")
                 .hint("connect to the server itself, not to a pool of connections"));
         }
@@ -161,7 +155,7 @@ impl Session {
         let sql = "SELECT last_archived_wal, CASE WHEN last_failed_time > last_archived_time OR last_archived_time IS NULL \
                    THEN last_failed_wal END FROM pg_stat_archiver";
         let row = self.row("could not ask the archiver", sql, &[])?;
-        let (at, failing): (Option<String>, Option<String>) = (row.get(0), row.get(1));
+        let (at, failing): (Option<String>, Option<String>) = (row.get(0)?, row.get(1)?);
         // A history file sorts behind the segments of its timeline's parent, and a partial segment is not the segment.
         let segment = |name: &&String| !name.ends_with(".history") && !name.ends_with(".partial");
         let done = at.as_ref().filter(segment).is_some_and(|at| **at >= *last);
@@ -180,7 +174,7 @@ impl Session {
         // A segment that nothing was written to is not ended, so something is.
         let note = "SELECT pg_logical_emit_message(false, 'fullbore', 'switch')::text";
         self.row("could not write to the WAL", note, &[])?;
-        Ok(self.row("could not end the WAL segment", "SELECT pg_walfile_name(pg_switch_wal())", &[])?.get(0))
+        self.row("could not end the WAL segment", "SELECT pg_walfile_name(pg_switch_wal())", &[])?.get(0)
     }
 
     /// The timeline that WAL is written or replayed on.
@@ -192,7 +186,7 @@ impl Session {
         } else {
             "SELECT pg_walfile_name(pg_current_wal_insert_lsn())"
         };
-        let name: String = self.row("could not ask for the timeline", sql, &[])?.get(0);
+        let name: String = self.row("could not ask for the timeline", sql, &[])?.get(0)?;
         name.get(..8)
             .and_then(|digits| u32::from_str_radix(digits, 16).ok())
             .ok_or_else(|| Error::new(Kind::Unsupported, format!("{name:?} is no name of a WAL segment")))
@@ -202,7 +196,7 @@ impl Session {
     fn still_held(&mut self) -> Result<()> {
         let Some(slot) = self.slot.clone() else { return Ok(()) };
         let sql = "SELECT coalesce((SELECT wal_status FROM pg_replication_slots WHERE slot_name = $1), 'lost')";
-        match self.row("could not ask for the replication slot", sql, &[(&slot, Type::NAME)])?.get::<_, &str>(0) {
+        match self.row("could not ask for the replication slot", sql, &[(&slot, Type::NAME)])?.get::<&str>(0)? {
             "lost" => Err(void("the server has removed WAL that the backup needs")
                 .hint("raise max_slot_wal_keep_size, or take WAL from the archive")),
             _ => Ok(()),
@@ -219,22 +213,10 @@ impl Session {
         }
     }
 
-    /// The one row of an answer.
-    fn row(&mut self, what: &str, sql: &str, params: &[(&(dyn ToSql + Sync), Type)]) -> Result<Row> {
-        let mut rows = self.rows(what, sql, params)?;
-        rows.pop().ok_or_else(|| Error::new(Kind::System, what).because("the server gave no row"))
-    }
-
-    fn rows(&mut self, what: &str, sql: &str, params: &[(&(dyn ToSql + Sync), Type)]) -> Result<Vec<Row>> {
-        match self.client.query_typed(sql, params) {
-            Ok(rows) => Ok(rows),
-            Err(error) if self.client.is_closed() || reach::is_fatal(&error) => {
-                Err(void(&format!("the session with the server at {} was lost", self.place))
-                    .detail(reach::reason(&error))
-                    .hint(self.after_loss()))
-            }
-            Err(error) => Err(reach::failed(what, &error)),
-        }
+    fn lost(&self, error: &postgres::Error) -> Error {
+        void(&format!("the session with the server at {} was lost", self.place))
+            .detail(reach::reason(error))
+            .hint(self.after_loss())
     }
 }
 

@@ -63,6 +63,21 @@ impl Cluster {
         cluster
     }
 
+    /// Running, of databases in this encoding, with nothing in it.
+    pub(crate) fn of_encoding(version: &Version, encoding: &str) -> Self {
+        let cluster = Self::empty(version);
+        cluster.init(encoding);
+        cluster.start();
+        cluster
+    }
+
+    fn init(&self, encoding: &str) {
+        let flags = ["--no-sync", "--no-locale", "--username=postgres", "--auth=trust", "-k", "-E", encoding, "-D"];
+        let done = self.command("initdb").args(flags).arg(self.data()).output().unwrap();
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        self.configure(&SETTINGS);
+    }
+
     /// Nothing yet: the directory of a cluster to be.
     pub(crate) fn empty(version: &Version) -> Self {
         let dir = tempfile::Builder::new().prefix("fullbore-pg").tempdir_in(&DEVICES.0).unwrap();
@@ -244,10 +259,7 @@ fn template(version: &Version) -> PathBuf {
         return made;
     }
     let cluster = Cluster::empty(version);
-    let flags = ["--no-sync", "--no-locale", "--encoding=UTF8", "--username=postgres", "--auth=trust", "-k", "-D"];
-    let done = cluster.command("initdb").args(flags).arg(cluster.data()).output().unwrap();
-    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-    cluster.configure(&SETTINGS);
+    cluster.init("UTF8");
     cluster.start();
     cluster.psql_each(&CONTENT.split_inclusive(';').map(str::trim).filter(|sql| !sql.is_empty()).collect::<Vec<_>>());
     cluster.stop("fast");

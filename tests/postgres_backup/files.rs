@@ -129,3 +129,27 @@ fn small_wal_segments_and_group_access_are_kept() {
     restored.start();
     assert_eq!(restored.psql("SELECT count(*) FROM x; SHOW wal_segment_size"), "50000\n1MB");
 }
+
+#[test]
+fn names_that_are_in_another_encoding_are_kept_as_they_are() {
+    for version in some_versions() {
+        for encoding in ["UTF8", "SQL_ASCII"] {
+            let cluster = Cluster::of_encoding(version, encoding);
+            let space = cluster.make_dir("space");
+            cluster.psql("CREATE DATABASE latin TEMPLATE template0 ENCODING 'LATIN1'");
+            // The server writes names in the encoding of the database that they are made in.
+            cluster.in_database("latin", "CREATE DATABASE \"caf\u{e9}\" TEMPLATE template0 ENCODING 'LATIN1'");
+            cluster.in_database("latin", &format!("CREATE TABLESPACE \"caf\u{e9}\" LOCATION '{}'", space.display()));
+            cluster.backup("repository", &["--quiet"]).ends_with(0);
+            let root = fullbore(args!["show", cluster.path("repository"), "--json"]).json().remove(0);
+            let name = serde_json::json!({"hex": "636166e9"});
+            let has = |of: &str| root["postgres"][of].as_array().unwrap().iter().any(|one| one["name"] == name);
+            assert!(has("databases") && has("tablespaces"), "{}", root["postgres"]);
+            fullbore(args!["show", cluster.path("repository")]).ends_with(0);
+            let restored = Cluster::restored(version, &cluster.path("repository"));
+            restored.assert_verifies();
+            restored.start();
+            assert_eq!(restored.psql("SELECT count(*) FROM pg_database"), "5");
+        }
+    }
+}

@@ -91,11 +91,11 @@ fn facts(server: &Server) -> Cluster {
     let row = |line: &String| line.split('|').map(str::to_owned).collect::<Vec<_>>();
     let database = |line: &String| {
         let row = row(line);
-        Database { oid: row[0].parse().unwrap(), name: row[1].clone(), template: row[2] == "t" }
+        Database { oid: row[0].parse().unwrap(), name: row[1].as_str().into(), template: row[2] == "t" }
     };
     let tablespace = |line: &String| {
         let row = row(line);
-        Tablespace { oid: row[0].parse().unwrap(), name: row[1].clone(), location: Name(row[2].clone().into()) }
+        Tablespace { oid: row[0].parse().unwrap(), name: row[1].as_str().into(), location: Name(row[2].clone().into()) }
     };
     let spaces = "SELECT oid, spcname, pg_tablespace_location(oid) FROM pg_tablespace WHERE oid >= 16384";
     let version = server.answers("postgres", "SHOW server_version_num");

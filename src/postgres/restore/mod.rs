@@ -10,8 +10,8 @@ pub mod tablespaces;
 
 use super::relation;
 use crate::{
-    error::{Error, Kind, Result},
-    format::root::Cluster,
+    error::{Error, Kind, Result, quoted},
+    format::root::{Cluster, Database},
     sink::{last::Last, places::Mount},
 };
 use recovery::{Known, Recovery};
@@ -26,7 +26,7 @@ pub const AUTO_CONF: &[u8] = b"postgresql.auto.conf";
 /// Written by a server that runs.
 pub const POSTMASTER_PID: &[u8] = b"postmaster.pid";
 /// The database that tools connect to.
-const MAINTENANCE: &str = "postgres";
+const MAINTENANCE: &[u8] = b"postgres";
 
 /// What an operator may want of the restore of a cluster.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -94,8 +94,8 @@ impl Plan {
             mounts,
             recovery,
             notes,
-            next: unwanted.iter().map(|(_, name)| drop_database(name)).collect(),
-            emptied: unwanted.into_iter().map(|(oid, _)| oid).collect(),
+            next: unwanted.iter().map(|database| drop_database(database)).collect(),
+            emptied: unwanted.into_iter().map(|database| database.oid).collect(),
             left_out,
         })
     }
@@ -122,13 +122,13 @@ fn database_of(path: &[u8]) -> Option<u32> {
 }
 
 /// Numbers and names of the databases that are not wanted. Templates and `postgres` always are.
-fn unwanted(options: &Options, cluster: &Cluster) -> Result<Vec<(u32, String)>> {
+fn unwanted<'a>(options: &Options, cluster: &'a Cluster) -> Result<Vec<&'a Database>> {
     if options.databases.is_empty() {
         return Ok(Vec::new());
     }
-    let is_there = |name: &&String| cluster.databases.iter().any(|database| database.name == **name);
+    let is_there = |name: &&String| cluster.databases.iter().any(|database| database.name.0 == name.as_bytes());
     if let Some(missing) = options.databases.iter().find(|name| !is_there(name)) {
-        let names: Vec<String> = cluster.databases.iter().map(|database| format!("{:?}", database.name)).collect();
+        let names: Vec<String> = cluster.databases.iter().map(|database| quoted(&database.name.0)).collect();
         let names = if names.is_empty() { "none by name".to_owned() } else { names.join(", ") };
         return Err(Error::new(
             Kind::Usage,
@@ -136,13 +136,19 @@ fn unwanted(options: &Options, cluster: &Cluster) -> Result<Vec<(u32, String)>> 
         )
         .hint(format!("it knows {names}")));
     }
-    let kept = |name: &String| name == MAINTENANCE || options.databases.contains(name);
-    let others = cluster.databases.iter().filter(|database| !database.template && !kept(&database.name));
-    Ok(others.map(|database| (database.oid, database.name.clone())).collect())
+    let is_wanted = |name: &[u8]| options.databases.iter().any(|wanted| wanted.as_bytes() == name);
+    let kept = |name: &[u8]| name == MAINTENANCE || is_wanted(name);
+    Ok(cluster.databases.iter().filter(|database| !database.template && !kept(&database.name.0)).collect())
 }
 
-fn drop_database(name: &str) -> String {
-    format!("DROP DATABASE \"{}\";", name.replace('"', "\"\""))
+/// The statement; where the name cannot be written, one for `psql` that makes it.
+fn drop_database(database: &Database) -> String {
+    match str::from_utf8(&database.name.0) {
+        Ok(name) => format!("DROP DATABASE \"{}\";", name.replace('"', "\"\"")),
+        Err(_) => {
+            format!("SELECT format('DROP DATABASE %I', datname) FROM pg_database WHERE oid = {} \\gexec", database.oid)
+        }
+    }
 }
 
 #[cfg(test)]

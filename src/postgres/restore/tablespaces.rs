@@ -7,7 +7,7 @@ use crate::{
     sink::places::Mount,
 };
 use std::{
-    ffi::OsStr,
+    ffi::{OsStr, OsString},
     os::unix::ffi::OsStrExt,
     path::{Component, Path, PathBuf},
 };
@@ -41,8 +41,10 @@ fn mount(options: &Options, tablespace: &Tablespace) -> Result<Mount> {
     // The server refuses relative ones; `..` would be another directory for it than for us if a link is on the way.
     let is_plain = directory.is_absolute() && !directory.components().any(|part| part == Component::ParentDir);
     if !is_plain {
-        let what =
-            format!("cannot restore tablespace {:?} to {directory:?}: that is no absolute path", tablespace.name);
+        let what = format!(
+            "cannot restore tablespace {} to {directory:?}: that is no absolute path",
+            quoted(&tablespace.name.0)
+        );
         return Err(Error::new(Kind::Usage, what).hint(HINT));
     }
     // Without a slash at its end, as the server writes its links.
@@ -55,21 +57,21 @@ fn absolute(dir: &Path) -> Result<PathBuf> {
 }
 
 /// Its name, if that can be the name of a directory, else its number.
-fn own_name(tablespace: &Tablespace) -> String {
-    let name = &tablespace.name;
-    let is_plain = !name.is_empty() && name != "." && name != ".." && !name.contains(['/', '\0']);
-    if is_plain { name.clone() } else { tablespace.oid.to_string() }
+fn own_name(tablespace: &Tablespace) -> OsString {
+    let name = &tablespace.name.0[..];
+    let is_plain = !matches!(name, b"" | b"." | b"..") && !name.iter().any(|byte| matches!(byte, b'/' | 0));
+    if is_plain { OsStr::from_bytes(name).into() } else { tablespace.oid.to_string().into() }
 }
 
 fn is_called(tablespace: &Tablespace, old: &[u8]) -> bool {
     let location = |path: &[u8]| Path::new(OsStr::from_bytes(path)).components().collect::<PathBuf>();
-    old == tablespace.name.as_bytes()
+    old == tablespace.name.0
         || old == tablespace.oid.to_string().as_bytes()
         || location(old) == location(&tablespace.location.0)
 }
 
 fn unknown(old: &[u8], cluster: &Cluster) -> Error {
-    let known = |t: &Tablespace| format!("{:?} ({}) at {}", t.name, t.oid, quoted(&t.location.0));
+    let known = |t: &Tablespace| format!("{} ({}) at {}", quoted(&t.name.0), t.oid, quoted(&t.location.0));
     let known: Vec<String> = cluster.tablespaces.iter().map(known).collect();
     let known = if known.is_empty() { "no tablespaces".to_owned() } else { known.join(", ") };
     Error::new(Kind::Usage, format!("cannot restore tablespace {} elsewhere: the backup does not have it", quoted(old)))

@@ -1,12 +1,12 @@
 //! What a backup must know of a server before it begins, and whether the role may take one.
 
-use super::Session;
+use super::{Session, answer::Row};
 use crate::{
     error::{Error, Kind, Result},
     format::root::{Database, Name, Tablespace},
 };
 use postgres::types::Type;
-use std::path::PathBuf;
+use std::{ffi::OsString, os::unix::ffi::OsStringExt, path::PathBuf};
 
 /// The newest version that was tried.
 const NEWEST: u32 = 18;
@@ -51,7 +51,7 @@ pub struct Facts {
 }
 
 const SETTINGS: &str = "SELECT current_setting('server_version'), \
-    (SELECT setting FROM pg_settings WHERE name = 'data_directory'), \
+    (SELECT textsend(setting) FROM pg_settings WHERE name = 'data_directory'), \
     (SELECT system_identifier FROM pg_control_system()), \
     (SELECT data_page_checksum_version FROM pg_control_init()) <> 0, \
     current_setting('block_size')::int, \
@@ -61,11 +61,11 @@ const SETTINGS: &str = "SELECT current_setting('server_version'), \
     current_setting('archive_mode')";
 
 // A tablespace in pg_tblspc itself (allow_in_place_tablespaces) has a relative location, and is copied with the rest.
-const TABLESPACES: &str = "SELECT oid, spcname::text, convert_to(location, getdatabaseencoding()) \
+const TABLESPACES: &str = "SELECT oid, textsend(spcname::text), textsend(location) \
     FROM (SELECT oid, spcname, pg_tablespace_location(oid) AS location FROM pg_tablespace) AS all_of_them \
     WHERE location LIKE '/%' ORDER BY oid";
 
-const DATABASES: &str = "SELECT oid, datname::text, datistemplate FROM pg_database ORDER BY oid";
+const DATABASES: &str = "SELECT oid, textsend(datname::text), datistemplate FROM pg_database ORDER BY oid";
 
 const ROLE: &str = "SELECT current_user::text, quote_ident(current_user), rolsuper, rolsuper OR rolreplication \
     FROM pg_roles WHERE rolname = current_user";
@@ -77,27 +77,27 @@ impl Session {
     /// [`Kind::Permission`] with the statements to run, if the role may not take a backup.
     pub fn facts(&mut self) -> Result<Facts> {
         let may_hold_wal = self.may_back_up()?;
-        let row = self.row("could not ask the server for its settings", SETTINGS, &[])?;
+        let row = self.raw_row("could not ask the server for its settings", SETTINGS, &[])?;
         let (major, standby) = (self.major(), self.standby);
-        let mode: String = row.get(7);
+        let mode: String = row.get(7)?;
         Ok(Facts {
-            version: row.get(0),
+            version: row.get(0)?,
             version_number: self.version,
             major,
             warning: (major > NEWEST).then(|| {
                 format!("PostgreSQL {major} is newer than any that fullbore was tried with, which is {NEWEST}")
             }),
-            data_directory: row.get::<_, Option<String>>(1).map(PathBuf::from),
-            system_identifier: row.get::<_, i64>(2).cast_unsigned(),
+            data_directory: row.name(1)?.map(|path| OsString::from_vec(path.0).into()),
+            system_identifier: row.get::<i64>(2)?.cast_unsigned(),
             standby,
-            checksums: row.get(3),
-            block_bytes: row.get::<_, i32>(4).cast_unsigned(),
-            wal_segment_bytes: u64::from(row.get::<_, i32>(5).cast_unsigned()),
-            full_page_writes: row.get(6),
+            checksums: row.get(3)?,
+            block_bytes: row.get::<i32>(4)?.cast_unsigned(),
+            wal_segment_bytes: u64::from(row.get::<i32>(5)?.cast_unsigned()),
+            full_page_writes: row.get(6)?,
             data_directory_mode: u32::from_str_radix(&mode, 8)
                 .map_err(|_| Error::new(Kind::Unsupported, format!("cannot read data_directory_mode {mode:?}")))?,
             timeline: self.timeline()?,
-            archive_mode: row.get(8),
+            archive_mode: row.get(8)?,
             tablespaces: self.tablespaces()?,
             databases: self.databases()?,
             may_hold_wal,
@@ -105,19 +105,19 @@ impl Session {
     }
 
     fn tablespaces(&mut self) -> Result<Vec<Tablespace>> {
-        let rows = self.rows("could not ask the server for its tablespaces", TABLESPACES, &[])?;
-        let tablespace = |row: postgres::Row| Tablespace {
-            oid: row.get(0),
-            name: row.get(1),
-            location: Name(row.get::<_, Vec<u8>>(2)),
+        let rows = self.raw_rows("could not ask the server for its tablespaces", TABLESPACES, &[])?;
+        let tablespace = |row: &Row| -> Result<Tablespace> {
+            Ok(Tablespace { oid: row.get(0)?, name: Name(row.get(1)?), location: Name(row.get(2)?) })
         };
-        Ok(rows.into_iter().map(tablespace).collect())
+        rows.iter().map(tablespace).collect()
     }
 
     fn databases(&mut self) -> Result<Vec<Database>> {
-        let rows = self.rows("could not ask the server for its databases", DATABASES, &[])?;
-        let database = |row: postgres::Row| Database { oid: row.get(0), name: row.get(1), template: row.get(2) };
-        Ok(rows.into_iter().map(database).collect())
+        let rows = self.raw_rows("could not ask the server for its databases", DATABASES, &[])?;
+        let database = |row: &Row| -> Result<Database> {
+            Ok(Database { oid: row.get(0)?, name: Name(row.get(1)?), template: row.get(2)? })
+        };
+        rows.iter().map(database).collect()
     }
 
     /// Fails unless the role may start and stop a backup; says whether it may create a slot.
@@ -127,17 +127,17 @@ impl Session {
             _ => ["pg_start_backup(text, boolean, boolean)", "pg_stop_backup(boolean, boolean)"],
         };
         let role = self.row("could not ask the server for the role", ROLE, &[])?;
-        let (name, ident, superuser): (String, String, bool) = (role.get(0), role.get(1), role.get(2));
+        let (name, ident, superuser): (String, String, bool) = (role.get(0)?, role.get(1)?, role.get(2)?);
         let mut missing = Vec::new();
         for function in needed.iter().filter(|_| !superuser) {
             let sql = "SELECT has_function_privilege($1, 'execute')";
             let row = self.row("could not ask for a privilege", sql, &[(function, Type::TEXT)])?;
-            if !row.get::<_, bool>(0) {
+            if !row.get::<bool>(0)? {
                 missing.push(format!("GRANT EXECUTE ON FUNCTION pg_catalog.{function} TO {ident};"));
             }
         }
         if missing.is_empty() {
-            return Ok(role.get(3));
+            return role.get(3);
         }
         // Also what it will want next: the place of the data directory, and a slot.
         missing.extend([format!("GRANT pg_read_all_settings TO {ident};"), format!("ALTER ROLE {ident} REPLICATION;")]);
@@ -149,6 +149,6 @@ impl Session {
     }
 
     fn database(&mut self) -> Result<String> {
-        Ok(self.row("could not ask for the database", "SELECT current_database()::text", &[])?.get(0))
+        self.row("could not ask for the database", "SELECT current_database()::text", &[])?.get(0)
     }
 }

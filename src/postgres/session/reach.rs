@@ -73,8 +73,8 @@ fn session(params: &Params, host: &Host) -> Result<Session> {
     session.rows(changing, SETTINGS, &[])?;
     let sql = "SELECT current_setting('server_version_num')::int, pg_is_in_recovery(), pg_backend_pid()";
     let row = session.row("could not ask the server for its version", sql, &[])?;
-    session.version = row.get::<_, i32>(0).unsigned_abs();
-    (session.standby, session.process) = (row.get(1), row.get(2));
+    session.version = row.get::<i32>(0)?.unsigned_abs();
+    (session.standby, session.process) = (row.get(1)?, row.get(2)?);
     match session.major() {
         OLDEST.. => Ok(session),
         old => Err(Error::new(Kind::Unsupported, format!("cannot back up PostgreSQL {old}"))

@@ -1,6 +1,6 @@
 //! What the server knows of its own WAL.
 
-use super::{Session, reach};
+use super::{Session, answer::Row, reach};
 use crate::{
     error::Result,
     postgres::{
@@ -27,13 +27,13 @@ impl Session {
     /// If the session is lost.
     pub fn summarizes(&mut self, lsn: Lsn, patience: Duration) -> Result<bool> {
         let on = "SELECT coalesce(current_setting('summarize_wal', true), 'off') = 'on'";
-        if !self.row("could not ask for a setting", on, &[])?.get::<_, bool>(0) {
+        if !self.row("could not ask for a setting", on, &[])?.get::<bool>(0)? {
             return Ok(false);
         }
         let until = Instant::now() + patience;
         let state = "SELECT summarized_lsn::text FROM pg_get_wal_summarizer_state()";
         loop {
-            let reached: String = self.row("could not ask for the summaries of the WAL", state, &[])?.get(0);
+            let reached: String = self.row("could not ask for the summaries of the WAL", state, &[])?.get(0)?;
             if reached.parse::<Lsn>()? >= lsn {
                 return Ok(true);
             }
@@ -50,7 +50,7 @@ impl Session {
     /// If the session is lost.
     pub fn server_start(&mut self) -> Result<String> {
         let sql = "SELECT extract(epoch FROM pg_postmaster_start_time())::text";
-        Ok(self.row("could not ask when the server was started", sql, &[])?.get(0))
+        self.row("could not ask when the server was started", sql, &[])?.get(0)
     }
 
     /// The summaries there are of a timeline.
@@ -60,7 +60,7 @@ impl Session {
     pub fn summaries(&mut self, timeline: u32) -> Result<Vec<Span>> {
         let sql = "SELECT start_lsn::text, end_lsn::text FROM pg_available_wal_summaries() WHERE tli = $1";
         let rows = self.rows("could not list the summaries of the WAL", sql, &[(&i64::from(timeline), Type::INT8)])?;
-        rows.iter().map(|row| Ok((row.get::<_, &str>(0).parse()?, row.get::<_, &str>(1).parse()?))).collect()
+        rows.iter().map(|row| Ok((row.get::<&str>(0)?.parse()?, row.get::<&str>(1)?.parse()?))).collect()
     }
 
     /// Call `each` with the lines of one summary, as they come.
@@ -74,9 +74,10 @@ impl Session {
             [(&timeline, Type::INT8), (&from, Type::TEXT), (&to, Type::TEXT)];
         let mut rows = self.client.query_typed_raw(CONTENTS, params).map_err(failed)?;
         while let Some(row) = rows.next().map_err(failed)? {
-            let (space, database, number): (u32, u32, u32) = (row.get(0), row.get(1), row.get(2));
-            let block = u32::try_from(row.get::<_, i64>(4)).unwrap_or(0);
-            each(Line { relation: (space, database, number), fork: row.get(3), block, is_limit: row.get(5) });
+            let row = Row(row);
+            let relation = (row.get(0)?, row.get(1)?, row.get(2)?);
+            let block = u32::try_from(row.get::<i64>(4)?).unwrap_or(0);
+            each(Line { relation, fork: row.get(3)?, block, is_limit: row.get(5)? });
         }
         Ok(())
     }

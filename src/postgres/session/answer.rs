@@ -1,0 +1,70 @@
+//! What a server answers, whatever it is: a value that cannot be understood is an error.
+
+use super::{Session, reach};
+use crate::{
+    error::{Error, Kind, Result},
+    format::root::Name,
+};
+use postgres::types::{FromSql, ToSql, Type};
+
+/// One row.
+pub(super) struct Row(pub(super) postgres::Row);
+
+impl Row {
+    /// Column `at`.
+    ///
+    /// # Errors
+    /// [`Kind::Unsupported`] if it is of another type, or text that is not in UTF-8.
+    pub(super) fn get<'a, T: FromSql<'a>>(&'a self, at: usize) -> Result<T> {
+        let failed = |error| {
+            let name = self.0.columns().get(at).map_or("", |column| column.name());
+            Error::new(Kind::Unsupported, format!("cannot understand the server's answer: column {at}, {name:?}"))
+                .because(reach::reason(&error))
+        };
+        self.0.try_get(at).map_err(failed)
+    }
+
+    /// Column `at`, bytes, as a name; none if it is null.
+    pub(super) fn name(&self, at: usize) -> Result<Option<Name>> {
+        Ok(self.get::<Option<Vec<u8>>>(at)?.map(Name))
+    }
+}
+
+impl Session {
+    /// As [`Session::rows`], but `textsend` gives what is stored, byte for byte: names of databases, and paths, are in the encoding of
+    /// whoever made them, and the server would translate them, or refuse to.
+    pub(super) fn raw_rows(
+        &mut self,
+        what: &str,
+        sql: &str,
+        params: &[(&(dyn ToSql + Sync), Type)],
+    ) -> Result<Vec<Row>> {
+        let encode = |encoding: &str| format!("SELECT set_config('client_encoding', '{encoding}', false)");
+        self.rows(what, &encode("SQL_ASCII"), &[])?;
+        let rows = self.rows(what, sql, params);
+        self.rows(what, &encode("UTF8"), &[])?;
+        rows
+    }
+
+    /// The one row of that.
+    pub(super) fn raw_row(&mut self, what: &str, sql: &str, params: &[(&(dyn ToSql + Sync), Type)]) -> Result<Row> {
+        one(what, self.raw_rows(what, sql, params)?)
+    }
+
+    /// The one row of an answer.
+    pub(super) fn row(&mut self, what: &str, sql: &str, params: &[(&(dyn ToSql + Sync), Type)]) -> Result<Row> {
+        one(what, self.rows(what, sql, params)?)
+    }
+
+    pub(super) fn rows(&mut self, what: &str, sql: &str, params: &[(&(dyn ToSql + Sync), Type)]) -> Result<Vec<Row>> {
+        match self.client.query_typed(sql, params) {
+            Ok(rows) => Ok(rows.into_iter().map(Row).collect()),
+            Err(error) if self.client.is_closed() || reach::is_fatal(&error) => Err(self.lost(&error)),
+            Err(error) => Err(reach::failed(what, &error)),
+        }
+    }
+}
+
+fn one(what: &str, mut rows: Vec<Row>) -> Result<Row> {
+    rows.pop().ok_or_else(|| Error::new(Kind::System, what).because("the server gave no row"))
+}
