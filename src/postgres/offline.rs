@@ -1,11 +1,8 @@
 //! A cluster that is stopped: the proof that it is, and what its files say of it.
 
 use super::control::{self, Control, State};
-use crate::{
-    error::{Error, Kind, Result},
-    format::root::{Name, Tablespace},
-};
-use std::{fs, io, os::unix::ffi::OsStringExt, path::Path};
+use crate::error::{Error, Kind, Result};
+use std::{fs, path::Path};
 
 /// The control file of a cluster that was shut down cleanly and is not running.
 ///
@@ -61,28 +58,4 @@ pub fn version(data: &Path) -> Result<(String, u32)> {
         Ok(major) if major >= 13 => Ok((text, major)),
         _ => Err(Error::new(Kind::Unsupported, format!("cannot back up PostgreSQL {text}: 13 and newer are known"))),
     }
-}
-
-/// The tablespaces, from the links in `pg_tblspc`. Their names are in the catalog alone.
-///
-/// # Errors
-/// The system's.
-pub fn tablespaces(data: &Path) -> Result<Vec<Tablespace>> {
-    let dir = data.join("pg_tblspc");
-    let failed = |e| Error::io(format!("could not list {dir:?}"), e);
-    let mut found = Vec::new();
-    for entry in dir.read_dir().map_err(failed)? {
-        let entry = entry.map_err(failed)?;
-        let oid = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok());
-        match (oid, fs::read_link(entry.path())) {
-            (Some(oid), Ok(location)) => {
-                let location = Name(location.into_os_string().into_vec());
-                found.push(Tablespace { oid, name: Name::default(), location });
-            }
-            (Some(_), Err(error)) if error.kind() != io::ErrorKind::InvalidInput => return Err(failed(error)),
-            _ => {} // an in-place tablespace is a directory
-        }
-    }
-    found.sort_by_key(|space| space.oid);
-    Ok(found)
 }

@@ -1,11 +1,11 @@
 //! Opens the trees of a cluster: its data directory, and what is on other devices.
 
-use super::{late::Late, layout::Layout, request::Reading};
+use super::{late::Late, layout::Layout, relation, request::Reading};
 use crate::{
     error::{Error, Result},
     format::{
         entry::{Path, order},
-        root::Tablespace,
+        root::{Name, Tablespace},
     },
     platform::walk,
     source::tree::{Rules, Top, Tree},
@@ -14,7 +14,9 @@ use ignore::gitignore::Gitignore;
 use std::{
     collections::HashSet,
     ffi::{OsStr, OsString},
-    os::unix::ffi::OsStrExt,
+    fs,
+    io::ErrorKind,
+    os::unix::ffi::{OsStrExt, OsStringExt},
     path::Path as FilePath,
     sync::Arc,
 };
@@ -46,14 +48,21 @@ impl Opening<'_> {
             overlay: Some(late.clone()),
         });
         let mut devices = self.tops(spaces, reading.split)?;
-        let elsewhere: HashSet<Path> =
-            devices.iter().skip(1).flat_map(|(_, tops)| tops.iter().map(|top| top.at.clone())).collect();
+        let tops = devices.iter().skip(1).flat_map(|(_, tops)| tops.iter().map(|top| top.at.clone()));
+        // One whose directory is in the data directory is stored where its link is (rule 14).
+        let elsewhere: HashSet<Path> = tops.chain(spaces.iter().filter_map(|space| self.within(space))).collect();
         let tree = |(_, mut tops): (u64, Vec<Top>)| {
             tops.sort_by(|a, b| order(&a.at, &b.at));
             let elsewhere = if tops[0].at.is_empty() { elsewhere.clone() } else { HashSet::new() };
             Arc::new(Tree::new(tops, elsewhere, HashSet::new(), rules.clone()))
         };
         Ok((late, devices.drain(..).map(tree).collect()))
+    }
+
+    /// The path of a tablespace in the data directory, if its directory is there.
+    fn within(&self, space: &Tablespace) -> Option<Path> {
+        let (place, data) = (place(space).canonicalize().ok()?, self.data.canonicalize().ok()?);
+        Some(place.strip_prefix(data).ok()?.as_os_str().as_bytes().to_vec())
     }
 
     /// Where walks begin, for each device; the data directory's first, with the directories that links in it lead to.
@@ -70,7 +79,7 @@ impl Opening<'_> {
         }
         for space in spaces {
             let at = format!("pg_tblspc/{}", space.oid);
-            let (device, top) = open(at.as_bytes(), FilePath::new(OsStr::from_bytes(&space.location.0)))?;
+            let (device, top) = open(at.as_bytes(), place(space))?;
             match devices.iter_mut().find(|(known, _)| *known == device) {
                 Some((_, tops)) => tops.push(top),
                 None => devices.push((device, vec![top])),
@@ -92,4 +101,43 @@ fn linked_directories(data: &FilePath) -> Result<Vec<OsString>> {
         }
     }
     Ok(names)
+}
+
+/// The tablespaces, by number, from the links in `pg_tblspc`, as the server itself finds them: a relative link leads on from there.
+/// What they are called is in the catalog alone.
+///
+/// # Errors
+/// The system's.
+pub(super) fn tablespaces(data: &FilePath) -> Result<Vec<Tablespace>> {
+    let dir = data.join("pg_tblspc");
+    let failed = |e| Error::io(format!("could not list {dir:?}"), e);
+    let mut found = Vec::new();
+    for entry in dir.read_dir().map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let Some(oid) = relation::number(entry.file_name().as_bytes()) else { continue };
+        let location = match fs::read_link(entry.path()) {
+            Ok(location) if location.is_relative() => fs::canonicalize(entry.path()).unwrap_or(dir.join(location)),
+            Ok(location) => location,
+            // A tablespace in place is a directory, and one that was dropped just now has no link.
+            Err(error) if matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::NotFound) => continue,
+            Err(error) => return Err(failed(error)),
+        };
+        found.push(Tablespace { oid, location: Name(location.into_os_string().into_vec()), name: Name::default() });
+    }
+    found.sort_by_key(|space| space.oid);
+    Ok(found)
+}
+
+/// With the names that the catalog has. A link to nothing that it does not know is what a crash, or a tablespace that was dropped,
+/// leaves.
+pub(super) fn named(links: Vec<Tablespace>, names: &[(u32, Name)]) -> Vec<Tablespace> {
+    let named = |link: Tablespace| match names.iter().find(|(oid, _)| *oid == link.oid) {
+        Some((_, name)) => Some(Tablespace { name: name.clone(), ..link }),
+        None => place(&link).exists().then_some(link),
+    };
+    links.into_iter().filter_map(named).collect()
+}
+
+fn place(space: &Tablespace) -> &FilePath {
+    FilePath::new(OsStr::from_bytes(&space.location.0))
 }

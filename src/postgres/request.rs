@@ -8,7 +8,7 @@ use super::{
     lsn::Lsn,
     manifest::Manifest,
     offline,
-    opening::Opening,
+    opening::{self, Opening},
     relation::SEGMENT_BLOCKS,
     session::{Facts, Held, Session},
 };
@@ -103,11 +103,14 @@ impl Request {
         facts.warning.iter().for_each(|warning| crate::platform::debug(|| warning.clone()));
         let (data, control) = files_of(&facts)?;
         let start = id.map(|id| self.begin(&mut session, &facts, id)).transpose()?;
-        // Tablespaces and databases as they are now that every change to them is in the WAL.
+        // Tablespaces and databases as they are now that every change to them is in the WAL. Links first: what the catalog shows
+        // only then is behind the start, or its link is among them.
+        let links = opening::tablespaces(&data)?;
         let facts = session.facts()?;
+        let tablespaces = opening::named(links, &facts.tablespaces);
         let now = started(&data, start)?;
         let opening = Opening { data: &data, major: facts.major, catalog: now.catalog, online: true };
-        let (late, trees) = opening.trees(&facts.tablespaces, reading)?;
+        let (late, trees) = opening.trees(&tablespaces, reading)?;
         Ok(Cluster {
             wal: self.wal,
             session: Some(Held::new(session)?),
@@ -115,7 +118,7 @@ impl Request {
             page_bytes: page_bytes(&now),
             start,
             manifest: Mutex::new(Some(Manifest::new(facts.major, facts.system_identifier)?)),
-            facts: Mutex::new(self.described(facts, &data, start)),
+            facts: Mutex::new(root::Cluster { tablespaces, ..self.described(facts, &data, start) }),
             failed: Mutex::default(),
             data,
             late,
@@ -147,7 +150,6 @@ impl Request {
             wal_segment_bytes: facts.wal_segment_bytes,
             data_directory: root::Name(data.as_os_str().as_bytes().to_vec()),
             databases: facts.databases,
-            tablespaces: facts.tablespaces,
             ..root::Cluster::default()
         }
     }
@@ -203,7 +205,7 @@ fn stopped(data: &Path, reading: &Reading) -> Result<Cluster> {
     let data = data.canonicalize().map_err(|e| Error::io(format!("could not open {data:?}"), e))?;
     let (bytes, control) = offline::clean(&data)?;
     let (version, major) = offline::version(&data)?;
-    let tablespaces = offline::tablespaces(&data)?;
+    let tablespaces = opening::tablespaces(&data)?;
     let opening = Opening { data: &data, major, catalog: control.catalog, online: false };
     let (late, trees) = opening.trees(&tablespaces, reading)?;
     let facts = root::Cluster {

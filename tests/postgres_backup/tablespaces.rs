@@ -74,3 +74,50 @@ fn a_directory_of_another_version_in_a_tablespace_stays_behind() {
     assert!(below.iter().any(|path| path.starts_with(&format!("pg_tblspc/{oid}/PG_{}_", version.major))));
     assert!(!below.iter().any(|path| path.contains("PG_9_")));
 }
+
+#[test]
+fn a_tablespace_behind_a_relative_link_comes_along() {
+    for version in some_versions() {
+        let cluster = Cluster::new(version, &[]);
+        let space = cluster.make_dir("space");
+        let oid = tablespace(&cluster, "space", &space);
+        cluster.stop("fast");
+        let link = cluster.data().join(format!("pg_tblspc/{oid}"));
+        std::fs::remove_file(&link).unwrap();
+        std::os::unix::fs::symlink("../../space", &link).unwrap();
+        let has_it = |repository: &Path| {
+            let root: Value = fullbore(args!["show", repository, "--json"]).json().remove(0);
+            assert_eq!(root["postgres"]["tablespaces"][0]["location"], space.to_str().unwrap());
+            let restored = Cluster::restored(version, repository);
+            assert!(std::fs::read_link(restored.data().join(format!("pg_tblspc/{oid}"))).unwrap().is_absolute());
+            restored.assert_verifies();
+            restored.start();
+            assert_eq!(restored.psql("SELECT count(*), sum(n) FROM in_space"), "500|125250");
+        };
+        let offline = cluster.path("offline");
+        fullbore(args!["backup", cluster.data(), "--offline", "--to", offline, "--quiet"]).ends_with(0);
+        has_it(&offline);
+        cluster.start();
+        cluster.backup("online", &["--quiet"]).ends_with(0);
+        has_it(&cluster.path("online"));
+    }
+}
+
+#[test]
+fn a_tablespace_below_the_data_directory_is_stored_once() {
+    let Some(version) = debian() else { return };
+    let cluster = Cluster::new(version, &[]);
+    let inside = cluster.data().join("inside");
+    std::fs::create_dir(&inside).unwrap();
+    crate::servers::own(&inside);
+    let oid = tablespace(&cluster, "inside", &inside);
+    cluster.backup("repository", &["--quiet"]).ends_with(0);
+    let entries = fullbore(args!["list", format!("{}@latest", cluster.path("repository").display()), "--json"]).json();
+    let below = |dir: &str| entries.iter().filter(|entry| entry["path"].as_str().unwrap().starts_with(dir)).count();
+    assert!(below(&format!("pg_tblspc/{oid}/PG_")) > 0);
+    assert_eq!(below("inside/"), 0);
+    let restored = Cluster::restored(version, &cluster.path("repository"));
+    restored.assert_verifies();
+    restored.start();
+    assert_eq!(restored.psql("SELECT count(*), sum(n) FROM in_inside"), "500|125250");
+}

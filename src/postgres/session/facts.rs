@@ -3,7 +3,7 @@
 use super::{Session, answer::Row};
 use crate::{
     error::{Error, Kind, Result},
-    format::root::{Database, Name, Tablespace},
+    format::root::{Database, Name},
 };
 use postgres::types::Type;
 use std::{ffi::OsString, os::unix::ffi::OsStringExt, path::PathBuf};
@@ -42,8 +42,8 @@ pub struct Facts {
     pub timeline: u32,
     /// `off`, `on` or `always`.
     pub archive_mode: String,
-    /// Those with a directory of their own outside the data directory, by number.
-    pub tablespaces: Vec<Tablespace>,
+    /// Numbers of the tablespaces, and what they are called.
+    pub tablespaces: Vec<(u32, Name)>,
     /// All databases, by number.
     pub databases: Vec<Database>,
     /// May the role create a slot, see [`Session::hold_wal`]?
@@ -60,10 +60,7 @@ const SETTINGS: &str = "SELECT current_setting('server_version'), \
     current_setting('data_directory_mode'), \
     current_setting('archive_mode')";
 
-// A tablespace in pg_tblspc itself (allow_in_place_tablespaces) has a relative location, and is copied with the rest.
-const TABLESPACES: &str = "SELECT oid, textsend(spcname::text), textsend(location) \
-    FROM (SELECT oid, spcname, pg_tablespace_location(oid) AS location FROM pg_tablespace) AS all_of_them \
-    WHERE location LIKE '/%' ORDER BY oid";
+const TABLESPACES: &str = "SELECT oid, textsend(spcname::text) FROM pg_tablespace ORDER BY oid";
 
 const DATABASES: &str = "SELECT oid, textsend(datname::text), datistemplate FROM pg_database ORDER BY oid";
 
@@ -104,12 +101,9 @@ impl Session {
         })
     }
 
-    fn tablespaces(&mut self) -> Result<Vec<Tablespace>> {
+    fn tablespaces(&mut self) -> Result<Vec<(u32, Name)>> {
         let rows = self.raw_rows("could not ask the server for its tablespaces", TABLESPACES, &[])?;
-        let tablespace = |row: &Row| -> Result<Tablespace> {
-            Ok(Tablespace { oid: row.get(0)?, name: Name(row.get(1)?), location: Name(row.get(2)?) })
-        };
-        rows.iter().map(tablespace).collect()
+        rows.iter().map(|row| Ok((row.get(0)?, Name(row.get(1)?)))).collect()
     }
 
     fn databases(&mut self) -> Result<Vec<Database>> {
