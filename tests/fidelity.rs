@@ -334,9 +334,20 @@ fn what_cannot_be_read_is_listed_and_the_rest_goes_on() {
     let listed = fullbore(args!["list", store, "--json"]).ends_with(0).json();
     assert_eq!(listed[0]["complete"], false);
     let back = dir.path().join("b");
-    fullbore(args!["restore", store, "--to", back, "--quiet"]).ends_with(0);
+    let ran = fullbore(args!["restore", store, "--to", back]).ends_with(3);
+    let said = "note: 3 entries were not captured by the backup and are not restored, the first is \"closed\": permission denied";
+    assert!(ran.err.contains(said) && !ran.err.contains("every digest"), "{}", ran.err);
     assert_eq!(runs::names(&back), ["a", "closed", "z"]);
-    fullbore(args!["verify", store, "--data"]).ends_with(0);
+    let ran = fullbore(args!["restore", store, "secret", "--to", dir.path().join("c")]).ends_with(1);
+    ran.has_one_error("cannot restore \"secret\" from backup").has_one_error("was not captured: permission denied");
+    assert!(!dir.path().join("c").exists());
+    fullbore(args!["restore", store, "a", "--to", dir.path().join("c")]).ends_with(0);
+    let ran = fullbore(args!["verify", store, "--data"]).ends_with(0);
+    assert!(ran.err.ends_with("; 3 more could not be captured\n"), "{}", ran.err);
+    let ran = fullbore(args!["verify", store, "--against", tree]).ends_with(1);
+    for name in ["secret", "large secret", "closed"] {
+        assert!(ran.out.contains(&format!("{name}: not captured by the backup: permission denied\n")), "{}", ran.out);
+    }
     let piped = dir.path().join("out/x.tar.zst");
     as_nobody(args!["backup", tree, "--to", piped, "--quiet"]).ends_with(3);
     shell("zstd -dc \"$1\" | tar -t >/dev/null", args![piped]).ends_with(0);

@@ -129,11 +129,12 @@ fn a_repair_says_what_it_does_and_afterwards_everything_that_is_left_restores() 
             let of_root = name.ends_with("root.json");
             for (at, (id, wanted)) in all.iter().enumerate() {
                 let _ = fs::remove_dir_all(&to);
-                fullbore(args!["restore", format!("{}@{id}", copy.display()), "--to", to, "-q"]).ends_with(0);
+                let ran = fullbore(args!["restore", format!("{}@{id}", copy.display()), "--to", to, "-q"]);
                 let given = files(&to);
                 assert!(given.iter().all(|(name, data)| wanted.get(name) == Some(data)), "{case}: wrong content");
                 let missing: BTreeSet<String> =
                     wanted.keys().filter(|name| !given.contains_key(*name)).cloned().collect();
+                assert!(ran.code == 0 || (ran.code, missing.is_empty()) == (3, false), "{case}, {id}: {}", ran.err);
                 let lost = match &verdict {
                     // A full backup comes back as it was; one that shared whole pages with others does not.
                     _ if of_root && (at == 0 || !name.to_str().unwrap().contains(id)) => BTreeSet::new(),

@@ -223,8 +223,15 @@ fn files_that_were_not_captured_are_left_out() {
         fixture.entries.last_mut().unwrap().3 = state;
     }
     fixture.write_repository(&dir.path().join("repo"));
-    restore(&dir.path().join("repo"), &dir.path().join("to")).unwrap();
+    let summary = restore(&dir.path().join("repo"), &dir.path().join("to")).unwrap();
     assert_eq!(look(&dir.path().join("to")).len(), 1);
+    // What vanished is not missed by anybody.
+    assert_eq!((summary.exit_code(), summary.lacking.unreadable), (3, 1));
+    for name in ["gone", "denied"] {
+        let paths = vec![name.into()];
+        let one = Restore { paths, ..plan(&dir.path().join("repo"), &dir.path().join("one")) };
+        assert_eq!(one.run(&Meter::default()).unwrap_err().kind, ErrorKind::NotFound);
+    }
     let _ = order(b"a", b"b");
 }
 

@@ -199,7 +199,9 @@ pub(super) struct RunArgs {
 
 /// `fullbore restore`.
 #[derive(Debug, Args)]
-#[command(after_help = "EXIT CODES: 0 done, 1 failed, 2 wrong arguments, 4 damage was found")]
+#[command(
+    after_help = "EXIT CODES: 0 done, 1 failed, 2 wrong arguments, 3 done but the backup could not capture everything, 4 damage was found"
+)]
 pub(super) struct RestoreArgs {
     /// A repository, an archive or - (standard input); @ID, @PREFIX or @latest chooses the backup
     #[arg(value_name = "FROM[@BACKUP]")]

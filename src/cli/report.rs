@@ -196,20 +196,29 @@ pub(super) fn restore(summary: &Summary, meter: &Meter, verdict: &Verdict, to: &
     ));
     lines.extend(summary.changes.iter().map(care::changes));
     lines.push(limit(verdict, ["backup", "workers", "target"]));
-    lines.push(match summary.damage.len() {
-        0 if summary.id.is_empty() => format!("the archive is restored in \"{}\"", to.display()),
-        0 => format!("backup {} is restored in \"{}\", every digest matched", summary.id, to.display()),
-        _ => format!("what is whole of backup {} is restored in \"{}\"", summary.id, to.display()),
-    });
+    lines.push(restored(summary, to));
     lines.extend(summary.next.iter().map(|step| format!("next: {step}")));
     lines
+}
+
+/// What is in the target now.
+fn restored(summary: &Summary, to: &Path) -> String {
+    let (id, to) = (&summary.id, to.display());
+    match (summary.damage.len(), summary.lacking.unreadable) {
+        (0, _) if id.is_empty() => format!("the archive is restored in \"{to}\""),
+        (0, 0) if summary.digested => format!("backup {id} is restored in \"{to}\", every digest matched"),
+        (0, 0) => format!("backup {id} is restored in \"{to}\"; it has no digests of files to compare"),
+        (0, _) => format!("what was captured by backup {id} is restored in \"{to}\""),
+        (_, _) => format!("what is whole of backup {id} is restored in \"{to}\""),
+    }
 }
 
 /// The result of a restore as JSON.
 pub(super) fn restore_json(summary: &Summary, meter: &Meter, verdict: &Verdict) -> serde_json::Value {
     let damaged: Vec<_> = summary.damage.iter().map(damage_json).collect();
-    json!({"type": "result", "id": summary.id, "complete": damaged.is_empty(), "limit": verdict.limit.name(),
+    json!({"type": "result", "id": summary.id, "complete": summary.exit_code() == 0, "limit": verdict.limit.name(),
         "shares": shares(verdict), "seconds": verdict.seconds, "entries": summary.entries,
+        "unreadable": summary.lacking.unreadable, "bad_pages": summary.lacking.bad_pages,
         "files": meter.files.load(Relaxed), "bytes": meter.bytes.load(Relaxed),
         "stored_bytes": meter.stored_bytes.load(Relaxed), "notes": summary.notes, "next": summary.next,
         "changes": summary.changes.as_ref().map(care::changes_json), "damage": damaged})
@@ -234,7 +243,13 @@ pub(super) fn verify(found: &Found, data: bool) -> String {
         id => (format!("backup {id}"), "is"),
     };
     match found.exit_code() {
-        0 => format!("{subject} {is} sound: {what} of {entries} was checked in {}", seconds(found.seconds)),
+        0 => {
+            let lacking = match found.not_captured {
+                0 => String::new(),
+                n => format!("; {} more could not be captured", count(n)),
+            };
+            format!("{subject} {is} sound: {what} of {entries} was checked in {}{lacking}", seconds(found.seconds))
+        }
         1 => {
             format!(
                 "{subject} {is} sound, and the tree differs in {}",
@@ -259,7 +274,7 @@ pub(super) fn verify_json(found: &Found) -> serde_json::Value {
     let damage: Vec<_> = found.damage.iter().map(damage_json).collect();
     let lost: Vec<_> = found.lost.iter().map(loss_json).collect();
     json!({"type": "result", "id": found.id, "backups": found.backups, "sound": found.exit_code() != 4,
-        "entries": found.entries, "seconds": found.seconds, "damage": damage, "lost": lost,
+        "entries": found.entries, "not_captured": found.not_captured, "seconds": found.seconds, "damage": damage, "lost": lost,
         "warnings": found.warnings, "differences": differences})
 }
 

@@ -10,7 +10,7 @@ use crate::{
     format::{
         digest::{Digest, crc32c},
         entry::{self, Entry, Kind, Path as EntryPath, Run},
-        page::{Item, Record},
+        page::{Item, Record, State},
     },
     platform::{
         Tricks,
@@ -48,7 +48,7 @@ impl fmt::Display for Difference {
     }
 }
 
-/// All differences between `archive` and the tree at `dir`, in path order. What was not captured is not compared.
+/// All differences between `archive` and the tree at `dir`, in path order. What was not captured is one, if it is there.
 ///
 /// # Errors
 /// If `dir` is not there; damage to a page.
@@ -106,8 +106,13 @@ impl Against<'_> {
             if let (Some(level), false) = (levels.last_mut(), path.is_empty()) {
                 level.names.remove(name_of(path));
             }
-            if item.state.is_stored() && self.metadata(&levels, &item) {
-                send(item.clone())?;
+            match &item.state {
+                state if state.is_stored() && self.metadata(&levels, &item) => send(item.clone())?,
+                State::Unreadable(why) if self.look(&levels, path).is_ok() => {
+                    self.note(path, format!("not captured by the backup: {why}"));
+                }
+                State::Vanished if self.look(&levels, path).is_ok() => self.note(path, "extra"),
+                _ => {}
             }
             if matches!(item.entry.kind, Kind::Directory) {
                 levels.extend(self.enter(path));

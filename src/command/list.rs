@@ -102,9 +102,13 @@ fn backup_line(root: &Root, pinned: bool) -> String {
         0 => String::new(),
         n => format!("  ({} not captured)", text::count(n)),
     };
+    let wrong = match totals.bad_pages {
+        0 => String::new(),
+        n => format!("  ({} with wrong page checksums)", text::count(n)),
+    };
     let (source, pinned) = (source_text(&root.source), if pinned { "  (pinned)" } else { "" });
     let sizes = format!("{entries:>11} entries  {bytes:>10}  {verb:>6} {stored:>10}");
-    format!("{}  {}  {sizes}  {source}{missing}{pinned}", root.id, root.time)
+    format!("{}  {}  {sizes}  {source}{missing}{wrong}{pinned}", root.id, root.time)
 }
 
 /// A backup as JSON; of a damaged one only the id and the reason are known.
@@ -122,7 +126,7 @@ struct BackupLine<'a> {
     bases: Option<&'a [String]>,
     tags: Option<&'a std::collections::BTreeMap<String, String>>,
     pinned: Option<bool>,
-    /// Could everything be read when it was made?
+    /// Could everything be read when it was made, and were all page checksums right?
     complete: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
@@ -145,7 +149,7 @@ impl<'a> BackupLine<'a> {
             bases: root.map(|root| &root.bases[..]),
             tags: root.map(|root| &root.tags),
             pinned: noted.map(|(_, pinned)| *pinned),
-            complete: totals.is_some_and(|totals| totals.unreadable == 0),
+            complete: totals.is_some_and(|totals| totals.unreadable + totals.bad_pages == 0),
             error,
         }
     }

@@ -62,6 +62,8 @@ pub struct Verdict {
     pub backups: usize,
     /// Entries that were looked at; those that several backups share, once.
     pub entries: u64,
+    /// Entries of all of them that were not captured: there is nothing to check.
+    pub not_captured: u64,
     /// Everything that is damaged.
     pub damage: Vec<Damage>,
     /// What is lost with it, by backup.
@@ -217,6 +219,7 @@ impl<'a> Check<'a> {
             id,
             backups: self.stock.archives.len(),
             entries: self.meter.entries.load(Relaxed),
+            not_captured: self.stock.archives.iter().map(|archive| archive.root.totals.unreadable).sum(),
             damage: self.report.damage(),
             lost,
             warnings: self.report.warnings(),

@@ -26,7 +26,7 @@ use crate::{
         page::{Record, State},
         root,
     },
-    frame::{Buf, Frame, Scanned, Slice},
+    frame::{Buf, Frame, Scanned, Slice, What},
     platform,
     source::{Source, Stream, tree::Tree},
 };
@@ -236,16 +236,46 @@ fn segment(tree: &Tree, name: &str, bytes: u64) -> Result<Scanned> {
     Err(Error::new(Kind::System, what).hint("was it removed by hand? The server itself keeps it for the backup"))
 }
 
+/// What vanished comes back by WAL, or was dropped; for what is there and cannot be read nothing stands in (rule 17).
+fn readable(path: &[u8], state: &State) -> Result<()> {
+    match state {
+        State::Unreadable(why) => unreadable(path, why),
+        _ => Ok(()),
+    }
+}
+
+fn unreadable(path: &[u8], why: &str) -> Result<()> {
+    let what = format!("cannot back up the cluster: {} cannot be read", quoted(path));
+    Err(Error::new(Kind::System, what).because(why.to_owned()).hint(
+        "run fullbore as root or the server's own user, and have what is not the server's moved out of its directory",
+    ))
+}
+
 impl Source for Part {
     fn scan(&self) -> Result<Stream<Scanned>> {
-        self.tree.scan()
+        let scanned = self.tree.scan()?;
+        Ok(Box::new(scanned.map(|scanned| {
+            let scanned = scanned?;
+            readable(&scanned.entry.path, &scanned.state)?;
+            Ok(scanned)
+        })))
     }
 
     fn read(&self, slice: Slice, buf: Buf) -> Result<Frame> {
         if let Some(session) = &self.cluster.session {
             session.check()?;
         }
-        self.tree.read(slice, buf)
+        let frame = self.tree.read(slice, buf)?;
+        for part in &frame.parts {
+            match &part.what {
+                What::Whole(entry, state) => readable(&entry.path, state)?,
+                What::Piece { file, .. } => {
+                    file.failed.get().map_or(Ok(()), |why| unreadable(&file.entry.path, why))?
+                }
+                What::Head(..) => {}
+            }
+        }
+        Ok(frame)
     }
 
     fn laid(&self, record: &Record, crc32c: Option<u32>) {

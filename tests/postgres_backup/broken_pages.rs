@@ -48,7 +48,13 @@ fn wrong_pages_are_named_with_their_file_and_everything_else_is_right() {
         let entries = fullbore(args!["list", format!("{}@latest", repository.display())]).out;
         let entry = entries.lines().find(|line| line.contains(&format!("{large} "))).unwrap();
         assert!(entry.ends_with("(wrong page checksums: 3)"), "{entry}");
-        let restored = Cluster::restored(version, &repository);
+        let listed = fullbore(args!["list", repository]).out;
+        assert!(listed.contains("(2 with wrong page checksums)"), "{listed}");
+        assert_eq!(fullbore(args!["list", repository, "--json"]).json()[0]["complete"], false);
+        let restored = Cluster::empty(version);
+        let ran = fullbore(args!["restore", repository, "--to", restored.data()]).ends_with(3);
+        assert!(ran.err.contains("note: 2 files had wrong page checksums already, the first is "), "{}", ran.err);
+        assert!(ran.err.contains("next: pg_ctl"), "{}", ran.err);
         // What is wrong is stored as it is.
         crate::runs::shell(
             "diff -r -x 'pg_internal.init*' -x 'pgsql_tmp*' \"$1/base\" \"$2/base\"",

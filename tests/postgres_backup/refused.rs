@@ -3,7 +3,8 @@
 use crate::{
     args,
     cluster::{Cluster, debian, some_versions, versions},
-    runs::{FULLBORE, Ran, fullbore, is_root, or_skip, shell},
+    runs::{FULLBORE, Ran, fullbore, is_root, or_skip, set_mode, shell},
+    servers::as_postgres,
 };
 use std::{fs, os::unix::fs::PermissionsExt, path::Path, process::Command};
 
@@ -97,6 +98,38 @@ fn a_user_who_cannot_read_the_files_is_told_who_can() {
     let ran = ran.ends_with(1).has_one_error("cannot read the data directory");
     assert!(ran.err.contains("run fullbore on the server's host, as a user who may read"), "{}", ran.err);
     cluster.assert_nothing_is_left();
+}
+
+#[test]
+fn a_file_that_cannot_be_read_ends_the_backup_as_no_wal_stands_in_for_it() {
+    let Some(version) = debian() else { return };
+    let cluster = Cluster::new(version, &[]);
+    let program = cluster.path("fullbore");
+    fs::copy(FULLBORE, &program).unwrap();
+    set_mode(&program, 0o755);
+    let files = [cluster.file_of("small"), cluster.file_of("large"), "closed".to_owned()];
+    cluster.make_dir("data/closed");
+    let backup = |source: &[&str]| -> Ran {
+        let mut backup = as_postgres(&program);
+        backup.current_dir("/").arg("backup").args(source).arg("--to").arg(cluster.path("repository"));
+        backup.output().unwrap().into()
+    };
+    let refused = |source: &[&str]| {
+        for file in &files {
+            let (path, mode) = (cluster.data().join(file), if file == "closed" { 0o700 } else { 0o600 });
+            set_mode(&path, 0);
+            let ran = backup(source).ends_with(1);
+            let ran = ran.has_one_error(&format!("cannot back up the cluster: \"{file}\" cannot be read"));
+            assert!(ran.err.contains(": permission denied\n") && ran.err.contains("hint:"), "{}", ran.err);
+            set_mode(&path, mode);
+        }
+    };
+    refused(&[&cluster.url()]);
+    assert_eq!(fullbore(args!["list", cluster.path("repository")]).out, "");
+    cluster.assert_nothing_is_left();
+    cluster.stop("fast");
+    refused(&["--offline", cluster.data().to_str().unwrap()]);
+    backup(&["--offline", cluster.data().to_str().unwrap()]).ends_with(0);
 }
 
 #[test]

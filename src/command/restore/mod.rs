@@ -5,6 +5,9 @@
 //! directories their metadata. Memory holds a few pages and two buffers a worker, whatever the number of files.
 
 mod content;
+mod lacking;
+
+pub use self::lacking::Lacking;
 
 use super::{
     cluster,
@@ -15,6 +18,7 @@ use crate::pipeline::meter::Meter;
 use crate::{
     error::{Error, Kind as ErrorKind, Result, quoted},
     format::{
+        digest::Algorithm,
         entry::{Kind, Path as EntryPath},
         page::{Item, State},
     },
@@ -74,6 +78,10 @@ pub struct Summary {
     pub next: Vec<String>,
     /// Damage that did harm; only with `keep_going`.
     pub damage: Vec<Damage>,
+    /// What the backup itself does not hold as it was.
+    pub lacking: Lacking,
+    /// Had every file a digest that it could be compared with?
+    pub digested: bool,
     /// What a restore into what was there found there.
     pub changes: Option<Changes>,
     /// Wall-clock seconds.
@@ -81,9 +89,13 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// 0, or 4 if something is damaged.
+    /// 4 if something is damaged; 3 if the backup does not hold everything as it was; 0.
     pub fn exit_code(&self) -> u8 {
-        if self.damage.is_empty() { 0 } else { 4 }
+        match (self.damage.is_empty(), self.lacking.is_empty()) {
+            (false, _) => 4,
+            (true, false) => 3,
+            (true, true) => 0,
+        }
     }
 }
 
@@ -126,7 +138,8 @@ impl Restore {
         let extra = delta.map_or(Ok(Vec::new()), |delta| delta.announce(&archive, &selection, &cluster, &layout))?;
         let tree = Self { overwrite: self.overwrite || delta.is_some(), ..self.clone() }.tree(&layout)?;
         extra.iter().try_for_each(|path| tree.remove_all(path))?;
-        let run = Run { archive, selection, cluster, tree, report, meter, stand_ins: Mutex::default() };
+        let (stand_ins, lacking) = Default::default();
+        let run = Run { archive, selection, cluster, tree, report, meter, stand_ins, lacking };
         let workers = self.workers_that_fit(&run.archive);
         meter.share(workers.get());
         match delta {
@@ -137,13 +150,17 @@ impl Restore {
         run.links_and_directories()?;
         run.tree.sync()?;
         let last = cluster::finish(self, &run.cluster, &run.archive, &run.tree)?;
-        let notes = run.report.warnings().into_iter().chain(run.tree.notes.lines()).chain(last.notes).collect();
+        let lacking = run.lacking.into_inner().unwrap_or_else(|e| e.into_inner());
+        let said = run.report.warnings().into_iter().chain(run.tree.notes.lines()).chain(last.notes);
+        let notes = lacking.lines().into_iter().chain(said).collect();
         let entries = meter.entries.load(Relaxed);
+        let digested = run.archive.root.options.digest != Algorithm::None;
         let (id, damage) = (run.archive.root.id, run.report.damage());
         // Nobody is told to start what is not whole.
-        let next = if damage.is_empty() { last.next } else { Vec::new() };
+        let next = if damage.is_empty() && lacking.unreadable == 0 { last.next } else { Vec::new() };
         let changes = delta.map(|delta| delta.changes(extra.len() as u64));
-        Ok(Summary { id, entries, notes, next, damage, changes, seconds: start.elapsed().as_secs_f64() })
+        let seconds = start.elapsed().as_secs_f64();
+        Ok(Summary { id, entries, notes, next, damage, lacking, digested, changes, seconds })
     }
 
     /// The target.
@@ -160,9 +177,13 @@ impl Restore {
     }
 }
 
-/// Every path that was asked for exists.
+/// Every path that was asked for exists, and something of it was captured.
 pub(super) fn must_be_there(archive: &Archive, selection: &Selection) -> Result<()> {
     for path in selection.paths() {
+        if let Some(item) = archive.find(path)?.first().filter(|item| item.entry.kind != Kind::Directory) {
+            must_be_stored(archive, item)?;
+            continue;
+        }
         if !archive.has(path)? {
             let what = format!("could not find {} in backup {:?}", quoted(path), archive.root.id);
             return Err(Error::new(ErrorKind::NotFound, what)
@@ -170,6 +191,19 @@ pub(super) fn must_be_there(archive: &Archive, selection: &Selection) -> Result<
         }
     }
     Ok(())
+}
+
+fn must_be_stored(archive: &Archive, item: &Item) -> Result<()> {
+    let why = match &item.state {
+        State::Unreadable(why) => why,
+        State::Vanished => "it vanished before it was read",
+        State::Noted => "sockets are not stored",
+        _ => return Ok(()),
+    };
+    let what = format!("cannot restore {} from backup {:?}", quoted(&item.entry.path), archive.root.id);
+    Err(Error::new(ErrorKind::NotFound, what)
+        .because(format!("it was not captured: {why}"))
+        .hint("`fullbore find` shows which backups of a repository hold it"))
 }
 
 /// A restore under way.
@@ -183,6 +217,8 @@ pub(super) struct Run<'a> {
     pub(super) meter: &'a Meter,
     /// For files of which only other names were selected: which of them stands in for it.
     stand_ins: Mutex<HashMap<EntryPath, EntryPath>>,
+    /// What was wanted and is not there as it was.
+    lacking: Mutex<Lacking>,
 }
 
 impl Run<'_> {
@@ -194,7 +230,10 @@ impl Run<'_> {
         item: Item,
     ) -> Result<()> {
         let item = match self.cluster.fate(&item.entry.path) {
-            Fate::Restored => item,
+            Fate::Restored => {
+                self.lacking.lock().unwrap_or_else(|e| e.into_inner()).note(&item);
+                item
+            }
             Fate::Emptied if item.from == 0 => item.hollow(),
             // Left out, or more of a file that is already empty.
             _ => return Ok(()),

@@ -1,0 +1,58 @@
+//! What a backup does not hold as it was, of what is restored from it.
+//!
+//! The last lines of the backup said so; but whoever restores it may be somebody else, years later.
+
+use crate::{
+    command::text::{count, counted},
+    error::quoted,
+    format::page::{Record, State},
+};
+
+/// See the module.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Lacking {
+    /// Entries that were not captured: nothing of them is restored.
+    pub unreadable: u64,
+    /// Files with pages whose checksums were wrong already: they are restored as they were.
+    pub bad_pages: u64,
+    first_unreadable: String,
+    first_bad: String,
+}
+
+impl Lacking {
+    /// Is all there as it was?
+    pub fn is_empty(&self) -> bool {
+        self.unreadable + self.bad_pages == 0
+    }
+
+    /// A record that is wanted. What vanished before it was read is not missed.
+    pub(super) fn note(&mut self, record: &Record) {
+        let (count, first, why) = match &record.state {
+            _ if record.more => return,
+            State::Unreadable(why) => (&mut self.unreadable, &mut self.first_unreadable, &why[..]),
+            State::BadPages(_) => (&mut self.bad_pages, &mut self.first_bad, ""),
+            _ => return,
+        };
+        if *count == 0 {
+            *first = quoted(&record.entry.path) + if why.is_empty() { "" } else { ": " } + why;
+        }
+        *count += 1;
+    }
+
+    /// One line for each of the two, if there is something to say.
+    pub(super) fn lines(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        if self.unreadable > 0 {
+            let these = match self.unreadable {
+                1 => "1 entry was not captured by the backup and is".to_owned(),
+                n => format!("{} entries were not captured by the backup and are", count(n)),
+            };
+            lines.push(format!("{these} not restored, the first is {}", self.first_unreadable));
+        }
+        if self.bad_pages > 0 {
+            let files = counted(self.bad_pages, "file");
+            lines.push(format!("{files} had wrong page checksums already, the first is {}", self.first_bad));
+        }
+        lines
+    }
+}
