@@ -4,7 +4,7 @@ use crate::{
     error::{Error, Kind, Result},
     format::digest::Algorithm,
     frame::Pool,
-    platform::Tricks,
+    platform::{self, Tricks},
     postgres::check::{PageCheck, Pages},
     repo::store::Store,
     sink::{
@@ -169,11 +169,15 @@ pub struct Depths {
     pub threads: usize,
 }
 
+/// Open files that are not those of frames: what the walk lists, the destination, a session.
+const OTHER_FILES: u64 = 48;
+
 impl Tuning {
     /// Divide the memory among `streams`.
     ///
     /// A stream holds the frames in its line and one in the hands of its sink; a worker holds a second buffer, for what it
-    /// makes. A quarter is left for codecs, directories and pages.
+    /// makes. A quarter is left for codecs, directories and pages. A frame may hold two files open, a large one until all of it
+    /// is stored and a small one while it is read: there are no more frames than this process may have files open.
     ///
     /// # Errors
     /// [`Kind::Usage`] if one worker does not fit.
@@ -190,7 +194,8 @@ impl Tuning {
         })?;
         // Cold small files on flash are best read by 64; more than 8 for each core could not be digested.
         let threads = (8 * workers.get()).clamp(16, 64);
-        let line = line(workers.get()).min(threads + 2 * workers.get() + 2);
+        let files = (platform::open_files_limit().saturating_sub(OTHER_FILES) / 2) as usize / streams;
+        let line = line(workers.get()).min(threads + 2 * workers.get() + 2).min(files.max(2));
         Ok(Depths { workers, line, threads: threads.min(line) })
     }
 }

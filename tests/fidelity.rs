@@ -5,8 +5,8 @@
 mod runs;
 
 use runs::{
-    Ran, assert_same, fed, fullbore, has, is_root, noise, or_skip, set_mode, set_mtime, set_xattr, shape, shell,
-    started, temp,
+    FULLBORE, Ran, assert_same, fed, fullbore, has, is_root, noise, or_skip, set_mode, set_mtime, set_xattr, shape,
+    shell, started, temp,
 };
 use rustix::fs::{CWD, FileType, Mode, makedev, mkdirat, mknodat};
 use std::{
@@ -352,6 +352,32 @@ fn what_cannot_be_read_is_listed_and_the_rest_goes_on() {
     as_nobody(args!["backup", tree, "--to", piped, "--quiet"]).ends_with(3);
     shell("zstd -dc \"$1\" | tar -t >/dev/null", args![piped]).ends_with(0);
     set_mode(&tree.join("closed"), 0o755);
+}
+
+#[test]
+fn a_low_limit_of_open_files_slows_a_backup_down_or_ends_it_but_costs_no_file() {
+    let dir = temp();
+    let (tree, store, back) = (dir.path().join("t"), dir.path().join("r"), dir.path().join("b"));
+    for i in 0..800 {
+        runs::write(tree.join(format!("d{}/f{i}", i % 40)), noise(i, 500));
+    }
+    (0..20).for_each(|i| runs::write(tree.join(format!("large/{i}")), noise(i, 400_000)));
+    let backup = |limit: &str| {
+        let line = "ulimit -n $1; \"$2\" backup \"$3\" --to \"$4\" --workers 8 --frame-size 64K --full --json";
+        shell(line, args![limit, FULLBORE, tree, store])
+    };
+    let ran = backup("64").ends_with(0);
+    assert_eq!(ran.json().pop().unwrap()["unreadable"], 0, "{}", ran.out);
+    fullbore(args!["restore", store, "--to", back, "--quiet"]).ends_with(0);
+    assert_same(&shape(&tree), &shape(&back), "few descriptors");
+    for limit in [8, 14, 20] {
+        let ran = backup(&limit.to_string());
+        match ran.code {
+            0 => assert_eq!(ran.json().pop().unwrap()["unreadable"], 0, "{limit}: {}", ran.out),
+            1 => assert!(ran.err.contains("too many open files") || ran.err.contains("Too many"), "{}", ran.err),
+            code => panic!("{limit}: {code} {}{}", ran.out, ran.err),
+        }
+    }
 }
 
 /// Begin a backup that stands still because nobody reads its output, do something to the tree, and let it go on.

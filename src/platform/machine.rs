@@ -5,9 +5,10 @@
 
 #![allow(unsafe_code)]
 
-use std::{fs, num::NonZeroUsize, thread, time::Duration};
+use std::{fs, io, num::NonZeroUsize, thread, time::Duration};
 
 use rustix::{
+    io::Errno,
     process::{Resource, Rlimit, getrlimit, setrlimit},
     time::{ClockId, clock_gettime},
 };
@@ -28,6 +29,16 @@ pub fn raise_open_files_limit() -> u64 {
     let raised = Rlimit { current: old.maximum, maximum: old.maximum };
     let now = if setrlimit(Resource::Nofile, raised).is_ok() { old.maximum } else { old.current };
     now.unwrap_or(u64::MAX)
+}
+
+/// Files that this process may have open at once.
+pub fn open_files_limit() -> u64 {
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+/// Does this process or the whole system lack descriptors or memory? Then the error says nothing of the file at hand.
+pub fn is_shortage(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM))
 }
 
 /// The name of this host, as `uname -n` prints it.

@@ -11,10 +11,13 @@ use std::{
 
 use io_uring::{IoUring, opcode, types};
 
-use super::{Tricks, debug};
+use super::{Tricks, debug, open_files_limit};
 
 /// Closes handed over at once. More would hold more files open: 64 threads with 64 each are 4,096.
 const BATCH: usize = 64;
+
+/// Who may not have this many files open cannot afford that any wait to be closed.
+const ENOUGH_FILES: u64 = 8192;
 
 /// Fewer than this are closed one by one when there is no ring yet: setting one up costs as much as some dozens of calls.
 const WORTH_A_RING: usize = BATCH;
@@ -39,7 +42,8 @@ enum Ring {
 impl Closer {
     /// Takes nothing from the system before the first 64 files.
     pub fn new(tricks: Tricks) -> Self {
-        let ring = if tricks == Tricks::Never { Ring::Never } else { Ring::Later };
+        let never = tricks == Tricks::Never || open_files_limit() < ENOUGH_FILES;
+        let ring = if never { Ring::Never } else { Ring::Later };
         Self { waiting: Vec::with_capacity(BATCH), ring }
     }
 

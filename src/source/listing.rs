@@ -1,9 +1,10 @@
 //! What is in the directories of a tree: names in archive order, and what is known of each object without opening it.
 
-use super::tree::{Inner, state_of};
+use super::tree::Inner;
 use crate::{
+    error::Result,
     format::{
-        entry::{Entry, Kind, Owner, Path, Run},
+        entry::{Entry, Kind, Owner, Path, Run, Xattr, is_within},
         page::State,
         pax,
     },
@@ -94,7 +95,7 @@ impl Inner {
         match place.and_then(|(dir, rel)| walk::open_dir(dir, rel, self.rules.tricks)) {
             Ok(dir) => self.children(&dir, path, names),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-            Err(error) => names.into_iter().map(|name| unknown(join(path, &name.bytes), &error)).collect(),
+            Err(error) => names.into_iter().map(|name| self.unknown(join(path, &name.bytes), &error)).collect(),
         }
     }
 
@@ -112,7 +113,7 @@ impl Inner {
                 Ok(child) if child.scanned.entry.is_file() && self.is_own(&child) => {}
                 Ok(child) => children.push(child),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {} // gone since it was listed: never seen
-                Err(error) => children.push(unknown(path, &error)),
+                Err(error) => children.push(self.unknown(path, &error)),
             }
         }
         children
@@ -170,7 +171,7 @@ impl Inner {
             mtime: stat.mtime,
             ctime: stat.ctime,
             inode: stat.inode,
-            xattrs: if special { xattr::read_all_at(dir, name).unwrap_or_default() } else { Vec::new() },
+            xattrs: if special { self.xattrs(dir, name) } else { Vec::new() },
         };
         let scanned = Scanned { born: stat.born, ..Scanned::new(entry, state) };
         Ok(Child { scanned, dev: stat.dev, nlink: stat.nlink, listing: Ahead::Not })
@@ -184,11 +185,20 @@ impl Inner {
         };
         let (dir, rel) = match self.locate(parent) {
             Some(place) => place,
-            None => return unknown(path.to_vec(), &io::ErrorKind::NotFound.into()).scanned,
+            None => return self.unknown(path.to_vec(), &io::ErrorKind::NotFound.into()).scanned,
         };
         let child = walk::open_dir(dir, rel, self.rules.tricks)
             .and_then(|dir| self.child(&dir, name, path.to_vec(), walk::stat(&dir, name)?));
-        child.unwrap_or_else(|error| unknown(path.to_vec(), &error)).scanned
+        child.unwrap_or_else(|error| self.unknown(path.to_vec(), &error)).scanned
+    }
+
+    fn xattrs(&self, dir: &OwnedFd, name: &[u8]) -> Vec<Xattr> {
+        xattr::read_all_at(dir, name).inspect_err(|error| self.shortage.notice(error)).unwrap_or_default()
+    }
+
+    fn unknown(&self, path: Path, error: &io::Error) -> Child {
+        let entry = Entry { path, ..Entry::default() };
+        Child { scanned: Scanned::new(entry, self.state_of(error)), dev: 0, nlink: 1, listing: Ahead::Not }
     }
 
     fn owner(&self, stat: &Stat) -> Owner {
@@ -201,7 +211,7 @@ impl Inner {
         if !stat.looks_sparse() || self.rules.overlay.is_some() {
             return None;
         }
-        let fd = self.open(path).ok()?;
+        let fd = self.open(path).inspect_err(|error| self.shortage.notice(error)).ok()?;
         let map = read::data_map(&fd, stat.size).ok().flatten()?;
         pax::storable_map(map.into(), stat.size)
     }
@@ -225,6 +235,23 @@ impl Inner {
     }
 }
 
+/// The objects of a list, ascending, each after the directories above it that were not delivered yet.
+pub(super) fn listed(inner: Arc<Inner>, list: Vec<Path>) -> impl Iterator<Item = Result<Scanned>> + Send {
+    let mut last = Vec::new();
+    let above = |path: &[u8]| -> Vec<Path> {
+        let slashes = path.iter().enumerate().filter(|(_, c)| **c == b'/').map(|(at, _)| path[..at].to_vec());
+        std::iter::once(Vec::new()).chain(slashes).chain([path.to_vec()]).collect()
+    };
+    let mut first = true;
+    list.into_iter().flat_map(move |path| {
+        let mut new = above(&path);
+        new.retain(|path| (path.is_empty() && first) || (!path.is_empty() && !is_within(&last, path)));
+        first = false;
+        last = path;
+        new.into_iter().map(|path| Ok(inner.look(&path))).collect::<Vec<_>>()
+    })
+}
+
 /// How a `CACHEDIR.TAG` must begin (bford.info/cachedir).
 const CACHE_TAG: &[u8] = b"Signature: 8a477f597d28d172789f06886806bc55";
 
@@ -236,9 +263,4 @@ fn join(dir: &[u8], name: &[u8]) -> Path {
     }
     path.extend(name);
     path
-}
-
-fn unknown(path: Path, error: &io::Error) -> Child {
-    let entry = Entry { path, ..Entry::default() };
-    Child { scanned: Scanned::new(entry, state_of(error)), dev: 0, nlink: 1, listing: Ahead::Not }
 }

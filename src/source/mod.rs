@@ -11,6 +11,7 @@ mod content;
 mod frames;
 pub mod jobs;
 mod listing;
+mod shortage;
 pub mod stdin;
 pub mod store;
 pub mod stored;

@@ -3,9 +3,9 @@
 //! Every path is opened beneath its root without following a link, so what somebody swaps in meanwhile cannot lead
 //! elsewhere. What vanished, shrank, grew or cannot be read is said in the parts of a frame; the rest goes on.
 
-use super::{Source, Stream, walk::Walk};
+use super::{Source, Stream, listing::listed, shortage::Shortage, walk::Walk};
 use crate::{
-    error::Result,
+    error::{Result, reason},
     format::{
         digest::Piece,
         entry::{Entry, Kind, Path, Run, Time, Xattr, is_within},
@@ -96,19 +96,19 @@ pub(super) struct Inner {
     pub(super) list: Option<Vec<Path>>,
     pub(super) rules: Arc<Rules>,
     pub(super) names: Names,
+    pub(super) shortage: Shortage,
 }
 
 impl Tree {
     /// The tree below `tops`, which are ascending; one within another is met there, in place of what has its name. Of the
     /// directories `elsewhere` nothing is delivered, of those `closed` only themselves.
     pub fn new(tops: Vec<Top>, elsewhere: HashSet<Path>, closed: HashSet<Path>, rules: Arc<Rules>) -> Self {
-        Self(Arc::new(Inner { tops, elsewhere, closed, list: None, rules, names: Names::default() }))
+        Self(Arc::new(Inner { elsewhere, closed, ..Inner::new(tops, rules) }))
     }
 
     /// Of the tree below one directory only the objects in `list`, ascending, and the directories above them.
     pub fn listed(top: Top, list: Vec<Path>, rules: Arc<Rules>) -> Self {
-        let (elsewhere, closed, names) = Default::default();
-        Self(Arc::new(Inner { tops: vec![top], elsewhere, closed, list: Some(list), rules, names }))
+        Self(Arc::new(Inner { list: Some(list), ..Inner::new(vec![top], rules) }))
     }
 
     /// One object by its path, without going into it.
@@ -132,41 +132,41 @@ thread_local! {
 
 impl Source for Tree {
     fn scan(&self) -> Result<Stream<Scanned>> {
-        match &self.0.list {
-            Some(list) => Ok(Box::new(listed(self.0.clone(), list.clone()))),
-            None => Ok(Box::new(Walk::start(self.0.clone()))),
-        }
+        let inner = self.0.clone();
+        let scanned: Stream<Scanned> = match &self.0.list {
+            Some(list) => Box::new(listed(self.0.clone(), list.clone())),
+            None => Box::new(Walk::start(self.0.clone())),
+        };
+        Ok(Box::new(scanned.map(move |scanned| inner.shortage.check().and(scanned))))
     }
 
     fn read(&self, slice: Slice, buf: Buf) -> Result<Frame> {
-        match slice {
+        let frame = match slice {
             Slice::Members(small, large) => self.0.members(small, large, buf),
             Slice::Piece { file, offset, len, last } => self.0.piece(file, offset, len, last, buf),
-        }
+        };
+        self.0.shortage.check().and(frame)
     }
-}
-
-/// The objects of a list, each after the directories above it that were not delivered yet.
-fn listed(inner: Arc<Inner>, list: Vec<Path>) -> impl Iterator<Item = Result<Scanned>> + Send {
-    let mut last = Vec::new();
-    let above = |path: &[u8]| -> Vec<Path> {
-        let slashes = path.iter().enumerate().filter(|(_, c)| **c == b'/').map(|(at, _)| path[..at].to_vec());
-        std::iter::once(Vec::new()).chain(slashes).chain([path.to_vec()]).collect()
-    };
-    let mut first = true;
-    list.into_iter().flat_map(move |path| {
-        let mut new = above(&path);
-        new.retain(|path| (path.is_empty() && first) || (!path.is_empty() && !is_within(&last, path)));
-        first = false;
-        last = path;
-        new.into_iter().map(|path| Ok(inner.look(&path))).collect::<Vec<_>>()
-    })
 }
 
 /// What came of opening one file: its descriptor and its entry with attributes, or why not.
 type Opened = Result<(OwnedFd, Entry), State>;
 
 impl Inner {
+    fn new(tops: Vec<Top>, rules: Arc<Rules>) -> Self {
+        let (elsewhere, closed, list, names, shortage) = Default::default();
+        Self { tops, elsewhere, closed, list, rules, names, shortage }
+    }
+
+    /// What is said of an object that gives this error.
+    pub(super) fn state_of(&self, error: &io::Error) -> State {
+        self.shortage.notice(error);
+        match error.kind() {
+            io::ErrorKind::NotFound => State::Vanished,
+            _ => State::Unreadable(reason(error)),
+        }
+    }
+
     /// The directory to open `path` from, and the path to open there.
     pub(super) fn locate<'a>(&'a self, path: &'a [u8]) -> Option<(&'a OwnedFd, &'a [u8])> {
         let top = self.tops.iter().rev().find(|top| !top.alone && is_within(path, &top.at))?;
@@ -199,7 +199,7 @@ impl Inner {
             }
             Ok(fd)
         });
-        opened.map(|fd| (fd, entry)).map_err(|error| state_of(&error))
+        opened.map(|fd| (fd, entry)).map_err(|error| self.state_of(&error))
     }
 
     fn members(&self, small: Vec<Scanned>, large: Option<Arc<Large>>, buf: Buf) -> Result<Frame> {
@@ -263,7 +263,7 @@ impl Inner {
             }
             Err(error) => {
                 buf.truncate(start);
-                Ok(part(What::Whole(entry, state_of(&error)), start, 0))
+                Ok(part(What::Whole(entry, self.state_of(&error)), start, 0))
             }
         }
     }
@@ -352,9 +352,7 @@ impl Inner {
             let start = buf.len();
             match read::read_full(fd, &mut buf, offset, len as usize, self.cache(), self.rules.tricks) {
                 Ok(got) => complete &= got as u64 == len,
-                Err(error) => {
-                    file.failed.get_or_init(|| crate::error::reason(&error));
-                }
+                Err(error) => self.fail(&file, &error),
             }
             buf.resize(start + len as usize, 0);
         }
@@ -377,6 +375,11 @@ impl Inner {
         }
     }
 
+    fn fail(&self, file: &Large, error: &io::Error) {
+        self.shortage.notice(error);
+        file.failed.get_or_init(|| reason(error));
+    }
+
     /// Of a piece only what is known to have changed is read.
     fn patched(
         &self,
@@ -394,9 +397,7 @@ impl Inner {
                     let read = read::read_full(fd, &mut buf, at, len as usize, self.cache(), self.rules.tricks);
                     match read {
                         Ok(got) => complete &= got == len as usize,
-                        Err(error) => {
-                            file.failed.get_or_init(|| crate::error::reason(&error));
-                        }
+                        Err(error) => self.fail(&file, &error),
                     }
                     buf.resize((inner + len) as usize, 0); // what was cut off meanwhile
                     u64::from(len)
@@ -417,13 +418,6 @@ pub(super) fn pad(buf: &mut Vec<u8>, len: u64) {
 pub(super) fn part(what: What, inner: usize, len: usize) -> Part {
     let (inner, len) = (inner as u32, len as u32);
     Part { what, inner, len, known: None, runs: None, piece: Piece::None, crcs: Vec::new(), chunks: Vec::new() }
-}
-
-pub(super) fn state_of(error: &io::Error) -> State {
-    match error.kind() {
-        io::ErrorKind::NotFound => State::Vanished,
-        _ => State::Unreadable(crate::error::reason(error)),
-    }
 }
 
 /// Where `len` bytes at `offset` of a file's data are in the file itself.

@@ -5,7 +5,7 @@
 
 use super::{
     listing::{Ahead, BATCH, Child, Listing, Request},
-    tree::{Inner, state_of},
+    tree::Inner,
 };
 use crate::{
     error::{Error, Kind as ErrorKind, Result, quoted},
@@ -153,7 +153,7 @@ impl Walk {
                     rest: listing.rest.into_iter(),
                 });
             }
-            Some(Err(error)) => scanned.state = state_of(&error),
+            Some(Err(error)) => scanned.state = self.inner.state_of(&error),
             None => scanned.state = State::Unreadable(LOST.to_owned()),
         }
     }
