@@ -97,6 +97,13 @@ fn a_list_of_names_is_taken_in_any_order_with_the_directories_above() {
         fed(args!["backup", tree, "--files-from", "-", "--null", "--to", dir.path().join("r")], b"new\nline\0a/d\0");
     Ran::from(ran).ends_with(0);
     assert_eq!(listed(&dir.path().join("r")), [".", "a", "a/d", "new\nline"]);
+    // What was never there has not vanished: the list is wrong.
+    fs::write(&list, "a/d\r\ne\nno/where/f\n").unwrap();
+    let ran = fullbore(args!["backup", tree, "--files-from", list, "--to", dir.path().join("s")]).ends_with(3);
+    for name in ["a/d\\r", "no/where/f"] {
+        assert!(ran.err.contains(&format!("not captured: \"{name}\": there is nothing of this name\n")), "{}", ran.err);
+    }
+    assert_eq!(ran.err.matches("not captured").count(), 2, "{}", ran.err);
     fs::write(&list, "../outside\n").unwrap();
     fullbore(args!["backup", tree, "--files-from", list, "--to", dir.path().join("r")])
         .ends_with(2)

@@ -236,6 +236,8 @@ impl Inner {
 }
 
 /// The objects of a list, ascending, each after the directories above it that were not delivered yet.
+///
+/// That a name of the list is not there is no accident of the moment, as it is of one that a walk has seen.
 pub(super) fn listed(inner: Arc<Inner>, list: Vec<Path>) -> impl Iterator<Item = Result<Scanned>> + Send {
     let mut last = Vec::new();
     let above = |path: &[u8]| -> Vec<Path> {
@@ -247,8 +249,12 @@ pub(super) fn listed(inner: Arc<Inner>, list: Vec<Path>) -> impl Iterator<Item =
         let mut new = above(&path);
         new.retain(|path| (path.is_empty() && first) || (!path.is_empty() && !is_within(&last, path)));
         first = false;
-        last = path;
-        new.into_iter().map(|path| Ok(inner.look(&path))).collect::<Vec<_>>()
+        last.clone_from(&path);
+        let mut found: Vec<Scanned> = new.into_iter().map(|path| inner.look(&path)).collect();
+        found.retain(|scanned| scanned.state != State::Vanished || scanned.entry.path == path);
+        let gone = found.iter_mut().filter(|scanned| scanned.state == State::Vanished);
+        gone.for_each(|scanned| scanned.state = State::Unreadable("there is nothing of this name".to_owned()));
+        found.into_iter().map(Ok)
     })
 }
 
