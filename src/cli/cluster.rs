@@ -24,7 +24,7 @@ pub(super) struct ClusterArgs {
     /// Restore only this database, postgres and the templates; the others are to be dropped; can be repeated
     #[arg(long, value_name = "NAME")]
     database: Vec<String>,
-    /// How the server recovers: none (to the end of the WAL in the backup), point (to a target, or all of the archive) or standby [default: none, or point if a target or timeline is given]
+    /// How the server recovers: none (to the end of the WAL in the backup), point (to a target, or all of the archive) or standby [default: none, or point if a target, a timeline or --restore-command is given]
     #[arg(long, value_enum, value_name = "HOW", hide_possible_values = true)]
     recovery: Option<ModeArg>,
     #[command(flatten)]
@@ -38,7 +38,7 @@ pub(super) struct ClusterArgs {
     /// At the target: pause, promote or shutdown
     #[arg(long, value_enum, value_name = "ACTION", hide_possible_values = true)]
     target_action: Option<ActionArg>,
-    /// How the server fetches WAL: --set restore_command=CMD
+    /// How the server fetches WAL; without a target it recovers to the end of the archive
     #[arg(long, value_name = "CMD")]
     restore_command: Option<String>,
     /// Add a setting to postgresql.auto.conf; can be repeated
@@ -84,7 +84,6 @@ enum ActionArg {
 
 impl From<ClusterArgs> for Options {
     fn from(args: ClusterArgs) -> Self {
-        let command = args.restore_command.map(|command| ("restore_command".to_owned(), command));
         let recovery = recovery::Options {
             mode: args.recovery.map(|mode| match mode {
                 ModeArg::None => Mode::None,
@@ -99,7 +98,8 @@ impl From<ClusterArgs> for Options {
                 ActionArg::Promote => Action::Promote,
                 ActionArg::Shutdown => Action::Shutdown,
             }),
-            settings: args.set.into_iter().chain(command).collect(),
+            restore_command: args.restore_command,
+            settings: args.set,
         };
         Self {
             tablespaces: args.tablespace,

@@ -62,6 +62,8 @@ pub struct Options {
     pub exclusive: bool,
     /// And then.
     pub action: Option<Action>,
+    /// How the server fetches WAL from the archive.
+    pub restore_command: Option<String>,
     /// More settings.
     pub settings: Vec<(String, String)>,
 }
@@ -96,7 +98,7 @@ impl Recovery {
 impl Options {
     /// Did the operator say how the server recovers?
     pub(super) fn is_chosen(&self) -> bool {
-        self.mode.is_some() || self.target.is_some()
+        self.mode.is_some() || self.target.is_some() || self.timeline.is_some() || self.restore_command.is_some()
     }
 }
 
@@ -109,7 +111,8 @@ pub(super) fn plan(options: &Options, cluster: &Cluster, known: &Known<'_>) -> R
     };
     settings.extend(timeline(options, cluster)?.map(|timeline| setting("recovery_target_timeline", &timeline)));
     settings.extend(options.settings.iter().cloned());
-    check_settings(&options.settings)?;
+    settings.extend(options.restore_command.as_deref().map(|command| setting(RESTORE_COMMAND, command)));
+    check_settings(&settings)?;
     let has = |name: &str| settings.iter().any(|(key, value)| key == name && !value.is_empty());
     let archive = known.restore_command || has(RESTORE_COMMAND);
     let primary = known.primary || has("primary_conninfo");
@@ -124,10 +127,18 @@ pub(super) fn plan(options: &Options, cluster: &Cluster, known: &Known<'_>) -> R
 
 fn mode(options: &Options) -> Result<Mode> {
     let aims = options.target.is_some() || options.exclusive || options.action.is_some();
-    let implied = if aims || options.timeline.is_some() { Mode::Point } else { Mode::None };
+    // Who says where the WAL is wants all of it, if nothing else was said.
+    let fetches = options.restore_command.is_some();
+    let implied = if aims || fetches || options.timeline.is_some() { Mode::Point } else { Mode::None };
     let mode = options.mode.unwrap_or(implied);
     let refused = match mode {
         Mode::None if aims || options.timeline.is_some() => "a target or timeline wants --recovery point",
+        Mode::None if fetches => {
+            "--restore-command wants --recovery point or standby; --set restore_command=CMD only adds the setting"
+        }
+        _ if options.restore_command.as_deref().is_some_and(|command| command.trim().is_empty()) => {
+            "--restore-command wants a command"
+        }
         Mode::Standby if aims => "a standby goes on for ever: a target wants --recovery point",
         _ if options.exclusive && matches!(options.target, None | Some(Target::Name(_) | Target::Immediate)) => {
             "--target-exclusive wants --target-time, --target-lsn or --target-xid"
@@ -147,7 +158,7 @@ fn targets(options: &Options, cluster: &Cluster, known: &Known<'_>) -> Result<Ve
         None => return Ok(Vec::new()),
         Some(Target::Time(text)) => setting("recovery_target_time", &time(text, known.finished)?),
         Some(Target::Lsn(text)) => setting("recovery_target_lsn", lsn(text, cluster)?),
-        Some(Target::Name(text)) => setting("recovery_target_name", text),
+        Some(Target::Name(text)) => setting("recovery_target_name", name(text)?),
         Some(Target::Xid(text)) => setting("recovery_target_xid", xid(text)?),
         Some(Target::Immediate) => setting("recovery_target", "immediate"),
     };
@@ -216,6 +227,14 @@ fn number(lsn: &str) -> Option<u64> {
     let half = |text: &str| (1..=8).contains(&text.len()).then(|| u32::from_str_radix(text, 16).ok()).flatten();
     let (high, low) = lsn.split_once('/')?;
     Some(u64::from(half(high)?) << 32 | u64::from(half(low)?))
+}
+
+/// An empty one would be no target to the server: it would go on to the end of the archive.
+fn name(text: &str) -> Result<&str> {
+    if text.is_empty() {
+        return Err(Error::new(Kind::Usage, "cannot recover to a restore point without a name"));
+    }
+    Ok(text)
 }
 
 fn xid(text: &str) -> Result<&str> {
@@ -290,6 +309,10 @@ mod tests {
         Options { target: Some(target), ..Options::default() }
     }
 
+    fn fetching(options: Options) -> Options {
+        Options { restore_command: Some("cp %p".into()), ..options }
+    }
+
     #[test]
     fn targets_become_settings_and_imply_recovery_to_a_point() {
         let cases = [
@@ -313,6 +336,13 @@ mod tests {
                 Options { mode: Some(Mode::Standby), timeline: Some("4".into()), ..Options::default() },
                 "recovery_target_timeline=4 standby.signal",
             ),
+            (fetching(Options::default()), "restore_command=cp %p recovery.signal"),
+            (fetching(to(Target::Xid("7".into()))), "recovery_target_xid=7 restore_command=cp %p recovery.signal"),
+            (
+                fetching(Options { mode: Some(Mode::Standby), ..Options::default() }),
+                "restore_command=cp %p standby.signal",
+            ),
+            (Options { settings: vec![setting("restore_command", "x")], ..Options::default() }, "restore_command=x"),
         ];
         for (options, wanted) in cases {
             assert_eq!(planned(options).unwrap(), wanted);
@@ -338,6 +368,10 @@ mod tests {
             (to(Target::Lsn("0/FFFFFFFF".into())), "consistent only at"),
             (to(Target::Lsn("12".into())), "it is none"),
             (to(Target::Xid("x".into())), "it is no number"),
+            (to(Target::Xid(String::new())), "it is no number"),
+            (to(Target::Name(String::new())), "without a name"),
+            (fetching(Options { mode: Some(Mode::None), ..options() }), "only adds the setting"),
+            (Options { restore_command: Some(" ".into()), ..options() }, "wants a command"),
             (Options { mode: Some(Mode::Standby), ..to(Target::Immediate) }, "a standby goes on for ever"),
             (Options { mode: Some(Mode::None), ..to(Target::Immediate) }, "wants --recovery point"),
             (Options { exclusive: true, ..to(Target::Immediate) }, "--target-exclusive wants"),
