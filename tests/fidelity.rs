@@ -447,7 +447,7 @@ fn an_unprivileged_restore_says_what_it_may_not_set() {
 #[test]
 fn standard_input_is_stored_as_a_file_whatever_the_codec() {
     let dir = temp();
-    for len in [0, 1, 65_535, 65_536, 65_537, 3_000_000] {
+    for len in [1, 65_535, 65_536, 65_537, 3_000_000] {
         let input = noise(len as u64, len);
         for (n, (codec, file)) in
             [("zstd", "x.tar.zst"), ("lz4", "x.tar.lz4"), ("gzip:1", "x.tar.gz"), ("none", "x.tar")]

@@ -167,7 +167,7 @@ pub(super) struct BackupArgs {
     #[arg(long, value_name = "KEY=VALUE", value_parser = tag)]
     pub(super) tag: Vec<(String, String)>,
     /// Only say what would be backed up
-    #[arg(long)]
+    #[arg(long, conflicts_with = "stdin_name")]
     pub(super) dry_run: bool,
     #[command(flatten)]
     pub(super) output: OutputArgs,

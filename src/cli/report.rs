@@ -131,9 +131,16 @@ pub(super) fn backup(root: &Root, verdict: &Verdict, to: &str) -> Vec<String> {
         }
     ));
     lines.push(limit(verdict, ["source", "workers", "sink"]));
+    lines.extend(root.postgres.iter().filter(|cluster| !cluster.configuration.is_empty()).map(elsewhere));
     lines.extend(root.postgres.iter().map(cluster));
     lines.push(format!("backup {} {to}", root.id));
     lines
+}
+
+/// Where the configuration is that the backup has not.
+fn elsewhere(cluster: &Cluster) -> String {
+    let files: Vec<_> = cluster.configuration.iter().map(|path| quoted(&path.0)).collect();
+    format!("note: outside of the data directory, and not in this backup: {}", files.join(", "))
 }
 
 /// What a backup of a cluster begins and ends with, and where its WAL is.

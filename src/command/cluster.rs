@@ -64,8 +64,14 @@ pub(super) fn plan(restore: &Restore, archive: &Archive, selection: &Selection) 
     // One that is not restored must not be taken out of the target either.
     plan.last = plan.last.filter(|_| is_whole);
     if is_whole && main.is_none() {
-        plan.notes
-            .push("\"postgresql.conf\" is not in the backup: the server had its configuration elsewhere".to_owned());
+        let places: Vec<_> = cluster.configuration.iter().map(|path| quoted(&path.0)).collect();
+        let places = if places.is_empty() { "elsewhere".to_owned() } else { format!("in {}", places.join(", ")) };
+        plan.notes.push(format!("\"postgresql.conf\" is not in the backup: the server had its configuration {places}"));
+        // With the place of the old data directory in it, the server would start there.
+        plan.before_start = Some(format!(
+            "put \"pg_hba.conf\" and a \"postgresql.conf\" that sets no data_directory into {:?}",
+            restore.to
+        ));
     }
     Ok(plan)
 }
@@ -218,6 +224,7 @@ pub(super) fn finish(restore: &Restore, plan: &Plan, archive: &Archive, tree: &T
     if placed == Placed::Done {
         // Everything is durable, and the server need not open and sync each file once more (rule 38).
         let sync = if cluster.major < SYNCFS_SINCE { "" } else { " -o \"-c recovery_init_sync_method=syncfs\"" };
+        next.extend(plan.before_start.clone());
         next.push(format!("pg_ctl -D {:?}{sync} start", restore.to));
     }
     next.extend(plan.next.iter().cloned());

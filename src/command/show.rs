@@ -138,6 +138,7 @@ fn cluster(cluster: &Cluster) -> Vec<(&'static str, String)> {
     let space = |space: &Tablespace| {
         ("tablespace", format!("{} {} at {}", space.oid, text::name(&space.name.0), text::name(&space.location.0)))
     };
+    facts.extend(cluster.configuration.iter().map(|path| ("not included", text::name(&path.0))));
     facts.extend(cluster.tablespaces.iter().map(space));
     facts.extend(
         cluster

@@ -104,6 +104,9 @@ pub struct Cluster {
     pub wal_segment_bytes: u64,
     /// Its data directory.
     pub data_directory: Name,
+    /// Files of its configuration that are outside of the data directory, and so not in the backup.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub configuration: Vec<Name>,
     /// Its tablespaces, in order of their numbers. What is in one is stored below `pg_tblspc/OID`.
     pub tablespaces: Vec<Tablespace>,
     /// Its databases, in order of their numbers.

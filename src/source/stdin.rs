@@ -8,7 +8,7 @@ use super::{
     tree::{pad, part},
 };
 use crate::{
-    error::{Error, Result},
+    error::{Error, Kind as ErrorKind, Result},
     format::{
         entry::{Entry, Kind, Owner, Path, Time},
         page::State,
@@ -61,7 +61,7 @@ impl Stdin {
     /// was before.
     fn fill(&self, buf: &mut Vec<u8>, offset: u64, len: u64) -> Result<Option<(u64, bool)>> {
         let failed = |e| Error::io("could not read standard input", e);
-        let stopped = || Error::new(crate::error::Kind::Bug, "a reader stopped");
+        let stopped = || Error::new(ErrorKind::Bug, "a reader stopped");
         let input = self.input.lock().map_err(|_| stopped())?;
         let waits = |input: &mut Input| input.offset < offset && !input.ended;
         let mut input = self.turn.wait_while(input, waits).map_err(|_| stopped())?;
@@ -73,8 +73,17 @@ impl Stdin {
         input.ended = end.as_ref().map_or(true, |(_, end)| *end);
         input.offset = offset + len;
         self.turn.notify_all();
-        end.map(Some).map_err(failed)
+        match end.map_err(failed)? {
+            (0, true) if offset == 0 => Err(empty()),
+            end => Ok(Some(end)),
+        }
     }
+}
+
+/// More often than not, the program that should have written something has failed, and nobody has heard it.
+fn empty() -> Error {
+    Error::new(ErrorKind::NotFound, "cannot back up standard input: it is empty")
+        .hint("has the program that writes it failed? `set -o pipefail` makes a shell say so")
 }
 
 fn spooled(mut input: Box<dyn Read + Send>) -> Result<(Box<dyn Read + Send>, u64)> {

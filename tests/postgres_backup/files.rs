@@ -103,6 +103,25 @@ fn the_wal_in_a_backup_is_what_recovery_needs_and_is_not_archived_again() {
 }
 
 #[test]
+fn configuration_outside_of_the_data_directory_is_named() {
+    for version in some_versions() {
+        let cluster = Cluster::new(version, &[]);
+        let ran = cluster.backup("before", &[]).ends_with(0);
+        assert!(!ran.err.contains("outside of"), "{}", ran.err);
+        cluster.stop("fast");
+        let rules = cluster.path("rules.conf");
+        fs::rename(cluster.data().join("pg_hba.conf"), &rules).unwrap();
+        cluster.configure(&[&format!("hba_file = '{}'", rules.display())]);
+        cluster.start();
+        let ran = cluster.backup("repository", &[]).ends_with(0);
+        let said = format!("note: outside of the data directory, and not in this backup: {rules:?}\n");
+        assert!(ran.err.contains(&said), "{}", ran.err);
+        let shown = fullbore(args!["show", cluster.path("repository")]).out;
+        assert!(shown.contains(rules.to_str().unwrap()), "{shown}");
+    }
+}
+
+#[test]
 fn owners_and_modes_are_those_of_the_data_directory() {
     let Some(version) = debian() else { return };
     let cluster = Cluster::new(version, &[]);

@@ -4,7 +4,10 @@ use super::{Place, assert_refused, cluster, mode, run};
 use fullbore::{
     command::restore::Restore,
     error::Kind,
-    format::{layout, root::Cluster},
+    format::{
+        layout,
+        root::{Cluster, Name},
+    },
     postgres::restore::{
         Options,
         recovery::{self, Action, Mode, Target},
@@ -129,8 +132,15 @@ fn a_configuration_that_is_elsewhere_is_noted() {
     let mut fixture = cluster();
     fixture.entries.retain(|(_, entry, ..)| entry.path != b"postgresql.conf");
     let place = Place::with(&fixture, |_| {});
+    let summary = run(&place.plan()).unwrap();
+    assert_eq!(summary.notes, ["\"postgresql.conf\" is not in the backup: the server had its configuration elsewhere"]);
+    // Without it the server does not start, and with the one it had it starts elsewhere.
+    assert!(summary.next[0].contains("\"postgresql.conf\" that sets no data_directory"), "{:?}", summary.next);
+    assert!(summary.next[1].starts_with("pg_ctl"), "{:?}", summary.next);
+    let place =
+        Place::with(&fixture, |cluster| cluster.configuration = vec![Name(b"/etc/pg/postgresql.conf".to_vec())]);
     let notes = run(&place.plan()).unwrap().notes;
-    assert!(notes.len() == 1 && notes[0].starts_with("\"postgresql.conf\" is not in the backup"), "{notes:?}");
+    assert!(notes[0].ends_with("the server had its configuration in \"/etc/pg/postgresql.conf\""), "{notes:?}");
 }
 
 #[test]

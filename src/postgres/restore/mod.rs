@@ -52,7 +52,9 @@ pub struct Plan {
     pub recovery: Recovery,
     /// What the operator should know.
     pub notes: Vec<String>,
-    /// What is to be done after the restore.
+    /// What is to be done before the server is started,
+    pub before_start: Option<String>,
+    /// and after that.
     pub next: Vec<String>,
     /// Numbers of the databases that come back empty.
     emptied: Vec<u32>,
@@ -94,6 +96,7 @@ impl Plan {
             mounts,
             recovery,
             notes,
+            before_start: None,
             next: unwanted.iter().map(|database| drop_database(database)).collect(),
             emptied: unwanted.into_iter().map(|database| database.oid).collect(),
             left_out,

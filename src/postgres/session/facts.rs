@@ -46,6 +46,8 @@ pub struct Facts {
     pub tablespaces: Vec<(u32, Name)>,
     /// All databases, by number.
     pub databases: Vec<Database>,
+    /// Files of its configuration that are outside of the data directory.
+    pub configuration: Vec<String>,
     /// May the role create a slot, see [`Session::hold_wal`]?
     pub may_hold_wal: bool,
 }
@@ -58,7 +60,9 @@ const SETTINGS: &str = "SELECT current_setting('server_version'), \
     (SELECT bytes_per_wal_segment FROM pg_control_init()), \
     current_setting('full_page_writes')::bool, \
     current_setting('data_directory_mode'), \
-    current_setting('archive_mode')";
+    current_setting('archive_mode'), \
+    ARRAY(SELECT setting FROM pg_settings WHERE name IN ('config_file', 'hba_file', 'ident_file') \
+        AND NOT starts_with(setting, (SELECT setting FROM pg_settings WHERE name = 'data_directory') || '/') ORDER BY name)";
 
 const TABLESPACES: &str = "SELECT oid, textsend(spcname::text) FROM pg_tablespace ORDER BY oid";
 
@@ -97,6 +101,7 @@ impl Session {
             archive_mode: row.get(8)?,
             tablespaces: self.tablespaces()?,
             databases: self.databases()?,
+            configuration: row.get(9),
             may_hold_wal,
         })
     }
