@@ -87,6 +87,39 @@ fn a_path_that_is_not_there_is_an_error() {
 }
 
 #[test]
+fn an_empty_standard_input_is_an_error_and_what_it_holds_is_not_foretold() {
+    let dir = temp();
+    for to in [dir.path().join("r").into_os_string(), dir.path().join("x.tar.zst").into_os_string(), "-".into()] {
+        let ran: Ran = fed(args!["backup", "--stdin-name", "dump.sql", "--to", to], b"").into();
+        let ran = ran.ends_with(1).has_one_error("cannot back up standard input: it is empty");
+        assert!(ran.err.contains("pipefail"), "{}", ran.err);
+    }
+    assert!(!dir.path().join("x.tar.zst").exists());
+    assert_eq!(fullbore(args!["list", dir.path().join("r")]).out, "");
+    fullbore(args!["backup", "--stdin-name", "s", "--to", dir.path().join("r"), "--dry-run"]).ends_with(2);
+}
+
+#[test]
+fn a_report_that_cannot_be_written_is_said_before_anything_is_done() {
+    let dir = temp();
+    files(dir.path(), &["t/a"]);
+    let (tree, page) = (dir.path().join("t"), dir.path().join("no/page.html"));
+    let [store, back] = ["r", "b"].map(|name| dir.path().join(name));
+    fullbore(args!["backup", tree, "--to", store, "--report", page]).ends_with(1).has_one_error("the report");
+    assert!(!store.exists());
+    fullbore(args!["backup", tree, "--to", store, "--quiet"]).ends_with(0);
+    fullbore(args!["restore", store, "--to", back, "--report", page]).ends_with(1).has_one_error("the report");
+    assert!(!back.exists());
+    // A longer one that was there is replaced; and what fails at the end is only a warning.
+    let page = dir.path().join("page.html");
+    fs::write(&page, "x".repeat(1 << 20)).unwrap();
+    fullbore(args!["backup", tree, "--to", store, "--quiet", "--report", page]).ends_with(0);
+    assert!(fs::read_to_string(&page).unwrap().ends_with("</html>\n"));
+    let ran = fullbore(args!["backup", tree, "--to", store, "--report", "/dev/full"]).ends_with(0);
+    assert!(ran.err.contains("warning: could not write the report \"/dev/full\": no space left"), "{}", ran.err);
+}
+
+#[test]
 fn a_list_of_names_is_taken_in_any_order_with_the_directories_above() {
     let dir = temp();
     files(dir.path(), &["t/a/b/c", "t/a/d", "t/e", "t/new\nline"]);

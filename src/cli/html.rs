@@ -1,8 +1,42 @@
 //! One self-contained page about a run: what the limit was, and throughput and shares over time as pictures.
 
 use super::size::{bytes, rate, seconds};
-use crate::pipeline::meter::{Sample, Shares, Side, Verdict, verdict};
-use std::fmt::Write;
+use crate::{
+    error::{Error, Result, reason},
+    pipeline::meter::{Sample, Shares, Side, Verdict, verdict},
+};
+use std::{
+    fmt::Write,
+    fs::File,
+    io::Write as _,
+    path::{Path, PathBuf},
+};
+
+/// The file that the page goes to.
+pub(super) struct Paper {
+    path: PathBuf,
+    file: File,
+}
+
+impl Paper {
+    /// Before the run, so that what cannot be written is said while nothing is done yet. What is there stays until then.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(super) fn open(path: &Path) -> Result<Self> {
+        let file = File::options().write(true).create(true).truncate(false).open(path);
+        let file = file.map_err(|e| Error::io(format!("could not write the report \"{}\"", path.display()), e))?;
+        Ok(Self { path: path.to_owned(), file })
+    }
+
+    /// Write the page. The run is over by now: that this failed does not make it fail.
+    pub(super) fn print(mut self, page: &Page<'_>) {
+        let _ = self.file.set_len(0); // a pipe has no length
+        if let Err(error) = self.file.write_all(page.render().as_bytes()) {
+            eprintln!("warning: could not write the report \"{}\": {}", self.path.display(), reason(&error));
+        }
+    }
+}
 
 /// What the page says in words.
 pub(super) struct Page<'a> {
@@ -25,7 +59,7 @@ const POINTS: usize = 300;
 
 impl Page<'_> {
     /// The page.
-    pub(super) fn render(&self) -> String {
+    fn render(&self) -> String {
         let points = self.points();
         let mut body = format!("<h1>{}</h1>\n<pre>{}</pre>\n", escape(self.title), escape(&self.lines.join("\n")));
         body.push_str(&self.table());

@@ -21,7 +21,7 @@ use crate::{
         verify::Verify,
     },
     error::{Error, Kind, Result},
-    pipeline::meter::{Meter, Sample, Verdict},
+    pipeline::meter::Meter,
     plan::{SinkSpec, Tuning},
     platform,
     postgres::{
@@ -37,6 +37,7 @@ use args::{
     ShowArgs, VerifyArgs,
 };
 use clap::{CommandFactory, Parser};
+use html::{Page, Paper};
 use report::Progress;
 use std::{io::Write, os::unix::ffi::OsStringExt, path::Path, process::ExitCode, sync::Arc};
 
@@ -84,11 +85,12 @@ const SIDES: [&str; 3] = ["source", "workers", "sink"];
 
 fn backup(args: BackupArgs) -> Result<u8> {
     let (to, ending) = SinkSpec::parse(&args.to);
-    let (output, page, dry_run) = (args.output.clone(), args.run.report.clone(), args.dry_run);
+    let (output, report, dry_run) = (args.output.clone(), args.run.report.clone(), args.dry_run);
     let plan = plan(args, to, ending)?;
     if dry_run {
         return count(&plan, &output);
     }
+    let paper = report.as_deref().map(Paper::open).transpose()?;
     let meter = Arc::new(Meter::default());
     let progress = Progress::new(&output, plan.to == SinkSpec::Stdout);
     let outcome = plan.run(&meter, &|meter, sample| progress.tick(meter, sample));
@@ -96,16 +98,12 @@ fn backup(args: BackupArgs) -> Result<u8> {
     let Outcome { root, verdict, timeline } = outcome?;
     let mut lines = report::backup(&root, &verdict, &plan.to.place());
     progress.end(&lines, &report::backup_json(&root, &verdict));
-    if let Some(path) = page {
+    if let Some(paper) = paper {
         lines.push(html::machine());
-        write_page(&path, &format!("backup {}", root.id), &lines, &verdict, &timeline)?;
+        let (title, lines) = (&format!("backup {}", root.id), &lines);
+        paper.print(&Page { title, lines, verdict: &verdict, timeline: &timeline, names: SIDES });
     }
     Ok(if root.totals.unreadable + root.totals.bad_pages > 0 { UNREADABLE } else { 0 })
-}
-
-fn write_page(path: &Path, title: &str, lines: &[String], verdict: &Verdict, timeline: &[Sample]) -> Result<()> {
-    let page = html::Page { title, lines, verdict, timeline, names: SIDES }.render();
-    std::fs::write(path, page).map_err(|e| Error::io(format!("could not write the report \"{}\"", path.display()), e))
 }
 
 /// What a backup would be of.
@@ -229,6 +227,7 @@ fn restore(args: RestoreArgs) -> Result<u8> {
     if args.plan {
         return look::plan(restore, args.to, args.output.json);
     }
+    let paper = args.run.report.as_deref().map(Paper::open).transpose()?;
     let meter = Arc::new(Meter::default());
     let progress = Progress::new(&args.output, false);
     let say = |paths: &[Vec<u8>]| care::say_removed(paths, args.output.json, args.output.quiet);
@@ -242,9 +241,10 @@ fn restore(args: RestoreArgs) -> Result<u8> {
     let mut lines = report::restore(&summary, &meter, &verdict, &restore.to);
     progress.end(&lines, &report::restore_json(&summary, &meter, &verdict));
     summary.damage.iter().for_each(|damage| eprintln!("{}", report::damage(damage)));
-    if let Some(path) = &args.run.report {
+    if let Some(paper) = paper {
         lines.push(html::machine());
-        write_page(path, &format!("restore of {}", summary.id), &lines, &verdict, &meter.timeline())?;
+        let (title, lines, timeline) = (&format!("restore of {}", summary.id), &lines, &meter.timeline());
+        paper.print(&Page { title, lines, verdict: &verdict, timeline, names: SIDES });
     }
     Ok(summary.exit_code())
 }
