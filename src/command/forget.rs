@@ -80,7 +80,10 @@ impl Forget {
             false => self.print(&groups, out)?,
         }
         for (id, error) in &damaged {
-            text::line(out, &format!("{id}  stays: {}", error.line()))?;
+            match self.json {
+                true => text::json(out, &serde_json::json!({"id": id, "forgotten": false, "error": error.line()}))?,
+                false => text::line(out, &format!("{id}  stays: {}", error.line()))?,
+            }
         }
         Ok(if damaged.is_empty() { 0 } else { 4 })
     }

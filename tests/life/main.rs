@@ -237,6 +237,8 @@ fn a_root_that_cannot_be_read_stops_a_prune_before_anything_goes() {
     assert_eq!(there(), before);
     let rules = fullbore(args!["forget", repository, "--keep-last", "1"]).ends_with(4);
     assert!(rules.out.contains(&format!("{}  stays", id(2))), "{}", rules.out);
+    let rules = fullbore(args!["forget", repository, "--keep-last", "1", "--json"]).ends_with(4).json();
+    assert_eq!((&rules[1]["id"], &rules[1]["forgotten"]), (&id(2).into(), &false.into()), "{rules:?}");
     fullbore(args!["forget", repository, id(2)]).ends_with(0);
     let newer = Root { format: FORMAT + 1, ..newer };
     fs::write(dir(repository, 3).join("root.json"), seal(&newer).unwrap()).unwrap();
