@@ -8,7 +8,7 @@ use super::{
     scope::Scope,
 };
 use crate::{
-    error::{Error, Result},
+    error::{Error, Kind, Result},
     format::digest::{Algorithm, piece},
     pipeline::meter::Meter,
     plan::{SinkSpec, Tuning},
@@ -112,6 +112,10 @@ impl Bench {
 
     fn read(&self) -> Result<Figure> {
         let outcome = self.backup(Codec::None, Algorithm::None)?;
+        if outcome.root.totals.bytes == 0 {
+            let what = format!("cannot measure how \"{}\" is read: nothing is in it", self.path.display());
+            return Err(Error::new(Kind::NotFound, what));
+        }
         let remark = format!("{} files, {} threads that compute", outcome.root.totals.files, self.workers);
         Ok(figure("read", outcome.root.totals.bytes, outcome.verdict.seconds, remark))
     }
