@@ -61,6 +61,7 @@ pub fn open_any(from: &str) -> Result<Opened> {
         }
         return Ok(Opened::Backup(Box::new(archive)));
     }
+    not_inside(&path)?;
     let archive = Archive::open_file(&path)?;
     match (archive, backup) {
         (Some(archive), Some(id)) if !archive.root.id.starts_with(id) && id != LATEST => {
@@ -69,6 +70,16 @@ pub fn open_any(from: &str) -> Result<Opened> {
         }
         (Some(archive), _) => Ok(Opened::Backup(Box::new(archive))),
         (None, _) => Ok(Opened::Foreign(path)),
+    }
+}
+
+/// A file of a repository is no archive by itself.
+fn not_inside(path: &Path) -> Result<()> {
+    let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    match whole.ancestors().nth(3).filter(|dir| dir.join(layout::REPOSITORY).is_file()) {
+        None => Ok(()),
+        Some(repository) => Err(Error::new(Kind::Usage, format!("cannot read {path:?}: it is a part of a repository"))
+            .hint(format!("name the repository, {repository:?}"))),
     }
 }
 
