@@ -97,16 +97,40 @@ const ENDINGS: [(&str, Codec); 6] = [
     (".tar", Codec::None),
 ];
 
+/// Endings of names that somebody expects to become one file, which they would not.
+const FOREIGN: [&str; 15] = [
+    ".tar.zst", ".tzst", ".tar.lz4", ".tgz", ".tar", ".tar.xz", ".txz", ".tar.bz2", ".tbz2", ".zst", ".lz4", ".gz",
+    ".xz", ".bz2", ".zip",
+];
+
+const ENDINGS_HINT: &str =
+    "use .tar.zst, .tar.lz4, .tar.gz or .tar; for a repository, make a directory of that name first";
+
 impl SinkSpec {
-    /// What `--to` says, and the codec that its ending asks for.
-    pub fn parse(to: &str) -> (Self, Option<Codec>) {
+    /// What `--to` says, and the codec: `compress`, or what its ending asks for.
+    ///
+    /// # Errors
+    /// [`Kind::Usage`] for the name of a file of another kind than would be written.
+    pub fn parse(to: &str, compress: Option<Codec>) -> Result<(Self, Option<Codec>)> {
         let ending = ENDINGS.iter().find(|(ending, _)| to.ends_with(ending));
-        match (to, ending) {
-            ("-", _) => (Self::Stdout, None),
-            ("null:", _) => (Self::Null, None),
-            (_, Some((_, codec))) if !std::path::Path::new(to).is_dir() => (Self::File(to.into()), Some(*codec)),
-            _ => (Self::Repository(to.into()), None),
-        }
+        Ok(match (to, ending) {
+            ("-", _) => (Self::Stdout, compress),
+            ("null:", _) => (Self::Null, compress),
+            _ if std::path::Path::new(to).is_dir() => (Self::Repository(to.into()), compress),
+            (_, Some((ending, asked))) => {
+                let codec = compress.unwrap_or(*asked);
+                if codec.name() != asked.name() {
+                    let what = format!("cannot write {} into a file whose name ends in {ending:?}", codec.name());
+                    return Err(Error::new(Kind::Usage, what).hint(ENDINGS_HINT));
+                }
+                (Self::File(to.into()), Some(codec))
+            }
+            _ if FOREIGN.iter().any(|ending| to.to_lowercase().ends_with(ending)) => {
+                let what = format!("cannot tell what {to:?} is to be: archives have other endings");
+                return Err(Error::new(Kind::Usage, what).hint(ENDINGS_HINT));
+            }
+            _ => (Self::Repository(to.into()), compress),
+        })
     }
 
     /// Open it for backup `id`, begun at `time`.
@@ -117,7 +141,7 @@ impl SinkSpec {
         Ok(match self {
             Self::Repository(path) => Box::new(Store::begin(path, id, time, codec.suffix(), tricks)?),
             Self::File(path) => Box::new(OneFile::create(path, id, !codec.skips(), tricks)?),
-            Self::Stdout => Box::new(Stdout),
+            Self::Stdout => Box::new(Stdout::begin()?),
             Self::Null => Box::new(Null),
         })
     }
@@ -228,9 +252,20 @@ mod tests {
 
     #[test]
     fn destinations_are_known_by_their_names() {
-        assert_eq!(SinkSpec::parse("-").0, SinkSpec::Stdout);
-        assert_eq!(SinkSpec::parse("null:").0, SinkSpec::Null);
-        assert_eq!(SinkSpec::parse("/x/a.tar.lz4"), (SinkSpec::File("/x/a.tar.lz4".into()), Some(Codec::Lz4)));
-        assert_eq!(SinkSpec::parse("/x/a"), (SinkSpec::Repository("/x/a".into()), None));
+        let parse = |to| SinkSpec::parse(to, None).unwrap();
+        assert_eq!(parse("-").0, SinkSpec::Stdout);
+        assert_eq!(parse("null:").0, SinkSpec::Null);
+        assert_eq!(parse("/x/a.tar.lz4"), (SinkSpec::File("/x/a.tar.lz4".into()), Some(Codec::Lz4)));
+        for directory in ["/x/a", "/x/a.tar.zst/", "/x/a.zstd", "/x/tar"] {
+            assert_eq!(parse(directory), (SinkSpec::Repository(directory.into()), None));
+        }
+        let zstd = SinkSpec::parse("a.tzst", Some(Codec::Zstd(9))).unwrap();
+        assert_eq!(zstd, (SinkSpec::File("a.tzst".into()), Some(Codec::Zstd(9))));
+        for name in ["a.TAR.ZST", "a.tar.xz", "a.zst", "a.sql.gz", "a.zip", "/tmp/a.Tar"] {
+            assert_eq!(SinkSpec::parse(name, None).unwrap_err().kind, Kind::Usage, "{name}");
+        }
+        for (name, codec) in [("a.tar.zst", Codec::Lz4), ("a.tar", Codec::Zstd(1)), ("a.tgz", Codec::None)] {
+            assert_eq!(SinkSpec::parse(name, Some(codec)).unwrap_err().kind, Kind::Usage, "{name}");
+        }
     }
 }

@@ -4,7 +4,7 @@
 
 mod runs;
 
-use runs::{Mount, Ran, assert_same, fed, fullbore, is_root, only, or_skip, sample, shape, shell, temp};
+use runs::{FULLBORE, Mount, Ran, assert_same, fed, fullbore, has, is_root, only, or_skip, sample, shape, shell, temp};
 use std::{ffi::OsString, fs, path::Path};
 
 /// Paths in the only backup of `from`, the root as `.`.
@@ -223,13 +223,49 @@ fn quiet_runs_say_nothing_and_wrong_arguments_end_with_2() {
         &["--tag", "x"],
         &["--memory", "1"],
         &["--compress", "zstd:99"],
+        &["--to", ""],
+        &["--to", "x.tar.xz"],
+        &["--to", "x.TAR.ZST"],
+        &["--to", "x.tar.zst", "--compress", "lz4"],
+        &["--to", "null:", "--base", "2026"],
+        &["--offline", "postgres://x"],
     ] {
-        let ran = fullbore(
-            args!["backup", dir.path().join("t"), "--to", dir.path().join("r2")].into_iter().chain(runs::args(wrong)),
-        );
+        let rest = if wrong.contains(&"--to") { vec![] } else { args!["--to", dir.path().join("r2")].to_vec() };
+        let source = if wrong.contains(&"--offline") { vec![] } else { args![dir.path().join("t")].to_vec() };
+        let all = args!["backup"].into_iter().chain(source).chain(rest).chain(runs::args(wrong));
+        let ran = Ran::from(runs::command(all).current_dir(dir.path()).output().unwrap());
         assert_eq!(ran.code, 2, "{wrong:?}: {}{}", ran.out, ran.err);
-        assert!(!dir.path().join("r2").exists(), "{wrong:?}");
+        assert_eq!(runs::names(dir.path()), ["r", "t"], "{wrong:?}");
     }
+}
+
+#[test]
+fn a_terminal_gets_no_backup() {
+    if !or_skip(has("script"), "there is no program that makes terminals") {
+        return;
+    }
+    let dir = temp();
+    files(dir.path(), &["t/a"]);
+    let line = "script -qec \"'$1' backup '$2' --to -\" /dev/null";
+    let ran = shell(line, args![FULLBORE, dir.path().join("t")]);
+    assert_eq!(ran.code, 2, "{}", ran.out);
+    assert!(ran.out.contains("cannot write a backup to a terminal") && ran.out.len() < 1000, "{}", ran.out);
+}
+
+#[test]
+fn a_part_of_a_repository_is_no_backup_and_no_damage() {
+    let dir = temp();
+    files(dir.path(), &["t/a"]);
+    let repository = dir.path().join("r");
+    fullbore(args!["backup", dir.path().join("t"), "--to", repository, "--quiet"]).ends_with(0);
+    let segment = runs::segments(&repository).remove(0);
+    for command in [&args!["restore", segment, "--to", dir.path().join("b")][..], &args!["list", segment]] {
+        let ran = fullbore(command.iter().cloned()).ends_with(2).has_one_error("it is a part of a repository");
+        assert!(ran.err.contains(&format!("name the repository, {repository:?}")), "{}", ran.err);
+    }
+    // Somewhere else it is what it is: a tar without its manifest.
+    fs::copy(&segment, dir.path().join("x.tar.zst")).unwrap();
+    fullbore(args!["list", dir.path().join("x.tar.zst")]).ends_with(4);
 }
 
 #[test]

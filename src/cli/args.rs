@@ -8,7 +8,7 @@ use super::{
     size,
 };
 use crate::{format::digest::Algorithm, postgres::request::Wal, repo::compare::Compare, stage::codec::Codec};
-use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
+use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint, builder::NonEmptyStringValueParser};
 use std::{num::NonZeroUsize, path::PathBuf};
 
 /// Back up and restore file trees, as fast as the slowest piece of hardware permits, in standard streams.
@@ -83,7 +83,7 @@ pub(super) struct BackupArgs {
     #[arg(value_name = "PATH", required_unless_present_any = ["stdin_name", "connect"], value_hint = ValueHint::AnyPath)]
     pub(super) paths: Vec<PathBuf>,
     /// A directory (a repository, made on first use), FILE.tar.zst, FILE.tar.lz4, FILE.tar.gz, FILE.tar, - (standard output) or null: (nowhere, to measure)
-    #[arg(long, value_name = "DEST", value_hint = ValueHint::AnyPath)]
+    #[arg(long, value_name = "DEST", value_hint = ValueHint::AnyPath, value_parser = NonEmptyStringValueParser::new())]
     pub(super) to: String,
     /// Back up standard input as a file of this name
     #[arg(long, value_name = "NAME", conflicts_with_all = ["paths", "files_from"])]

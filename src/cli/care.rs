@@ -23,7 +23,7 @@ use super::{
 #[derive(Debug, Args)]
 pub(super) struct DeltaArgs {
     /// Restore into what is there: compare its content, and write in place only what differs. A file that this is cut off at may be old in part
-    #[arg(long, conflicts_with = "overwrite")]
+    #[arg(long, conflicts_with_all = ["overwrite", "plan"])]
     pub(super) delta: bool,
     /// Remove what does not belong to the backup (below the PATHs); it is listed first
     #[arg(long, requires = "delta")]

@@ -23,7 +23,7 @@ use crate::{
     platform,
     stage::codec::Codec,
 };
-use clap::{Args, ValueHint};
+use clap::{Args, ValueHint, builder::NonEmptyStringValueParser};
 use std::{num::NonZeroUsize, path::PathBuf, sync::Arc};
 
 /// `fullbore export`.
@@ -34,7 +34,7 @@ pub(super) struct ExportArgs {
     #[arg(value_name = "FROM[@BACKUP]")]
     from: String,
     /// FILE.tar.zst, FILE.tar.lz4, FILE.tar.gz, FILE.tar, - (standard output) or a directory (a repository, made on first use)
-    #[arg(long, value_name = "DEST", value_hint = ValueHint::AnyPath)]
+    #[arg(long, value_name = "DEST", value_hint = ValueHint::AnyPath, value_parser = NonEmptyStringValueParser::new())]
     to: String,
     /// zstd[:LEVEL], lz4, gzip[:LEVEL] or none [default: as DEST ends, else as it was]
     #[arg(long, value_name = "CODEC")]
@@ -129,11 +129,11 @@ pub(super) fn find(args: FindArgs) -> Result<u8> {
 }
 
 pub(super) fn export(args: ExportArgs) -> Result<u8> {
-    let (to, ending) = SinkSpec::parse(&args.to);
+    let (to, codec) = SinkSpec::parse(&args.to, args.compress)?;
     let export = Export {
         from: args.from,
         to,
-        codec: args.compress.or(ending),
+        codec,
         keep_going: args.keep_going,
         workers: args.workers.unwrap_or_else(platform::cores),
         memory: args.memory,

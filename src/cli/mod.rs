@@ -84,9 +84,9 @@ const CLUSTER_FRAME_BYTES: u32 = 256 << 10;
 const SIDES: [&str; 3] = ["source", "workers", "sink"];
 
 fn backup(args: BackupArgs) -> Result<u8> {
-    let (to, ending) = SinkSpec::parse(&args.to);
+    let (to, codec) = SinkSpec::parse(&args.to, args.compress)?;
     let (output, report, dry_run) = (args.output.clone(), args.run.report.clone(), args.dry_run);
-    let plan = plan(args, to, ending)?;
+    let plan = plan(args, to, codec)?;
     if dry_run {
         return count(&plan, &output);
     }
@@ -124,6 +124,10 @@ fn cluster(args: &BackupArgs) -> Result<Option<Request>> {
     let url = |path: &Path| path.to_str().filter(|text| is_url(text)).map(str::to_owned);
     let server = match (&args.connect, &args.paths[..]) {
         (Some(settings), _) => Server::Running(params(settings)?),
+        (None, [path]) if args.offline && url(path).is_some() => {
+            let what = "--offline wants the data directory of a cluster that is shut down, not the address of a server";
+            return Err(Error::new(Kind::Usage, what));
+        }
         (None, [path]) if let Some(url) = url(path) => Server::Running(params(&url)?),
         (None, [path]) if args.offline => Server::Stopped(path.clone()),
         (None, _) if args.offline => return Err(Error::new(Kind::Usage, "--offline takes exactly one PATH")),
@@ -166,7 +170,10 @@ fn is_url(text: &str) -> bool {
     text.starts_with("postgres://") || text.starts_with("postgresql://")
 }
 
-fn plan(args: BackupArgs, to: SinkSpec, ending: Option<Codec>) -> Result<Backup> {
+fn plan(args: BackupArgs, to: SinkSpec, codec: Option<Codec>) -> Result<Backup> {
+    if args.base.is_some() && !matches!(to, SinkSpec::Repository(_)) {
+        return Err(Error::new(Kind::Usage, "--base wants a repository: elsewhere every backup is full"));
+    }
     let cluster = cluster(&args)?;
     let files = Scope {
         paths: args.paths,
@@ -188,7 +195,7 @@ fn plan(args: BackupArgs, to: SinkSpec, ending: Option<Codec>) -> Result<Backup>
     Ok(Backup {
         subject,
         to,
-        codec: args.compress.or(ending).unwrap_or(Codec::Zstd(1)),
+        codec: codec.unwrap_or(Codec::Zstd(1)),
         digest: args.digest.into(),
         tags: args.tag.into_iter().collect(),
         base: Wanted { base: args.base, full: args.full, compare: args.compare.into() },

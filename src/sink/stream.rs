@@ -5,10 +5,22 @@ use crate::{
     error::{Error, Kind, Result},
     platform::walk::stat_fd,
 };
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 
 /// Standard output.
 pub struct Stdout;
+
+impl Stdout {
+    /// # Errors
+    /// [`Kind::Usage`] if it is a terminal, which nobody can restore from.
+    pub fn begin() -> Result<Self> {
+        match std::io::stdout().is_terminal() {
+            false => Ok(Self),
+            true => Err(Error::new(Kind::Usage, "cannot write a backup to a terminal")
+                .hint("redirect standard output, or pipe it into a program")),
+        }
+    }
+}
 
 impl Destination for Stdout {
     fn abilities(&self) -> Abilities {
