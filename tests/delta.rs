@@ -4,7 +4,7 @@
 
 mod runs;
 
-use runs::{assert_same, fullbore, noise, sample, set_mode, set_mtime, shape, temp, write};
+use runs::{Mount, Ran, assert_same, fullbore, noise, sample, set_mode, set_mtime, shape, shell, temp, write};
 use std::{
     fs,
     os::unix::fs::{MetadataExt, symlink},
@@ -164,18 +164,122 @@ fn a_file_with_other_names_is_not_written_to() {
     place.assert_restored("a copy made of links");
 }
 
+/// Restore over `to` and remove what does not belong.
+fn replace(from: &Path, to: &Path) -> Ran {
+    fullbore(args!["restore", from, "--to", to, "--delta", "--delete"])
+}
+
+#[test]
+fn what_is_restored_from_is_never_removed() {
+    for name in ["mine/deep/repo", "repo", "b.tar.zst", "mine/b.tar"] {
+        let dir = temp();
+        let (tree, from) = (dir.path().join("t"), dir.path().join("t").join(name));
+        write(tree.join("docs/f"), "before");
+        fs::create_dir_all(from.parent().unwrap()).unwrap();
+        fullbore(args!["backup", tree, "--to", from, "-q"]).ends_with(0);
+        write(tree.join("docs/f"), "oops");
+        let expected = match name.starts_with("mine") {
+            true => {
+                write(tree.join("mine/other/f"), "does not belong");
+                "delete: \"mine/other\"\n"
+            }
+            false => "",
+        };
+        let ran = replace(&from, &tree).ends_with(0);
+        assert_eq!(ran.out, expected);
+        assert!(ran.err.contains("kept") && ran.err.contains(name), "{}", ran.err);
+        assert_eq!(fs::read(tree.join("docs/f")).unwrap(), b"before");
+        fullbore(args!["verify", from, "--data"]).ends_with(0);
+        // In a directory that does not belong itself.
+        let moved = tree.join("new/deep/moved.tar");
+        fs::create_dir_all(tree.join("new/deep")).unwrap();
+        fs::rename(&from, &moved).unwrap();
+        let side = |path: &Path| PathBuf::from(format!("{}.manifest", path.display()));
+        let _ = fs::rename(side(&from), side(&moved));
+        let ran = replace(&moved, &tree).ends_with(0);
+        assert!(ran.err.contains("new/deep/moved.tar\" is kept"), "{}", ran.err);
+        fullbore(args!["verify", moved, "--data"]).ends_with(0);
+    }
+}
+
+#[test]
+fn a_directory_that_is_restored_from_does_not_make_way_for_a_file() {
+    let dir = temp();
+    let (tree, repo) = (dir.path().join("t"), dir.path().join("r"));
+    write(tree.join("docs/f"), "x");
+    write(tree.join("way"), "a file");
+    fullbore(args!["backup", tree, "--to", repo, "-q"]).ends_with(0);
+    fs::remove_file(tree.join("way")).unwrap();
+    write(tree.join("way/mine"), "x");
+    fs::rename(&repo, tree.join("way/repo")).unwrap();
+    replace(&tree.join("way/repo"), &tree).ends_with(1).has_one_error("way");
+    assert!(tree.join("way/mine").exists());
+    fullbore(args!["verify", tree.join("way/repo"), "--data"]).ends_with(0);
+}
+
+#[test]
+fn what_is_mounted_and_not_in_the_backup_stays() {
+    let dir = temp();
+    let (tree, repo) = (dir.path().join("t"), dir.path().join("r"));
+    write(tree.join("f"), "x");
+    let Some(_mount) = Mount::tmpfs(&tree.join("data"), "4m") else { return };
+    write(tree.join("data/db/rows"), "precious");
+    fullbore(args!["backup", tree, "--to", repo, "--one-file-system", "-q"]).ends_with(0);
+    let Some(_other) = Mount::tmpfs(&tree.join("extra/deep"), "4m") else { return };
+    write(tree.join("extra/deep/f"), "precious");
+    write(tree.join("extra/f"), "does not belong");
+    write(dir.path().join("bound/f"), "precious");
+    fs::create_dir(tree.join("same device")).unwrap();
+    shell("mount --bind \"$1\" \"$2\"", args![dir.path().join("bound"), tree.join("same device")]).ends_with(0);
+    let ran = replace(&repo, &tree);
+    shell("umount -l \"$1\"", args![tree.join("same device")]).ends_with(0);
+    let ran = ran.ends_with(0);
+    assert_eq!(ran.out, "delete: \"extra/f\"\n");
+    for kept in ["\"data\"", "\"extra/deep\"", "\"same device\""] {
+        assert!(ran.err.contains(&format!("{kept} is kept")), "{}", ran.err);
+    }
+    for path in ["t/data/db/rows", "t/extra/deep/f", "bound/f"] {
+        assert_eq!(fs::read(dir.path().join(path)).unwrap(), b"precious", "{path}");
+    }
+}
+
+#[test]
+fn of_what_is_mounted_and_in_the_backup_the_rest_is_removed() {
+    let dir = temp();
+    let (tree, repo) = (dir.path().join("t"), dir.path().join("r"));
+    let Some(_mount) = Mount::tmpfs(&tree.join("data"), "4m") else { return };
+    write(tree.join("data/f"), "x");
+    fullbore(args!["backup", tree, "--to", repo, "-q"]).ends_with(0);
+    write(tree.join("data/more/f"), "does not belong");
+    assert_eq!(replace(&repo, &tree).ends_with(0).out, "delete: \"data/more\"\n");
+}
+
+#[test]
+fn what_was_excluded_does_not_belong() {
+    let dir = temp();
+    let (tree, repo) = (dir.path().join("t"), dir.path().join("r"));
+    ["f", "cache/f"].iter().for_each(|name| write(tree.join(name), "x"));
+    fullbore(args!["backup", tree, "--to", repo, "--exclude", "/cache", "-q"]).ends_with(0);
+    assert_eq!(replace(&repo, &tree).ends_with(0).out, "delete: \"cache\"\n");
+}
+
+/// Damage the frame that holds these bytes.
+fn damage(repository: &Path, bytes: &[u8]) {
+    let segment = runs::segments(repository).pop().unwrap();
+    let mut content = fs::read(&segment).unwrap();
+    let at = content.windows(bytes.len()).position(|window| window == bytes).expect("noise is stored as it is");
+    content[at + 7] ^= 1;
+    fs::write(&segment, content).unwrap();
+}
+
 #[test]
 fn what_is_damaged_in_the_backup_is_named_and_the_rest_is_restored() {
     let place = Place::new("zstd:1");
-    let segment = runs::segments(&place.at("repo")).pop().unwrap();
-    let frame = fs::read(place.at("tree/big/odd")).unwrap()[1 << 20..(1 << 20) + 400].to_vec();
-    let mut bytes = fs::read(&segment).unwrap();
-    let at = bytes.windows(400).position(|window| window == frame).expect("noise is stored as it is");
-    bytes[at + 7] ^= 1;
-    fs::write(&segment, bytes).unwrap();
+    damage(&place.at("repo"), &fs::read(place.at("tree/big/odd")).unwrap()[1 << 20..(1 << 20) + 400]);
     // What is the same already needs nothing of the backup.
     place.delta(&[]);
     overwrite_at(&place.at("to/big/odd"), 1 << 20, b"changed");
+    overwrite_at(&place.at("to/big/odd"), 2 << 20, b"changed");
     overwrite_at(&place.at("to/big/exact"), 0, b"changed");
     let args = args!["restore", place.at("repo"), "--to", place.at("to"), "--delta", "--keep-going"];
     let ran = fullbore(args).ends_with(4);

@@ -25,7 +25,7 @@ pub(super) struct DeltaArgs {
     /// Restore into what is there: compare its content, and write in place only what differs. A file that this is cut off at may be old in part
     #[arg(long, conflicts_with_all = ["overwrite", "plan"])]
     pub(super) delta: bool,
-    /// Remove what does not belong to the backup (below the PATHs); it is listed first
+    /// Remove what does not belong to the backup (below the PATHs), also what was excluded from it; it is listed first. What the backup is read from stays, and what is mounted there and not in it
     #[arg(long, requires = "delta")]
     pub(super) delete: bool,
 }

@@ -329,11 +329,11 @@ fn kind_of(kind: &Kind) -> FileKind {
     }
 }
 
-fn parent_of(path: &[u8]) -> &[u8] {
+pub(super) fn parent_of(path: &[u8]) -> &[u8] {
     path.iter().rposition(|c| *c == b'/').map_or(b"", |at| &path[..at])
 }
 
-fn name_of(path: &[u8]) -> &[u8] {
+pub(super) fn name_of(path: &[u8]) -> &[u8] {
     path.iter().rposition(|c| *c == b'/').map_or(path, |at| &path[at + 1..])
 }
 

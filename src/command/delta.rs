@@ -6,7 +6,7 @@
 //! to the backup is removed only if that was asked for, and announced before anything is changed.
 
 use super::{
-    extra::extra,
+    extra::{Extra, extra},
     patching::Work,
     restore::{Restore, Run, Summary},
 };
@@ -86,20 +86,20 @@ impl<'a> Delta<'a> {
         Changes { same, changed, removed, written_bytes }
     }
 
-    /// What is to be removed, after it was said.
+    /// What does not belong; what of it is to be removed was said.
     pub(super) fn announce(
         &self,
         archive: &Archive,
         selection: &Selection,
         plan: &Plan,
         layout: &Layout,
-    ) -> Result<Vec<EntryPath>> {
+    ) -> Result<Extra> {
         if !self.delete {
-            return Ok(Vec::new());
+            return Ok(Extra::default());
         }
         let mut found = extra(archive, selection, plan, layout, self.restore.tricks)?;
-        found.sort_by(|a, b| entry::order(a, b));
-        (self.say)(&found)?;
+        found.paths.sort_by(|a, b| entry::order(a, b));
+        (self.say)(&found.paths)?;
         Ok(found)
     }
 

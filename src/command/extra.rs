@@ -1,33 +1,48 @@
 //! What stands in a tree on disk and does not belong to a backup.
 //!
 //! Both are gone through in the same order; memory holds the names of the directories between the root and the entry at
-//! hand. Of a directory that does not belong only the directory itself is named. Nothing is changed.
+//! hand. Of a directory that does not belong only the directory itself is named, unless something in it stays: what the
+//! backup is read from, and what is mounted there. A mount that the backup has an empty directory for stays with all that is
+//! in it: the backup was told not to look there. Nothing is changed.
 
+use super::against::{name_of, parent_of};
 use crate::{
-    error::{Error, Result},
+    error::{Error, Kind as ErrorKind, Result, quoted},
     format::entry::{self, Kind, Path as EntryPath},
     platform::{
         Tricks,
-        walk::{self, FileKind, open_dir, open_root},
+        walk::{self, FileKind, Stat, open_dir, open_root},
     },
     postgres::restore::{Fate, Plan},
-    sink::places::Layout,
+    sink::{Place, places::Layout},
     source::archive::{Archive, Selection},
 };
 use std::{collections::BTreeSet, io, os::fd::OwnedFd};
 
-/// Paths of what does not belong to the selected part of a backup, in no order but that those below come before those
-/// above.
+const READ_FROM: &str = "the backup is read from there";
+const MOUNTED: &str = "something is mounted there, of which the backup has nothing";
+
+/// What does not belong.
+#[derive(Debug, Default)]
+pub(super) struct Extra {
+    /// Paths of what is to be removed, each with all that is below it; in no order.
+    pub(super) paths: Vec<EntryPath>,
+    /// What stays all the same, one line for each.
+    pub(super) kept: Vec<String>,
+}
+
+/// What does not belong to the selected part of a backup.
 ///
 /// # Errors
-/// Damage to a page: then nobody knows what belongs. The system's.
+/// Damage to a page: then nobody knows what belongs. [`ErrorKind::Exists`] if what stays is in the way of something that
+/// belongs. The system's.
 pub(super) fn extra(
     archive: &Archive,
     selection: &Selection,
     plan: &Plan,
     layout: &Layout,
     tricks: Tricks,
-) -> Result<Vec<EntryPath>> {
+) -> Result<Extra> {
     let mut places = Vec::new();
     for (at, path) in
         std::iter::once((&b""[..], &layout.root)).chain(layout.mounts.iter().map(|m| (&m.at[..], &m.directory)))
@@ -38,81 +53,158 @@ pub(super) fn extra(
             Err(e) => return Err(Error::io(format!("could not open the target {path:?}"), e)),
         }
     }
-    let mut walk = Walk { places, selection, tricks, levels: Vec::new(), found: Vec::new() };
+    let own = archive.store().places();
+    let mut walk = Walk { places, own, selection, tricks, levels: Vec::new(), found: Extra::default() };
     for item in archive.records(selection, false) {
         let item = item.map_err(|e| e.detail("nothing is removed while nobody knows what belongs to the backup"))?;
         if item.from == 0 && plan.fate(&item.entry.path) != Fate::LeftOut {
-            walk.belongs(&item.entry.path, matches!(item.entry.kind, Kind::Directory), item.state.is_stored());
+            walk.belongs(&item.entry.path, matches!(item.entry.kind, Kind::Directory), item.state.is_stored())?;
         }
     }
-    walk.leave(|_| false);
+    walk.leave(|_| false)?;
     Ok(walk.found)
 }
 
 struct Walk<'a> {
     /// The root of the tree and what is mounted in it.
     places: Vec<(EntryPath, OwnedFd)>,
+    /// What the backup is read from.
+    own: Vec<Place>,
     selection: &'a Selection,
     tricks: Tricks,
     levels: Vec<Level>,
-    found: Vec<EntryPath>,
+    found: Extra,
 }
 
 /// A directory that the walk is in, with the names that the backup has not spoken of yet.
 struct Level {
     path: EntryPath,
     names: BTreeSet<Vec<u8>>,
+    device: u64,
+    /// Why nothing is removed from it.
+    stays: Option<&'static str>,
 }
 
 impl Walk<'_> {
     /// The backup has something at this path. Of a directory that could not be read when it was backed up nobody knows
     /// what belongs into it.
-    fn belongs(&mut self, path: &[u8], is_directory: bool, is_stored: bool) {
-        self.leave(|level| entry::is_within(path, &level.path));
-        let name = path.rsplit(|c| *c == b'/').next().unwrap_or_default();
+    fn belongs(&mut self, path: &[u8], is_directory: bool, is_stored: bool) -> Result<()> {
+        self.leave(|level| entry::is_within(path, &level.path))?;
         if let (Some(level), false) = (self.levels.last_mut(), path.is_empty()) {
-            level.names.remove(name);
+            level.names.remove(name_of(path));
+            level.stays = level.stays.filter(|why| *why == READ_FROM);
         }
         match is_directory {
-            true if is_stored => self.levels.extend(self.enter(path)),
-            false if self.selection.holds(path) && self.is_directory(path) => self.found.push(path.to_vec()),
-            _ => {}
+            true if is_stored => {
+                let level = self.enter(path)?;
+                self.levels.extend(level);
+                Ok(())
+            }
+            false if self.selection.holds(path) && self.is_directory(path) => self.makes_way(path),
+            _ => Ok(()),
         }
     }
 
     /// The directory on disk. What is no directory there has nothing in it that does not belong.
-    fn enter(&self, path: &[u8]) -> Option<Level> {
-        let (place, rest) = self.resolve(path)?;
-        let dir = open_dir(place, rest, self.tricks).ok()?;
-        let names = walk::read_dir(&dir, &mut Vec::new()).ok()?;
+    fn enter(&self, path: &[u8]) -> Result<Option<Level>> {
+        let Ok(dir) = self.open(path) else { return Ok(None) };
+        let Ok(names) = walk::read_dir(&dir, &mut Vec::new()) else { return Ok(None) };
+        let stat = walk::stat_fd(&dir).map_err(|e| failed(path, e))?;
         let mut names: BTreeSet<_> = names.into_iter().map(|name| name.bytes).collect();
         if path.is_empty() {
             names.remove(&b"lost+found"[..]); // of the file system
         }
-        Some(Level { path: path.to_vec(), names })
+        let stays = self.stays(path, &stat);
+        Ok(Some(Level { path: path.to_vec(), names, device: stat.dev, stays }))
+    }
+
+    /// Why nothing may be removed from this directory, unless the backup has something else in it.
+    fn stays(&self, path: &[u8], stat: &Stat) -> Option<&'static str> {
+        let around = self.levels.last();
+        let is_place = self.places.iter().any(|(at, _)| at == path);
+        if self.own.contains(&(stat.dev, stat.inode)) || around?.stays == Some(READ_FROM) {
+            return Some(READ_FROM);
+        }
+        (!is_place && stat.is_apart(around?.device)).then_some(MOUNTED)
     }
 
     fn is_directory(&self, path: &[u8]) -> bool {
-        let Some((place, rest)) = self.resolve(path) else { return false };
-        open_dir(place, rest, self.tricks).and_then(walk::stat_fd).is_ok_and(|stat| stat.kind == FileKind::Directory)
+        self.open(path).and_then(walk::stat_fd).is_ok_and(|stat| stat.kind == FileKind::Directory)
     }
 
-    fn resolve<'a>(&self, path: &'a [u8]) -> Option<(&OwnedFd, &'a [u8])> {
+    fn open(&self, path: &[u8]) -> io::Result<OwnedFd> {
         let within = |(at, _): &&(EntryPath, OwnedFd)| entry::is_within(path, at);
-        let (at, dir) = self.places.iter().rev().find(within)?;
+        let (at, dir) = self.places.iter().rev().find(within).ok_or(io::ErrorKind::NotFound)?;
         let rest = &path[at.len()..];
-        Some((dir, rest.strip_prefix(b"/").unwrap_or(rest)))
+        open_dir(dir, rest.strip_prefix(b"/").unwrap_or(rest), self.tricks)
     }
 
     /// Leave the directories that are not kept; names nobody spoke of do not belong.
-    fn leave(&mut self, keep: impl Fn(&Level) -> bool) {
+    fn leave(&mut self, keep: impl Fn(&Level) -> bool) -> Result<()> {
         while let Some(level) = self.levels.pop_if(|level| !keep(level)) {
-            for name in level.names {
-                let path = if level.path.is_empty() { name } else { [&level.path[..], &name].join(&b'/') };
-                if self.selection.holds(&path) {
-                    self.found.push(path);
-                }
+            if let (Some(why), false) = (level.stays, level.names.is_empty()) {
+                self.keep(&level.path, why);
+                continue;
+            }
+            let paths = level.names.iter().map(|name| below(&level.path, name));
+            let paths: Vec<_> = paths.filter(|path| self.selection.holds(path)).collect();
+            if !paths.is_empty() {
+                let dir = self.open(&level.path).map_err(|e| failed(&level.path, e))?;
+                paths.iter().try_for_each(|path| self.sweep(&dir, level.device, path).map(drop))?;
             }
         }
+        Ok(())
     }
+
+    /// A directory stands where the backup has something else.
+    fn makes_way(&mut self, path: &[u8]) -> Result<()> {
+        let dir = self.open(parent_of(path)).map_err(|e| failed(path, e))?;
+        let device = walk::stat_fd(&dir).map_err(|e| failed(path, e))?.dev;
+        if self.sweep(&dir, device, path)? {
+            return Ok(());
+        }
+        let what = format!("cannot restore {}: a directory is in its way that is not removed", quoted(path));
+        let error = Error::new(ErrorKind::Exists, what);
+        Err(self.found.kept.iter().fold(error, |error, line| error.detail(line)))
+    }
+
+    /// Name what is to be removed of `path`, which stands in `dir` on this device. Can all of it go?
+    fn sweep(&mut self, dir: &OwnedFd, device: u64, path: &[u8]) -> Result<bool> {
+        let name = name_of(path);
+        let stat = match walk::stat(dir, name) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(true),
+            other => other.map_err(|e| failed(path, e))?,
+        };
+        let is_own = self.own.contains(&(stat.dev, stat.inode));
+        if is_own || stat.is_apart(device) {
+            self.keep(path, if is_own { READ_FROM } else { MOUNTED });
+            return Ok(false);
+        }
+        let before = self.found.paths.len();
+        if stat.kind == FileKind::Directory {
+            let inner = open_dir(dir, name, self.tricks).map_err(|e| failed(path, e))?;
+            let mut whole = true;
+            for name in walk::read_dir(&inner, &mut Vec::new()).map_err(|e| failed(path, e))? {
+                whole &= self.sweep(&inner, stat.dev, &below(path, &name.bytes))?;
+            }
+            if !whole {
+                return Ok(false);
+            }
+        }
+        self.found.paths.truncate(before);
+        self.found.paths.push(path.to_vec());
+        Ok(true)
+    }
+
+    fn keep(&mut self, path: &[u8], why: &str) {
+        self.found.kept.push(format!("{} is kept: {why}", quoted(path)));
+    }
+}
+
+fn below(path: &[u8], name: &[u8]) -> EntryPath {
+    if path.is_empty() { name.to_vec() } else { [path, name].join(&b'/') }
+}
+
+fn failed(path: &[u8], error: io::Error) -> Error {
+    Error::io(format!("could not look at {} in the target", quoted(path)), error)
 }

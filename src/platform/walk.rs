@@ -13,7 +13,10 @@ use std::{
 };
 
 use rustix::{
-    fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir, ResolveFlags, Statx, StatxFlags, openat, openat2, statx},
+    fs::{
+        AtFlags, CWD, FileType, Mode, OFlags, RawDir, ResolveFlags, Statx, StatxAttributes, StatxFlags, openat,
+        openat2, statx,
+    },
     io::Errno,
 };
 
@@ -87,12 +90,22 @@ pub struct Stat {
     pub rdev: Device,
     /// How many names it has.
     pub nlink: u32,
+    /// Is something mounted here? Before Linux 5.8 only the device can tell.
+    pub is_mount: bool,
 }
 
 impl Stat {
     /// Has it fewer blocks than bytes? Then [`super::read::data_map`] is worth its calls; else there is no hole.
     pub fn looks_sparse(&self) -> bool {
         self.kind == FileKind::File && self.blocks512.saturating_mul(512) < self.size
+    }
+
+    /// Is it another file system than that of the directory it stands in, which is on device `around`? Or the same one,
+    /// mounted here once more.
+    ///
+    /// Only directories tell by their device: overlay file systems give files those of the layers they come from.
+    pub fn is_apart(&self, around: u64) -> bool {
+        self.is_mount || (self.kind == FileKind::Directory && self.dev != around)
     }
 }
 
@@ -284,6 +297,7 @@ fn compact(statx: &Statx) -> Stat {
         dev: rustix::fs::makedev(statx.stx_dev_major, statx.stx_dev_minor),
         rdev: Device { major: statx.stx_rdev_major, minor: statx.stx_rdev_minor },
         nlink: statx.stx_nlink,
+        is_mount: statx.stx_attributes.contains(StatxAttributes::MOUNT_ROOT),
     }
 }
 

@@ -34,7 +34,7 @@ impl Tree {
         if stat.kind != FileKind::Directory {
             return write::unlink_at(&dir, name).map_err(failed);
         }
-        if stat.dev != walk::stat_fd(&dir).map_err(failed)?.dev {
+        if stat.is_apart(walk::stat_fd(&dir).map_err(failed)?.dev) {
             let what = self.error("remove", path, io::ErrorKind::ResourceBusy.into()).what;
             return Err(Error::new(Kind::Exists, what).because("another file system is mounted there"));
         }

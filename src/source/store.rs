@@ -13,6 +13,7 @@ use crate::{
             skippable_len,
         },
     },
+    sink::{Place, place_of},
 };
 use std::{
     collections::HashMap,
@@ -51,6 +52,11 @@ pub trait Store: Send + Sync {
 
     /// What messages call `object`, in quotes.
     fn name(&self, object: &Object) -> String;
+
+    /// What it reads from, so that a restore into what that is in leaves it alone.
+    fn places(&self) -> Vec<Place> {
+        Vec::new()
+    }
 }
 
 /// Open files that are kept. Below the usual limit of 1,024 descriptors with room for the sink's.
@@ -126,6 +132,10 @@ impl Store for Directory {
     fn name(&self, object: &Object) -> String {
         format!("{:?}", self.path(object))
     }
+
+    fn places(&self) -> Vec<Place> {
+        place_of(&self.repository).into_iter().collect()
+    }
 }
 
 /// A one-file archive; for gzip and plain tar with the file of its service frames.
@@ -192,6 +202,11 @@ impl Store for Archived {
             Object::Segment(_) => format!("{:?}", self.path),
             Object::Side(_) => format!("{:?}", with_suffix(&self.path, layout::SIDE_SUFFIX)),
         }
+    }
+
+    fn places(&self) -> Vec<Place> {
+        let paths = [self.path.clone(), with_suffix(&self.path, layout::SIDE_SUFFIX)];
+        paths.iter().filter_map(|path| place_of(path)).collect()
     }
 }
 

@@ -13,6 +13,7 @@ use super::{
     cluster,
     damage::{Damage, Report},
     delta::{Changes, Delta},
+    extra::Extra,
 };
 use crate::pipeline::meter::Meter;
 use crate::{
@@ -135,9 +136,10 @@ impl Restore {
         platform::raise_open_files_limit();
         let cluster = cluster::plan(self, &archive, &selection)?;
         let layout = cluster::layout(self, &archive, &selection, &cluster);
-        let extra = delta.map_or(Ok(Vec::new()), |delta| delta.announce(&archive, &selection, &cluster, &layout))?;
+        let extra =
+            delta.map_or(Ok(Extra::default()), |delta| delta.announce(&archive, &selection, &cluster, &layout))?;
         let tree = Self { overwrite: self.overwrite || delta.is_some(), ..self.clone() }.tree(&layout)?;
-        extra.iter().try_for_each(|path| tree.remove_all(path))?;
+        extra.paths.iter().try_for_each(|path| tree.remove_all(path))?;
         let (stand_ins, lacking) = Default::default();
         let run = Run { archive, selection, cluster, tree, report, meter, stand_ins, lacking };
         let workers = self.workers_that_fit(&run.archive);
@@ -151,14 +153,14 @@ impl Restore {
         run.tree.sync()?;
         let last = cluster::finish(self, &run.cluster, &run.archive, &run.tree)?;
         let lacking = run.lacking.into_inner().unwrap_or_else(|e| e.into_inner());
-        let said = run.report.warnings().into_iter().chain(run.tree.notes.lines()).chain(last.notes);
+        let said = run.report.warnings().into_iter().chain(extra.kept).chain(run.tree.notes.lines()).chain(last.notes);
         let notes = lacking.lines().into_iter().chain(said).collect();
         let entries = meter.entries.load(Relaxed);
         let digested = run.archive.root.options.digest != Algorithm::None;
         let (id, damage) = (run.archive.root.id, run.report.damage());
         // Nobody is told to start what is not whole.
         let next = if damage.is_empty() && lacking.unreadable == 0 { last.next } else { Vec::new() };
-        let changes = delta.map(|delta| delta.changes(extra.len() as u64));
+        let changes = delta.map(|delta| delta.changes(extra.paths.len() as u64));
         let seconds = start.elapsed().as_secs_f64();
         Ok(Summary { id, entries, notes, next, damage, lacking, digested, changes, seconds })
     }
