@@ -7,7 +7,7 @@
 use std::{cell::RefCell, ffi::CString, io, os::fd::AsFd};
 
 use rustix::{
-    fs::{XattrFlags, fgetxattr, flistxattr, fremovexattr, fsetxattr, lgetxattr, llistxattr, lsetxattr},
+    fs::{XattrFlags, fgetxattr, flistxattr, fremovexattr, fsetxattr, lgetxattr, llistxattr, lremovexattr, lsetxattr},
     io::Errno,
 };
 
@@ -16,6 +16,9 @@ use crate::format::entry::Xattr;
 
 /// Linux allows 64 KiB for a value and 64 KiB for all names (`XATTR_SIZE_MAX`, `XATTR_LIST_MAX`), on every file system.
 const LIMIT: usize = 64 << 10;
+
+/// The access list of a directory that what is made in it inherits.
+const DEFAULT_LIST: &str = "system.posix_acl_default";
 
 thread_local! {
     /// The names of one object, then one value: a thread asks for one object at a time.
@@ -65,6 +68,21 @@ pub fn set_at(dir: impl AsFd, name: &[u8], xattr: &[u8], value: &[u8]) -> io::Re
     Ok(lsetxattr(path_of(dir, name)?, xattr, value, XattrFlags::empty())?)
 }
 
+/// As [`remove_fd`], of `name` in `dir`; follows no link.
+///
+/// # Errors
+/// As [`remove_fd`], and `ENOENT` where `/proc` is not mounted.
+pub fn remove_at(dir: impl AsFd, name: &[u8], xattr: &[u8]) -> io::Result<()> {
+    Ok(lremovexattr(path_of(dir, name)?, xattr)?)
+}
+
+/// Does what is made in this directory get an access list from it? One call; yes if the system does not say.
+pub fn passes_list_on(dir: impl AsFd) -> bool {
+    // A list is longer than that, which is an error, and yes.
+    let mut short = [0; 1];
+    !matches!(fgetxattr(dir, DEFAULT_LIST, &mut short[..]), Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::NOSYS))
+}
+
 /// A path to `name` in `dir` whatever the length of the path of `dir`: these calls take no directory before Linux 6.13.
 fn path_of(dir: impl AsFd, name: &[u8]) -> io::Result<CString> {
     let mut path = through_proc(dir).into_bytes();
@@ -103,7 +121,7 @@ fn read_one(
 fn is_kept(name: &[u8]) -> bool {
     [&b"user."[..], b"security.", b"trusted."].iter().any(|space| name.starts_with(space))
         || name == b"system.posix_acl_access"
-        || name == b"system.posix_acl_default"
+        || name == DEFAULT_LIST.as_bytes()
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 //! finished its mode is 0600; if it is dropped unfinished, it is removed.
 
 use super::{
+    dress::Before,
     tree::Tree,
     writer::{PRIVATE, Writer, set_length, write_data},
 };
@@ -87,7 +88,7 @@ impl Large {
     pub fn finish(&self, writer: &mut Writer, entry: &Entry) -> Result<()> {
         let fd = self.open(writer, entry)?;
         set_length(&fd, entry).map_err(|e| writer.tree.error("write", &entry.path, e))?;
-        writer.dress(fd.as_fd(), entry, PRIVATE)?;
+        writer.dress(fd.as_fd(), entry, Before::Made(PRIVATE))?;
         *self.state() = State::default();
         Ok(())
     }

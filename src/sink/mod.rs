@@ -4,6 +4,7 @@ use crate::{error::Result, format::page::SegmentId, frame::Buf};
 use std::collections::HashSet;
 
 mod clear;
+mod dress;
 pub mod file;
 pub mod large;
 pub mod last;

@@ -4,7 +4,10 @@
 //! it. Until it is finished a file may hold old and new content side by side; one that cannot be
 //! finished is to be removed.
 
-use super::writer::{PRIVATE, Writer, write_data};
+use super::{
+    dress::Before,
+    writer::{PRIVATE, Writer, write_data},
+};
 use crate::{
     error::Result,
     format::entry::{Entry, Kind, Xattr},
@@ -136,9 +139,8 @@ impl Patch {
         } else if self.written.load(Relaxed) == 0 && !self.fresh && self.is_dressed(writer, entry).map_err(failed)? {
             return Ok(false);
         }
-        self.undress(writer, entry).map_err(failed)?;
-        let mode = if self.fresh { PRIVATE } else { now.mode };
-        writer.dress(self.file.as_fd(), entry, mode)?;
+        let before = if self.fresh { Before::Made(PRIVATE) } else { Before::There(now) };
+        writer.dress(self.file.as_fd(), entry, before)?;
         Ok(self.written.load(Relaxed) > 0 || self.fresh || now.size != entry.size())
     }
 
@@ -147,21 +149,6 @@ impl Patch {
         let same = (mode, (uid, gid), mtime) == (entry.mode, writer.numbers(&entry.owner), entry.mtime);
         let names = |list: &[Xattr]| list.iter().cloned().collect::<BTreeSet<_>>();
         Ok(same && names(&xattr::read_all(&self.file)?) == names(&entry.xattrs))
-    }
-
-    /// Take away the attributes of users and the access lists that the entry does not have.
-    fn undress(&self, writer: &Writer, entry: &Entry) -> io::Result<()> {
-        let ours = |name: &[u8]| name.starts_with(b"user.") || name.starts_with(b"system.posix_acl_");
-        for (name, _) in xattr::read_all(&self.file)? {
-            if ours(&name)
-                && entry.xattrs.iter().all(|(wanted, _)| *wanted != name)
-                && let Err(error) = xattr::remove_fd(&self.file, &name)
-            {
-                let what = format!("removal of attribute {}", String::from_utf8_lossy(&name));
-                writer.tree.notes.add(&what, &error.to_string(), &entry.path);
-            }
-        }
-        Ok(())
     }
 }
 

@@ -8,8 +8,11 @@ use super::last::{Last, UNFINISHED};
 use crate::{
     error::{Error, Kind, Result, quoted},
     format::entry::{self, Path as EntryPath},
-    platform::walk::{open_root, read_dir, stat_fd},
-    platform::write::{free_bytes, may_write},
+    platform::{
+        walk::{open_root, read_dir, stat_fd},
+        write::{free_bytes, may_write},
+        xattr,
+    },
 };
 use std::{
     collections::BTreeMap,
@@ -24,7 +27,7 @@ use std::{
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Fresh {
     pub(super) owner: (u32, u32),
-    /// Did it get the mode that was asked for? Not below a directory with a default ACL.
+    /// Did it get the mode that was asked for? Not on every file system of another machine.
     pub(super) mode_kept: bool,
 }
 
@@ -183,6 +186,8 @@ pub(super) struct Place {
     pub(super) dir: OwnedFd,
     /// What a new file looked like; the same for all of them unless there were directories before.
     pub(super) fresh: OnceLock<Fresh>,
+    /// Does what is made in it inherit an access list?
+    pub(super) passes_list_on: bool,
 }
 
 impl Place {
@@ -190,7 +195,8 @@ impl Place {
     fn open(at: &[u8], path: &Path) -> Result<Self> {
         std::fs::create_dir_all(path).map_err(|e| Error::io(format!("could not create {path:?}"), e))?;
         let dir = open_root(path).map_err(|e| Error::io(format!("could not open the target {path:?}"), e))?;
-        Ok(Self { at: at.to_vec(), path: path.to_owned(), dir, fresh: OnceLock::new() })
+        let passes_list_on = xattr::passes_list_on(&dir);
+        Ok(Self { at: at.to_vec(), path: path.to_owned(), dir, fresh: OnceLock::new(), passes_list_on })
     }
 }
 

@@ -166,6 +166,13 @@ impl Tree {
         known.get().copied()
     }
 
+    /// May what stands at `path` have attributes and access lists that nobody gave it? Unknown where directories of others
+    /// are written into: there each of them is to be asked.
+    pub(super) fn wears(&self, path: &[u8]) -> Option<bool> {
+        let (place, rest) = self.places.resolve(path);
+        (!self.options.overwrite).then_some(rest.is_empty() || place.passes_list_on)
+    }
+
     /// Make everything durable: one call for each file system.
     ///
     /// # Errors

@@ -1,6 +1,9 @@
 //! One thread's hand in a tree: files, links, devices and directories, with their metadata.
 
-use super::{places::Fresh, tree::Tree};
+use super::{
+    dress::{Before, reason},
+    tree::Tree,
+};
 use crate::{
     error::{Error, Kind as ErrorKind, Result},
     format::entry::{Device, Entry, Kind, Owner, Run},
@@ -28,8 +31,17 @@ pub(super) const PRIVATE: u32 = 0o600;
 pub struct Writer {
     /// The tree.
     pub tree: Arc<Tree>,
-    parent: Option<(Vec<u8>, OwnedFd)>,
+    parent: Option<Parent>,
     owner: Option<(Owner, (u32, u32))>,
+}
+
+/// The directory that was written to last.
+#[derive(Debug)]
+struct Parent {
+    path: Vec<u8>,
+    dir: OwnedFd,
+    /// Does what is made in it inherit an access list? Asked only if the tree does not know.
+    passes_list_on: bool,
 }
 
 impl Writer {
@@ -41,12 +53,20 @@ impl Writer {
     /// Enter the directory of `path`.
     pub(super) fn enter<'a>(&mut self, path: &'a [u8]) -> Result<(&OwnedFd, &'a [u8])> {
         let (parent, name) = self.tree.places.split(path);
-        let there = self.parent.take().filter(|(at, _)| at == parent);
-        let there = match there {
+        let there = match self.parent.take().filter(|there| there.path == parent) {
             Some(there) => there,
-            None => (parent.to_vec(), self.tree.open_parent(parent).map_err(|e| self.refused(path, e))?),
+            None => {
+                let dir = self.tree.open_parent(parent).map_err(|e| self.refused(path, e))?;
+                let passes_list_on = self.tree.options.overwrite && xattr::passes_list_on(&dir);
+                Parent { path: parent.to_vec(), dir, passes_list_on }
+            }
         };
-        Ok((&self.parent.insert(there).1, name))
+        Ok((&self.parent.insert(there).dir, name))
+    }
+
+    /// May what is made in the directory that was entered last inherit an access list?
+    pub(super) fn inherits(&self) -> bool {
+        self.parent.as_ref().is_none_or(|parent| parent.passes_list_on)
     }
 
     /// A parent that is a link or a file is said to be what it is.
@@ -80,7 +100,7 @@ impl Writer {
         let failed = |e| self.tree.error("write", &entry.path, e);
         write_data(&fd, entry, 0, data).map_err(failed)?;
         set_length(&fd, entry).map_err(failed)?;
-        self.dress(fd.as_fd(), entry, creation_mode(entry))
+        self.dress(fd.as_fd(), entry, Before::Made(creation_mode(entry)))
     }
 
     /// Create an empty file with this mode.
@@ -105,53 +125,6 @@ impl Writer {
         if exists { error.hint("--overwrite replaces what stands in the way") } else { error }
     }
 
-    /// Give an open file or directory owner, mode, attributes and times, in the order the system needs: a change of owner
-    /// takes setuid and capabilities away, an ACL changes with the mode, and `user.` attributes want a file that may be
-    /// written. `mode` is the one it has.
-    pub(super) fn dress(&mut self, fd: BorrowedFd<'_>, entry: &Entry, mode: u32) -> Result<()> {
-        let fresh = self.tree.fresh(&entry.path, || walk::stat_fd(fd), mode);
-        let owned = self.own(entry, fresh, |uid, gid| write::chown_fd(fd, uid, gid));
-        let set = |name: &[u8], value: &[u8]| xattr::set_fd(fd, name, value);
-        self.attributes(entry, true, set)?;
-        let failed = |e| self.tree.error("set the metadata of", &entry.path, e);
-        let wanted = allowed_mode(entry, owned);
-        if wanted != mode || fresh.is_some_and(|fresh| !fresh.mode_kept) {
-            write::chmod_fd(fd, wanted).map_err(failed)?;
-        }
-        self.attributes(entry, false, set)?;
-        write::set_times_fd(fd, entry.mtime).map_err(failed)
-    }
-
-    /// Set the owner if it is another than that of new files. Is it the right one now?
-    fn own(&mut self, entry: &Entry, fresh: Option<Fresh>, set: impl Fn(u32, u32) -> io::Result<()>) -> bool {
-        let wanted = self.numbers(&entry.owner);
-        if fresh.is_some_and(|fresh| fresh.owner == wanted) {
-            return true;
-        }
-        let done = set(wanted.0, wanted.1);
-        if let Err(error) = &done {
-            self.tree.notes.add("owner", &reason(error), &entry.path);
-        }
-        done.is_ok()
-    }
-
-    /// Set the attributes that are `user.` ones, or those that are not. What the system refuses is noted.
-    fn attributes(&self, entry: &Entry, user: bool, set: impl Fn(&[u8], &[u8]) -> io::Result<()>) -> Result<()> {
-        for (name, value) in entry.xattrs.iter().filter(|(name, _)| name.starts_with(b"user.") == user) {
-            match set(name, value) {
-                Ok(()) => {}
-                Err(e) if write::is_failure_of_the_disk(&e) => {
-                    return Err(self.tree.error("set an attribute of", &entry.path, e));
-                }
-                Err(e) => {
-                    let what = format!("attribute {}", String::from_utf8_lossy(name));
-                    self.tree.notes.add(&what, &reason(&e), &entry.path);
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// Create a symbolic link, named pipe or device, with its metadata.
     ///
     /// # Errors
@@ -167,25 +140,6 @@ impl Writer {
             }
             Err(e) => Err(self.in_the_way(&entry.path, e)),
         }
-    }
-
-    /// As [`Writer::dress`], of what cannot be opened.
-    fn dress_at(&mut self, entry: &Entry) -> Result<()> {
-        let tree = self.tree.clone();
-        let (dir, name) = self.enter(&entry.path)?;
-        let dir = dir.try_clone().map_err(|e| tree.error("open the directory of", &entry.path, e))?;
-        let is_link = matches!(entry.kind, Kind::Symlink(_));
-        let mode = if is_link { 0o777 } else { creation_mode(entry) };
-        let fresh = tree.fresh(&entry.path, || walk::stat(&dir, name), mode);
-        let owned = self.own(entry, fresh, |uid, gid| write::chown_at(&dir, name, uid, gid));
-        let failed = |e| tree.error("set the metadata of", &entry.path, e);
-        if !is_link && (allowed_mode(entry, owned) != mode || fresh.is_some_and(|fresh| !fresh.mode_kept)) {
-            write::chmod_at(&dir, name, allowed_mode(entry, owned)).map_err(failed)?;
-        }
-        for user in [true, false] {
-            self.attributes(entry, user, |attribute, value| xattr::set_at(&dir, name, attribute, value))?;
-        }
-        write::set_times_at(&dir, name, entry.mtime).map_err(failed)
     }
 
     /// Create a directory; it gets its metadata by [`Writer::finish_directory`]. One that is there is taken as it is.
@@ -219,8 +173,8 @@ impl Writer {
         let tree = self.tree.clone();
         let failed = |e| tree.error("set the metadata of", &entry.path, e);
         let dir = tree.open_dir(&entry.path).map_err(failed)?;
-        let mode = walk::stat_fd(&dir).map_err(failed)?.mode;
-        self.dress(dir.as_fd(), entry, mode)?;
+        let before = Before::There(walk::stat_fd(&dir).map_err(failed)?);
+        self.dress(dir.as_fd(), entry, before)?;
         match tree.places.mounted(&entry.path) {
             None => Ok(()),
             Some(to) => {
@@ -272,19 +226,9 @@ fn is_device(kind: &Kind) -> bool {
 }
 
 /// The final mode if nothing that follows would change it or need another.
-fn creation_mode(entry: &Entry) -> u32 {
+pub(super) fn creation_mode(entry: &Entry) -> u32 {
     let later = entry.mode & SPECIAL != 0 || !entry.xattrs.is_empty();
     if later { PRIVATE } else { entry.mode }
-}
-
-/// What runs as its owner or group must not run as somebody else.
-fn allowed_mode(entry: &Entry, owned: bool) -> u32 {
-    let directory = matches!(entry.kind, Kind::Directory);
-    if owned || directory { entry.mode } else { entry.mode & !0o6000 }
-}
-
-fn reason(error: &io::Error) -> String {
-    Error::io("", io::Error::from(error.kind())).line().trim_start_matches(": ").to_owned()
 }
 
 /// Write a piece of a file's data, `offset` bytes from the start of the data, to where its runs are.

@@ -1,0 +1,157 @@
+//! Giving files, directories, links and devices their owner, mode, attributes and times.
+//!
+//! What an object has and its entry has not is taken off: attributes of users, and access lists, which also come from the
+//! directory it was made in. So the result is the entry's whatever the target was like. What the system refuses is noted.
+
+use super::{
+    tree::Tree,
+    writer::{Writer, creation_mode},
+};
+use crate::{
+    error::{Error, Result},
+    format::entry::{Entry, Kind, Xattr},
+    platform::{
+        walk::{self, Stat},
+        write, xattr,
+    },
+};
+use std::{io, os::fd::BorrowedFd};
+
+/// What a file or directory was before it got its metadata.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Before {
+    /// It was made just now, with this mode.
+    Made(u32),
+    /// It may have been there for long.
+    There(Stat),
+}
+
+impl Writer {
+    /// Give an open file or directory owner, mode, attributes and times, in the order the system needs: a change of owner
+    /// takes setuid and capabilities away, an ACL changes with the mode, and `user.` attributes want a file that may be
+    /// written. What it should not have is taken off first.
+    pub(super) fn dress(&mut self, fd: BorrowedFd<'_>, entry: &Entry, before: Before) -> Result<()> {
+        let failed = |tree: &Tree, e| tree.error("set the metadata of", &entry.path, e);
+        let wears = self.wears(&entry.path, before)?;
+        if wears {
+            let there = xattr::read_all(fd).map_err(|e| failed(&self.tree, e))?;
+            self.undress(entry, &there, |name| xattr::remove_fd(fd, name));
+        }
+        let (mode, owner) = self.known(&entry.path, before, || walk::stat_fd(fd));
+        let owned = self.own(entry, owner, |uid, gid| write::chown_fd(fd, uid, gid));
+        let set = |name: &[u8], value: &[u8]| xattr::set_fd(fd, name, value);
+        self.attributes(entry, true, set)?;
+        let wanted = allowed_mode(entry, owned);
+        let inherited = wears && matches!(before, Before::Made(_));
+        // Setuid and setgid may have been lost by what came before.
+        if mode != Some(wanted) || inherited || wanted & 0o6000 != 0 {
+            write::chmod_fd(fd, wanted).map_err(|e| failed(&self.tree, e))?;
+        }
+        self.attributes(entry, false, set)?;
+        write::set_times_fd(fd, entry.mtime).map_err(|e| failed(&self.tree, e))
+    }
+
+    /// May it have attributes or an access list that nobody gave it?
+    fn wears(&mut self, path: &[u8], before: Before) -> Result<bool> {
+        match (self.tree.wears(path), before) {
+            (Some(known), _) => Ok(known),
+            (None, Before::There(_)) => Ok(true),
+            (None, Before::Made(_)) => {
+                self.enter(path)?;
+                Ok(self.inherits())
+            }
+        }
+    }
+
+    /// Mode and owner that it has, as far as they are known.
+    fn known(
+        &self,
+        path: &[u8],
+        before: Before,
+        stat: impl FnOnce() -> io::Result<Stat>,
+    ) -> (Option<u32>, Option<(u32, u32)>) {
+        match before {
+            Before::There(stat) => (Some(stat.mode), Some((stat.uid, stat.gid))),
+            Before::Made(mode) => {
+                let fresh = self.tree.fresh(path, stat, mode);
+                (fresh.is_none_or(|fresh| fresh.mode_kept).then_some(mode), fresh.map(|fresh| fresh.owner))
+            }
+        }
+    }
+
+    /// Take away the attributes of users and the access lists that are there and the entry does not have.
+    fn undress(&self, entry: &Entry, there: &[Xattr], remove: impl Fn(&[u8]) -> io::Result<()>) {
+        let ours = |name: &[u8]| name.starts_with(b"user.") || name.starts_with(b"system.posix_acl_");
+        let wanted = |name: &[u8]| entry.xattrs.iter().any(|(wanted, _)| wanted == name);
+        for (name, _) in there.iter().filter(|(name, _)| ours(name) && !wanted(name)) {
+            if let Err(error) = remove(name) {
+                let what = format!("removal of attribute {}", String::from_utf8_lossy(name));
+                self.tree.notes.add(&what, &reason(&error), &entry.path);
+            }
+        }
+    }
+
+    /// Set the owner if it is another than the one it has. Is it the right one now?
+    fn own(&mut self, entry: &Entry, has: Option<(u32, u32)>, set: impl Fn(u32, u32) -> io::Result<()>) -> bool {
+        let wanted = self.numbers(&entry.owner);
+        if has == Some(wanted) {
+            return true;
+        }
+        let done = set(wanted.0, wanted.1);
+        if let Err(error) = &done {
+            self.tree.notes.add("owner", &reason(error), &entry.path);
+        }
+        done.is_ok()
+    }
+
+    /// Set the attributes that are `user.` ones, or those that are not. What the system refuses is noted.
+    fn attributes(&self, entry: &Entry, user: bool, set: impl Fn(&[u8], &[u8]) -> io::Result<()>) -> Result<()> {
+        for (name, value) in entry.xattrs.iter().filter(|(name, _)| name.starts_with(b"user.") == user) {
+            match set(name, value) {
+                Ok(()) => {}
+                Err(e) if write::is_failure_of_the_disk(&e) => {
+                    return Err(self.tree.error("set an attribute of", &entry.path, e));
+                }
+                Err(e) => {
+                    let what = format!("attribute {}", String::from_utf8_lossy(name));
+                    self.tree.notes.add(&what, &reason(&e), &entry.path);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// As [`Writer::dress`], of what cannot be opened.
+    pub(super) fn dress_at(&mut self, entry: &Entry) -> Result<()> {
+        let tree = self.tree.clone();
+        let (dir, name) = self.enter(&entry.path)?;
+        let dir = dir.try_clone().map_err(|e| tree.error("open the directory of", &entry.path, e))?;
+        let failed = |e| tree.error("set the metadata of", &entry.path, e);
+        let is_link = matches!(entry.kind, Kind::Symlink(_));
+        let before = Before::Made(if is_link { 0o777 } else { creation_mode(entry) });
+        let inherited = !is_link && self.wears(&entry.path, before)?; // links have no lists
+        if inherited {
+            let there = xattr::read_all_at(&dir, name).map_err(failed)?;
+            self.undress(entry, &there, |attribute| xattr::remove_at(&dir, name, attribute));
+        }
+        let (mode, owner) = self.known(&entry.path, before, || walk::stat(&dir, name));
+        let owned = self.own(entry, owner, |uid, gid| write::chown_at(&dir, name, uid, gid));
+        if !is_link && (inherited || mode != Some(allowed_mode(entry, owned))) {
+            write::chmod_at(&dir, name, allowed_mode(entry, owned)).map_err(failed)?;
+        }
+        for user in [true, false] {
+            self.attributes(entry, user, |attribute, value| xattr::set_at(&dir, name, attribute, value))?;
+        }
+        write::set_times_at(&dir, name, entry.mtime).map_err(failed)
+    }
+}
+
+/// What runs as its owner or group must not run as somebody else.
+fn allowed_mode(entry: &Entry, owned: bool) -> u32 {
+    let directory = matches!(entry.kind, Kind::Directory);
+    if owned || directory { entry.mode } else { entry.mode & !0o6000 }
+}
+
+pub(super) fn reason(error: &io::Error) -> String {
+    Error::io("", io::Error::from(error.kind())).line().trim_start_matches(": ").to_owned()
+}

@@ -1,0 +1,115 @@
+//! Modes, owners and access lists are those of the backup, whatever the target was like before.
+
+#![allow(missing_docs)]
+
+mod runs;
+
+use runs::{assert_same, fullbore, noise, or_skip, set_mode, set_mtime, set_xattr, shape, shell, temp, write};
+use std::{fs, os::unix::fs::symlink, path::Path};
+
+const DELTA: &[&str] = &["--delta"];
+const OVER: &[&str] = &["--overwrite"];
+
+fn backup(tree: &Path, to: &Path) {
+    fullbore(args!["backup", tree, "--to", to, "-q"]).ends_with(0);
+}
+
+#[track_caller]
+fn restore(from: &Path, to: &Path, more: &[&str]) {
+    let more = more.iter().map(std::ffi::OsString::from);
+    fullbore(args!["restore", from, "--to", to, "-q"].into_iter().chain(more)).ends_with(0);
+}
+
+/// Modes that a list or a mask would change, with a link and a private file in front of them.
+fn modes(tree: &Path) {
+    write(tree.join(".key"), "private");
+    for (name, bits) in [("b.txt", 0o664), ("c.sh", 0o755), ("d/e", 0o644), ("large", 0o666), (".key", 0o600)] {
+        write(tree.join(name), noise(1, if name == "large" { 5 << 20 } else { 100 }));
+        set_mode(&tree.join(name), bits);
+    }
+    symlink("b.txt", tree.join(".a link")).unwrap();
+    runs::make_fifo(&tree.join("fifo"));
+    set_mode(&tree.join("fifo"), 0o666);
+    set_mode(&tree.join("d"), 0o775);
+}
+
+/// What is made in `dir` gets this access list.
+fn inherits(dir: &Path, list: &str) -> bool {
+    fs::create_dir_all(dir).unwrap();
+    let ran = shell("find \"$2\" -type d -exec setfacl -d -m \"$1\" {} +", args![list, dir]);
+    or_skip(ran.code == 0, "no access lists here")
+}
+
+#[test]
+fn setuid_and_setgid_survive_a_restore_in_place() {
+    let dir = temp();
+    let at = |name: &str| dir.path().join(name);
+    for (name, bits, len) in [("sgid", 0o2755, 100), ("suid", 0o4755, 5 << 20)] {
+        write(at("tree").join(name), noise(1, len));
+        set_mode(&at("tree").join(name), bits);
+    }
+    backup(&at("tree"), &at("repo"));
+    restore(&at("repo"), &at("to"), &[]);
+    set_mtime(&at("to/sgid"), 1, 2);
+    let mut content = noise(1, 5 << 20);
+    content[3 << 20] ^= 1;
+    fs::write(at("to/suid"), content).unwrap();
+    set_mode(&at("to/suid"), 0o4755);
+    restore(&at("repo"), &at("to"), DELTA);
+    assert_same(&shape(&at("tree")), &shape(&at("to")), "setuid");
+}
+
+#[test]
+fn a_default_access_list_of_the_target_changes_no_mode_and_leaves_no_list() {
+    for list in ["u::rwx,g::r-x,o::---", "u:1234:rwx,g::r-x,o::---"] {
+        let dir = temp();
+        let at = |name: &str| dir.path().join(name);
+        modes(&at("tree"));
+        backup(&at("tree"), &at("repo"));
+        if !inherits(&at("to"), list) {
+            return;
+        }
+        restore(&at("repo"), &at("to"), &[]);
+        assert_same(&shape(&at("tree")), &shape(&at("to")), list);
+        for (way, how) in [DELTA, OVER].into_iter().enumerate() {
+            inherits(&at("to"), list);
+            fs::remove_file(at("to/b.txt")).unwrap();
+            fs::remove_dir_all(at("to/d")).unwrap();
+            write(at("to/large"), "shorter");
+            restore(&at("repo"), &at("to"), how);
+            assert_same(&shape(&at("tree")), &shape(&at("to")), &format!("{list} {way}"));
+        }
+    }
+}
+
+#[test]
+fn a_default_access_list_changes_no_mode_of_a_foreign_tar() {
+    let dir = temp();
+    let at = |name: &str| dir.path().join(name);
+    modes(&at("tree"));
+    shell("tar -C \"$1\" -cf \"$2\" '.a link' .key b.txt c.sh d fifo large", args![at("tree"), at("x.tar")])
+        .ends_with(0);
+    if !inherits(&at("to"), "u:1234:rwx,g::r-x,o::---") {
+        return;
+    }
+    restore(&at("x.tar"), &at("to"), &[]);
+    let (mut before, mut after) = (shape(&at("tree")), shape(&at("to")));
+    for shape in [&mut before, &mut after] {
+        shape.remove(&b""[..]); // no member describes it
+        shape.values_mut().for_each(|node| node.mtime.1 = 0); // a tar of this kind has whole seconds
+    }
+    assert_same(&before, &after, "tar");
+}
+
+#[test]
+fn attributes_that_a_directory_did_not_have_are_taken_off_it() {
+    let dir = temp();
+    let at = |name: &str| dir.path().join(name);
+    write(at("tree/d/f"), "x");
+    backup(&at("tree"), &at("repo"));
+    restore(&at("repo"), &at("to"), &[]);
+    if or_skip(set_xattr(&at("to/d"), "user.mine", b"1"), "no attributes here") {
+        restore(&at("repo"), &at("to"), DELTA);
+        assert_same(&shape(&at("tree")), &shape(&at("to")), "attribute");
+    }
+}
