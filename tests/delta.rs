@@ -273,6 +273,27 @@ fn damage(repository: &Path, bytes: &[u8]) {
 }
 
 #[test]
+fn a_file_that_was_not_written_to_is_left_when_the_backup_is_damaged() {
+    let place = Place::new("zstd:1");
+    let whole = |name: &str| fs::read(place.at("tree").join(name)).unwrap();
+    damage(&place.at("repo"), &whole("big/small")[..400]);
+    damage(&place.at("repo"), &whole("big/odd")[1 << 20..][..400]);
+    damage(&place.at("repo"), &whole("big/exact")[1 << 20..][..400]);
+    overwrite_at(&place.at("to/big/small"), 100, b"mine");
+    overwrite_at(&place.at("to/big/odd"), 1 << 20, b"mine");
+    overwrite_at(&place.at("to/big/exact"), 1 << 20, b"mine");
+    overwrite_at(&place.at("to/big/exact"), 3 << 20, b"mine");
+    let before = ["small", "odd"].map(|name| fs::read(place.at("to/big").join(name)).unwrap());
+    let args = args!["restore", place.at("repo"), "--to", place.at("to"), "--delta", "--keep-going"];
+    let ran = fullbore(args).ends_with(4);
+    assert_eq!(["small", "odd"].map(|name| fs::read(place.at("to/big").join(name)).unwrap()), before);
+    assert!(!place.at("to/big/exact").exists(), "part of it was written");
+    for line in ["\"big/small\" is left as it was", "\"big/odd\" is left as it was", "\"big/exact\" is removed"] {
+        assert!(ran.err.contains(line), "{line}: {}", ran.err);
+    }
+}
+
+#[test]
 fn what_is_damaged_in_the_backup_is_named_and_the_rest_is_restored() {
     let place = Place::new("zstd:1");
     damage(&place.at("repo"), &fs::read(place.at("tree/big/odd")).unwrap()[1 << 20..(1 << 20) + 400]);

@@ -69,6 +69,12 @@ impl Report {
         self.warnings.lock().unwrap_or_else(|e| e.into_inner()).push(line);
     }
 
+    /// Say what became of a file of the target that cannot be had from the backup.
+    pub(super) fn became(&self, path: &[u8], what: &str) {
+        let line = format!("{} {what}", quoted(path));
+        self.warnings.lock().unwrap_or_else(|e| e.into_inner()).push(line);
+    }
+
     /// Is there damage that begins so?
     pub(super) fn has(&self, what: &str) -> bool {
         self.damage.lock().unwrap_or_else(|e| e.into_inner()).iter().any(|damage| damage.what.starts_with(what))
@@ -81,8 +87,11 @@ impl Report {
         those.for_each(|damage| damage.detail.push(line.to_owned()));
     }
 
+    /// What did no harm, and what became of files; sorted.
     pub(super) fn warnings(&self) -> Vec<String> {
-        std::mem::take(&mut *self.warnings.lock().unwrap_or_else(|e| e.into_inner()))
+        let mut lines = std::mem::take(&mut *self.warnings.lock().unwrap_or_else(|e| e.into_inner()));
+        lines.sort();
+        lines
     }
 
     /// What was found, sorted, so that the same damage gives the same list whatever the number of workers.

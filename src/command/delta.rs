@@ -122,7 +122,8 @@ impl<'a> Delta<'a> {
         }
         Work::new(self, run, workers).batch(batch, &mut going_on)?;
         // The page with the rest of them is damaged, as was reported.
-        going_on.into_keys().try_for_each(|path| run.tree.remove_all(&path))
+        let work = Work::new(self, run, workers);
+        going_on.into_iter().try_for_each(|(path, target)| work.give_up(&path, target.patch.is_touched()))
     }
 }
 

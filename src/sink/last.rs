@@ -79,7 +79,11 @@ impl Tree {
         Ok(if may { Placed::Done } else { Placed::Withheld })
     }
 
-    fn is_there(&self, path: &[u8]) -> Result<bool> {
+    /// Is there anything at `path`?
+    ///
+    /// # Errors
+    /// The system's, with the path.
+    pub fn is_there(&self, path: &[u8]) -> Result<bool> {
         let Some(dir) = self.parent_if_there(path)? else { return Ok(false) };
         exists(&dir, split(path).1).map_err(|e| self.error("look at", path, e))
     }

@@ -1,8 +1,8 @@
 //! A file that is brought up to date in place: only what differs is written.
 //!
 //! A file with other names is compared and never written to: they may stand outside of the tree, and would change with
-//! it. Until it is finished a file may hold old and new content side by side; one that cannot be
-//! finished is to be removed.
+//! it. Until it is finished a file may hold old and new content side by side; one that was touched and
+//! cannot be finished is to be removed.
 
 use super::{
     dress::Before,
@@ -24,7 +24,7 @@ use std::{
         fd::{AsFd, OwnedFd},
         unix::fs::FileExt,
     },
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
 };
 
 /// A file of the tree that is open for reading and writing.
@@ -32,7 +32,8 @@ use std::{
 pub struct Patch {
     file: File,
     stat: Stat,
-    written: AtomicU64,
+    /// Is something of what it was before lost?
+    touched: AtomicBool,
     /// Was it made just now?
     pub fresh: bool,
 }
@@ -66,7 +67,7 @@ impl Patch {
     }
 
     fn new(fd: OwnedFd, stat: Stat, fresh: bool) -> Self {
-        Self { file: fd.into(), stat, written: AtomicU64::new(0), fresh }
+        Self { file: fd.into(), stat, touched: fresh.into(), fresh }
     }
 
     /// What it was when it was opened.
@@ -97,7 +98,16 @@ impl Patch {
     /// # Errors
     /// The system's.
     pub fn set_length(&self, entry: &Entry) -> io::Result<()> {
+        if walk::stat_fd(&self.file)?.size == entry.size() {
+            return Ok(());
+        }
+        self.touched.store(true, Relaxed);
         write::truncate(&self.file, entry.size())
+    }
+
+    /// Is something of what it was before this run lost?
+    pub fn is_touched(&self) -> bool {
+        self.touched.load(Relaxed)
     }
 
     /// Fill `buffer` from byte `at` on, as far as the file goes; how much came.
@@ -122,7 +132,7 @@ impl Patch {
     /// # Errors
     /// The system's, with the path.
     pub fn write(&self, writer: &Writer, entry: &Entry, offset: u64, data: &[u8]) -> Result<()> {
-        self.written.fetch_add(data.len() as u64, Relaxed);
+        self.touched.store(true, Relaxed);
         write_data(&self.file, entry, offset, data).map_err(|e| writer.tree.error("write", &entry.path, e))
     }
 
@@ -133,15 +143,14 @@ impl Patch {
     pub fn finish(&self, writer: &mut Writer, entry: &Entry) -> Result<bool> {
         let tree = writer.tree.clone();
         let failed = |e| tree.error("write", &entry.path, e);
-        let now = walk::stat_fd(&self.file).map_err(failed)?;
-        if now.size != entry.size() {
-            write::truncate(&self.file, entry.size()).map_err(failed)?;
-        } else if self.written.load(Relaxed) == 0 && !self.fresh && self.is_dressed(writer, entry).map_err(failed)? {
+        self.set_length(entry).map_err(failed)?;
+        if !self.is_touched() && self.is_dressed(writer, entry).map_err(failed)? {
             return Ok(false);
         }
+        let now = walk::stat_fd(&self.file).map_err(failed)?;
         let before = if self.fresh { Before::Made(PRIVATE) } else { Before::There(now) };
         writer.dress(self.file.as_fd(), entry, before)?;
-        Ok(self.written.load(Relaxed) > 0 || self.fresh || now.size != entry.size())
+        Ok(self.is_touched())
     }
 
     fn is_dressed(&self, writer: &mut Writer, entry: &Entry) -> io::Result<bool> {

@@ -37,7 +37,7 @@ const STRETCH_BYTES: u64 = 16 << 20;
 /// A file of several pieces that is brought up to date.
 pub(super) struct Target {
     item: Item,
-    patch: Patch,
+    pub(super) patch: Patch,
     /// Its last record, which has the digest.
     last: OnceLock<Item>,
     /// Bytes of its data that records have described.
@@ -267,12 +267,30 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    /// What is wanted cannot be had: the file is not there rather than wrong.
+    /// What is wanted cannot be had.
     fn spoil(&self, hand: &mut Hand, want: &Want) -> Result<()> {
+        let path = &want.item.entry.path;
         match &want.target {
             Some(target) => target.damaged.store(true, Relaxed),
-            None => hand.writer.tree.remove_all(&want.item.entry.path)?,
+            None if hand.writer.tree.is_there(path)? => self.give_up(path, false)?,
+            None => {}
         }
+        Ok(())
+    }
+
+    /// A file that is there cannot be made what it is in the backup. It stays what it was, unless some of that is lost or a
+    /// server would go by it: then better it is not there than wrong.
+    pub(super) fn give_up(&self, path: &[u8], touched: bool) -> Result<()> {
+        let why = match (touched, self.run.archive.root.postgres.is_some()) {
+            (true, _) => "it was written to",
+            (false, true) => "a server would take it for its own",
+            (false, false) => {
+                self.run.report.became(path, "is left as it was: it is damaged in the backup");
+                return Ok(());
+            }
+        };
+        self.run.tree.remove_all(path)?;
+        self.run.report.became(path, &format!("is removed: it is damaged in the backup, and {why}"));
         Ok(())
     }
 
@@ -287,7 +305,7 @@ impl<'a> Work<'a> {
             }
         }
         if target.damaged.load(Relaxed) {
-            return hand.writer.tree.remove_all(&item.entry.path);
+            return self.give_up(&item.entry.path, target.patch.is_touched());
         }
         let changed = target.patch.finish(&mut hand.writer, &item.entry)?;
         self.count(changed).map(drop)
