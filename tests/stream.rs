@@ -6,8 +6,11 @@ mod common;
 
 use common::{Fixture, content, look, plan, restore};
 use fullbore::pipeline::meter::Meter;
-use fullbore::{command::restore::Restore, error::Kind as ErrorKind};
-use std::{fs, path::Path, process::Command};
+use fullbore::{
+    command::restore::{Restore, Summary},
+    error::{Kind as ErrorKind, Result},
+};
+use std::{fs, os::unix::fs::PermissionsExt, path::Path, process::Command};
 use tempfile::tempdir;
 
 fn run(dir: &Path, command: &str) -> bool {
@@ -100,4 +103,82 @@ fn a_selection_from_a_tar_takes_what_it_names_only() {
     assert_eq!(look(&to).into_keys().collect::<Vec<_>>(), ["", "a", "a/b", "a/b/f01"]);
     let none = Restore { paths: vec![b"nope".to_vec()], ..plan(&dir.path().join("x.tar"), &dir.path().join("to2")) };
     assert_eq!(none.run(&Meter::default()).unwrap_err().kind, ErrorKind::NotFound);
+}
+
+/// What `command` writes to its standard output, if it can be run.
+fn output(dir: &Path, command: &str) -> Option<Vec<u8>> {
+    let output = Command::new("sh").arg("-c").arg(command).current_dir(dir).output().unwrap();
+    output.status.success().then_some(output.stdout)
+}
+
+fn restore_bytes(dir: &Path, to: &str, bytes: &[u8]) -> Result<Summary> {
+    fs::write(dir.join("x"), bytes).unwrap();
+    restore(&dir.join("x"), &dir.join(to))
+}
+
+#[test]
+fn a_stream_cut_anywhere_is_damaged_whatever_its_codec() {
+    let dir = tempdir().unwrap();
+    tree(dir.path());
+    for codec in ["cat", "gzip", "zstd -q", "lz4 -q", "lz4 -q --no-frame-crc -B4", "lz4 -q -BX"] {
+        let Some(whole) = output(dir.path(), &format!("tar -C tree -c a big | {codec}")) else { continue };
+        let cuts = [1, 5, 12, 100, 70_000, 900_000, whole.len() / 2, whole.len() - 3];
+        for cut in cuts.into_iter().filter(|cut| codec != "cat" || *cut > 10_240) {
+            let to = format!("{codec} {cut}");
+            let error = restore_bytes(dir.path(), &to, &whole[..whole.len() - cut]).unwrap_err();
+            assert_eq!(error.kind, ErrorKind::Corrupt, "{to}: {}", error.line());
+        }
+    }
+}
+
+#[test]
+fn a_tar_without_its_end_is_damaged_and_what_was_there_is_restored() {
+    let dir = tempdir().unwrap();
+    tree(dir.path());
+    let whole = output(dir.path(), "chmod 750 tree/a && tar -b 1 -C tree -c a").unwrap();
+    let error = restore_bytes(dir.path(), "to", &whole[..whole.len() - 1024]).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Corrupt);
+    assert!(error.line().contains("closing blocks"), "{}", error.line());
+    assert!(error.hint.is_none(), "there is nothing to go on with");
+    assert!(dir.path().join("to/a/b/f01").exists());
+    assert_eq!(fs::metadata(dir.path().join("to/a")).unwrap().permissions().mode() & 0o7777, 0o750);
+}
+
+#[test]
+fn a_tar_of_nothing_is_restored_and_nothing_is_no_tar() {
+    let dir = tempdir().unwrap();
+    let none = output(dir.path(), "tar -cT /dev/null").unwrap();
+    assert_eq!(restore_bytes(dir.path(), "none", &none).unwrap().entries, 0);
+    for (to, make) in [("empty", "true"), ("packed", "printf '' | gzip")] {
+        let error = restore_bytes(dir.path(), to, &output(dir.path(), make).unwrap()).unwrap_err();
+        assert!(error.line().contains("empty"), "{}", error.line());
+    }
+}
+
+#[test]
+fn a_flipped_byte_is_damage_in_every_codec() {
+    let dir = tempdir().unwrap();
+    tree(dir.path());
+    for codec in ["gzip", "zstd -q --check", "lz4 -q", "lz4 -q --no-frame-crc -BX"] {
+        let Some(mut whole) = output(dir.path(), &format!("tar -C tree -c a big | {codec}")) else { continue };
+        let at = whole.len() / 2;
+        whole[at] ^= 0x55;
+        let error = restore_bytes(dir.path(), codec, &whole).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Corrupt, "{codec}: {}", error.line());
+        let again =
+            Restore { keep_going: true, ..plan(&dir.path().join("x"), &dir.path().join(format!("{codec} on"))) };
+        let summary = again.run(&Meter::default()).unwrap();
+        assert_eq!((summary.exit_code(), summary.damage.len()), (4, 1), "{codec}");
+    }
+}
+
+#[test]
+fn zeros_behind_the_last_member_of_gzip_are_padding() {
+    let dir = tempdir().unwrap();
+    tree(dir.path());
+    let padded = output(dir.path(), "tar -C tree -cz a && head -c 3000 /dev/zero").unwrap();
+    assert_eq!(restore_bytes(dir.path(), "zeros", &padded).unwrap().notes, Vec::<String>::new());
+    assert!(dir.path().join("zeros/a/b/f01").exists());
+    let other = output(dir.path(), "tar -C tree -cz a && head -c 3000 /dev/zero && echo x").unwrap();
+    assert_eq!(restore_bytes(dir.path(), "other", &other).unwrap_err().kind, ErrorKind::Corrupt);
 }

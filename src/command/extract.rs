@@ -1,8 +1,9 @@
 //! Restore a tar that comes as a stream: from standard input, or written by some other program.
 //!
 //! There is no manifest, so members are written as they come, by one thread, while another decodes. Nothing says what is
-//! missing: only the frames' own checksums and the closing blocks of the tar are there to be checked. A later member
-//! replaces an earlier one of the same name, as `tar` has it. Directories get their metadata at the end.
+//! missing: only the frames' own checksums and the closing blocks of the tar are there to be checked, and a tar without
+//! them is damaged. A later member replaces an earlier one of the same name, as `tar` has it. Directories get their metadata
+//! at the end, which damage is too: what came before it is whole and durable.
 
 use super::{
     damage::Report,
@@ -23,7 +24,7 @@ use crate::{
 };
 use std::{
     fs::File,
-    io::{self, Read},
+    io::{self, BufRead, Read},
     path::Path,
     sync::{Arc, atomic::Ordering::Relaxed},
     time::Instant,
@@ -57,9 +58,14 @@ fn run(restore: &Restore, input: Plain, meter: &Meter) -> Result<Summary> {
     let report = Report::new(restore.keep_going);
     let writer = Writer::new(&tree);
     let mut run = Run { input, writer, selection, found, directories: Vec::new(), meter, clock: start };
-    report.survive(run.members().map_err(cut_short))?;
-    run.finish_directories()?;
-    tree.sync()?;
+    let read = run.members();
+    let finished = run.finish_directories().and_then(|()| tree.sync());
+    match read.map_err(cut_short) {
+        // Nothing behind damage can be had: to go on is to take it for an end.
+        Err(error) if error.kind == ErrorKind::Corrupt && restore.keep_going => report.add((error, Vec::new()))?,
+        other => other?,
+    }
+    finished?;
     run.must_be_found()?;
     Ok(Summary {
         entries: meter.entries.load(Relaxed),
@@ -72,7 +78,9 @@ fn run(restore: &Restore, input: Plain, meter: &Meter) -> Result<Summary> {
 
 fn cut_short(error: Error) -> Error {
     match error.kind {
-        ErrorKind::Corrupt => error.detail("what came before is restored; what comes after it in the stream is not"),
+        ErrorKind::Corrupt => {
+            error.detail("what came before is restored; what comes after it in the stream, if anything, is not")
+        }
         _ => error,
     }
 }
@@ -96,6 +104,7 @@ impl Run<'_> {
     }
 
     fn members(&mut self) -> Result<()> {
+        self.must_not_be_empty()?;
         let mut reader = Reader::new();
         while let Some(found) = self.next(&mut reader)? {
             match found {
@@ -109,8 +118,18 @@ impl Run<'_> {
             }
             lap(&self.meter.sink.busy, &mut self.clock);
         }
-        if !reader.has_ended() {
-            self.tree().notes.add("more members, if there were any,", "the tar has no closing blocks", b"");
+        match reader.has_ended() {
+            true => Ok(()),
+            false => Err(Error::corrupt("the tar is cut off").because("it ends without closing blocks")),
+        }
+    }
+
+    /// A pipe whose other end failed is empty, and no tar is.
+    fn must_not_be_empty(&mut self) -> Result<()> {
+        let start = self.input.fill_buf().map_err(|e| Error::io("could not read the tar", e))?;
+        if start.is_empty() {
+            return Err(Error::new(ErrorKind::NotFound, "cannot restore: the input is empty")
+                .hint("if it comes through a pipe, see why the command before it failed"));
         }
         Ok(())
     }

@@ -8,6 +8,7 @@ use crate::{
 
 pub mod archive;
 mod content;
+mod decode;
 mod frames;
 pub mod jobs;
 mod listing;

@@ -1,17 +1,14 @@
 //! Standard input, or a file of some other program, as plain bytes: whatever it is compressed with, decoded on a thread ahead.
 //!
-//! zstd, lz4 and gzip are told by their first bytes; anything else is passed on as it is. All frames of a stream are
-//! decoded, one after the other, and skippable ones passed over, so our own archives are streams too.
+//! Skippable frames are passed over, so our own archives are streams too.
 
+use super::decode::decoder;
 use crate::queue::{End, Queue};
-use flate2::bufread::MultiGzDecoder;
-use lzzzz::lz4f::BufReadDecompressor;
 use std::{
-    io::{self, BufRead, BufReader, Read},
+    io::{self, BufRead, Read},
     sync::Arc,
     thread,
 };
-use zstd_safe::{DCtx, InBuffer, OutBuffer};
 
 /// Bytes handed over at once.
 const CHUNK: usize = 256 << 10;
@@ -39,7 +36,7 @@ pub fn decode(input: impl Read + Send + 'static) -> Plain {
 }
 
 fn pump(input: impl Read + Send + 'static, chunks: &Queue<Chunk>) {
-    let mut plain = match decoder(input) {
+    let mut plain = match decoder(input, CHUNK) {
         Ok(plain) => plain,
         Err(error) => {
             chunks.push(Err(error));
@@ -55,7 +52,7 @@ fn pump(input: impl Read + Send + 'static, chunks: &Queue<Chunk>) {
             return;
         }
         if let Err(error) = read {
-            chunks.push(Err(error));
+            chunks.push(Err(damage(error)));
         }
         if ends {
             return;
@@ -63,52 +60,12 @@ fn pump(input: impl Read + Send + 'static, chunks: &Queue<Chunk>) {
     }
 }
 
-fn decoder(mut input: impl Read + Send + 'static) -> io::Result<Box<dyn Read>> {
-    let mut magic = Vec::new();
-    input.by_ref().take(4).read_to_end(&mut magic)?;
-    let first = u32::from_le_bytes(magic.as_slice().try_into().unwrap_or_default());
-    let input = BufReader::with_capacity(CHUNK, io::Cursor::new(magic).chain(input));
-    Ok(match first {
-        0xfd2f_b528 | 0x184d_2a50..=0x184d_2a5f => Box::new(Zstd { context: DCtx::create(), input, within: false }),
-        0x184d_2204 => Box::new(BufReadDecompressor::new(input).map_err(io::Error::other)?),
-        _ if first & 0xffff == 0x8b1f => Box::new(MultiGzDecoder::new(input)),
-        _ => Box::new(input),
-    })
-}
-
-/// Many zstd frames, one after the other.
-struct Zstd<R> {
-    context: DCtx<'static>,
-    input: R,
-    /// Has a frame begun that has not ended?
-    within: bool,
-}
-
-impl<R: BufRead> Read for Zstd<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        loop {
-            let stored = self.input.fill_buf()?;
-            let at_end = stored.is_empty();
-            let mut from = InBuffer::around(stored);
-            let mut to = OutBuffer::around(&mut *buffer);
-            let hint = self.context.decompress_stream(&mut to, &mut from).map_err(damaged)?;
-            let (consumed, written) = (from.pos(), to.pos());
-            self.input.consume(consumed);
-            // Asked with nothing between two frames, it wants the next header: that is the end and not a cut.
-            self.within = if consumed == 0 && written == 0 { self.within } else { hint != 0 };
-            match (written, at_end) {
-                (0, true) if self.within => return Err(io::ErrorKind::UnexpectedEof.into()),
-                (0, true) => return Ok(0),
-                (0, false) if buffer.is_empty() => return Ok(0),
-                (0, false) => {}
-                _ => return Ok(written),
-            }
-        }
+/// What a decoder refuses is damage; what the system refuses has a number.
+fn damage(error: io::Error) -> io::Error {
+    match error.raw_os_error().is_some() || error.kind() == io::ErrorKind::UnexpectedEof {
+        true => error,
+        false => io::Error::new(io::ErrorKind::InvalidData, error),
     }
-}
-
-fn damaged(code: usize) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, zstd_safe::get_error_name(code))
 }
 
 impl BufRead for Plain {
@@ -190,6 +147,22 @@ mod tests {
         let mut cut = decode(io::Cursor::new(stored[..stored.len() - 3].to_vec()));
         assert_eq!(cut.read_to_end(&mut plain).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
         assert!(plain.starts_with(b"whole"));
+    }
+
+    #[test]
+    fn a_stream_ends_between_frames_and_nowhere_else() {
+        use crate::format::segment::Service;
+        let noise: Vec<u8> = (0..3000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        for codec in [Codec::Zstd(1), Codec::Lz4] {
+            let pieces = [frames(codec, &[&[9; 500]]), Service::Label.frame(b"x"), frames(codec, &[&noise])];
+            let borders: Vec<usize> = (1..=3).map(|count| pieces[..count].concat().len()).collect();
+            let stored = pieces.concat();
+            // A shorter one has no magic, and is passed on.
+            for len in 4..=stored.len() {
+                let read = read(stored[..len].to_vec());
+                assert_eq!(read.is_ok(), borders.contains(&len), "{codec}, {len} of {borders:?}");
+            }
+        }
     }
 
     #[test]

@@ -1,0 +1,207 @@
+//! What a stream is compressed with, told by its first bytes, and decoded to its end.
+//!
+//! All frames or members are one stream, and skippable frames are passed over. An end of the input within one of them is an
+//! error for every codec.
+
+use flate2::bufread::GzDecoder;
+use lzzzz::lz4f::BufReadDecompressor;
+use std::io::{self, BufRead, BufReader, Read};
+use zstd_safe::{DCtx, InBuffer, OutBuffer};
+
+/// The decoder of `input`, which is read `chunk` bytes at a time; what no codec wrote is passed on as it is.
+///
+/// # Errors
+/// Of the input.
+pub(super) fn decoder(mut input: impl Read + 'static, chunk: usize) -> io::Result<Box<dyn Read>> {
+    let mut magic = Vec::new();
+    input.by_ref().take(4).read_to_end(&mut magic)?;
+    let first = u32::from_le_bytes(magic.as_slice().try_into().unwrap_or_default());
+    let input = BufReader::with_capacity(chunk, io::Cursor::new(magic).chain(input));
+    Ok(match first {
+        0xfd2f_b528 | 0x184d_2a50..=0x184d_2a5f => Box::new(Zstd { context: DCtx::create(), input, within: false }),
+        LZ4 => Box::new(Lz4(BufReadDecompressor::new(Followed::new(input)).map_err(io::Error::other)?)),
+        _ if first & 0xffff == 0x8b1f => Box::new(Gzip(Some(GzDecoder::new(input)))),
+        _ => Box::new(input),
+    })
+}
+
+/// Many zstd frames, one after the other.
+struct Zstd<R> {
+    context: DCtx<'static>,
+    input: R,
+    /// Has a frame begun that has not ended?
+    within: bool,
+}
+
+impl<R: BufRead> Read for Zstd<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let stored = self.input.fill_buf()?;
+            let at_end = stored.is_empty();
+            let mut from = InBuffer::around(stored);
+            let mut to = OutBuffer::around(&mut *buffer);
+            let hint = self.context.decompress_stream(&mut to, &mut from).map_err(damaged)?;
+            let (consumed, written) = (from.pos(), to.pos());
+            self.input.consume(consumed);
+            // Asked with nothing between two frames, it wants the next header: that is the end and not a cut.
+            self.within = if consumed == 0 && written == 0 { self.within } else { hint != 0 };
+            match (written, at_end) {
+                (0, true) if self.within => return Err(io::ErrorKind::UnexpectedEof.into()),
+                (0, true) => return Ok(0),
+                (0, false) if buffer.is_empty() => return Ok(0),
+                (0, false) => {}
+                _ => return Ok(written),
+            }
+        }
+    }
+}
+
+fn damaged(code: usize) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, zstd_safe::get_error_name(code))
+}
+
+/// Many members of gzip; zeros behind the last are padding, as `gzip` has it.
+struct Gzip<R>(Option<GzDecoder<R>>);
+
+impl<R: BufRead> Read for Gzip<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while let Some(member) = &mut self.0 {
+            let count = member.read(buffer)?;
+            if count > 0 || buffer.is_empty() {
+                return Ok(count);
+            }
+            if let Some(member) = self.0.take() {
+                self.0 = next_member(member.into_inner())?;
+            }
+        }
+        Ok(0)
+    }
+}
+
+fn next_member<R: BufRead>(mut input: R) -> io::Result<Option<GzDecoder<R>>> {
+    loop {
+        let there = input.fill_buf()?;
+        match there.iter().position(|byte| *byte != 0) {
+            _ if there.is_empty() => return Ok(None),
+            Some(0) => return Ok(Some(GzDecoder::new(input))),
+            Some(_) => return Err(io::Error::new(io::ErrorKind::InvalidData, "no member of gzip follows the last")),
+            None => {
+                let zeros = there.len();
+                input.consume(zeros);
+            }
+        }
+    }
+}
+
+/// Magic of a frame of lz4.
+const LZ4: u32 = 0x184d_2204;
+
+/// Many frames of lz4.
+struct Lz4<R: BufRead>(BufReadDecompressor<'static, Followed<R>>);
+
+impl<R: BufRead> Read for Lz4<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self.0.read(buffer)? {
+            // The decoder takes any end of the input for an end of the stream.
+            0 if !buffer.is_empty() && self.0.get_ref().frames.are_open() => Err(io::ErrorKind::UnexpectedEof.into()),
+            count => Ok(count),
+        }
+    }
+}
+
+/// An input whose frames of lz4 are followed as they are consumed.
+struct Followed<R> {
+    input: R,
+    frames: Frames,
+}
+
+impl<R> Followed<R> {
+    fn new(input: R) -> Self {
+        Self { input, frames: Frames::default() }
+    }
+}
+
+impl<R: BufRead> Read for Followed<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let mut there = self.fill_buf()?;
+        let count = there.read(buffer)?;
+        self.consume(count);
+        Ok(count)
+    }
+}
+
+impl<R: BufRead> BufRead for Followed<R> {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        self.input.fill_buf()
+    }
+
+    fn consume(&mut self, count: usize) {
+        // What is consumed is in the buffer, so nothing is read here.
+        if let Ok(there) = self.input.fill_buf() {
+            self.frames.pass(&there[..count.min(there.len())]);
+        }
+        self.input.consume(count);
+    }
+}
+
+/// Where in the frames of lz4 a stream is (`lz4_Frame_format.md`, 1.6). What they hold is the decoder's to judge.
+#[derive(Default)]
+struct Frames {
+    /// What the next bytes are.
+    next: Part,
+    /// Those of them that have come.
+    head: Vec<u8>,
+    /// Bytes to pass over before them.
+    skip: u64,
+}
+
+/// Bytes that say what follows.
+#[derive(Default, Clone, Copy, PartialEq)]
+enum Part {
+    /// The magic of a frame.
+    #[default]
+    Magic,
+    /// The length of a skippable frame.
+    Length,
+    /// The flags of a frame, and the size of its blocks.
+    Flags,
+    /// The length of a block; bytes of the checksum behind each block, and behind the last.
+    Block(u64, u64),
+}
+
+impl Frames {
+    /// Has something begun that has not ended?
+    fn are_open(&self) -> bool {
+        self.next != Part::Magic || !self.head.is_empty() || self.skip > 0
+    }
+
+    fn pass(&mut self, mut bytes: &[u8]) {
+        loop {
+            let skipped = usize::try_from(self.skip).unwrap_or(usize::MAX).min(bytes.len());
+            self.skip -= skipped as u64;
+            let Some((first, rest)) = bytes[skipped..].split_first() else { return };
+            self.head.push(*first);
+            bytes = rest;
+            if self.head.len() == if self.next == Part::Flags { 2 } else { 4 } {
+                (self.next, self.skip) = self.follow();
+                self.head.clear();
+            }
+        }
+    }
+
+    /// What comes next now that the head is whole, and how many bytes before it.
+    fn follow(&self) -> (Part, u64) {
+        let number = self.head.iter().rev().fold(0, |number, byte| (number << 8) | u32::from(*byte));
+        let checksum = |flag| if self.head[0] & flag == 0 { 0 } else { 4 };
+        match self.next {
+            Part::Magic if number == LZ4 => (Part::Flags, 0),
+            Part::Magic if number & 0xffff_fff0 == 0x184d_2a50 => (Part::Length, 0),
+            Part::Magic => (Part::Magic, u64::MAX), // the decoder refuses it
+            Part::Length => (Part::Magic, number.into()),
+            // The size of the content is 8 bytes, the number of a dictionary 4, the checksum of the header one.
+            Part::Flags => (Part::Block(checksum(0x10), checksum(0x04)), 2 * checksum(0x08) + checksum(0x01) + 1),
+            Part::Block(_, last) if number == 0 => (Part::Magic, last),
+            Part::Block(each, _) => (self.next, u64::from(number & 0x7fff_ffff) + each), // the highest bit says "stored"
+        }
+    }
+}
