@@ -19,7 +19,7 @@ fuzz_target!(|bytes: &[u8]| {
                 comes_back(member.entry);
                 member.stored_len
             }
-            Found::Unknown(unknown) => unknown.stored_len,
+            Found::Outside(unknown) | Found::Unknown(unknown) => unknown.stored_len,
         };
         if skip(&mut input, len).is_err() {
             return;

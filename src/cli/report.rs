@@ -216,6 +216,7 @@ fn restored(summary: &Summary, to: &Path) -> String {
         (0, 0) if summary.digested => format!("backup {id} is restored in \"{to}\", every digest matched"),
         (0, 0) => format!("backup {id} is restored in \"{to}\"; it has no digests of files to compare"),
         (0, _) => format!("what was captured by backup {id} is restored in \"{to}\""),
+        (_, _) if id.is_empty() => format!("what came before the damage is restored in \"{to}\""),
         (_, _) => format!("what is whole of backup {id} is restored in \"{to}\""),
     }
 }

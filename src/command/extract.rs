@@ -7,22 +7,29 @@
 
 use super::{
     damage::Report,
+    foreign::must_be_tar,
     restore::{Restore, Summary},
 };
 use crate::{
     error::{Error, Kind as ErrorKind, Result, quoted},
     format::{
         entry::{self, Entry, Kind, Path as EntryPath},
-        pax::{Found, Member, Reader, skip, skip_padding},
+        pax::{Found, Member, NamedAcl, Reader, skip, skip_padding},
     },
     pipeline::meter::{Meter, lap},
-    sink::{large::Large, places::Layout, tree::Tree, writer::Writer},
+    sink::{
+        large::Large,
+        places::Layout,
+        tree::{Options, Tree},
+        writer::Writer,
+    },
     source::{
         archive::Selection,
         stream::{Plain, decode},
     },
 };
 use std::{
+    collections::HashMap,
     fs::File,
     io::{self, BufRead, Read},
     path::Path,
@@ -54,10 +61,12 @@ fn run(restore: &Restore, input: Plain, meter: &Meter) -> Result<Summary> {
     let start = Instant::now();
     let selection = Selection::new(&restore.paths)?;
     let found = vec![false; selection.paths().len()];
-    let tree = restore.tree(&Layout::plain(&restore.to))?;
+    let tree = open_tree(restore)?;
     let report = Report::new(restore.keep_going);
     let writer = Writer::new(&tree);
-    let mut run = Run { input, writer, selection, found, directories: Vec::new(), meter, clock: start };
+    let directories = HashMap::new();
+    let mut run =
+        Run { input, writer, selection, found, directories, refused: None, trailed: false, meter, clock: start };
     let read = run.members();
     let finished = run.finish_directories().and_then(|()| tree.sync());
     match read.map_err(cut_short) {
@@ -67,13 +76,24 @@ fn run(restore: &Restore, input: Plain, meter: &Meter) -> Result<Summary> {
     }
     finished?;
     run.must_be_found()?;
+    if let Some((error, others)) = run.refused {
+        let others = if others == 0 { String::new() } else { format!(", so are {others} others") };
+        return Err(error.detail(format!("it is left out{others}; the rest of the tar is restored")));
+    }
+    let trailed = run.trailed.then(|| "what comes after the end of the tar is none, and was passed over".to_owned());
     Ok(Summary {
         entries: meter.entries.load(Relaxed),
-        notes: tree.notes.lines(),
+        notes: tree.notes.lines().into_iter().chain(trailed).collect(),
         damage: report.damage(),
         seconds: start.elapsed().as_secs_f64(),
         ..Summary::default()
     })
+}
+
+/// Nothing is known of a directory without a member, so it is no more private than others.
+fn open_tree(restore: &Restore) -> Result<Arc<Tree>> {
+    let Restore { overwrite, numeric_owner, tricks, .. } = *restore;
+    Tree::create(&Layout::plain(&restore.to), Options { overwrite, numeric_owner, tricks, usual_parents: true })
 }
 
 fn cut_short(error: Error) -> Error {
@@ -92,7 +112,11 @@ struct Run<'a> {
     /// Which of the selected paths have been seen.
     found: Vec<bool>,
     /// Directories that want their metadata. The one thing here that grows with the archive.
-    directories: Vec<Entry>,
+    directories: HashMap<EntryPath, Entry>,
+    /// The first member that cannot be restored as it was asked for, and how many others there are.
+    refused: Option<(Error, u64)>,
+    /// Was there something behind the tar?
+    trailed: bool,
     meter: &'a Meter,
     /// When the last of its times was taken.
     clock: Instant,
@@ -104,12 +128,18 @@ impl Run<'_> {
     }
 
     fn members(&mut self) -> Result<()> {
-        self.must_not_be_empty()?;
+        must_be_tar(self.input.fill_buf().map_err(|e| Error::io("could not read the tar", e))?)?;
         let mut reader = Reader::new();
         while let Some(found) = self.next(&mut reader)? {
             match found {
                 Found::Member(member) if self.selection.takes(&member.entry.path) => self.member(member)?,
                 Found::Member(member) => skip(&mut self.input, member.stored_len)?,
+                Found::Outside(unknown) => {
+                    if self.selection.paths().is_empty() {
+                        self.refuse(Error::new(ErrorKind::Unsupported, leads_out(&unknown.name)));
+                    }
+                    skip(&mut self.input, unknown.stored_len)?;
+                }
                 Found::Unknown(unknown) => {
                     let what = format!("member of type {:?}", char::from(unknown.typeflag));
                     self.tree().notes.add(&what, "its meaning is not known", &unknown.name);
@@ -118,20 +148,11 @@ impl Run<'_> {
             }
             lap(&self.meter.sink.busy, &mut self.clock);
         }
+        self.trailed = reader.was_trailed();
         match reader.has_ended() {
             true => Ok(()),
             false => Err(Error::corrupt("the tar is cut off").because("it ends without closing blocks")),
         }
-    }
-
-    /// A pipe whose other end failed is empty, and no tar is.
-    fn must_not_be_empty(&mut self) -> Result<()> {
-        let start = self.input.fill_buf().map_err(|e| Error::io("could not read the tar", e))?;
-        if start.is_empty() {
-            return Err(Error::new(ErrorKind::NotFound, "cannot restore: the input is empty")
-                .hint("if it comes through a pipe, see why the command before it failed"));
-        }
-        Ok(())
     }
 
     fn next(&mut self, reader: &mut Reader) -> Result<Option<Found>> {
@@ -141,23 +162,43 @@ impl Run<'_> {
     }
 
     fn member(&mut self, member: Member) -> Result<()> {
-        let Member { entry, stored_len, lost } = member;
+        let Member { mut entry, stored_len, named_acls } = member;
         self.meter.entries.fetch_add(1, Relaxed);
         for (path, found) in self.selection.paths().iter().zip(&mut self.found) {
             *found |= entry::is_within(&entry.path, path);
         }
-        lost.iter().for_each(|what| self.tree().notes.add(what, "a tar cannot say more", &entry.path));
+        named_acls.iter().for_each(|acl| self.permit(acl, &mut entry));
+        self.directories.remove(&entry.path);
         match &entry.kind {
             Kind::File { .. } => return self.file(&entry, stored_len),
             Kind::Directory => {
-                self.writer.directory(&entry.path)?;
-                self.directories.push(entry);
+                self.replacing(&entry.path, |writer| writer.directory(&entry.path))?;
+                self.directories.insert(entry.path.clone(), entry);
             }
             Kind::HardLink(target) => self.link(target, &entry.path)?,
             Kind::Socket => {}
             _ => self.replacing(&entry.path, |writer| writer.other(&entry))?,
         }
         skip(&mut self.input, stored_len)
+    }
+
+    /// Permissions by name are restored where all names are known here. Else nobody gets what only the list gave.
+    fn permit(&self, acl: &NamedAcl, entry: &mut Entry) {
+        let tree = &self.writer.tree;
+        match tree.named(acl) {
+            Some(xattr) => entry.xattrs.push(xattr),
+            None => {
+                entry.mode = acl.mode_without(entry.mode);
+                tree.notes.add(&format!("permissions {acl}"), "not all of their names are known here", &entry.path);
+            }
+        }
+    }
+
+    fn refuse(&mut self, error: Error) {
+        match &mut self.refused {
+            Some((_, others)) => *others += 1,
+            none => *none = Some((error, 0)),
+        }
     }
 
     /// What stands in the way came from this very tar, or may be replaced anyway.
@@ -176,6 +217,12 @@ impl Run<'_> {
             return Ok(());
         }
         match self.replacing(path, |writer| writer.link(target, path)) {
+            Err(error) if error.kind == ErrorKind::NotFound && !self.selection.holds(target) => {
+                let (path, target) = (quoted(path), quoted(target));
+                let what = format!("cannot restore {path}: it is a hard link to {target}, which was not asked for");
+                self.refuse(Error::new(ErrorKind::NotFound, what).hint("ask for both"));
+                Ok(())
+            }
             Err(error) if error.kind == ErrorKind::NotFound => {
                 self.tree().notes.add("hard link", "what it is a name of is not there", path);
                 Ok(())
@@ -225,8 +272,9 @@ impl Run<'_> {
 
     /// Deepest first; of several members for one directory the last counts.
     fn finish_directories(&mut self) -> Result<()> {
-        self.directories.sort_by(|a, b| entry::order(&b.path, &a.path));
-        self.directories.iter().try_for_each(|directory| self.writer.finish_directory(directory))
+        let mut directories: Vec<Entry> = std::mem::take(&mut self.directories).into_values().collect();
+        directories.sort_unstable_by(|a, b| entry::order(&b.path, &a.path));
+        directories.iter().try_for_each(|directory| self.writer.finish_directory(directory))
     }
 
     fn must_be_found(&self) -> Result<()> {
@@ -235,4 +283,8 @@ impl Run<'_> {
             Err(Error::new(ErrorKind::NotFound, format!("could not find {} in the tar", quoted(path))))
         })
     }
+}
+
+fn leads_out(name: &[u8]) -> String {
+    format!("cannot restore {}: its name, or what it is a hard link to, leads out of the archive", quoted(name))
 }

@@ -6,7 +6,7 @@
 
 use super::index::{Index, Stretch};
 use crate::{
-    error::{Error, Kind as ErrorKind, Result},
+    error::{Error, Kind as ErrorKind, Result, quoted},
     format::{
         digest::{Algorithm, Joiner, Piece, piece},
         entry::{Kind, order},
@@ -165,6 +165,10 @@ impl Run<'_> {
             match found {
                 Found::Member(member) => self.member(member)?,
                 Found::Unknown(unknown) => skip(&mut self.input, unknown.stored_len)?,
+                Found::Outside(unknown) => {
+                    let what = format!("the name {} leads out of the archive", quoted(&unknown.name));
+                    return Err(Error::corrupt(what));
+                }
             }
         }
         Ok(())

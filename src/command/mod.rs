@@ -19,6 +19,7 @@ mod extract;
 mod facts;
 pub mod find;
 pub mod forecast;
+mod foreign;
 pub mod forget;
 mod forgo;
 mod frames;

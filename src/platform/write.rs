@@ -37,30 +37,30 @@ pub fn create_dir(dir: impl AsFd, name: &[u8], mode: u32) -> io::Result<()> {
     Ok(rustix::fs::mkdirat(dir, name, Mode::from_raw_mode(mode))?)
 }
 
-/// Open the directory `rel` below `root`, creating it and its parents with mode 0700 where they are missing.
+/// Open the directory `rel` below `root`, creating it and its parents with this mode where they are missing.
 ///
 /// # Errors
 /// As [`open_dir`]: a component that is a symbolic link, even to a directory, is refused.
-pub fn create_dir_beneath(root: impl AsFd, rel: &[u8], tricks: Tricks) -> io::Result<OwnedFd> {
+pub fn create_dir_beneath(root: impl AsFd, rel: &[u8], mode: u32, tricks: Tricks) -> io::Result<OwnedFd> {
     match open_dir(&root, rel, tricks) {
         Err(error) if error.kind() == io::ErrorKind::NotFound && !rel.is_empty() => {}
         other => return other,
     }
     // A loop and not a recursion: an archive may name a million parents.
     let mut names = rel.split(|c| *c == b'/');
-    let mut held = open_or_create(root, names.next().unwrap_or_default(), tricks)?;
+    let mut held = open_or_create(root, names.next().unwrap_or_default(), mode, tricks)?;
     for name in names {
-        held = open_or_create(held, name, tricks)?;
+        held = open_or_create(held, name, mode, tricks)?;
     }
     Ok(held)
 }
 
-fn open_or_create(dir: impl AsFd, name: &[u8], tricks: Tricks) -> io::Result<OwnedFd> {
+fn open_or_create(dir: impl AsFd, name: &[u8], mode: u32, tricks: Tricks) -> io::Result<OwnedFd> {
     match open_dir(&dir, name, tricks) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         other => return other,
     }
-    match create_dir(&dir, name, 0o700) {
+    match create_dir(&dir, name, mode) {
         // Another thread was faster.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
         other => other?,
@@ -336,6 +336,11 @@ impl Umask {
     #[must_use = "the mask is set back when this is dropped"]
     pub fn clear() -> Self {
         Self(rustix::process::umask(Mode::empty()))
+    }
+
+    /// The bits that new files did not get before.
+    pub fn before(&self) -> u32 {
+        self.0.as_raw_mode()
     }
 }
 

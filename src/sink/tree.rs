@@ -11,7 +11,10 @@ use super::{
 };
 use crate::{
     error::{Error, Kind as ErrorKind, Result},
-    format::entry::{Entry, Kind, Owner, Run},
+    format::{
+        entry::{Entry, Kind, Owner, Run, Xattr},
+        pax::NamedAcl,
+    },
     platform::{
         Tricks,
         owner::Names,
@@ -37,6 +40,8 @@ pub struct Options {
     pub overwrite: bool,
     /// Owners by number, even where the name exists here.
     pub numeric_owner: bool,
+    /// Are directories that nothing describes made as `mkdir` makes them? Else with mode 0700.
+    pub usual_parents: bool,
     /// May the system's special calls be used?
     pub tricks: Tricks,
 }
@@ -52,12 +57,12 @@ pub struct Tree {
     names: Names,
     /// The file systems of the target, each with a directory opened before anything was written to it.
     systems: Mutex<HashMap<u64, OwnedFd>>,
-    _mask: Mask,
+    mask: Mask,
 }
 
-/// The mask is the process's: cleared while any tree is open.
+/// The mask is the process's: cleared while any tree is open. What it was before.
 #[derive(Debug)]
-struct Mask;
+struct Mask(u32);
 
 static MASK: Mutex<(usize, Option<Umask>)> = Mutex::new((0, None));
 
@@ -65,8 +70,7 @@ impl Mask {
     fn clear() -> Self {
         let mut mask = MASK.lock().unwrap_or_else(|e| e.into_inner());
         mask.0 += 1;
-        mask.1.get_or_insert_with(Umask::clear);
-        Self
+        Self(mask.1.get_or_insert_with(Umask::clear).before())
     }
 }
 
@@ -94,7 +98,7 @@ impl Tree {
             notes: Notes::default(),
             names: Names::default(),
             systems: Mutex::default(),
-            _mask: Mask::clear(),
+            mask: Mask::clear(),
         };
         for place in tree.places.all() {
             let dir = place.dir.try_clone().and_then(|dir| tree.touch(dir));
@@ -135,10 +139,18 @@ impl Tree {
         match self.open_dir(parent) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 let (place, rest) = self.places.resolve(parent);
-                write::create_dir_beneath(&place.dir, rest, self.options.tricks)
+                let mode = if self.options.usual_parents { 0o777 & !self.mask.0 } else { 0o700 };
+                write::create_dir_beneath(&place.dir, rest, mode, self.options.tricks)
             }
+            // It may be on a file system of its own, and not among the directories of what is restored.
+            Ok(dir) if self.options.overwrite => self.touch(dir.try_clone()?).map(|()| dir),
             other => other,
         }
+    }
+
+    /// The attribute that a list of permissions is here, if all whom it names are known here.
+    pub fn named(&self, acl: &NamedAcl) -> Option<Xattr> {
+        acl.resolve(|user| self.names.uid(user), |group| self.names.gid(group))
     }
 
     /// User and group here of an owner there: by name where the name exists.

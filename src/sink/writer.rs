@@ -198,14 +198,14 @@ impl Writer {
         linked.map_err(failed)
     }
 
-    /// Remove a file that was not written to its end.
+    /// Remove a file that was not written to its end, or what is replaced: a directory only if it is empty.
     ///
     /// # Errors
     /// The system's, with the path.
     pub fn remove(&mut self, path: &[u8]) -> Result<()> {
         let tree = self.tree.clone();
         let (dir, name) = self.enter(path)?;
-        write::unlink_at(dir, name).map_err(|e| tree.error("remove", path, e))
+        tree.clear_way(dir.as_fd(), name).map_err(|e| tree.error("remove", path, e))
     }
 }
 

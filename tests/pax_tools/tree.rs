@@ -62,7 +62,7 @@ pub(crate) fn read(bytes: &[u8]) -> Tree {
     let mut found = Vec::new();
     while let Some(next) = reader.next(&mut input).unwrap() {
         let Found::Member(member) = next else { panic!("{next:?}") };
-        assert!(member.lost.is_empty(), "{:?}", member.lost);
+        assert!(member.named_acls.is_empty(), "{:?}", member.named_acls);
         let content = content(&member.entry, &mut input);
         match member.entry.kind {
             Kind::File { .. } => skip_padding(&mut input, member.stored_len).unwrap(),

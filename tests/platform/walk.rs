@@ -64,7 +64,7 @@ fn a_symbolic_link_anywhere_in_a_path_is_refused() {
                 assert!([libc::ELOOP, libc::ENOTDIR].contains(&errno(open_dir(&root, path, tricks))), "{path:?}");
             }
             assert!(open_dir(&root, b"link/in", tricks).is_err());
-            assert!(create_dir_beneath(&root, b"link/new", tricks).is_err());
+            assert!(create_dir_beneath(&root, b"link/new", 0o700, tricks).is_err());
         }
         assert!(!dir.path().join("real/new").exists());
     }
@@ -88,7 +88,7 @@ fn a_path_may_be_longer_than_the_system_takes_at_once() {
     let single = [vec![b'x'; 2]; 1].concat();
     for (_dir, root) in places() {
         for tricks in BOTH {
-            let bottom = create_dir_beneath(&root, &long, tricks).unwrap();
+            let bottom = create_dir_beneath(&root, &long, 0o700, tricks).unwrap();
             let name = [&single[..], format!("{tricks:?}").as_bytes()].concat();
             pwrite_all(create_file(&bottom, &name, 0o600).unwrap(), b"deep", 0).unwrap();
             let path = [&long[..], b"/", &name].concat();
@@ -105,10 +105,10 @@ fn a_path_is_cut_at_the_last_slash_that_fits_whatever_its_length() {
     let (_dir, root) = places().remove(0);
     // 4,095 bytes fit one call: every length around it must open the same directory.
     let mut path = vec![vec![b'd'; 254]; 15].join(&b'/');
-    create_dir_beneath(&root, &path, Tricks::Auto).unwrap();
+    create_dir_beneath(&root, &path, 0o700, Tricks::Auto).unwrap();
     for _ in 0..280 {
         path.extend_from_slice(b"/e");
-        let made = stat_fd(create_dir_beneath(&root, &path, Tricks::Never).unwrap()).unwrap();
+        let made = stat_fd(create_dir_beneath(&root, &path, 0o700, Tricks::Never).unwrap()).unwrap();
         assert_eq!(stat_fd(open_dir(&root, &path, Tricks::Auto).unwrap()).unwrap().inode, made.inode);
     }
 }

@@ -42,13 +42,13 @@ fn missing_directories_are_created_on_the_way() {
     for (dir, root) in places() {
         for tricks in BOTH {
             let path = format!("a/b/{tricks:?}/c");
-            let made = create_dir_beneath(&root, path.as_bytes(), tricks).unwrap();
-            let again = create_dir_beneath(&root, path.as_bytes(), tricks).unwrap();
+            let made = create_dir_beneath(&root, path.as_bytes(), 0o700, tricks).unwrap();
+            let again = create_dir_beneath(&root, path.as_bytes(), 0o700, tricks).unwrap();
             assert_eq!(stat_fd(made).unwrap().inode, fs::metadata(dir.path().join(&path)).unwrap().ino());
             assert_eq!(stat_fd(again).unwrap().mode, 0o700);
         }
         fs::write(dir.path().join("f"), "").unwrap();
-        assert_eq!(errno(create_dir_beneath(&root, b"f/x", Tricks::Auto)), libc::ENOTDIR);
+        assert_eq!(errno(create_dir_beneath(&root, b"f/x", 0o700, Tricks::Auto)), libc::ENOTDIR);
         assert_eq!(errno(create_dir(&root, b"a", 0o700)), libc::EEXIST);
         create_dir(&root, b"e", 0o750).unwrap();
         remove_dir_at(&root, b"e").unwrap();

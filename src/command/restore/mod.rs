@@ -168,7 +168,7 @@ impl Restore {
     /// The target.
     pub(super) fn tree(&self, layout: &Layout) -> Result<Arc<Tree>> {
         let Self { overwrite, numeric_owner, tricks, .. } = *self;
-        Tree::create(layout, Options { overwrite, numeric_owner, tricks })
+        Tree::create(layout, Options { overwrite, numeric_owner, tricks, usual_parents: false })
     }
 
     /// A worker holds a frame twice, stored and decoded, and a stretch of a file.

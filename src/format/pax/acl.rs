@@ -4,18 +4,23 @@
 //! entries of tag (u16), permissions (u16) and number (u32), little-endian. The text is star's, with numbers for names:
 //! `user::rwx,user:1000:r--,group::r-x,mask::r-x,other::r--`. A fourth field makes GNU tar drop the list.
 
-use std::io::Write;
+use super::ACLS;
+use crate::{error::quoted, format::entry::Xattr};
+use std::{fmt, io::Write};
 
 const VERSION: u32 = 2;
 /// The number of an entry that names nobody.
 const NOBODY: u32 = u32::MAX;
 /// Bytes of an entry.
 const ENTRY: usize = 8;
+const NAMED_USER: u16 = 0x02;
+/// The group that owns the file.
+const GROUP: u16 = 0x04;
 /// Tags in the order the kernel wants them: their word, and whether they name somebody.
 const TAGS: [(u16, &str, bool); 6] = [
     (0x01, "user", false),
-    (0x02, "user", true),
-    (0x04, "group", false),
+    (NAMED_USER, "user", true),
+    (GROUP, "group", false),
     (0x08, "group", true),
     (0x10, "mask", false),
     (0x20, "other", false),
@@ -30,6 +35,47 @@ pub(super) enum Parsed {
     Names,
     /// It is not a list.
     Malformed,
+}
+
+/// A list of which at least one entry names a user or a group without the number.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NamedAcl {
+    /// The attribute that holds the list.
+    pub(super) attribute: &'static [u8],
+    /// The list, as the archive has it.
+    pub(super) text: Vec<u8>,
+}
+
+impl NamedAcl {
+    /// The attribute, if the numbers of all users and groups it names are known.
+    pub fn resolve(&self, uid: impl Fn(&str) -> Option<u32>, gid: impl Fn(&str) -> Option<u32>) -> Option<Xattr> {
+        let number = |tag, name: &str| if tag == NAMED_USER { uid(name) } else { gid(name) };
+        match parse_with(&self.text, &number) {
+            Parsed::Raw(raw) => Some((self.attribute.to_vec(), raw)),
+            Parsed::Names | Parsed::Malformed => None,
+        }
+    }
+
+    /// `mode` as it is for a file that does not get this list. Beside a list, the bits of the group are the most that
+    /// anybody in the list can have.
+    pub fn mode_without(&self, mode: u32) -> u32 {
+        if self.attribute != ACLS[0].0 {
+            return mode;
+        }
+        let group = match parse_with(&self.text, &|_, _| Some(0)) {
+            Parsed::Raw(raw) => {
+                raw[4..].chunks_exact(ENTRY).find(|entry| entry[0] == GROUP as u8).map(|entry| entry[2])
+            }
+            Parsed::Names | Parsed::Malformed => None,
+        };
+        mode & !0o070 | (u32::from(group.unwrap_or(0)) << 3 & mode)
+    }
+}
+
+impl fmt::Display for NamedAcl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&quoted(&self.text[..self.text.len().min(4096)]))
+    }
 }
 
 /// Can `raw` be written as text, and read back as the same bytes?
@@ -66,10 +112,15 @@ fn word(entry: &[u8]) -> Option<(&'static str, Option<u32>)> {
 
 /// The system's bytes for a text with three or four fields an entry, separated by commas or white space.
 pub(super) fn parse(text: &[u8]) -> Parsed {
+    parse_with(text, &|_, _| None)
+}
+
+/// As [`parse`]; `number` knows the number of a name, by the tag of its entry.
+fn parse_with(text: &[u8], number: &dyn Fn(u16, &str) -> Option<u32>) -> Parsed {
     let Ok(text) = std::str::from_utf8(text) else { return Parsed::Malformed };
     let mut entries = Vec::new();
     for item in text.split([',', '\n', '\r', ' ', '\t']).filter(|item| !item.is_empty()) {
-        match parse_entry(item) {
+        match parse_entry(item, number) {
             Ok(entry) => entries.push(entry),
             Err(other) => return other,
         }
@@ -78,12 +129,12 @@ pub(super) fn parse(text: &[u8]) -> Parsed {
 }
 
 /// Tag, permissions and number of one entry: `user:joe:r--:1000`, `user:1000:r--`, `u::rwx`, or Solaris' `mask:r--`.
-fn parse_entry(item: &str) -> Result<(u16, u16, u32), Parsed> {
+fn parse_entry(item: &str, number: &dyn Fn(u16, &str) -> Option<u32>) -> Result<(u16, u16, u32), Parsed> {
     let item = item.strip_prefix("default:").unwrap_or(item);
     let mut fields = item.split(':');
     let word = fields.next().unwrap_or_default();
     let rest: Vec<&str> = fields.take(4).collect();
-    let (who, permissions, fourth) = match rest[..] {
+    let (who, permissions, stated) = match rest[..] {
         [permissions] => ("", permissions, None),
         [who, permissions] => (who, permissions, None),
         [who, permissions, number] => (who, permissions, Some(number)),
@@ -91,7 +142,11 @@ fn parse_entry(item: &str) -> Result<(u16, u16, u32), Parsed> {
     };
     let tag = tag(word, !who.is_empty()).ok_or(Parsed::Malformed)?;
     let permissions = parse_permissions(permissions).ok_or(Parsed::Malformed)?;
-    let number = if who.is_empty() { NOBODY } else { fourth.unwrap_or(who).parse().map_err(|_| Parsed::Names)? };
+    if who.is_empty() {
+        return Ok((tag, permissions, NOBODY));
+    }
+    let stated = stated.unwrap_or(who).parse().ok();
+    let number = stated.or_else(|| number(tag, who)).ok_or(Parsed::Names)?;
     Ok((tag, permissions, number))
 }
 
@@ -157,6 +212,19 @@ mod tests {
     fn a_name_without_a_number_is_not_guessed() {
         assert_eq!(parse(b"user::rwx,user:joe:r--"), Parsed::Names);
         assert_eq!(parse(b"user::rwx,user:joe:r--:bob"), Parsed::Names);
+    }
+
+    #[test]
+    fn names_get_their_numbers_here_or_leave_the_group_what_it_had() {
+        let list = |attribute, text: &str| NamedAcl { attribute, text: text.into() };
+        let named = "user::rwx,user:joe:r--,group::r-x,group:staff:-w-:4294967294,mask::r-x,other::r--";
+        let acl = list(ACLS[0].0, named);
+        let found = acl.resolve(|name| (name == "joe").then_some(1000), |_| None);
+        assert_eq!(found, Some((ACLS[0].0.to_vec(), bytes(TEXT))));
+        assert_eq!(acl.resolve(|_| None, |_| Some(1)), None);
+        let private = list(ACLS[0].0, "u::rw-,u:joe:rwx,g::---,m::rwx,o::---");
+        assert_eq!((private.mode_without(0o4670), acl.mode_without(0o750)), (0o4600, 0o750));
+        assert_eq!(list(ACLS[1].0, named).mode_without(0o770), 0o770, "what is made in a directory is another matter");
     }
 
     #[test]

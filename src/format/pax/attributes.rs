@@ -1,6 +1,10 @@
 //! What pax records say of a member.
 
-use super::{ACLS, XATTR, acl, sparse};
+use super::{
+    ACLS, XATTR,
+    acl::{self, NamedAcl},
+    sparse,
+};
 use crate::format::entry::{Time, Xattr};
 use std::collections::HashSet;
 
@@ -18,7 +22,7 @@ pub(super) struct Attributes {
     pub(super) ctime: Option<Time>,
     pub(super) xattrs: Vec<Xattr>,
     /// Lists of permissions that name users without their numbers.
-    pub(super) named_acls: Vec<Vec<u8>>,
+    pub(super) named_acls: Vec<NamedAcl>,
     pub(super) sparse: Sparse,
 }
 
@@ -70,7 +74,7 @@ impl Attributes {
         };
         match acl::parse(value) {
             acl::Parsed::Raw(raw) => self.xattrs.push((name.to_vec(), raw)),
-            acl::Parsed::Names => self.named_acls.push(value.to_vec()),
+            acl::Parsed::Names => self.named_acls.push(NamedAcl { attribute: name, text: value.to_vec() }),
             acl::Parsed::Malformed => return None,
         }
         Some(())

@@ -25,13 +25,15 @@
 mod acl;
 mod attributes;
 mod field;
+mod header;
 mod read;
 mod sparse;
 #[cfg(test)]
 mod tests;
 mod write;
 
-pub use read::{Found, Member, Reader, Unknown, skip, skip_padding};
+pub use acl::NamedAcl;
+pub use read::{Found, Member, Reader, Unknown, begins, skip, skip_padding};
 pub use sparse::{MAX_RUNS, storable_map};
 pub use write::{is_plain_ustar, write_header};
 

@@ -1,16 +1,17 @@
 //! Members read from a tar of any make.
 //!
 //! The source is not trusted: each length is bounded before memory is taken, memory grows only with bytes that are there,
-//! names that leave the root are refused, and no input makes this panic.
+//! names that leave the root are told apart, and no input makes this panic.
 
+use super::acl::NamedAcl;
 use super::attributes::Attributes;
-use super::field::{self, Block, number, text};
+use super::field::{self, Block, text};
+use super::header::{Header, Names, damaged, stays_within};
 use super::sparse::{MapLines, OLD_EXTENSION, OLD_HEADER, OLD_SIZE, read_map, read_old};
 use super::{BLOCK, MAX_NAME, MAX_RECORDS, padding};
-use crate::error::{Error, Kind as ErrorKind, Result, quoted};
-use crate::format::entry::{Device, Entry, Kind, Owner, Path, Time, is_safe};
+use crate::error::{Error, Kind as ErrorKind, Result};
+use crate::format::entry::{Entry, Kind};
 use std::io::Read;
-use std::sync::Arc;
 
 /// Most bytes of global records. They are kept for all members; `git archive` writes 52.
 const MAX_GLOBALS: usize = 64 << 10;
@@ -19,14 +20,17 @@ const MAX_GLOBALS: usize = 64 << 10;
 ///
 /// Members may be ustar, v7, pax, GNU (long names, base 256, sparse files of all four makes), with records for one member
 /// or for all. Blocks of zeros do not end the archive, so that concatenated ones are read to the end of the bytes, as
-/// `tar -i` does; [`Reader::has_ended`] says whether they stood where the bytes ended.
+/// `tar -i` does; [`Reader::has_ended`] says whether they stood where the archive ended. Bytes behind them that are no
+/// archive are none of it: they hold no header, nor end as an archive does.
 #[derive(Debug, Default)]
 pub struct Reader {
     globals: Attributes,
     globals_len: usize,
     /// Bytes of the archive before the next header.
     position: u64,
-    ended: bool,
+    /// Blocks of zeros that were read last.
+    zeros: u64,
+    trailed: bool,
 }
 
 /// What stands next in an archive.
@@ -34,6 +38,8 @@ pub struct Reader {
 pub enum Found {
     /// A member that an entry can describe.
     Member(Member),
+    /// A member whose name, or what it is a hard link to, leads out of the archive.
+    Outside(Unknown),
     /// A member of a type that is not known, or means nothing here (volume labels, parts of files of another volume).
     Unknown(Unknown),
 }
@@ -46,8 +52,8 @@ pub struct Member {
     /// Bytes that follow, to be read before the next header, with their padding ([`skip_padding`]). The map of a sparse
     /// file is consumed: for a file these are its [`Entry::data_len`] bytes. For other kinds they mean nothing: [`skip`].
     pub stored_len: u64,
-    /// What the archive says of it that an entry does not hold, a line each: permissions for users known by name only.
-    pub lost: Vec<String>,
+    /// Permissions that the entry does not have, as they name users or groups without their numbers.
+    pub named_acls: Vec<NamedAcl>,
 }
 
 /// A member of no use, whose `stored_len` bytes are to be passed over with [`skip`].
@@ -67,10 +73,14 @@ impl Reader {
         Self::default()
     }
 
-    /// Were the last bytes read the blocks of zeros that end an archive? If the bytes end without, the archive may have
-    /// lost members; PostgreSQL before 15 wrote none.
+    /// Were the last bytes of the archive the blocks of zeros that end one? If it has none, it may have lost members.
     pub fn has_ended(&self) -> bool {
-        self.ended
+        self.zeros > 0
+    }
+
+    /// Did anything follow the end of the archive that is none of it?
+    pub fn was_trailed(&self) -> bool {
+        self.trailed
     }
 
     /// Read up to the content of the next member; `None` at the end of the bytes.
@@ -78,8 +88,8 @@ impl Reader {
     /// The content of the member before, with its padding, must have been read from `input`.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`] for what is not a tar, is cut off, or names a place outside; [`ErrorKind::Unsupported`] for a
-    /// newer kind of sparse file; or the error of `input`. There is no going on after an error.
+    /// [`ErrorKind::Corrupt`] for what is not a tar, or is cut off; [`ErrorKind::Unsupported`] for a newer kind of sparse
+    /// file; or the error of `input`. There is no going on after an error.
     pub fn next(&mut self, input: &mut dyn Read) -> Result<Option<Found>> {
         let mut pending = Pending::default();
         loop {
@@ -87,13 +97,18 @@ impl Reader {
             let Some(block) = self.block(input)? else {
                 return if pending.is_empty() { Ok(None) } else { Err(cut_off(at)) };
             };
-            self.ended = block == [0; BLOCK];
-            if self.ended && pending.is_empty() {
+            if block == [0; BLOCK] && pending.is_empty() {
+                self.zeros += 1;
                 continue;
             }
             if !field::is_sealed(&block) {
+                if self.may_be_over() && self.is_none_of_it(input)? {
+                    self.trailed = true;
+                    return Ok(None);
+                }
                 return Err(damaged(at, "the checksum of a header is wrong"));
             }
+            self.zeros = 0;
             let header = Header { block, at };
             match block[field::TYPEFLAG] {
                 b'x' | b'X' => self.records(input, &header, &mut pending)?,
@@ -105,13 +120,35 @@ impl Reader {
         }
     }
 
-    /// The next block; `None` if the bytes end before it.
+    /// Do the two blocks of zeros that end an archive stand before what comes next?
+    fn may_be_over(&self) -> bool {
+        self.zeros >= 2
+    }
+
+    /// Are the bytes that follow the end none of the archive? Else zeros have hidden members: a header is among them, or
+    /// they end as an archive does.
+    fn is_none_of_it(&mut self, input: &mut dyn Read) -> Result<bool> {
+        let mut zeros = 0;
+        while let Some(block) = self.block(input)? {
+            if field::is_sealed(&block) {
+                return Ok(false);
+            }
+            zeros = if block == [0; BLOCK] { zeros + 1 } else { 0 };
+        }
+        Ok(zeros < 2)
+    }
+
+    /// The next block; `None` if the bytes end before it, or within it after the end of the archive.
     fn block(&mut self, input: &mut dyn Read) -> Result<Option<Block>> {
         let mut block = [0; BLOCK];
         let mut have = 0;
         while have < BLOCK {
             match input.read(&mut block[have..]) {
                 Ok(0) if have == 0 => return Ok(None),
+                Ok(0) if self.may_be_over() => {
+                    self.trailed |= block != [0; BLOCK];
+                    return Ok(None);
+                }
                 Ok(0) => return Err(cut_off(self.position)),
                 Ok(count) => have += count,
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
@@ -170,7 +207,7 @@ impl Reader {
     fn member(&mut self, input: &mut dyn Read, header: &Header, pending: Pending) -> Result<Found> {
         let mut attributes = self.globals.clone();
         attributes.read(&pending.records).ok_or_else(|| damaged(header.at, MALFORMED))?;
-        let names = Names::of(header, pending, &mut attributes);
+        let names = Names::of(header, (pending.name, pending.link), &mut attributes);
         let size = attributes.size.map_or_else(|| header.size(), Ok)?;
         let typeflag = header.block[field::TYPEFLAG];
         let (kind, stored_len) = match typeflag {
@@ -185,9 +222,12 @@ impl Reader {
             }
         };
         self.pass(stored_len);
-        let lost = attributes.named_acls.iter().map(|acl| lost_acl(acl)).collect();
+        if !stays_within(&names.path) || (typeflag == b'1' && !stays_within(&names.link)) {
+            return Ok(Found::Outside(Unknown { name: names.path, typeflag, stored_len }));
+        }
+        let named_acls = std::mem::take(&mut attributes.named_acls);
         let entry = header.entry(&names.path, kind, attributes)?;
-        Ok(Found::Member(Member { entry, stored_len, lost }))
+        Ok(Found::Member(Member { entry, stored_len, named_acls }))
     }
 
     /// A regular file of which `stored` bytes follow, and how many after its map.
@@ -245,6 +285,13 @@ impl Reader {
     }
 }
 
+/// Does a tar, whole or damaged, begin with these bytes? It has a header there, or zeros if nothing is in it.
+pub fn begins(start: &[u8]) -> bool {
+    start.first_chunk::<BLOCK>().is_some_and(|block| {
+        block[field::MAGIC].starts_with(b"ustar") || *block == [0; BLOCK] || field::is_sealed(block)
+    })
+}
+
 /// Read and drop the zeros after `len` bytes of content.
 ///
 /// # Errors
@@ -281,137 +328,7 @@ impl Pending {
     }
 }
 
-/// A header block and where it stands.
-struct Header {
-    block: Block,
-    at: u64,
-}
-
-impl Header {
-    fn signed(&self, place: std::ops::Range<usize>) -> Result<i64> {
-        let field = &self.block[place];
-        number(field).ok_or_else(|| damaged(self.at, format!("{} is not a number", quoted(field))))
-    }
-
-    fn number(&self, place: std::ops::Range<usize>) -> Result<u64> {
-        u64::try_from(self.signed(place)?).map_err(|_| damaged(self.at, "a size is negative"))
-    }
-
-    fn size(&self) -> Result<u64> {
-        self.number(field::SIZE)
-    }
-
-    /// The name as the fields have it. Only POSIX has a prefix: GNU's older format keeps other things there.
-    fn name(&self) -> Vec<u8> {
-        let name = text(&self.block[field::NAME]);
-        match text(&self.block[field::PREFIX]) {
-            prefix if self.block[field::MAGIC].starts_with(b"ustar\0") && !prefix.is_empty() => {
-                [prefix, b"/", name].concat()
-            }
-            _ => name.to_vec(),
-        }
-    }
-
-    /// Kinds with no content: type flags `1` to `6`.
-    fn special(&self, names: &Names) -> Result<Kind> {
-        Ok(match self.block[field::TYPEFLAG] {
-            b'1' => Kind::HardLink(clean(&names.link, self.at)?),
-            b'2' if names.link.contains(&0) => return Err(damaged(self.at, "the target of a link has a NUL")),
-            b'2' => Kind::Symlink(names.link.clone()),
-            b'3' => Kind::CharDevice(self.device()?),
-            b'4' => Kind::BlockDevice(self.device()?),
-            b'5' => Kind::Directory,
-            _ => Kind::Fifo,
-        })
-    }
-
-    fn device(&self) -> Result<Device> {
-        let part =
-            |place| u32::try_from(self.number(place)?).map_err(|_| damaged(self.at, "a device number is too large"));
-        Ok(Device { major: part(field::MAJOR)?, minor: part(field::MINOR)? })
-    }
-
-    fn entry(&self, name: &[u8], kind: Kind, mut attributes: Attributes) -> Result<Entry> {
-        let path = clean(name, self.at)?;
-        let hollow = matches!(&kind, Kind::HardLink(target) if target.is_empty());
-        if hollow || (path.is_empty() && kind != Kind::Directory) {
-            return Err(damaged(self.at, "a member has no name"));
-        }
-        let mtime = match attributes.mtime {
-            Some(mtime) => mtime,
-            None => Time { seconds: self.signed(field::MTIME)?, nanos: 0 },
-        };
-        Ok(Entry {
-            path,
-            kind,
-            mode: (self.number(field::MODE)? & 0o7777) as u32,
-            owner: self.owner(&attributes)?,
-            mtime,
-            ctime: attributes.ctime.unwrap_or_default(),
-            inode: 0,
-            xattrs: attributes.take_xattrs(),
-        })
-    }
-
-    fn owner(&self, attributes: &Attributes) -> Result<Owner> {
-        let id = |record: Option<i64>, place| {
-            let id = record.map_or_else(|| self.signed(place), Ok)?;
-            // -2 is nobody to some systems: the number modulo 2^32.
-            let id = u32::try_from(id).or_else(|_| i32::try_from(id).map(i32::cast_unsigned));
-            id.map_err(|_| damaged(self.at, "the number of an owner is too large"))
-        };
-        let name = |record: &Option<Vec<u8>>, place| match record {
-            Some(name) => owner_name(name),
-            None if self.block[field::MAGIC].starts_with(b"ustar") => owner_name(text(&self.block[place])),
-            None => Arc::default(),
-        };
-        Ok(Owner {
-            uid: id(attributes.uid, field::UID)?,
-            gid: id(attributes.gid, field::GID)?,
-            user: name(&attributes.user, field::USER),
-            group: name(&attributes.group, field::GROUP),
-        })
-    }
-}
-
-/// A name that is not text is as good as none.
-fn owner_name(name: &[u8]) -> Arc<str> {
-    std::str::from_utf8(name).map(Arc::from).unwrap_or_default()
-}
-
-/// Name and link target as they stand: a record before a GNU member before the header block.
-struct Names {
-    path: Vec<u8>,
-    link: Vec<u8>,
-}
-
-impl Names {
-    fn of(header: &Header, pending: Pending, attributes: &mut Attributes) -> Self {
-        let path = attributes.sparse.name.take().or(attributes.path.take()).or(pending.name);
-        let link = attributes.link.take().or(pending.link);
-        Self {
-            path: path.unwrap_or_else(|| header.name()),
-            link: link.unwrap_or_else(|| text(&header.block[field::LINK]).to_vec()),
-        }
-    }
-}
-
-/// The path that a name means: without `.` and doubled or trailing slashes. Refuses those that lead outside.
-fn clean(name: &[u8], at: u64) -> Result<Path> {
-    let parts = name.split(|c| *c == b'/').filter(|part| !part.is_empty() && *part != b".");
-    let path = parts.collect::<Vec<_>>().join(&b'/');
-    if name.starts_with(b"/") || !is_safe(&path) {
-        let name = quoted(&name[..name.len().min(4096)]);
-        return Err(damaged(at, format!("the name {name} leads out of the archive")));
-    }
-    Ok(path)
-}
-
 const MALFORMED: &str = "a pax record is malformed";
-
-fn damaged(at: u64, why: impl std::fmt::Display) -> Error {
-    Error::corrupt(format!("cannot read the tar at byte {at}: {why}"))
-}
 
 fn cut_off(at: u64) -> Error {
     damaged(at, "it is cut off in the middle of a header")
@@ -425,8 +342,4 @@ fn newer_sparse(at: u64, major: u64, minor: Option<u64>) -> Error {
 
 fn unreadable(error: std::io::Error) -> Error {
     Error::io("could not read the tar", error)
-}
-
-fn lost_acl(acl: &[u8]) -> String {
-    format!("permissions {} name users or groups without their numbers", quoted(&acl[..acl.len().min(4096)]))
 }

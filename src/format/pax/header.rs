@@ -1,0 +1,141 @@
+//! What a header block says, with the records before it.
+
+use super::attributes::Attributes;
+use super::field::{self, Block, number, text};
+use crate::error::{Error, Result, quoted};
+use crate::format::entry::{Device, Entry, Kind, Owner, Path, Time, is_safe};
+use std::sync::Arc;
+
+/// A header block and where it stands.
+pub(super) struct Header {
+    pub(super) block: Block,
+    /// Bytes of the archive before it.
+    pub(super) at: u64,
+}
+
+impl Header {
+    fn signed(&self, place: std::ops::Range<usize>) -> Result<i64> {
+        let field = &self.block[place];
+        number(field).ok_or_else(|| damaged(self.at, format!("{} is not a number", quoted(field))))
+    }
+
+    pub(super) fn number(&self, place: std::ops::Range<usize>) -> Result<u64> {
+        u64::try_from(self.signed(place)?).map_err(|_| damaged(self.at, "a size is negative"))
+    }
+
+    pub(super) fn size(&self) -> Result<u64> {
+        self.number(field::SIZE)
+    }
+
+    /// The name as the fields have it. Only POSIX has a prefix: GNU's older format keeps other things there.
+    fn name(&self) -> Vec<u8> {
+        let name = text(&self.block[field::NAME]);
+        match text(&self.block[field::PREFIX]) {
+            prefix if self.block[field::MAGIC].starts_with(b"ustar\0") && !prefix.is_empty() => {
+                [prefix, b"/", name].concat()
+            }
+            _ => name.to_vec(),
+        }
+    }
+
+    /// Kinds with no content: type flags `1` to `6`.
+    pub(super) fn special(&self, names: &Names) -> Result<Kind> {
+        Ok(match self.block[field::TYPEFLAG] {
+            b'1' => Kind::HardLink(clean(&names.link)),
+            b'2' if names.link.contains(&0) => return Err(damaged(self.at, "the target of a link has a NUL")),
+            b'2' => Kind::Symlink(names.link.clone()),
+            b'3' => Kind::CharDevice(self.device()?),
+            b'4' => Kind::BlockDevice(self.device()?),
+            b'5' => Kind::Directory,
+            _ => Kind::Fifo,
+        })
+    }
+
+    fn device(&self) -> Result<Device> {
+        let part =
+            |place| u32::try_from(self.number(place)?).map_err(|_| damaged(self.at, "a device number is too large"));
+        Ok(Device { major: part(field::MAJOR)?, minor: part(field::MINOR)? })
+    }
+
+    pub(super) fn entry(&self, name: &[u8], kind: Kind, mut attributes: Attributes) -> Result<Entry> {
+        let path = clean(name);
+        let hollow = matches!(&kind, Kind::HardLink(target) if target.is_empty());
+        if hollow || (path.is_empty() && kind != Kind::Directory) {
+            return Err(damaged(self.at, "a member has no name"));
+        }
+        let mtime = match attributes.mtime {
+            Some(mtime) => mtime,
+            None => Time { seconds: self.signed(field::MTIME)?, nanos: 0 },
+        };
+        Ok(Entry {
+            path,
+            kind,
+            mode: (self.number(field::MODE)? & 0o7777) as u32,
+            owner: self.owner(&attributes)?,
+            mtime,
+            ctime: attributes.ctime.unwrap_or_default(),
+            inode: 0,
+            xattrs: attributes.take_xattrs(),
+        })
+    }
+
+    fn owner(&self, attributes: &Attributes) -> Result<Owner> {
+        let id = |record: Option<i64>, place| {
+            let id = record.map_or_else(|| self.signed(place), Ok)?;
+            // -2 is nobody to some systems: the number modulo 2^32.
+            let id = u32::try_from(id).or_else(|_| i32::try_from(id).map(i32::cast_unsigned));
+            id.map_err(|_| damaged(self.at, "the number of an owner is too large"))
+        };
+        let name = |record: &Option<Vec<u8>>, place| match record {
+            Some(name) => owner_name(name),
+            None if self.block[field::MAGIC].starts_with(b"ustar") => owner_name(text(&self.block[place])),
+            None => Arc::default(),
+        };
+        Ok(Owner {
+            uid: id(attributes.uid, field::UID)?,
+            gid: id(attributes.gid, field::GID)?,
+            user: name(&attributes.user, field::USER),
+            group: name(&attributes.group, field::GROUP),
+        })
+    }
+}
+
+/// A name that is not text is as good as none.
+fn owner_name(name: &[u8]) -> Arc<str> {
+    std::str::from_utf8(name).map(Arc::from).unwrap_or_default()
+}
+
+/// Name and link target as they stand: a record before a GNU member before the header block.
+pub(super) struct Names {
+    pub(super) path: Vec<u8>,
+    pub(super) link: Vec<u8>,
+}
+
+impl Names {
+    /// With the name and the link that GNU members before the header have set.
+    pub(super) fn of(header: &Header, gnu: (Option<Vec<u8>>, Option<Vec<u8>>), attributes: &mut Attributes) -> Self {
+        let path = attributes.sparse.name.take().or(attributes.path.take()).or(gnu.0);
+        let link = attributes.link.take().or(gnu.1);
+        Self {
+            path: path.unwrap_or_else(|| header.name()),
+            link: link.unwrap_or_else(|| text(&header.block[field::LINK]).to_vec()),
+        }
+    }
+}
+
+/// The path that a name means, below the root of the archive: without `.`, and without slashes that are doubled or stand at
+/// either end.
+fn clean(name: &[u8]) -> Path {
+    let parts = name.split(|c| *c == b'/').filter(|part| !part.is_empty() && *part != b".");
+    parts.collect::<Vec<_>>().join(&b'/')
+}
+
+/// Is what a name means below the root of the archive?
+pub(super) fn stays_within(name: &[u8]) -> bool {
+    is_safe(&clean(name))
+}
+
+/// Damage at a byte of the archive.
+pub(super) fn damaged(at: u64, why: impl std::fmt::Display) -> Error {
+    Error::corrupt(format!("cannot read the tar at byte {at}: {why}"))
+}

@@ -1,0 +1,116 @@
+//! Tars of other programs that say less than ours, or more than is to be done.
+
+#![allow(missing_docs)]
+
+mod runs;
+
+use runs::{FULLBORE, Ran, has, is_root, or_skip, shell, temp};
+use std::{fs, os::unix::fs::MetadataExt, path::Path};
+
+/// A line of shell in `dir`, where `$fullbore` is the program.
+fn at(dir: &Path, line: &str) -> Ran {
+    shell(&format!("cd \"$1\" && fullbore=$2 && {line}"), args![dir, FULLBORE])
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().mode() & 0o7777
+}
+
+#[test]
+fn directories_that_no_member_describes_are_as_mkdir_makes_them() {
+    let dir = temp();
+    at(dir.path(), "mkdir -p etc/nginx some/where && touch etc/nginx/n.conf some/where/f && chmod 750 some")
+        .ends_with(0);
+    at(dir.path(), "tar -cf x.tar etc/nginx/n.conf --no-recursion some some/where/f").ends_with(0);
+    at(dir.path(), "umask 027 && $fullbore restore x.tar --to to").ends_with(0);
+    for (path, wanted) in [("etc", 0o750), ("etc/nginx", 0o750), ("some", 0o750), ("some/where", 0o750)] {
+        assert_eq!(mode(&dir.path().join("to").join(path)), wanted, "{path}");
+    }
+    at(dir.path(), "mkdir -m 711 -p there/etc && $fullbore restore x.tar --to there --overwrite").ends_with(0);
+    assert_eq!(mode(&dir.path().join("there/etc")), 0o711, "it was there before");
+}
+
+#[test]
+fn permissions_for_users_by_name_are_restored_or_give_nobody_more() {
+    let dir = temp();
+    let make = "touch f && chmod 600 f && setfacl -m u:daemon:rwx f && tar --acls -cf x.tar f";
+    if !or_skip(has("setfacl") && is_root() && at(dir.path(), make).code == 0, "there are no access control lists") {
+        return;
+    }
+    at(dir.path(), "sed s/:daemon:/:daemox:/ x.tar > y.tar && ! cmp -s x.tar y.tar").ends_with(0);
+    at(dir.path(), "$fullbore restore x.tar --to known").ends_with(0);
+    let lists = at(dir.path(), "getfacl -p f && getfacl -p known/f").ends_with(0).out;
+    let (made, restored) = lists.split_once("\n\n").unwrap();
+    assert!(lists.contains("user:daemon:rwx") && restored.replace("known/f", "f").trim() == made.trim(), "{lists}");
+    let ran = at(dir.path(), "$fullbore restore y.tar --to unknown").ends_with(0);
+    assert!(ran.err.contains("daemox"), "{}", ran.err);
+    assert_eq!(mode(&dir.path().join("unknown/f")), 0o600, "its group had nothing");
+}
+
+#[test]
+fn a_hard_link_that_was_asked_for_without_its_file_is_an_error() {
+    let dir = temp();
+    at(dir.path(), "echo one > a && ln a z && echo two > b && tar -cf x.tar a b z").ends_with(0);
+    let ran = at(dir.path(), "$fullbore restore x.tar --to to b z").ends_with(1).has_one_error("\"z\"");
+    assert!(ran.err.contains("\"a\""), "{}", ran.err);
+    assert!(dir.path().join("to/b").exists() && !dir.path().join("to/z").exists());
+    at(dir.path(), "$fullbore restore x.tar --to both a z").ends_with(0);
+}
+
+#[test]
+fn names_from_the_root_are_below_the_target() {
+    let dir = temp();
+    at(dir.path(), "echo one > a && ln a z && tar -Pcf x.tar \"$PWD/a\" \"$PWD/z\"").ends_with(0);
+    at(dir.path(), "$fullbore restore x.tar --to to && cmp a \"to/$PWD/a\" && test \"to/$PWD/a\" -ef \"to/$PWD/z\"")
+        .ends_with(0);
+}
+
+#[test]
+fn a_name_that_leads_out_is_refused_and_all_others_are_restored() {
+    let dir = temp();
+    at(dir.path(), "mkdir d && echo out > d/out && echo one > before && echo two > after").ends_with(0);
+    at(dir.path(), "tar -cf x.tar before && tar -Prf x.tar d/../d/out && tar -Prf x.tar --transform s,^,../, d/out")
+        .ends_with(0);
+    at(dir.path(), "tar -rf x.tar after").ends_with(0);
+    let ran = at(dir.path(), "$fullbore restore x.tar --to to").ends_with(1).has_one_error("d/../d/out");
+    assert!(ran.err.contains("leads out"), "{}", ran.err);
+    let names = at(dir.path(), "ls to").out;
+    assert_eq!(names.split_whitespace().collect::<Vec<_>>(), ["after", "before"]);
+}
+
+#[test]
+fn a_later_member_may_be_of_another_kind() {
+    let dir = temp();
+    at(dir.path(), "mkdir -p one two/f three && echo one > one/f && echo two > two/f/in && mkdir three/e two/g")
+        .ends_with(0);
+    at(dir.path(), "echo three > three/g && tar -cf x.tar -C one f -C ../two f g -C ../three e g").ends_with(0);
+    at(dir.path(), "$fullbore restore x.tar --to to && diff -r two/f to/f && diff three/g to/g").ends_with(0);
+}
+
+#[test]
+fn what_follows_the_end_of_a_tar_and_is_none_is_passed_over() {
+    let dir = temp();
+    at(dir.path(), "mkdir -m 750 d && echo one > d/f && tar -cf x.tar d && head -c 5000 /dev/urandom > r").ends_with(0);
+    let ran = at(dir.path(), "cat x.tar r > y.tar && $fullbore restore y.tar --to to").ends_with(0);
+    assert!(ran.err.contains("note: ") && ran.err.contains("after the end of the tar"), "{}", ran.err);
+    assert_eq!((mode(&dir.path().join("to/d")), dir.path().join("to/d/f").exists()), (0o750, true));
+    // Zeros in the middle of a tar look like its end.
+    at(dir.path(), "(head -c 1024 /dev/zero; cat r; cat x.tar) > tail && cat x.tar tail > z.tar").ends_with(0);
+    at(dir.path(), "$fullbore restore z.tar --to lost").ends_with(4);
+    at(dir.path(), "truncate -s 5120 r && cat x.tar r > z.tar && head -c 10240 /dev/zero >> z.tar").ends_with(0);
+    at(dir.path(), "$fullbore restore z.tar --to lost2").ends_with(4);
+}
+
+#[test]
+fn what_is_mounted_in_the_target_is_made_durable_too() {
+    let dir = temp();
+    let mounts = "unshare -m true && mkdir -p to/m d/m && echo x > d/m/f && tar -cf x.tar -C d m/f";
+    if !or_skip(has("strace") && is_root() && at(dir.path(), mounts).code == 0, "nothing can be mounted or traced") {
+        return;
+    }
+    let line = "unshare -m sh -c 'mount -t tmpfs none to/m && strace -f -qq -e trace=syncfs -o trace \
+                \"$0\" restore x.tar --to to --overwrite && cat to/m/f' \"$fullbore\"";
+    assert_eq!(at(dir.path(), line).ends_with(0).out, "x\n");
+    let trace = fs::read_to_string(dir.path().join("trace")).unwrap();
+    assert_eq!(trace.lines().filter(|line| line.contains("syncfs")).count(), 2, "{trace}");
+}
