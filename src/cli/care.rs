@@ -5,6 +5,7 @@ use crate::{
         delta::Changes,
         repair::{self, Repair, Step},
         sample::{Amount, Sample, Sampled},
+        text,
     },
     error::{Result, quoted},
     format::{entry::Path, root::Name},
@@ -12,10 +13,14 @@ use crate::{
 };
 use clap::Args;
 use serde_json::json;
-use std::{io::IsTerminal, time::Duration};
+use std::{
+    io::{IsTerminal, Write},
+    time::Duration,
+};
 
 use super::{
     args::VerifyArgs,
+    say::{aside, printed, told},
     size::{bytes, count, counted},
 };
 
@@ -97,14 +102,13 @@ pub(super) fn sample(args: VerifyArgs, amount: Amount) -> Result<u8> {
         let mut line = super::report::verify_json(&found);
         line["sampled"] = json!({"bytes": now, "of_bytes": of_bytes, "never_bytes": never_bytes, "oldest": oldest,
             "forgotten": forgotten});
-        println!("{line}");
-        return Ok(found.exit_code());
+        return told(|out| text::json(out, &line).map(|()| found.exit_code()));
     }
-    super::printed(|out| found.print(out).map(|()| 0))?;
+    told(|out| found.print(out).map(|()| 0))?;
     let never = if *never_bytes > 0 { format!("; {} were never checked", bytes(*never_bytes)) } else { String::new() };
-    eprintln!("{} of {} of data were checked{never}", bytes(*now), bytes(*of_bytes));
-    forgotten.iter().for_each(|why| eprintln!("note: the next run does not know of it: {why}"));
-    eprintln!("{}", super::report::verify(&found, false));
+    aside(format_args!("{} of {} of data were checked{never}", bytes(*now), bytes(*of_bytes)));
+    forgotten.iter().for_each(|why| aside(format_args!("note: the next run does not know of it: {why}")));
+    aside(super::report::verify(&found, false));
     Ok(found.exit_code())
 }
 
@@ -116,21 +120,24 @@ pub(super) fn repair(args: RepairArgs) -> Result<u8> {
     let workers = args.workers.unwrap_or_else(crate::platform::cores);
     let repair = Repair { repository: args.repository, data: args.data, workers };
     let steps = repair.plan(&Meter::default())?;
-    for step in &steps {
-        let verb = if step.can_be_done() { "to do" } else { "lost" };
-        println!("{verb}: {}", step.what);
-        step.detail.iter().for_each(|line| println!("        {line}"));
-    }
+    printed(|out| {
+        for step in &steps {
+            let verb = if step.can_be_done() { "to do" } else { "lost" };
+            text::line(out, &format!("{verb}: {}", step.what))?;
+            step.detail.iter().try_for_each(|line| text::line(out, &format!("        {line}")))?;
+        }
+        Ok(0)
+    })?;
     if steps.is_empty() {
-        eprintln!("nothing is to be done");
+        aside("nothing is to be done");
         return Ok(0);
     }
     if !args.yes && !is_agreed() {
-        eprintln!("nothing was changed; --yes does it");
+        aside("nothing was changed; --yes does it");
         return Ok(4);
     }
     repair::execute(&steps)?;
-    eprintln!("done: {}", counted(steps.len() as u64, "step"));
+    aside(format_args!("done: {}", counted(steps.len() as u64, "step")));
     Ok(if steps.iter().all(Step::can_be_done) { 0 } else { 4 })
 }
 
@@ -139,23 +146,23 @@ fn is_agreed() -> bool {
     if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
         return false;
     }
-    eprint!("Do this? [y/N] ");
+    let _ = write!(std::io::stderr(), "Do this? [y/N] ");
     let mut answer = String::new();
     std::io::stdin().read_line(&mut answer).is_ok() && matches!(answer.trim(), "y" | "Y" | "yes")
 }
 
-/// Say what will be removed.
+/// Say what will be removed. A reader that has gone has read enough.
 ///
 /// # Errors
-/// Of standard output.
+/// Of standard output: what is not told is not removed.
 pub(super) fn say_removed(paths: &[Path], json: bool, quiet: bool) -> Result<()> {
-    super::printed(|out| {
+    printed(|out| {
         for path in paths.iter().filter(|_| !quiet || json) {
-            let text = match json {
+            let line = match json {
                 true => json!({"type": "delete", "path": Name(path.clone())}).to_string(),
                 false => format!("delete: {}", quoted(path)),
             };
-            writeln!(out, "{text}").map_err(|e| crate::error::Error::io("could not write to standard output", e))?;
+            text::line(out, &line)?;
         }
         Ok(0)
     })

@@ -1,6 +1,6 @@
 //! Arguments of what is done to backups after they were made: forget, prune, tag, pin.
 
-use super::{args::tag, printed};
+use super::{args::tag, told};
 use crate::{
     command::{
         forget::Forget,
@@ -150,20 +150,20 @@ pub(super) fn forget(args: ForgetArgs) -> Result<u8> {
         dry_run: args.dry_run,
         json: args.json,
     };
-    printed(|out| forget.run(out))
+    told(|out| forget.run(out))
 }
 
 pub(super) fn prune(args: PruneArgs) -> Result<u8> {
     let prune = Prune { repository: args.repository, dry_run: args.dry_run, json: args.json };
-    printed(|out| prune.run(out).map(|()| 0))
+    told(|out| prune.run(out).map(|()| 0))
 }
 
 pub(super) fn tag_backup(args: TagArgs) -> Result<u8> {
     let tag = Tag { from: args.from, set: args.tags, remove: args.remove };
-    printed(|out| tag.run(out).map(|()| 0))
+    told(|out| tag.run(out).map(|()| 0))
 }
 
 pub(super) fn pin(args: PinArgs, pinned: bool) -> Result<u8> {
     let pin = Pin { from: args.from, pinned };
-    printed(|out| pin.run(out).map(|()| 0))
+    told(|out| pin.run(out).map(|()| 0))
 }

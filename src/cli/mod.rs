@@ -7,17 +7,19 @@ mod html;
 mod life;
 mod look;
 mod report;
+mod say;
 mod size;
 
 use crate::{
     command::{
         backup::{Backup, Outcome, Subject, tricks},
-        bench::{Bench, What},
+        bench::{Bench, Figure, What},
         delta::Delta,
         list::List,
         restore::Restore,
         scope::Scope,
         show::Show,
+        text,
         verify::Verify,
     },
     error::{Error, Kind, Result},
@@ -39,7 +41,8 @@ use args::{
 use clap::{CommandFactory, Parser};
 use html::{Page, Paper};
 use report::Progress;
-use std::{io::Write, os::unix::ffi::OsStringExt, path::Path, process::ExitCode, sync::Arc};
+use say::{aside, printed, told};
+use std::{os::unix::ffi::OsStringExt, path::Path, process::ExitCode, sync::Arc};
 
 /// Run the program with the arguments of this process.
 pub fn main() -> ExitCode {
@@ -66,10 +69,8 @@ pub fn main() -> ExitCode {
     };
     match result {
         Ok(code) => ExitCode::from(code),
-        // Somebody who reads the first lines of a list is not a failure.
-        Err(error) if error.kind == Kind::BrokenPipe && error.detail.is_empty() => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("{}", report::error(&error));
+            aside(report::error(&error));
             ExitCode::from(error.exit_code())
         }
     }
@@ -111,12 +112,15 @@ fn count(plan: &Backup, output: &OutputArgs) -> Result<u8> {
     let (files, entries, bytes) = plan.count()?;
     let line =
         serde_json::json!({"type": "result", "dry_run": true, "files": files, "entries": entries, "bytes": bytes});
-    match (output.json, output.quiet) {
-        (true, _) => println!("{line}"),
-        (false, false) => println!("{}, {} would be backed up", size::counted(files, "file"), size::bytes(bytes)),
-        (false, true) => {}
-    }
-    Ok(0)
+    let words = format!("{}, {} would be backed up", size::counted(files, "file"), size::bytes(bytes));
+    printed(|out| {
+        match (output.json, output.quiet) {
+            (true, _) => text::json(out, &line)?,
+            (false, false) => text::line(out, &words)?,
+            (false, true) => {}
+        }
+        Ok(0)
+    })
 }
 
 /// A cluster, if that is what is to be backed up.
@@ -149,7 +153,7 @@ fn is_picky(args: &BackupArgs) -> bool {
 
 fn params(text: &str) -> Result<Box<Params>> {
     let params = Params::new(text, &Environment::of_process())?;
-    params.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
+    params.warnings.iter().for_each(|warning| aside(format_args!("warning: {warning}")));
     Ok(Box::new(params))
 }
 
@@ -247,7 +251,7 @@ fn restore(args: RestoreArgs) -> Result<u8> {
     let verdict = meter.verdict();
     let mut lines = report::restore(&summary, &meter, &verdict, &restore.to);
     progress.end(&lines, &report::restore_json(&summary, &meter, &verdict));
-    summary.damage.iter().for_each(|damage| eprintln!("{}", report::damage(damage)));
+    summary.damage.iter().for_each(|damage| aside(report::damage(damage)));
     if let Some(paper) = paper {
         lines.push(html::machine());
         let (title, lines, timeline) = (&format!("restore of {}", summary.id), &lines, &meter.timeline());
@@ -264,14 +268,6 @@ fn list(args: ListArgs) -> Result<u8> {
 fn show(args: ShowArgs) -> Result<u8> {
     let show = Show { from: args.from, json: args.json };
     printed(|out| show.run(out).map(|()| 0))
-}
-
-/// Run what prints to standard output.
-fn printed(print: impl FnOnce(&mut dyn Write) -> Result<u8>) -> Result<u8> {
-    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
-    let code = print(&mut out)?;
-    out.flush().map_err(|e| Error::io("could not write to standard output", e))?;
-    Ok(code)
 }
 
 fn verify(args: VerifyArgs) -> Result<u8> {
@@ -293,7 +289,7 @@ fn verify(args: VerifyArgs) -> Result<u8> {
     progress.clear();
     let found = found?;
     if !args.json {
-        printed(|out| found.print(out).map(|()| 0))?;
+        told(|out| found.print(out).map(|()| 0))?;
     }
     progress.end(&[report::verify(&found, verify.data)], &report::verify_json(&found));
     Ok(found.exit_code())
@@ -310,31 +306,34 @@ fn bench(args: BenchArgs) -> Result<u8> {
     let path = args.path.unwrap_or_else(|| ".".into());
     let workers = args.workers.unwrap_or_else(platform::cores);
     let bench = Bench { what, path, codec: args.compress, workers, bytes: args.size };
-    for figure in bench.run()? {
-        if args.json {
-            let rate = figure.rate as u64;
-            println!("{}", serde_json::json!({"name": figure.name, "bytes_per_second": rate, "remark": figure.remark}));
-        } else {
-            println!("{:<20} {:>12}   {}", figure.name, size::rate(figure.rate as u64, 1.0), figure.remark);
+    let figures = bench.run()?;
+    printed(|out| {
+        for Figure { name, rate, remark } in &figures {
+            let rate = *rate as u64;
+            match args.json {
+                true => {
+                    text::json(out, &serde_json::json!({"name": name, "bytes_per_second": rate, "remark": remark}))?
+                }
+                false => text::line(out, &format!("{name:<20} {:>12}   {remark}", size::rate(rate, 1.0)))?,
+            }
         }
-    }
-    Ok(0)
+        Ok(0)
+    })
 }
 
 fn completions(shell: clap_complete::Shell) -> Result<u8> {
-    clap_complete::generate(shell, &mut Cli::command(), "fullbore", &mut std::io::stdout());
-    Ok(0)
+    let mut script = Vec::new(); // what makes it cannot bear an error
+    clap_complete::generate(shell, &mut Cli::command(), "fullbore", &mut script);
+    printed(|out| text::line(out, String::from_utf8_lossy(&script).trim_end()).map(|()| 0))
 }
 
 /// The manual page on standard output, or those of all commands in a directory.
 fn man(to: Option<&Path>) -> Result<u8> {
-    let failed = |e| Error::io("could not write the manual", e);
-    match to {
-        None => clap_mangen::Man::new(Cli::command()).render(&mut std::io::stdout()).map_err(failed)?,
-        Some(dir) => {
-            let made = std::fs::create_dir_all(dir).and_then(|()| clap_mangen::generate_to(Cli::command(), dir));
-            made.map_err(|e| Error::io(format!("could not write the manual to \"{}\"", dir.display()), e))?;
-        }
-    }
+    let Some(dir) = to else {
+        let failed = |e| Error::io("could not write the manual", e);
+        return printed(|out| clap_mangen::Man::new(Cli::command()).render(out).map(|()| 0).map_err(failed));
+    };
+    let made = std::fs::create_dir_all(dir).and_then(|()| clap_mangen::generate_to(Cli::command(), dir));
+    made.map_err(|e| Error::io(format!("could not write the manual to \"{}\"", dir.display()), e))?;
     Ok(0)
 }

@@ -3,11 +3,12 @@
 use super::{
     args::OutputArgs,
     care,
+    say::{aside, told},
     size::{bytes, count, counted, rate, seconds},
 };
 use crate::{
     command::{
-        blame::Loss, copy::Copied, damage::Damage, export::Exported, restore::Summary, verify::Verdict as Found,
+        blame::Loss, copy::Copied, damage::Damage, export::Exported, restore::Summary, text, verify::Verdict as Found,
     },
     error::{Error, quoted},
     format::root::{Cluster, Name, Root},
@@ -16,7 +17,7 @@ use crate::{
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 use std::{
-    io::IsTerminal,
+    io::{IsTerminal, Write},
     path::Path,
     sync::{Mutex, atomic::Ordering::Relaxed, mpsc},
     time::Duration,
@@ -63,8 +64,9 @@ impl Progress {
             }
         } else if self.output.json && !self.output.quiet && recent.seconds >= JSON_SECONDS {
             let speed = (now.bytes - last.bytes) as f64 / recent.seconds;
-            self.emit(&json!({"type": "progress", "seconds": now.seconds, "entries": entries, "bytes": now.bytes,
-                "stored_bytes": now.stored_bytes, "bytes_per_second": speed as u64, "limit": recent.limit.name()}));
+            let line = json!({"type": "progress", "seconds": now.seconds, "entries": entries, "bytes": now.bytes,
+                "stored_bytes": now.stored_bytes, "bytes_per_second": speed as u64, "limit": recent.limit.name()});
+            self.progress(&line);
             *last = now;
         }
     }
@@ -93,14 +95,26 @@ impl Progress {
     /// What came of it: lines for a person, or an object.
     pub(super) fn end(&self, lines: &[String], result: &serde_json::Value) {
         match (self.output.json, self.output.quiet) {
-            (true, _) => self.emit(result),
-            (false, false) => lines.iter().for_each(|line| eprintln!("{line}")),
+            (true, _) => self.result(result),
+            (false, false) => lines.iter().for_each(aside),
             (false, true) => {}
         }
     }
 
-    fn emit(&self, line: &serde_json::Value) {
-        if self.aside { eprintln!("{line}") } else { println!("{line}") }
+    /// The run goes on whether it can be told or not.
+    fn progress(&self, line: &serde_json::Value) {
+        match self.aside {
+            true => aside(line),
+            false => drop(writeln!(std::io::stdout().lock(), "{line}")),
+        }
+    }
+
+    /// What was done is done whether it can be told or not.
+    fn result(&self, line: &serde_json::Value) {
+        match self.aside {
+            true => aside(line),
+            false => drop(told(|out| text::json(out, line).map(|()| 0))),
+        }
     }
 }
 

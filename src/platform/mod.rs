@@ -18,7 +18,7 @@ pub mod walk;
 pub mod write;
 pub mod xattr;
 
-use std::sync::OnceLock;
+use std::{io::Write, sync::OnceLock};
 
 pub use machine::{
     boot_id, cores, host_name, is_shortage, open_files_limit, peak_rss_bytes, process_cpu_seconds, process_is_alive,
@@ -42,6 +42,6 @@ pub enum Tricks {
 pub fn debug(line: impl FnOnce() -> String) {
     static WANTED: OnceLock<bool> = OnceLock::new();
     if *WANTED.get_or_init(|| std::env::var_os("FULLBORE_DEBUG").is_some()) {
-        eprintln!("debug: {}", line());
+        let _ = writeln!(std::io::stderr(), "debug: {}", line());
     }
 }
