@@ -76,6 +76,9 @@ fn a_name_that_leads_out_is_refused_and_all_others_are_restored() {
     assert!(ran.err.contains("leads out"), "{}", ran.err);
     let names = at(dir.path(), "ls to").out;
     assert_eq!(names.split_whitespace().collect::<Vec<_>>(), ["after", "before"]);
+    at(dir.path(), "head -c 3800 x.tar > cut.tar").ends_with(0);
+    let ran = at(dir.path(), "$fullbore restore cut.tar --to cut --keep-going").ends_with(4);
+    assert!(ran.err.contains("leads out") && ran.err.contains("damage: "), "{}", ran.err);
 }
 
 #[test]

@@ -75,16 +75,15 @@ fn run(restore: &Restore, input: Plain, meter: &Meter) -> Result<Summary> {
         other => other?,
     }
     finished?;
-    run.must_be_found()?;
-    if let Some((error, others)) = run.refused {
-        let others = if others == 0 { String::new() } else { format!(", so are {others} others") };
-        return Err(error.detail(format!("it is left out{others}; the rest of the tar is restored")));
+    let damage = report.damage();
+    if damage.is_empty() {
+        run.must_be_complete()?;
     }
     let trailed = run.trailed.then(|| "what comes after the end of the tar is none, and was passed over".to_owned());
     Ok(Summary {
         entries: meter.entries.load(Relaxed),
         notes: tree.notes.lines().into_iter().chain(trailed).collect(),
-        damage: report.damage(),
+        damage,
         seconds: start.elapsed().as_secs_f64(),
         ..Summary::default()
     })
@@ -136,7 +135,12 @@ impl Run<'_> {
                 Found::Member(member) => skip(&mut self.input, member.stored_len)?,
                 Found::Outside(unknown) => {
                     if self.selection.paths().is_empty() {
-                        self.refuse(Error::new(ErrorKind::Unsupported, leads_out(&unknown.name)));
+                        self.refuse(
+                            "member",
+                            "its name leads out of the archive",
+                            &unknown.name,
+                            leads_out(&unknown.name),
+                        );
                     }
                     skip(&mut self.input, unknown.stored_len)?;
                 }
@@ -194,7 +198,8 @@ impl Run<'_> {
         }
     }
 
-    fn refuse(&mut self, error: Error) {
+    fn refuse(&mut self, what: &str, why: &str, path: &[u8], error: Error) {
+        self.tree().notes.add(what, why, path);
         match &mut self.refused {
             Some((_, others)) => *others += 1,
             none => *none = Some((error, 0)),
@@ -218,9 +223,7 @@ impl Run<'_> {
         }
         match self.replacing(path, |writer| writer.link(target, path)) {
             Err(error) if error.kind == ErrorKind::NotFound && !self.selection.holds(target) => {
-                let (path, target) = (quoted(path), quoted(target));
-                let what = format!("cannot restore {path}: it is a hard link to {target}, which was not asked for");
-                self.refuse(Error::new(ErrorKind::NotFound, what).hint("ask for both"));
+                self.refuse("hard link", "what it is a name of was not asked for", path, alone(path, target));
                 Ok(())
             }
             Err(error) if error.kind == ErrorKind::NotFound => {
@@ -277,14 +280,26 @@ impl Run<'_> {
         directories.iter().try_for_each(|directory| self.writer.finish_directory(directory))
     }
 
-    fn must_be_found(&self) -> Result<()> {
+    /// What was asked for is restored, all of it.
+    fn must_be_complete(&mut self) -> Result<()> {
         let missing = self.selection.paths().iter().zip(&self.found).find(|(_, found)| !**found);
-        missing.map_or(Ok(()), |(path, _)| {
-            Err(Error::new(ErrorKind::NotFound, format!("could not find {} in the tar", quoted(path))))
-        })
+        if let Some((path, _)) = missing {
+            return Err(Error::new(ErrorKind::NotFound, format!("could not find {} in the tar", quoted(path))));
+        }
+        let Some((error, others)) = self.refused.take() else { return Ok(()) };
+        let others = if others == 0 { String::new() } else { format!(", and so are {others} others") };
+        Err(error.detail(format!("it is left out{others}; the rest of the tar is restored")))
     }
 }
 
-fn leads_out(name: &[u8]) -> String {
-    format!("cannot restore {}: its name, or what it is a hard link to, leads out of the archive", quoted(name))
+fn leads_out(name: &[u8]) -> Error {
+    let what =
+        format!("cannot restore {}: its name, or what it is a hard link to, leads out of the archive", quoted(name));
+    Error::new(ErrorKind::Unsupported, what)
+}
+
+fn alone(path: &[u8], target: &[u8]) -> Error {
+    let what =
+        format!("cannot restore {}: it is a hard link to {}, which was not asked for", quoted(path), quoted(target));
+    Error::new(ErrorKind::NotFound, what).hint("ask for both")
 }

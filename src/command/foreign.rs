@@ -38,6 +38,7 @@ pub(super) fn must_be_tar(start: &[u8]) -> Result<()> {
     }
     let is = |what: &str| Error::new(Kind::Unsupported, "cannot restore what is no tar").because(what.to_owned());
     match OTHERS.iter().find(|(magic, ..)| start.starts_with(magic)) {
+        None if start.len() < pax::BLOCK => Ok(()), // whatever it was, it is cut off
         None => Err(is("it does not begin as one")),
         Some((_, name, None)) => Err(is(&format!("it is {name}"))),
         Some((_, name, Some(decode))) => Err(is(&format!("it is {name}"))

@@ -171,7 +171,8 @@ impl Run<'_> {
                 }
             }
         }
-        Ok(())
+        // Nothing but service frames follows a tar of ours.
+        if reader.was_trailed() { Err(Error::corrupt("what follows the tar is none")) } else { Ok(()) }
     }
 
     fn member(&mut self, member: Member) -> Result<()> {
