@@ -1,5 +1,6 @@
 //! One self-contained page about a run: what the limit was, and throughput and shares over time as pictures.
 
+use super::say::aside;
 use super::size::{bytes, rate, seconds};
 use crate::{
     error::{Error, Result, reason},
@@ -33,7 +34,7 @@ impl Paper {
     pub(super) fn print(mut self, page: &Page<'_>) {
         let _ = self.file.set_len(0); // a pipe has no length
         if let Err(error) = self.file.write_all(page.render().as_bytes()) {
-            eprintln!("warning: could not write the report \"{}\": {}", self.path.display(), reason(&error));
+            aside(format!("warning: could not write the report \"{}\": {}", self.path.display(), reason(&error)));
         }
     }
 }

@@ -101,7 +101,7 @@ impl Session {
             archive_mode: row.get(8)?,
             tablespaces: self.tablespaces()?,
             databases: self.databases()?,
-            configuration: row.get(9),
+            configuration: row.get(9)?,
             may_hold_wal,
         })
     }
