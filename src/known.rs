@@ -104,6 +104,11 @@ impl Known {
         self.parts.iter().any(|part| !part.chunks.is_empty())
     }
 
+    /// Are the digests of its blocks known?
+    pub fn has_blocks(&self) -> bool {
+        self.parts.iter().all(|part| part.block(0).is_some())
+    }
+
     /// The record, or the last part of it, which has its digest.
     pub fn last(&self) -> &Record {
         &self.parts[self.parts.len() - 1]

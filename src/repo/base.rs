@@ -168,7 +168,10 @@ impl Base {
         let places: Vec<Run> = places.filter_map(|(worn, run)| worn.then_some(run)).collect();
         let entry = &known.parts[0].entry;
         let (len, again) = (entry.data_len(), places.iter().map(|run| run.len).sum::<u64>());
-        let by_blocks = self.rules.digests && !known.has_chunks() && matches!(entry.kind, Kind::File { map: None, .. });
+        let by_blocks = self.rules.digests
+            && known.has_blocks()
+            && !known.has_chunks()
+            && matches!(entry.kind, Kind::File { map: None, .. });
         match () {
             () if again == 0 => Some(known),
             () if len > self.frame_bytes && by_blocks => {
