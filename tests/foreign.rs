@@ -26,6 +26,8 @@ fn directories_that_no_member_describes_are_as_mkdir_makes_them() {
     for (path, wanted) in [("etc", 0o750), ("etc/nginx", 0o750), ("some", 0o750), ("some/where", 0o750)] {
         assert_eq!(mode(&dir.path().join("to").join(path)), wanted, "{path}");
     }
+    at(dir.path(), "mkdir tight && umask 277 && $fullbore restore x.tar --to tight").ends_with(0);
+    assert_eq!(mode(&dir.path().join("tight/etc")), 0o700);
     at(dir.path(), "mkdir -m 711 -p there/etc && $fullbore restore x.tar --to there --overwrite").ends_with(0);
     assert_eq!(mode(&dir.path().join("there/etc")), 0o711, "it was there before");
 }

@@ -40,7 +40,7 @@ pub struct Options {
     pub overwrite: bool,
     /// Owners by number, even where the name exists here.
     pub numeric_owner: bool,
-    /// Are directories that nothing describes made as `mkdir` makes them? Else with mode 0700.
+    /// Are directories that nothing describes made as `mkdir -p` makes them? Else with mode 0700.
     pub usual_parents: bool,
     /// May the system's special calls be used?
     pub tricks: Tricks,
@@ -139,7 +139,8 @@ impl Tree {
         match self.open_dir(parent) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 let (place, rest) = self.places.resolve(parent);
-                let mode = if self.options.usual_parents { 0o777 & !self.mask.0 } else { 0o700 };
+                // Whatever the mask, what is restored must be able to be made in it: as `mkdir -p` has it.
+                let mode = if self.options.usual_parents { 0o777 & !self.mask.0 | 0o700 } else { 0o700 };
                 write::create_dir_beneath(&place.dir, rest, mode, self.options.tricks)
             }
             // It may be on a file system of its own, and not among the directories of what is restored.

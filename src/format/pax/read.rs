@@ -298,7 +298,10 @@ pub fn begins(start: &[u8]) -> bool {
 /// [`ErrorKind::Corrupt`] if the bytes end before, or the error of `input`.
 pub fn skip_padding(input: &mut dyn Read, len: u64) -> Result<()> {
     let mut block = [0; BLOCK];
-    input.read_exact(&mut block[..padding(len)]).map_err(unreadable)
+    input.read_exact(&mut block[..padding(len)]).map_err(|error| match error.kind() {
+        std::io::ErrorKind::UnexpectedEof => cut_off_in_member(),
+        _ => unreadable(error),
+    })
 }
 
 /// Read and drop `len` bytes of content and their padding.
@@ -308,7 +311,7 @@ pub fn skip_padding(input: &mut dyn Read, len: u64) -> Result<()> {
 pub fn skip(input: &mut dyn Read, len: u64) -> Result<()> {
     let count = std::io::copy(&mut (&mut *input).take(len), &mut std::io::sink()).map_err(unreadable)?;
     if count < len {
-        return Err(Error::corrupt("the tar is cut off in the middle of a member"));
+        return Err(cut_off_in_member());
     }
     skip_padding(input, len)
 }
@@ -332,6 +335,10 @@ const MALFORMED: &str = "a pax record is malformed";
 
 fn cut_off(at: u64) -> Error {
     damaged(at, "it is cut off in the middle of a header")
+}
+
+fn cut_off_in_member() -> Error {
+    Error::corrupt("the tar is cut off in the middle of a member")
 }
 
 fn newer_sparse(at: u64, major: u64, minor: Option<u64>) -> Error {
