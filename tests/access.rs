@@ -4,8 +4,12 @@
 
 mod runs;
 
-use runs::{assert_same, fullbore, noise, or_skip, set_mode, set_mtime, set_xattr, shape, shell, temp, write};
-use std::{fs, os::unix::fs::symlink, path::Path};
+use runs::{assert_same, fullbore, is_root, noise, or_skip, set_mode, set_mtime, set_xattr, shape, shell, temp, write};
+use std::{
+    fs,
+    os::unix::fs::{MetadataExt, chown, symlink},
+    path::Path,
+};
 
 const DELTA: &[&str] = &["--delta"];
 const OVER: &[&str] = &["--overwrite"];
@@ -18,6 +22,10 @@ fn backup(tree: &Path, to: &Path) {
 fn restore(from: &Path, to: &Path, more: &[&str]) {
     let more = more.iter().map(std::ffi::OsString::from);
     fullbore(args!["restore", from, "--to", to, "-q"].into_iter().chain(more)).ends_with(0);
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().mode() & 0o7777
 }
 
 /// Modes that a list or a mask would change, with a link and a private file in front of them.
@@ -111,5 +119,40 @@ fn attributes_that_a_directory_did_not_have_are_taken_off_it() {
     if or_skip(set_xattr(&at("to/d"), "user.mine", b"1"), "no attributes here") {
         restore(&at("repo"), &at("to"), DELTA);
         assert_same(&shape(&at("tree")), &shape(&at("to")), "attribute");
+    }
+}
+#[test]
+fn directories_above_what_was_asked_for_stay_as_they_are() {
+    let dir = temp();
+    let at = |name: &str| dir.path().join(name);
+    write(at("tree/sub/one"), "one");
+    write(at("tree/sub/two"), "two");
+    [("tree", 0o700), ("tree/sub", 0o711)].iter().for_each(|(name, bits)| set_mode(&at(name), *bits));
+    backup(&at("tree"), &at("repo"));
+    shell("tar -C \"$1\" -cf \"$2\" .", args![at("tree"), at("x.tar")]).ends_with(0);
+    for (from, how) in [("repo", OVER), ("repo", DELTA), ("x.tar", OVER)] {
+        let to = at("to");
+        write(to.join("keep"), "mine");
+        set_mode(&to, 0o1777);
+        if is_root() {
+            chown(&to, Some(1234), Some(1234)).unwrap();
+        }
+        let before = fs::metadata(&to).unwrap();
+        restore(&at(from), &to, &[how, &["sub/one"]].concat());
+        let after = fs::metadata(&to).unwrap();
+        assert_eq!((after.mode(), after.uid()), (before.mode(), before.uid()), "{from}");
+        assert_eq!(mode(&to.join("sub")), 0o711, "{from}: this run made it");
+        set_mode(&to.join("sub"), 0o755);
+        restore(&at(from), &to, &[how, &["sub/one"]].concat());
+        assert_eq!(mode(&to.join("sub")), 0o755, "{from}: it was there");
+        restore(&at(from), &to, &[how, &["sub"]].concat());
+        assert_eq!(mode(&to.join("sub")), 0o711, "{from}: it was asked for");
+        fs::remove_dir_all(to).unwrap();
+    }
+    for how in [&[][..], OVER] {
+        fs::create_dir(at("empty")).unwrap();
+        restore(&at("repo"), &at("empty"), &[how, &["sub/one"]].concat());
+        assert_eq!(mode(&at("empty")), 0o700, "an empty target is as good as one that was made");
+        fs::remove_dir_all(at("empty")).unwrap();
     }
 }

@@ -176,8 +176,12 @@ impl Run<'_> {
         match &entry.kind {
             Kind::File { .. } => return self.file(&entry, stored_len),
             Kind::Directory => {
-                self.replacing(&entry.path, |writer| writer.directory(&entry.path))?;
-                self.directories.insert(entry.path.clone(), entry);
+                // One that was there is not ours to change if it is only above what was asked for.
+                let mut made = false;
+                self.replacing(&entry.path, |writer| writer.directory(&entry.path).map(|new| made |= new))?;
+                if made || self.selection.holds(&entry.path) {
+                    self.directories.insert(entry.path.clone(), entry);
+                }
             }
             Kind::HardLink(target) => self.link(target, &entry.path)?,
             Kind::Socket => {}
@@ -207,7 +211,7 @@ impl Run<'_> {
     }
 
     /// What stands in the way came from this very tar, or may be replaced anyway.
-    fn replacing(&mut self, path: &[u8], create: impl Fn(&mut Writer) -> Result<()>) -> Result<()> {
+    fn replacing(&mut self, path: &[u8], mut create: impl FnMut(&mut Writer) -> Result<()>) -> Result<()> {
         match create(&mut self.writer) {
             Err(error) if error.kind == ErrorKind::Exists && !path.is_empty() => {
                 self.writer.remove(path).map_err(|_| error)?;

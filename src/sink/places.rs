@@ -186,6 +186,8 @@ pub(super) struct Place {
     pub(super) dir: OwnedFd,
     /// What a new file looked like; the same for all of them unless there were directories before.
     pub(super) fresh: OnceLock<Fresh>,
+    /// Was it made for this tree, or empty?
+    pub(super) is_new: bool,
     /// Does what is made in it inherit an access list?
     pub(super) passes_list_on: bool,
 }
@@ -193,10 +195,11 @@ pub(super) struct Place {
 impl Place {
     /// Open a directory, which is made if it is not there.
     fn open(at: &[u8], path: &Path) -> Result<Self> {
+        let is_new = is_vacant(path)?;
         std::fs::create_dir_all(path).map_err(|e| Error::io(format!("could not create {path:?}"), e))?;
         let dir = open_root(path).map_err(|e| Error::io(format!("could not open the target {path:?}"), e))?;
         let passes_list_on = xattr::passes_list_on(&dir);
-        Ok(Self { at: at.to_vec(), path: path.to_owned(), dir, fresh: OnceLock::new(), passes_list_on })
+        Ok(Self { at: at.to_vec(), path: path.to_owned(), dir, fresh: OnceLock::new(), is_new, passes_list_on })
     }
 }
 

@@ -142,27 +142,32 @@ impl Writer {
         }
     }
 
-    /// Create a directory; it gets its metadata by [`Writer::finish_directory`]. One that is there is taken as it is.
+    /// Create a directory; it gets its metadata by [`Writer::finish_directory`]. One that is there is taken as it is. Was it
+    /// made by this restore?
     ///
     /// # Errors
     /// The system's, with the path; a symbolic link or file in the way may be one.
-    pub fn directory(&mut self, path: &[u8]) -> Result<()> {
+    pub fn directory(&mut self, path: &[u8]) -> Result<bool> {
         let tree = self.tree.clone();
         if path.is_empty() || tree.places.mounted(path).is_some() {
-            return Ok(());
+            return Ok(tree.places.resolve(path).0.is_new);
         }
         let (dir, name) = self.enter(path)?;
         match write::create_dir(dir, name, 0o700) {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
             Err(e) => return Err(tree.error("create", path, e)),
-            Ok(()) => return Ok(()),
+            Ok(()) => return Ok(true),
         }
-        let there = open_dir(dir, name, tree.options.tricks).or_else(|_| {
+        let there = open_dir(dir, name, tree.options.tricks);
+        let is_new = there.is_err();
+        let there = there.or_else(|_| {
             tree.replacing(dir.as_fd(), name, |dir| write::create_dir(dir, name, 0o700))?;
             open_dir(dir, name, tree.options.tricks)
         });
         let there = there.map_err(|e| self.in_the_way(path, e))?;
-        tree.touch(there).map_err(|e| tree.error("look at", path, e))
+        tree.touch(there).map_err(|e| tree.error("look at", path, e))?;
+        // What is in a target that was empty was made by this restore, perhaps for what is below it.
+        Ok(is_new || !tree.options.overwrite)
     }
 
     /// Give a directory its metadata. Everything in it must have been written, and it may not be entered any more.

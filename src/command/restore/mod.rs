@@ -34,7 +34,7 @@ use crate::{
     source::archive::{Archive, Selection},
 };
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     num::NonZeroUsize,
     path::PathBuf,
     sync::{Arc, Mutex, atomic::Ordering::Relaxed},
@@ -140,8 +140,8 @@ impl Restore {
             delta.map_or(Ok(Extra::default()), |delta| delta.announce(&archive, &selection, &cluster, &layout))?;
         let tree = Self { overwrite: self.overwrite || delta.is_some(), ..self.clone() }.tree(&layout)?;
         extra.paths.iter().try_for_each(|path| tree.remove_all(path))?;
-        let (stand_ins, lacking) = Default::default();
-        let run = Run { archive, selection, cluster, tree, report, meter, stand_ins, lacking };
+        let (stand_ins, lacking, not_ours) = Default::default();
+        let run = Run { archive, selection, cluster, tree, report, meter, stand_ins, lacking, not_ours };
         let workers = self.workers_that_fit(&run.archive);
         meter.share(workers.get());
         match delta {
@@ -221,6 +221,8 @@ pub(super) struct Run<'a> {
     stand_ins: Mutex<HashMap<EntryPath, EntryPath>>,
     /// What was wanted and is not there as it was.
     lacking: Mutex<Lacking>,
+    /// Directories that keep the metadata they have.
+    not_ours: Mutex<HashSet<EntryPath>>,
 }
 
 impl Run<'_> {
@@ -243,12 +245,20 @@ impl Run<'_> {
         self.meter.entries.fetch_add(1, Relaxed);
         match &item.entry.kind {
             // One that could not be listed still holds what other streams have below it.
-            Kind::Directory if item.state != State::Vanished => writer.directory(&item.entry.path),
+            Kind::Directory if item.state != State::Vanished => self.directory(writer, &item.entry.path),
             _ if !item.state.is_stored() => Ok(()),
             Kind::HardLink(target) if self.selection.takes(target) => Ok(()),
             Kind::HardLink(target) => self.stand_in(add, target, &item.entry.path),
             _ => add(item),
         }
+    }
+
+    /// A directory that was there is not ours to change if it is only above what was asked for.
+    fn directory(&self, writer: &mut Writer, path: &EntryPath) -> Result<()> {
+        if !writer.directory(path)? && !self.selection.holds(path) {
+            self.not_ours.lock().unwrap_or_else(|e| e.into_inner()).insert(path.clone());
+        }
+        Ok(())
     }
 
     /// The first selected name of a file whose own name was not selected becomes the file.
@@ -266,11 +276,13 @@ impl Run<'_> {
 
     /// Second pass, deepest first.
     fn links_and_directories(&self) -> Result<()> {
+        let not_ours = self.not_ours.lock().unwrap_or_else(|e| e.into_inner());
         let mut writer = Writer::new(&self.tree);
         for item in self.archive.records(&self.selection, true) {
             // A page that cannot be read was reported by the first pass.
             let Ok(item) = item else { continue };
             match &item.entry.kind {
+                Kind::Directory if not_ours.contains(&item.entry.path) => {}
                 Kind::Directory if item.state != State::Vanished => writer.finish_directory(&item.entry)?,
                 Kind::HardLink(target) if item.state.is_stored() => self.link(&mut writer, target, &item.entry.path)?,
                 _ => {}
