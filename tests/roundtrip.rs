@@ -17,7 +17,7 @@ use std::{
     fs::{self, File},
     os::unix::{
         ffi::OsStrExt,
-        fs::{FileExt, symlink},
+        fs::{FileExt, MetadataExt, symlink},
     },
     path::{Path, PathBuf},
 };
@@ -253,5 +253,37 @@ fn a_repository_without_its_manifest_restores_whatever_the_codec() {
         fullbore(args!["restore", repo, "--to", back, "--quiet"]).ends_with(0);
         assert_same(&shape(&tree), &shape(&back), codec);
         fullbore(args!["verify", repo, "--data"]).ends_with(4);
+    }
+}
+
+#[test]
+fn a_tree_is_compared_byte_by_byte_where_there_are_no_digests() {
+    let dir = temp();
+    let (tree, back) = (dir.path().join("t"), dir.path().join("b"));
+    sample(&tree);
+    runs::write(tree.join("large"), noise(1, (5 << 20) + 77));
+    runs::write(tree.join("small"), noise(2, 77));
+    let sparse = File::create(tree.join("sparse")).unwrap();
+    sparse.set_len(3 << 20).unwrap();
+    sparse.write_all_at(&noise(3, 100_000), 1 << 20).unwrap();
+    for to in ["r", "x.tar.gz"].map(|to| dir.path().join(to)) {
+        fullbore(args!["backup", tree, "--to", to, "--digest", "none", "--frame-size", "256K", "-q"]).ends_with(0);
+        let ran = fullbore(args!["restore", to, "--to", back]).ends_with(0);
+        assert!(!ran.err.contains("every digest") && ran.err.contains("no digests"), "{}", ran.err);
+        fullbore(args!["verify", to, "--against", back]).ends_with(0);
+        let cases =
+            [("large", 0), ("large", 4 << 20), ("large", (5 << 20) + 76), ("small", 9), ("sparse", (1 << 20) + 9)];
+        for (name, at) in cases.into_iter().chain([("sparse", 2 << 20)]) {
+            let path = back.join(name);
+            let (before, meta) = (fs::read(&path).unwrap(), fs::metadata(&path).unwrap());
+            let file = File::options().write(true).open(&path).unwrap();
+            for (byte, code) in [(before[at] ^ 1, 1), (before[at], 0)] {
+                file.write_all_at(&[byte], at as u64).unwrap();
+                set_mtime(&path, meta.mtime(), meta.mtime_nsec());
+                let ran = fullbore(args!["verify", to, "--data", "--against", back]).ends_with(code);
+                assert_eq!(ran.out, if code == 1 { format!("{name}: other content\n") } else { String::new() }, "{at}");
+            }
+        }
+        fs::remove_dir_all(&back).unwrap();
     }
 }

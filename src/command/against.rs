@@ -1,12 +1,12 @@
 //! Compare a backup with a tree on disk.
 //!
-//! Content is compared by digest, by many workers; the rest by one thread that walks both in the same order. Memory holds
+//! Content is compared by digest, by many workers, and byte by byte where there is none; the rest by one thread that walks both in the same order. Memory holds
 //! the names of the directories between the root and the entry at hand.
 
-use super::{crew, text};
+use super::{crew, text, undigested::Stored};
 use crate::pipeline::meter::Meter;
 use crate::{
-    error::{Error, Result},
+    error::{Error, Result, quoted},
     format::{
         digest::{Digest, crc32c},
         entry::{self, Entry, Kind, Path as EntryPath, Run},
@@ -60,12 +60,12 @@ pub(super) fn compare(
     meter: &Meter,
 ) -> Result<Vec<Difference>> {
     let root = open_root(dir).map_err(|e| Error::io(format!("could not open {dir:?}"), e))?;
-    let tree = Against { root, tricks, names: Names::default(), found: Mutex::default(), meter };
+    let tree = Against { archive, root, tricks, names: Names::default(), found: Mutex::default(), meter };
     crew::work(
         workers,
-        || vec![0; 1 << 20],
-        |buffer, item| tree.content(buffer, &item),
-        |send| tree.walk(archive, send),
+        || (vec![0; 1 << 20], Stored::default()),
+        |(buffer, stored), item| tree.content(buffer, stored, &item),
+        |send| tree.walk(send),
     )?;
     let mut found = tree.found.into_inner().unwrap_or_else(|e| e.into_inner());
     found.sort_by(|a, b| entry::order(&a.path, &b.path).then_with(|| a.what.cmp(&b.what)));
@@ -73,6 +73,7 @@ pub(super) fn compare(
 }
 
 struct Against<'a> {
+    archive: &'a Archive,
     root: OwnedFd,
     tricks: Tricks,
     names: Names,
@@ -93,10 +94,10 @@ impl Against<'_> {
         self.found.lock().unwrap_or_else(|e| e.into_inner()).push(difference);
     }
 
-    fn walk(&self, archive: &Archive, send: &mut dyn FnMut(Item) -> Result<()>) -> Result<()> {
+    fn walk(&self, send: &mut dyn FnMut(Item) -> Result<()>) -> Result<()> {
         let all = Selection::default();
         let mut levels: Vec<Level> = Vec::new();
-        for item in archive.records(&all, false) {
+        for item in self.archive.records(&all, false) {
             let item = item?;
             if item.more {
                 continue;
@@ -146,7 +147,7 @@ impl Against<'_> {
                 if same_kind {
                     self.properties(item, &stat, &xattrs);
                 }
-                same_kind && item.entry.is_file() && stat.size == item.entry.size() && item.digest.is_some()
+                same_kind && item.entry.is_file() && stat.size == item.entry.size()
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 self.note(&item.entry.path, "missing");
@@ -233,25 +234,34 @@ impl Against<'_> {
     }
 
     /// Compare the content of a file of the right size.
-    fn content(&self, buffer: &mut [u8], item: &Item) -> Result<()> {
-        match self.is_same(buffer, item) {
+    fn content(&self, buffer: &mut [u8], stored: &mut Stored, item: &Item) -> Result<()> {
+        match self.is_same(buffer, stored, item) {
             Ok(true) => {}
             Ok(false) => self.note(&item.entry.path, "other content"),
-            Err(error) => self.note(&item.entry.path, format!("could not be read: {error}")),
+            Err(error) => self.note(&item.entry.path, format!("could not be compared: {}", error.line())),
         }
         self.meter.bytes.fetch_add(item.entry.data_len(), Relaxed);
         self.meter.files.fetch_add(1, Relaxed);
         Ok(())
     }
 
-    fn is_same(&self, buffer: &mut [u8], item: &Item) -> io::Result<bool> {
-        let fd = open_read(&self.root, &item.entry.path, self.tricks)?;
-        has_content(&File::from(fd), item, buffer)
+    fn is_same(&self, buffer: &mut [u8], stored: &mut Stored, item: &Item) -> Result<bool> {
+        let failed = |e| Error::io(format!("could not read {}", quoted(&item.entry.path)), e);
+        let file: File = open_read(&self.root, &item.entry.path, self.tricks).map_err(failed)?.into();
+        if item.digest.is_some() {
+            return has_content(&file, item, buffer).map_err(failed);
+        }
+        Ok(has_holes(&file, item, buffer).map_err(failed)? && stored.is_in(self.archive, item, &file, buffer)?)
     }
 }
 
 /// Is this what a file holds, by the digest of its record? What is a hole in the backup must read as zeros.
 pub(super) fn has_content(file: &File, item: &Item, buffer: &mut [u8]) -> io::Result<bool> {
+    Ok(has_holes(file, item, buffer)? && digest(file, item, buffer)? == item.digest)
+}
+
+/// Does what is a hole in the backup read as zeros?
+fn has_holes(file: &File, item: &Item, buffer: &mut [u8]) -> io::Result<bool> {
     let holes = match &item.entry.kind {
         Kind::File { map: Some(map), size } => {
             let there = data_map(file, *size)?;
@@ -261,7 +271,7 @@ pub(super) fn has_content(file: &File, item: &Item, buffer: &mut [u8]) -> io::Re
     };
     let mut zero = true;
     each(file, &holes, buffer, |bytes| zero &= bytes.iter().all(|byte| *byte == 0))?;
-    Ok(zero && digest(file, item, buffer)? == item.digest)
+    Ok(zero)
 }
 
 /// The digest of a file's data, by the algorithm that its record has.

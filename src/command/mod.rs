@@ -41,5 +41,6 @@ mod streams;
 mod subject;
 pub mod tag;
 pub mod text;
+mod undigested;
 pub mod verify;
 mod virtually;

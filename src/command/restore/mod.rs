@@ -73,6 +73,8 @@ pub struct Summary {
     pub id: String,
     /// Entries that were restored, or tried.
     pub entries: u64,
+    /// Had its files digests to compare with?
+    pub digested: bool,
     /// What could not be restored and is no failure, one line for each reason.
     pub notes: Vec<String>,
     /// What is to be done now, one line for each step.
