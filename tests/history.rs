@@ -230,3 +230,18 @@ fn list_and_show_tell_what_a_backup_refers_to() {
         "{show}"
     );
 }
+
+#[test]
+fn a_backup_that_has_no_room_is_not_begun_to_be_restored_wherever_its_bytes_are() {
+    let dir = temp();
+    let (tree, repository, place) = (dir.path().join("tree"), dir.path().join("repository"), dir.path().join("place"));
+    runs::write(tree.join("f"), runs::noise(1, 8_900_000));
+    let Some(_mount) = runs::Mount::tmpfs(&place, "4m") else { return };
+    for _ in 0..2 {
+        fullbore(args!["backup", tree, "--to", repository, "--quiet"]).ends_with(0);
+        let to = place.join("restored");
+        fullbore(args!["restore", repository, "--to", to]).ends_with(1).has_one_error("9 MB will be written there");
+        assert!(!to.exists());
+        runs::write(tree.join("little"), b"x");
+    }
+}

@@ -126,8 +126,8 @@ pub(super) fn layout(restore: &Restore, archive: &Archive, selection: &Selection
         return layout;
     }
     if plan.mounts.is_empty() && plan.is_of_everything() {
-        // The first has holes in it, the second headers; neither is less than what will be written.
-        layout.bytes = totals.bytes.min(totals.plain_bytes);
+        // The first has holes in it, the second headers, and what other backups have; neither is less than what will be written.
+        layout.bytes = totals.bytes.min(totals.plain_bytes.saturating_add(totals.kept_bytes));
         return layout;
     }
     // A page that cannot be read is reported by the restore itself.
