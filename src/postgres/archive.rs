@@ -1,17 +1,17 @@
 //! WAL that is in the server's archive, not in the backup: the proof that it gets there.
 
-use super::session::{Facts, Session};
+use super::session::{Archived, Facts, Session};
 use crate::error::{Error, Kind, Result};
 use std::{
     thread,
     time::{Duration, Instant},
 };
 
-/// How long a segment may take into the archive.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+/// How long the archiver may take over a segment.
+pub const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Archiving works: a segment that is ended now arrives before `patience` ends (rule 6). On a standby only the end of the
-/// backup shows it.
+/// Archiving works: a segment arrives before `patience` ends, the one that is ended now or, where the archive is behind, one
+/// before it (rule 6). On a standby only the end of the backup shows it.
 ///
 /// # Errors
 /// [`Kind::Unsupported`] if archiving is off, [`Kind::System`] if nothing arrives.
@@ -26,28 +26,51 @@ pub fn prove(session: &mut Session, facts: &Facts, patience: Duration) -> Result
         return Ok(());
     }
     let segment = session.switch_wal()?;
-    wait(session, &segment, patience)
+    let before = session.archived(&segment)?.count;
+    until(session, &segment, patience, |archived| archived.done || archived.count > before)
 }
 
-/// Wait until everything up to `segment` is in the archive (rule 25), at most for `patience`.
+/// Wait until everything up to `segment` is in the archive (rule 25), as long as something arrives there within `patience`.
 ///
 /// # Errors
-/// [`Kind::System`] if it does not arrive, with what the archiver fails at.
+/// [`Kind::System`] if nothing does, with what the archiver fails at.
 pub fn wait(session: &mut Session, segment: &str, patience: Duration) -> Result<()> {
-    let until = Instant::now() + patience;
+    until(session, segment, patience, |archived| archived.done)
+}
+
+fn until(
+    session: &mut Session,
+    segment: &str,
+    patience: Duration,
+    is_enough: impl Fn(&Archived) -> bool,
+) -> Result<()> {
+    let (mut since, mut count) = (Instant::now(), None);
     loop {
         let archived = session.archived(segment)?;
-        if archived.done {
+        if is_enough(&archived) {
             return Ok(());
         }
-        if Instant::now() >= until {
-            let what = format!("could not see WAL segment {segment:?} in the archive within {} s", patience.as_secs());
-            let last = archived.last.unwrap_or_else(|| "nothing".to_owned());
-            let failing = archived.failing.map(|name| format!("; it fails at {name}")).unwrap_or_default();
-            return Err(Error::new(Kind::System, what)
-                .because(format!("the last it archived is {last}{failing}"))
-                .hint("the server's log says why; --wal included does without the archive"));
+        if count.replace(archived.count) != Some(archived.count) {
+            since = Instant::now();
+        }
+        if since.elapsed() >= patience {
+            return Err(nothing_came(session, segment, patience, archived));
         }
         thread::sleep(Duration::from_millis(200));
     }
+}
+
+fn nothing_came(session: &Session, segment: &str, patience: Duration, archived: Archived) -> Error {
+    let seconds = patience.as_secs();
+    let what = format!("could not see WAL segment {segment:?}: nothing came into the archive within {seconds} s");
+    let last = archived.last.unwrap_or_else(|| "nothing".to_owned());
+    let failing = archived.failing.map(|name| format!("; it fails at {name}")).unwrap_or_default();
+    let hint = match session.standby() {
+        // It has archived what is complete; the segment that its primary writes to is not.
+        true => {
+            "on the primary, run `SELECT pg_switch_wal()` when the files are copied; --wal included needs no archive"
+        }
+        false => "the server's log says why; --wal included does without the archive",
+    };
+    Error::new(Kind::System, what).because(format!("the last it archived is {last}{failing}")).hint(hint)
 }

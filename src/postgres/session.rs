@@ -50,6 +50,8 @@ pub struct Stopped {
 pub struct Archived {
     /// Is everything up to the segment that was asked for in the archive?
     pub done: bool,
+    /// Files that it has archived since its figures were last reset.
+    pub count: i64,
     /// The last file it has archived.
     pub last: Option<String>,
     /// The file that it fails to archive now.
@@ -153,13 +155,13 @@ impl Session {
     /// [`Kind::Unreachable`] if the session is lost.
     pub fn archived(&mut self, last: &str) -> Result<Archived> {
         let sql = "SELECT last_archived_wal, CASE WHEN last_failed_time > last_archived_time OR last_archived_time IS NULL \
-                   THEN last_failed_wal END FROM pg_stat_archiver";
+                   THEN last_failed_wal END, archived_count FROM pg_stat_archiver";
         let row = self.row("could not ask the archiver", sql, &[])?;
         let (at, failing): (Option<String>, Option<String>) = (row.get(0)?, row.get(1)?);
         // A history file sorts behind the segments of its timeline's parent, and a partial segment is not the segment.
         let segment = |name: &&String| !name.ends_with(".history") && !name.ends_with(".partial");
         let done = at.as_ref().filter(segment).is_some_and(|at| **at >= *last);
-        Ok(Archived { done, last: at, failing })
+        Ok(Archived { done, count: row.get(2)?, last: at, failing })
     }
 
     /// End the current WAL segment, so that it is archived, and get its name (rules 6 and 26).
@@ -174,7 +176,8 @@ impl Session {
         // A segment that nothing was written to is not ended, so something is.
         let note = "SELECT pg_logical_emit_message(false, 'fullbore', 'switch')::text";
         self.row("could not write to the WAL", note, &[])?;
-        self.row("could not end the WAL segment", "SELECT pg_walfile_name(pg_switch_wal())", &[])?.get(0)
+        let row = self.row("could not end the WAL segment", "SELECT pg_walfile_name(pg_switch_wal())", &[]);
+        row.map_err(switch_hint)?.get(0)
     }
 
     /// The timeline that WAL is written or replayed on.
@@ -237,6 +240,16 @@ fn slot_hint(error: Error) -> Error {
         () => return error,
     };
     Error { kind: if error.kind == Kind::Permission { error.kind } else { Kind::Unsupported }, ..error }.hint(hint)
+}
+
+/// A role that may back up need not be one that may do this.
+fn switch_hint(error: Error) -> Error {
+    match error.kind {
+        Kind::Permission => {
+            error.hint("`GRANT EXECUTE ON FUNCTION pg_catalog.pg_switch_wal() TO …`, or take --wal included")
+        }
+        _ => error,
+    }
 }
 
 /// The number in the line `START TIMELINE: 1`.

@@ -63,7 +63,7 @@ fn an_archive_that_takes_nothing_is_an_error_that_names_the_segment() {
     let mut session = Session::connect(&Params::new(&cluster.url(), &environment).unwrap()).unwrap();
     let facts = session.facts().unwrap();
     let error = archive::prove(&mut session, &facts, Duration::from_secs(3)).unwrap_err();
-    assert!(error.what.contains("in the archive within 3 s"), "{error:?}");
+    assert!(error.what.contains("into the archive within 3 s"), "{error:?}");
     assert!(error.line().contains("; it fails at 0000"), "{}", error.line());
 }
 
@@ -96,4 +96,38 @@ fn wal_that_nobody_looked_for_is_warned_of() {
     let restored = Cluster::restored(version, &cluster.path("repository"));
     assert_eq!(wal_in(&restored), [""; 0]);
     assert!(!restored.starts());
+}
+
+#[test]
+fn a_role_that_may_not_end_a_segment_is_told_what_it_needs() {
+    let Some(version) = debian() else { return };
+    let cluster = Cluster::stopped(version, &["archive_mode = on", "archive_command = 'true'"]);
+    cluster.start();
+    cluster.psql_each(&[
+        "CREATE ROLE tester LOGIN REPLICATION IN ROLE pg_read_all_settings",
+        "GRANT EXECUTE ON FUNCTION pg_backup_start(text, boolean), pg_backup_stop(boolean) TO tester",
+    ]);
+    let backup = || fullbore(args!["backup", cluster.url_as("tester"), "--to", "null:", "--wal", "archived"]);
+    let ran = backup().ends_with(1).has_one_error("could not end the WAL segment");
+    assert!(ran.err.contains("GRANT EXECUTE ON FUNCTION pg_catalog.pg_switch_wal() TO"), "{}", ran.err);
+    cluster.psql("GRANT EXECUTE ON FUNCTION pg_switch_wal() TO tester");
+    backup().ends_with(0);
+}
+
+#[test]
+fn an_archive_that_is_behind_is_waited_for_while_it_moves() {
+    let Some(version) = debian() else { return };
+    let cluster = Cluster::stopped(version, &["archive_mode = on", "archive_command = 'sleep 1'"]);
+    cluster.start();
+    (0..5).for_each(|n| cluster.psql_each(&[&format!("CREATE TABLE t{n} ()"), "SELECT pg_switch_wal()"]));
+    let environment = Environment { variables: Default::default(), user: None, socket_directories: vec![] };
+    let mut session = Session::connect(&Params::new(&cluster.url(), &environment).unwrap()).unwrap();
+    let facts = session.facts().unwrap();
+    let patience = Duration::from_secs(3);
+    let begun = std::time::Instant::now();
+    archive::prove(&mut session, &facts, patience).unwrap();
+    assert!(begun.elapsed() < patience);
+    let last = session.switch_wal().unwrap();
+    archive::wait(&mut session, &last, patience).unwrap();
+    assert!(begun.elapsed() > patience);
 }
