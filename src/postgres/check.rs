@@ -5,7 +5,7 @@
 
 use super::{
     pages::{Verdict, check},
-    relation::is_relation,
+    relation::{Sizes, is_relation},
 };
 use crate::{
     error::Result,
@@ -22,8 +22,8 @@ use std::{fmt, sync::Arc};
 pub struct PageCheck {
     /// Where wrong pages are read again: one of these has the file.
     pub trees: Vec<Arc<Tree>>,
-    /// Bytes of a page.
-    pub page_bytes: usize,
+    /// Of pages, and of files of them.
+    pub sizes: Sizes,
     /// What was changed since is written anew by recovery.
     pub start_lsn: u64,
 }
@@ -89,9 +89,9 @@ impl PageCheck {
 
     /// Numbers of the pages that are wrong, of a piece of a file.
     fn bad(&self, path: &[u8], offset: u64, content: &[u8]) -> Vec<u32> {
-        let Some(first) = is_relation(path) else { return Vec::new() };
-        let bytes = self.page_bytes as u64;
-        let pages = content.chunks_exact(self.page_bytes).zip(offset / bytes..);
+        let Some(first) = is_relation(path, self.sizes) else { return Vec::new() };
+        let bytes = u64::from(self.sizes.page_bytes);
+        let pages = content.chunks_exact(self.sizes.page_bytes as usize).zip(offset / bytes..);
         let wrong = pages.filter(|(page, at)| {
             let block = first + *at as u32;
             check(page, block, self.start_lsn) == Verdict::Bad && self.stays_bad(path, at * bytes, page, block)

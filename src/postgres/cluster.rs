@@ -13,6 +13,7 @@ use super::{
     lsn::{Lsn, segment_name},
     manifest::{Manifest, WalRange},
     offline,
+    relation::Sizes,
     request::Wal,
     session::{Held, Stopped},
     summary::Changes,
@@ -42,8 +43,8 @@ pub struct Cluster {
     /// How it was when the backup began; what a stopped one must still be at the end.
     pub(super) control: Vec<u8>,
     pub(super) data: PathBuf,
-    /// Bytes of a page, if the numbers of pages can be told from the names of files.
-    pub(super) page_bytes: Option<usize>,
+    /// Of pages, and of files of them.
+    pub(super) sizes: Sizes,
     pub(super) start: Option<Lsn>,
     pub(super) facts: Mutex<root::Cluster>,
     pub(super) manifest: Mutex<Option<Manifest>>,
@@ -86,15 +87,14 @@ impl Cluster {
     /// How its pages are looked at, if they have checksums.
     pub fn page_check(&self) -> Option<Arc<PageCheck>> {
         let start_lsn = self.start.map_or(u64::MAX, |start| start.0);
-        let page_bytes = self.page_bytes.filter(|_| lock(&self.facts).checksums)?;
-        Some(Arc::new(PageCheck { trees: self.trees.clone(), page_bytes, start_lsn }))
+        let (trees, sizes, checked) = (self.trees.clone(), self.sizes, lock(&self.facts).checksums);
+        checked.then(|| Arc::new(PageCheck { trees, sizes, start_lsn }))
     }
 
     /// Where files changed since the backup `base`, if the server knows.
     pub fn changes_since(&self, base: &root::Cluster) -> Option<Changes> {
-        let (session, page_bytes) = (self.session.as_ref()?, self.page_bytes?);
-        let now = self.facts();
-        let changes = session.with(|session| Changes::since(session, base, &now, page_bytes as u64));
+        let (session, now) = (self.session.as_ref()?, self.facts());
+        let changes = session.with(|session| Changes::since(session, base, &now, self.sizes));
         changes.unwrap_or_else(|error| {
             platform::debug(|| format!("changed files are read as a whole: {}", error.line()));
             None

@@ -3,6 +3,7 @@
 //! Offsets are those of the 64-bit layouts of versions 13 to 16 (control version 1300), 17 (1700) and 18 (1800); only the
 //! last differs from the others, behind the checksum version. Numbers are in the byte order of the machine: a server reads no other.
 
+use super::relation::Sizes;
 use crate::{
     error::{Error, Result},
     format::digest::crc32c,
@@ -67,10 +68,8 @@ pub struct Control {
     pub min_recovery_lsn: u64,
     /// Timeline of that place.
     pub min_recovery_timeline: u32,
-    /// Bytes of a page.
-    pub block_bytes: u32,
-    /// Pages of a file of a relation.
-    pub segment_blocks: u32,
+    /// Of pages, and of files of them.
+    pub sizes: Sizes,
     /// Bytes of a WAL segment.
     pub wal_segment_bytes: u32,
     /// Which checksum pages have; 0 if none.
@@ -96,12 +95,17 @@ impl Control {
             timeline: word(bytes, 48)?,
             min_recovery_lsn: long(bytes, 136)?,
             min_recovery_timeline: word(bytes, 144)?,
-            block_bytes: word(bytes, FLOAT + 8)?,
-            segment_blocks: word(bytes, FLOAT + 12)?,
+            sizes: sizes(word(bytes, FLOAT + 8)?, word(bytes, FLOAT + 12)?)?,
             wal_segment_bytes: word(bytes, FLOAT + 20)?,
             checksum_version: word(bytes, FLOAT + 44)?,
         })
     }
+}
+
+/// What a server can be built for: 1 to 32 KiB.
+fn sizes(page_bytes: u32, segment_blocks: u32) -> Option<Sizes> {
+    let can_be = page_bytes.is_power_of_two() && (1024..=32_768).contains(&page_bytes) && segment_blocks > 0;
+    can_be.then_some(Sizes { page_bytes, segment_blocks })
 }
 
 impl State {
@@ -225,8 +229,7 @@ mod tests {
             timeline: 48,
             min_recovery_lsn: 136,
             min_recovery_timeline: 144,
-            block_bytes: 8192,
-            segment_blocks: 131_072,
+            sizes: Sizes::default(),
             wal_segment_bytes: 16 << 20,
             checksum_version: 1,
         }

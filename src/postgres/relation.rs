@@ -1,10 +1,23 @@
 //! Names of the files that hold relations: `16384`, `16384.1`, `16384_fsm`, `16384_init`.
 //!
-//! A relation is a run of blocks, cut into files of [`SEGMENT_BLOCKS`]; beside its main fork it may have a map of free space,
+//! A relation is a run of blocks, cut into files, see [`Sizes`]; beside its main fork it may have a map of free space,
 //! a map of what is visible, and, if it is unlogged, an empty copy of itself.
 
-/// Blocks of a file of a relation, unless the server was built otherwise: 1 GiB of 8 KiB blocks.
-pub const SEGMENT_BLOCKS: u32 = 131_072;
+/// How large pages and files of relations are: a server is built for one of each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sizes {
+    /// Bytes of a page, which is a block.
+    pub page_bytes: u32,
+    /// Blocks of a file of a relation.
+    pub segment_blocks: u32,
+}
+
+impl Default for Sizes {
+    /// What nearly every server is built for: pages of 8 KiB in files of 1 GiB.
+    fn default() -> Self {
+        Self { page_bytes: 8192, segment_blocks: 131_072 }
+    }
+}
 
 /// OIDs of the tablespaces that every cluster has: `pg_default`, in `base`, and `pg_global` (pg_tablespace.dat).
 const DEFAULT_TABLESPACE: u32 = 1663;
@@ -65,9 +78,9 @@ pub fn is_temporary(name: &[u8]) -> bool {
 ///
 /// Numbers run on from one segment of a relation to the next. `None` for everything else: maps of file numbers, control
 /// file, caches, temporary relations, and whatever is not where relations are.
-pub fn is_relation(path: &[u8]) -> Option<u32> {
+pub fn is_relation(path: &[u8], sizes: Sizes) -> Option<u32> {
     let (_, name) = place(path)?;
-    parse(name)?.segment.checked_mul(SEGMENT_BLOCKS)
+    parse(name)?.segment.checked_mul(sizes.segment_blocks)
 }
 
 /// The relation that the file at `path` is of, as the WAL names it: tablespace, database (0: shared) and the file itself.
@@ -117,6 +130,7 @@ mod tests {
 
     #[test]
     fn block_numbers_run_on_from_segment_to_segment() {
+        let is_relation = |path: &[u8]| super::is_relation(path, Sizes::default());
         assert_eq!(is_relation(b"base/5/16384"), Some(0));
         assert_eq!(is_relation(b"base/5/16384.2"), Some(262_144));
         assert_eq!(is_relation(b"base/5/16384_fsm.1"), Some(131_072));
@@ -124,6 +138,8 @@ mod tests {
         assert_eq!(is_relation(b"base/5/16384_init"), Some(0));
         assert_eq!(is_relation(b"global/1262"), Some(0));
         assert_eq!(is_relation(b"pg_tblspc/16400/PG_15_202209061/5/16384"), Some(0));
+        let others = Sizes { page_bytes: 32_768, segment_blocks: 32_768 };
+        assert_eq!(super::is_relation(b"base/5/16384.2", others), Some(65_536));
     }
 
     #[test]
@@ -160,7 +176,7 @@ mod tests {
             "base/5/16384_fsm_vm",
             "",
         ] {
-            assert_eq!(is_relation(path.as_bytes()), None, "{path}");
+            assert_eq!(is_relation(path.as_bytes(), Sizes::default()), None, "{path}");
         }
     }
 
@@ -196,7 +212,7 @@ mod tests {
 
         #[test]
         fn no_bytes_are_too_much(path: Vec<u8>) {
-            let _ = (is_relation(&path), database_of(&path), is_temporary(&path));
+            let _ = (is_relation(&path, Sizes::default()), database_of(&path), is_temporary(&path));
         }
     }
 }

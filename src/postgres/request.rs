@@ -9,7 +9,6 @@ use super::{
     manifest::Manifest,
     offline,
     opening::{self, Opening},
-    relation::SEGMENT_BLOCKS,
     session::{Facts, Held, Session},
 };
 use crate::{
@@ -115,7 +114,7 @@ impl Request {
             wal: self.wal,
             session: Some(Held::new(session)?),
             control,
-            page_bytes: page_bytes(&now),
+            sizes: now.sizes,
             start,
             manifest: Mutex::new(Some(Manifest::new(facts.major, facts.system_identifier)?)),
             facts: Mutex::new(root::Cluster { tablespaces, ..self.described(facts, &data, start) }),
@@ -197,10 +196,6 @@ fn started(data: &Path, start: Option<Lsn>) -> Result<Control> {
     }
 }
 
-fn page_bytes(control: &Control) -> Option<usize> {
-    (control.segment_blocks == SEGMENT_BLOCKS).then_some(control.block_bytes as usize)
-}
-
 /// A cluster that is stopped, and was shut down cleanly.
 fn stopped(data: &Path, reading: &Reading) -> Result<Cluster> {
     let data = data.canonicalize().map_err(|e| Error::io(format!("could not open {data:?}"), e))?;
@@ -225,7 +220,7 @@ fn stopped(data: &Path, reading: &Reading) -> Result<Cluster> {
         wal: Wal::Included,
         session: None,
         control: bytes,
-        page_bytes: page_bytes(&control),
+        sizes: control.sizes,
         start: None,
         manifest: Mutex::new(Some(Manifest::new(major, control.system_identifier)?)),
         facts: Mutex::new(facts),

@@ -7,7 +7,7 @@
 
 use super::{
     lsn::Lsn,
-    relation::{Fork, RelationFile, SEGMENT_BLOCKS, relation_of},
+    relation::{Fork, RelationFile, Sizes, relation_of},
     session::Session,
     witness,
 };
@@ -30,11 +30,11 @@ const MAX_BLOCKS: usize = 16 << 20;
 const FORK_BLOCKS: usize = 32;
 
 /// See the module. Four bytes for each block that changed, up to [`MAX_BLOCKS`].
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Changes {
     forks: HashMap<Name, Blocks>,
-    /// Bytes of a page.
-    page_bytes: u64,
+    /// Of pages, and of files of them.
+    sizes: Sizes,
     /// What is in memory of them, in blocks; at [`MAX_BLOCKS`] the rest is missing.
     held: usize,
 }
@@ -42,7 +42,7 @@ pub struct Changes {
 /// Tablespace, database, number of the files, and which fork.
 type Name = (u32, u32, u32, Fork);
 
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct Blocks {
     /// Blocks from this on were cut off, or made anew.
     limit: Option<u32>,
@@ -74,7 +74,7 @@ impl Changes {
         session: &mut Session,
         base: &root::Cluster,
         now: &root::Cluster,
-        page_bytes: u64,
+        sizes: Sizes,
     ) -> Result<Option<Self>> {
         let (Ok(from), Ok(to)) = (base.start_lsn.parse::<Lsn>(), now.start_lsn.parse::<Lsn>()) else { return Ok(None) };
         let alike = base.timeline == now.timeline && base.checksums == now.checksums && base.online && now.online;
@@ -94,7 +94,7 @@ impl Changes {
             platform::debug(|| format!("the server's summaries of its WAL do not reach from {from} to {to}"));
             return Ok(None);
         };
-        let mut changes = Self { page_bytes, ..Self::default() };
+        let mut changes = Self { sizes, ..Self::default() };
         for span in spans {
             session.summary(now.timeline, span, |line| changes.add(line))?;
             if changes.held >= MAX_BLOCKS {
@@ -153,7 +153,7 @@ impl Changes {
 
     /// Where a file of `size` bytes that had `before` bytes can have changed; `None`: anywhere.
     fn runs(&self, (space, database): (u32, u32), file: RelationFile, size: u64, before: u64) -> Option<Vec<Run>> {
-        let page = self.page_bytes;
+        let page = u64::from(self.sizes.page_bytes);
         if matches!(file.fork, Fork::FreeSpace | Fork::Visibility)
             || !size.is_multiple_of(page)
             || !before.is_multiple_of(page)
@@ -164,7 +164,7 @@ impl Changes {
         if self.forks.contains_key(&(space, database, 0, Fork::Main)) {
             return None;
         }
-        let first = file.segment.checked_mul(SEGMENT_BLOCKS)?;
+        let first = file.segment.checked_mul(self.sizes.segment_blocks)?;
         let none = Blocks::default();
         let blocks = self.forks.get(&(space, database, file.number, file.fork)).unwrap_or(&none);
         // What is new at the end, or was cut off meanwhile, is not what it was.
@@ -212,7 +212,7 @@ mod tests {
     }
 
     fn changes(lines: &[(u32, bool)]) -> Changes {
-        let mut changes = Changes { page_bytes: 8192, ..Changes::default() };
+        let mut changes = Changes::default();
         for (block, is_limit) in lines {
             changes.add(Line { relation: (1663, 5, 16384), fork: 0, block: *block, is_limit: *is_limit });
         }
@@ -228,6 +228,8 @@ mod tests {
         let changes = changes(&[(3, false), (4, false), (9, false), (131_074, false)]);
         assert_eq!(runs(&changes, b"16384", 10, 10), Some(vec![run(3, 2), run(9, 1)]));
         assert_eq!(runs(&changes, b"16384.1", 10, 10), Some(vec![run(2, 1)]));
+        let sizes = Sizes { segment_blocks: 65_536, ..Sizes::default() };
+        assert_eq!(runs(&Changes { sizes, ..changes.clone() }, b"16384.2", 10, 10), Some(vec![run(2, 1)]));
         assert_eq!(runs(&changes, b"16385", 10, 10), Some(vec![]));
         assert_eq!(runs(&changes, b"16384_fsm", 10, 10), None);
         assert_eq!(runs(&changes, b"16384_vm", 10, 10), None);
@@ -235,7 +237,7 @@ mod tests {
 
     #[test]
     fn blocks_that_change_again_and_again_are_remembered_once_and_no_more_than_there_is_room_for() {
-        let mut known = Changes { page_bytes: 8192, ..Changes::default() };
+        let mut known = Changes::default();
         let line = |relation: u32, block: u32| Line { relation: (1663, 5, relation), fork: 0, block, is_limit: false };
         for _ in 0..1000 {
             (0..100).for_each(|block| known.add(line(16384, block)));

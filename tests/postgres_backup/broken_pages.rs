@@ -13,7 +13,10 @@ use fullbore::{
     },
     frame::{Buf, Frame, Large, Part, What},
     platform::{Tricks, walk},
-    postgres::check::{PageCheck, Pages},
+    postgres::{
+        check::{PageCheck, Pages},
+        relation::Sizes,
+    },
     source::tree::{Own, Rules, Top, Tree},
     stage::Stage,
 };
@@ -102,7 +105,7 @@ impl Looked {
             overlay: None,
         };
         let tree = Tree::new(vec![top], Default::default(), Default::default(), Arc::new(rules));
-        let check = Arc::new(PageCheck { trees: vec![Arc::new(tree)], page_bytes: 8192, start_lsn });
+        let check = Arc::new(PageCheck { trees: vec![Arc::new(tree)], sizes: Sizes::default(), start_lsn });
         Self { dir, check }
     }
 

@@ -31,8 +31,8 @@ fn the_control_file_says_what_pg_controldata_says() {
             ("Catalog version number", control.catalog.into()),
             ("Latest checkpoint's TimeLineID", control.timeline.into()),
             ("Min recovery ending loc's timeline", control.min_recovery_timeline.into()),
-            ("Database block size", control.block_bytes.into()),
-            ("Blocks per segment of large relation", control.segment_blocks.into()),
+            ("Database block size", control.sizes.page_bytes.into()),
+            ("Blocks per segment of large relation", control.sizes.segment_blocks.into()),
             ("Bytes per WAL segment", control.wal_segment_bytes.into()),
             ("Data page checksum version", control.checksum_version.into()),
         ] {

@@ -3,7 +3,7 @@
 use super::server::{Cluster, walk};
 use fullbore::postgres::{
     pages::{Verdict, check},
-    relation::is_relation,
+    relation::{Sizes, is_relation},
 };
 use std::{fs, path::Path};
 
@@ -33,7 +33,7 @@ fn every_page_of_a_stopped_cluster_is_good_and_damage_is_found() {
     let (root, mut all, mut pages, mut missed) = (cluster.path("data"), Vec::new(), 0, 0);
     walk(Path::new(&root), "", &|_, _| {}, &mut all);
     for path in &all {
-        let Some(first) = is_relation(path.as_bytes()) else { continue };
+        let Some(first) = is_relation(path.as_bytes(), Sizes::default()) else { continue };
         let mut bytes = fs::read(Path::new(&root).join(path)).unwrap();
         assert_eq!(bytes.len() % PAGE, 0, "{path}");
         for (block, page) in (first..).zip(bytes.chunks_mut(PAGE)) {
@@ -45,7 +45,10 @@ fn every_page_of_a_stopped_cluster_is_good_and_damage_is_found() {
             missed += u32::from(check(page, block, u64::MAX) != Verdict::Bad);
         }
     }
-    assert!(all.iter().any(|path| path.starts_with("pg_tblspc/") && is_relation(path.as_bytes()).is_some()));
+    assert!(
+        all.iter()
+            .any(|path| path.starts_with("pg_tblspc/") && is_relation(path.as_bytes(), Sizes::default()).is_some())
+    );
     // 16 bits miss one in 65,535.
     assert!(pages > 4000 && missed <= 2, "{missed} of {pages} missed");
 }
