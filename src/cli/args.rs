@@ -372,7 +372,7 @@ pub(super) enum CompareArg {
     Inode,
     /// Size and time of content
     Mtime,
-    /// Size
+    /// Size; not of a cluster
     Size,
     /// Nothing: all files are read
     Content,

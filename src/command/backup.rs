@@ -20,6 +20,7 @@ use crate::{
     platform::Tricks,
     repo::{
         base::{Base, Like, Wanted},
+        compare::Compare,
         ids,
     },
     sink::{Destination, file::is_half_named},
@@ -86,6 +87,7 @@ impl Backup {
             _ => (id, time),
         };
         self.check_output()?;
+        self.check_compare()?;
         let way = self.way();
         let own = way.own.clone();
         let mut subject = self.subject.open(Some(&id), way)?;
@@ -218,6 +220,18 @@ impl Backup {
             }
             _ => Ok(()),
         }
+    }
+
+    /// A page that a server writes changes no file's size.
+    fn check_compare(&self) -> Result<()> {
+        if self.base.compare != Compare::Size || !matches!(self.subject, Subject::Cluster(_)) {
+            return Ok(());
+        }
+        Err(Error::new(
+            Kind::Usage,
+            "cannot compare the files of a cluster by their size: a server changes them in place",
+        )
+        .hint("leave out --compare"))
     }
 
     fn options(&self) -> Options {

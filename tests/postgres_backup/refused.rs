@@ -149,3 +149,12 @@ fn a_cluster_and_other_paths_are_not_one_backup() {
     let ran = fullbore(args!["backup", "postgres://localhost/postgres", "/etc", "--to", "null:"]);
     ran.ends_with(2).has_one_error("cannot back up a cluster beside other paths");
 }
+
+#[test]
+fn the_files_of_a_cluster_are_not_compared_by_their_size() {
+    let said = "cannot compare the files of a cluster by their size";
+    for from in [&["postgres://127.0.0.1:1/postgres"][..], &["/nonexistent", "--offline"]] {
+        let command = ["backup"].iter().chain(from).chain(&["--to", "null:", "--compare", "size"]);
+        fullbore(command.map(Into::into)).ends_with(2).has_one_error(said);
+    }
+}
