@@ -1,7 +1,7 @@
 //! Comparing a file on disk with a stored one that has no digest: byte by byte.
 //!
 //! So it is with `--digest none`, and with a relation of which only the pages were read that had changed. The frames that the
-//! file is in are fetched and decoded; the last one is kept, as many small files are in one.
+//! file is in are fetched and decoded.
 
 use super::content::Hand;
 use crate::{
@@ -14,12 +14,16 @@ use crate::{
 };
 use std::{fs::File, io, os::unix::fs::FileExt};
 
+/// Decoded frames that a thread keeps: many small files are in one, and a relation goes back and forth between the frames of a
+/// few backups.
+const KEPT_FRAMES: usize = 4;
+
 /// What one thread has to compare with.
 #[derive(Default)]
 pub(super) struct Stored {
     hand: Hand,
-    /// The frame that is decoded.
-    frame: Option<(SegmentId, u64)>,
+    /// Decoded frames, the one used last at the end.
+    frames: Vec<((SegmentId, u64), Vec<u8>)>,
 }
 
 impl Stored {
@@ -51,13 +55,20 @@ impl Stored {
     }
 
     fn content(&mut self, archive: &Archive, part: &Item, extent: &Extent) -> Result<&[u8]> {
-        let frame = (part.segment(&extent.frame).clone(), extent.frame.offset);
-        if self.frame.as_ref() != Some(&frame) {
-            self.frame = None;
-            self.hand.decode(archive, &frame.0, &extent.frame)?;
-            self.frame = Some(frame);
+        let key = (part.segment(&extent.frame).clone(), extent.frame.offset);
+        let kept = match self.frames.iter().position(|(kept, _)| *kept == key) {
+            Some(at) => self.frames.remove(at),
+            None => {
+                self.hand.decode(archive, &key.0, &extent.frame)?;
+                (key, std::mem::take(&mut self.hand.plain))
+            }
+        };
+        if self.frames.len() == KEPT_FRAMES {
+            self.frames.remove(0);
         }
-        let content = self.hand.plain.get(extent.inner as usize..).and_then(|rest| rest.get(..extent.len as usize));
+        self.frames.push(kept);
+        let plain = self.frames.last().map_or(&[][..], |(_, plain)| plain);
+        let content = plain.get(extent.inner as usize..).and_then(|rest| rest.get(..extent.len as usize));
         content.ok_or_else(|| Error::corrupt("the manifest wants more of a frame than it holds"))
     }
 }

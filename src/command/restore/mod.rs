@@ -83,8 +83,6 @@ pub struct Summary {
     pub damage: Vec<Damage>,
     /// What the backup itself does not hold as it was.
     pub lacking: Lacking,
-    /// Had every file a digest that it could be compared with?
-    pub digested: bool,
     /// What a restore into what was there found there.
     pub changes: Option<Changes>,
     /// Wall-clock seconds.
