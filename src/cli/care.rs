@@ -37,7 +37,10 @@ pub(super) struct DeltaArgs {
 
 /// `fullbore repair`.
 #[derive(Debug, Args)]
-#[command(after_help = "EXIT CODES: 0 in order (or is now), 1 failed, 2 wrong arguments, 4 something is to be done")]
+#[command(
+    after_help = "EXIT CODES: 0 nothing is to be done (any more), 1 failed, 2 wrong arguments, 4 something is to be done. Damage in a \
+                  segment stays where it is, and is named by `fullbore verify --data` as long as the segment is there, though no file needs it."
+)]
 pub(super) struct RepairArgs {
     /// A repository
     #[arg(value_name = "REPO", value_hint = clap::ValueHint::DirPath)]

@@ -148,7 +148,7 @@ impl Request {
             wal: self.wal.name().to_owned(),
             wal_segment_bytes: facts.wal_segment_bytes,
             data_directory: root::Name(data.as_os_str().as_bytes().to_vec()),
-            configuration: facts.configuration.into_iter().map(|path| root::Name(path.into())).collect(),
+            configuration: facts.configuration,
             databases: facts.databases,
             ..root::Cluster::default()
         }

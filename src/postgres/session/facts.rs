@@ -47,7 +47,7 @@ pub struct Facts {
     /// All databases, by number.
     pub databases: Vec<Database>,
     /// Files of its configuration that are outside of the data directory.
-    pub configuration: Vec<String>,
+    pub configuration: Vec<Name>,
     /// May the role create a slot, see [`Session::hold_wal`]?
     pub may_hold_wal: bool,
 }
@@ -61,7 +61,7 @@ const SETTINGS: &str = "SELECT current_setting('server_version'), \
     current_setting('full_page_writes')::bool, \
     current_setting('data_directory_mode'), \
     current_setting('archive_mode'), \
-    ARRAY(SELECT setting FROM pg_settings WHERE name IN ('config_file', 'hba_file', 'ident_file') \
+    ARRAY(SELECT textsend(setting) FROM pg_settings WHERE name IN ('config_file', 'hba_file', 'ident_file') \
         AND NOT starts_with(setting, (SELECT setting FROM pg_settings WHERE name = 'data_directory') || '/') ORDER BY name)";
 
 const TABLESPACES: &str = "SELECT oid, textsend(spcname::text) FROM pg_tablespace ORDER BY oid";
@@ -101,7 +101,7 @@ impl Session {
             archive_mode: row.get(8)?,
             tablespaces: self.tablespaces()?,
             databases: self.databases()?,
-            configuration: row.get(9)?,
+            configuration: row.get::<Vec<Vec<u8>>>(9)?.into_iter().map(Name).collect(),
             may_hold_wal,
         })
     }
