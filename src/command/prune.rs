@@ -6,6 +6,7 @@ use crate::{
     repo::{
         objects::Directory,
         open::read_repository,
+        protocol,
         prune::{Amount, Pruned, Remains, prune},
     },
 };
@@ -37,6 +38,8 @@ struct Line<'a> {
     held_segments: u64,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     held_by: &'a [String],
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    doubtful: &'a [String],
 }
 
 impl Prune {
@@ -56,10 +59,15 @@ impl Prune {
     fn print(&self, pruned: &Pruned, out: &mut dyn Write) -> Result<()> {
         let frees = if self.dry_run { "would free" } else { "freed" };
         for (id, Remains { freed, held, by }) in &pruned.backups {
-            let freed = (*freed != Amount::default()).then(|| format!("{frees} {}", amount(freed)));
-            let held = (*held != Amount::default()).then(|| format!("{} held{}", amount(held), holders(by)));
+            let is_some = |amount: &Amount| *amount != Amount::default();
+            let freed = is_some(freed).then(|| format!("{frees} {}", amount(freed)));
+            let held = is_some(held).then(|| format!("{} held{}", amount(held), holders(by)));
             let parts: Vec<_> = freed.into_iter().chain(held).collect();
             text::line(out, &format!("{id}  {}", parts.join("; ")))?;
+        }
+        for id in &pruned.doubtful {
+            let what = format!("{id}  left alone: nobody can tell whether it is under way");
+            text::line(out, &format!("{what}; if it is not, remove {:?}", protocol::intent_key(id)))?;
         }
         let (freed, held) = (pruned.freed(), pruned.held());
         let still = match held.bytes {
@@ -70,7 +78,7 @@ impl Prune {
     }
 
     fn print_json(&self, pruned: &Pruned, out: &mut dyn Write) -> Result<()> {
-        let line = |kind, id, freed: Amount, held: Amount, held_by| Line {
+        let line = |kind, id, freed: Amount, held: Amount| Line {
             kind,
             id,
             dry_run: self.dry_run,
@@ -78,12 +86,15 @@ impl Prune {
             freed_segments: freed.segments,
             held_bytes: held.bytes,
             held_segments: held.segments,
-            held_by,
+            held_by: &[],
+            doubtful: &[],
         };
         for (id, Remains { freed, held, by }) in &pruned.backups {
-            text::json(out, &line("backup", Some(&**id), *freed, *held, &**by))?;
+            let line = line("backup", Some(&**id), *freed, *held);
+            text::json(out, &Line { held_by: by, ..line })?;
         }
-        text::json(out, &line("result", None, pruned.freed(), pruned.held(), &[]))
+        let result = line("result", None, pruned.freed(), pruned.held());
+        text::json(out, &Line { doubtful: &pruned.doubtful, ..result })
     }
 }
 

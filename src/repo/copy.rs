@@ -197,10 +197,10 @@ impl Incoming {
     }
 
     /// Remove what this copy made. What was there before stays.
-    pub fn abort(self) {
-        for id in self.made.iter().filter(|id| !self.dir(id).join(ROOT).exists()) {
-            remove_backup(&self.root, id);
-        }
+    pub fn abort(mut self) {
+        let made = self.made.iter().filter(|id| !self.dir(id).join(ROOT).exists());
+        let left: Vec<String> = made.filter(|id| !remove_backup(&self.root, id)).cloned().collect();
+        self.intents.retain(|(_, intent)| !left.contains(&intent.id));
         self.withdraw();
     }
 

@@ -50,9 +50,19 @@ pub trait Objects {
     /// Remove a directory, unless something is in it.
     fn remove_dir(&self, dir: &str) -> Result<()>;
 
-    /// Take the lock of an intent that nobody holds, or that is not there; `None` if somebody holds it, or if there is no
-    /// telling.
-    fn seize(&self, key: &str) -> Result<Option<Self::Lock>>;
+    /// Take the lock of an intent that nobody holds, or that is not there.
+    fn seize(&self, key: &str) -> Result<Seized<Self::Lock>>;
+}
+
+/// What came of an attempt to take the lock of an intent.
+#[derive(Debug)]
+pub enum Seized<L> {
+    /// Nobody held it, and now we do.
+    Free(L),
+    /// Somebody holds it.
+    Held,
+    /// There is no telling: the place has no locks.
+    Unknown,
 }
 
 /// The objects of a repository in a directory.
@@ -155,17 +165,25 @@ impl Objects for Directory {
         }
     }
 
-    fn seize(&self, key: &str) -> Result<Option<Option<File>>> {
+    fn seize(&self, key: &str) -> Result<Seized<Option<File>>> {
         let path = self.path(key);
-        let Some(file) = if_there(File::open(&path), "open", &path)? else { return Ok(Some(None)) };
+        let Some(file) = if_there(open_to_lock(&path), "open", &path)? else { return Ok(Seized::Free(None)) };
         match write::lock_exclusive(&file) {
-            Ok(true) => Ok(Some(Some(file))),
-            Ok(false) => Ok(None),
+            Ok(true) => Ok(Seized::Free(Some(file))),
+            Ok(false) => Ok(Seized::Held),
             Err(error) => {
                 platform::debug(|| format!("no lock on {}: {error}", name(&path)));
-                Ok(None)
+                Ok(Seized::Unknown)
             }
         }
+    }
+}
+
+/// For writing, too: NFS gives exclusive locks on nothing else (flock(2)). Where that is not allowed, for reading.
+fn open_to_lock(path: &Path) -> io::Result<File> {
+    match File::options().read(true).write(true).open(path) {
+        Err(e) if matches!(e.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem) => File::open(path),
+        other => other,
     }
 }
 

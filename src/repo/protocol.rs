@@ -7,7 +7,7 @@
 
 use super::{
     documents::{self, Documents, State, dir, key},
-    objects::Objects,
+    objects::{Objects, Seized},
 };
 use crate::{
     error::{Error, Kind, Result},
@@ -78,7 +78,7 @@ fn is_there<O: Objects>(objects: &O, id: &str) -> Result<bool> {
         return Ok(true);
     }
     // In this order: one that is alive may give up, and remove its partial root before its intent.
-    Ok(objects.seize(&intent_key(id))?.is_some() && objects.size(&key(id, PARTIAL))?.is_some())
+    Ok(matches!(objects.seize(&intent_key(id))?, Seized::Free(_)) && objects.size(&key(id, PARTIAL))?.is_some())
 }
 
 /// Step 6: is all there that `root` refers to, with at least the bytes it should have?
@@ -124,11 +124,16 @@ pub fn write_off<O: Objects>(objects: &O, id: &str) -> Result<bool> {
     // Before the lock is tried: the intent of a backup is there before its first object.
     let has_objects = objects.list(&dir(id))?.iter().any(|name| is_object(name));
     // Held until it is forgotten: who takes it as a base looks for it after that was said.
-    let Some(_lock) = objects.seize(&intent_key(id))? else {
-        let what = format!("cannot forget backup {id:?}: it is under way, as far as one can tell");
-        let hint = format!("if nobody makes it any more, remove {:?} and run the same command again", intent_key(id));
-        return Err(Error::new(Kind::Usage, what).hint(hint));
-    };
+    let lock = objects.seize(&intent_key(id))?;
+    let refused = |why: &str| Err(Error::new(Kind::Usage, format!("cannot forget backup {id:?}: {why}")));
+    match lock {
+        Seized::Free(_) => {}
+        Seized::Held => return refused("it is under way"),
+        Seized::Unknown => {
+            let hint = format!("if it is not, remove {:?} and run the same command again", intent_key(id));
+            return refused("nobody can tell whether it is under way").map_err(|error| error.hint(hint));
+        }
+    }
     if !has_objects || objects.rename(&key(id, PARTIAL), &key(id, FORGOTTEN))? {
         return Ok(has_objects);
     }
@@ -158,19 +163,32 @@ pub fn give_up<O: Objects>(objects: &O, id: &str) -> Result<()> {
     remove_files(objects, id)
 }
 
+/// A backup that is alive.
+#[derive(Debug, Default)]
+pub struct Alive {
+    /// The bases that it names.
+    pub bases: Vec<String>,
+    /// Or can nobody tell whether it is?
+    pub is_doubtful: bool,
+}
+
 /// The backups that are alive, and the bases they name. One that has not named any yet, or just does, has none: it will
 /// see what we did before this call.
 ///
 /// # Errors
 /// The system's.
-pub fn alive<O: Objects>(objects: &O) -> Result<BTreeMap<String, Vec<String>>> {
+pub fn alive<O: Objects>(objects: &O) -> Result<BTreeMap<String, Alive>> {
     let mut alive = BTreeMap::new();
     for id in intents(objects)? {
         let key = intent_key(&id);
-        if objects.seize(&key)?.is_none() {
-            let intent = objects.read(&key)?.and_then(|bytes| open_sealed::<Intent>(&bytes, &key).ok());
-            alive.insert(id, intent.map_or_else(Vec::new, |intent| intent.bases));
-        }
+        let is_doubtful = match objects.seize(&key)? {
+            Seized::Free(_) => continue,
+            Seized::Held => false,
+            Seized::Unknown => true,
+        };
+        let intent = objects.read(&key)?.and_then(|bytes| open_sealed::<Intent>(&bytes, &key).ok());
+        let bases = intent.map_or_else(Vec::new, |intent| intent.bases);
+        alive.insert(id, Alive { bases, is_doubtful });
     }
     Ok(alive)
 }
@@ -190,7 +208,7 @@ pub(super) fn intents<O: Objects>(objects: &O) -> Result<Vec<String>> {
 pub fn remove_abandoned<O: Objects>(objects: &O) -> Result<()> {
     for id in intents(objects)? {
         // Held until its end: a backup that is about to take the lock will see that its intent is gone.
-        let Some(_lock) = objects.seize(&intent_key(&id))? else { continue };
+        let Seized::Free(_lock) = objects.seize(&intent_key(&id))? else { continue };
         if documents::state(objects, &id)?.is_none() && !is_referred_to(objects, &id)? {
             remove_files(objects, &id)?;
         }
@@ -213,5 +231,7 @@ fn remove_files<O: Objects>(objects: &O, id: &str) -> Result<()> {
     let names = objects.list(&dir(id))?;
     platform::debug(|| format!("removing {id:?}, which a run that ended did not complete"));
     names.iter().try_for_each(|name| objects.remove(&key(id, name)))?;
+    // Its intent goes next: what is there again after a crash of the system must not be there without one.
+    objects.sync(&dir(id))?;
     objects.remove_dir(&dir(id))
 }

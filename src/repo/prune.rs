@@ -33,6 +33,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 pub struct Pruned {
     /// By id.
     pub backups: BTreeMap<String, Remains>,
+    /// Backups that were left alone, as nobody can tell whether they are alive.
+    pub doubtful: Vec<String>,
 }
 
 /// What became of a backup that is not listed.
@@ -130,6 +132,8 @@ struct First {
     forgotten: BTreeSet<String>,
     superseded: BTreeSet<String>,
     candidates: Vec<Candidate>,
+    /// Backups that may be alive or dead.
+    doubtful: Vec<String>,
     /// Tombstones that somebody wrote before us.
     tombstones: Vec<(String, String)>,
 }
@@ -143,7 +147,9 @@ impl First {
             files.insert(id, names);
         }
         let announced = intents(objects)?;
-        alive(objects)?.keys().for_each(|id| drop(files.remove(id)));
+        let alive = alive(objects)?;
+        alive.keys().for_each(|id| drop(files.remove(id)));
+        let doubtful = alive.into_iter().filter(|(_, alive)| alive.is_doubtful).map(|(id, _)| id).collect();
         let documents = documents(objects, Documents::new())?;
         refuse_loss(objects, files.iter().filter(|(id, _)| !announced.contains(id)), &documents)?;
         let superseded: BTreeSet<String> =
@@ -151,7 +157,8 @@ impl First {
         let is_forgotten = |(_, document): &(&String, &Document)| document.state == State::Forgotten;
         let mut forgotten: BTreeSet<String> = documents.iter().filter(is_forgotten).map(|(id, _)| id.clone()).collect();
         forgotten.extend(superseded.iter().cloned());
-        let mut first = Self { files, documents, forgotten, superseded, candidates: vec![], tombstones: vec![] };
+        let (candidates, tombstones) = Default::default();
+        let mut first = Self { files, documents, forgotten, superseded, candidates, doubtful, tombstones };
         first.candidates = first.unmentioned()?;
         for id in objects.list(TOMBSTONES)? {
             let names = objects.list(&format!("{TOMBSTONES}/{id}"))?;
@@ -197,7 +204,7 @@ impl First {
     /// Steps 2 and 3: the bases that are named, and the keys that are mentioned now. The bases first: where the document
     /// of one is gone, those who named it have ended, and their roots are found.
     fn look_again<O: Objects>(&self, objects: &O) -> Result<(BTreeSet<String>, HashSet<String>)> {
-        let named: BTreeSet<String> = alive(objects)?.into_values().flatten().collect();
+        let named: BTreeSet<String> = alive(objects)?.into_values().flat_map(|alive| alive.bases).collect();
         let mut bases = Documents::new();
         for id in &named {
             if let Some(document) = documents::document(objects, id)? {
@@ -239,18 +246,20 @@ impl First {
     fn account<O: Objects>(&self, objects: &O, kept: &HashSet<String>) -> Result<Pruned> {
         let going = self.candidates.iter().filter(|candidate| !candidate.is_in(kept));
         let going: HashSet<String> = going.map(Candidate::key).collect();
-        let (holders, mut pruned) = (self.holders(), Pruned::default());
+        let holders = self.holders();
+        let mut pruned = Pruned { doubtful: self.doubtful.clone(), ..Pruned::default() };
         for (id, names) in &self.files {
             let state = self.documents.get(id).map(|document| document.state);
             let is_unlisted = state.is_none() || self.forgotten.contains(id);
             let mut remains = Remains::default();
             for name in names.iter().filter(|name| is_deletable(name, state)) {
                 let key = key(id, name);
-                match (going.contains(&key), is_unlisted) {
-                    (true, _) => remains.freed.add(name, objects.size(&key)?.unwrap_or(0)),
-                    (false, true) => remains.held.add(name, objects.size(&key)?.unwrap_or(0)),
-                    (false, false) => {}
-                }
+                let amount = match (going.contains(&key), is_unlisted) {
+                    (true, _) => &mut remains.freed,
+                    (false, true) => &mut remains.held,
+                    (false, false) => continue,
+                };
+                amount.add(name, objects.size(&key)?.unwrap_or(0));
             }
             if remains != Remains::default() {
                 remains.by = holders.get(&id[..]).cloned().unwrap_or_default();

@@ -5,7 +5,7 @@
 //! nobody holds the lock on its intent. What it must do beside prunes is in [`protocol`].
 
 use super::{
-    objects::{Directory, Objects, random_letters, write_new},
+    objects::{Directory, Objects, Seized, random_letters, write_new},
     protocol::{self, Intent, intent_key},
 };
 use crate::{
@@ -55,8 +55,9 @@ impl Store {
         let made = fs::create_dir(&dir).map_err(|e| Error::io(format!("could not create {}", name(&dir)), e));
         made.inspect_err(|_| withdraw(root, id))?;
         let manifest = Output::create(&dir.join(MANIFEST), tricks).inspect_err(|_| {
-            remove_backup(root, id);
-            withdraw(root, id);
+            if remove_backup(root, id) {
+                withdraw(root, id);
+            }
         })?;
         let (root, id, manifest) = (root.to_owned(), id.to_owned(), Arc::new(Mutex::new(manifest)));
         Ok(Self { root, id, suffix, repository, intent, manifest, tricks })
@@ -130,10 +131,9 @@ impl Destination for Store {
     }
 
     fn abort(self: Box<Self>, keep: bool) {
-        if !keep || !self.dir().join(PARTIAL).exists() {
-            remove_backup(&self.root, &self.id);
+        if keep && self.dir().join(PARTIAL).exists() || remove_backup(&self.root, &self.id) {
+            self.withdraw();
         }
-        self.withdraw();
     }
 }
 
@@ -247,7 +247,7 @@ fn write_intent(file: &File, bytes: &[u8]) -> io::Result<()> {
 
 /// Is nobody making the backup `id` any more?
 pub(super) fn is_dead(root: &Path, id: &str) -> bool {
-    Directory::new(root).seize(&intent_key(id)).is_ok_and(|lock| lock.is_some())
+    matches!(Directory::new(root).seize(&intent_key(id)), Ok(Seized::Free(_)))
 }
 
 pub(super) fn withdraw(root: &Path, id: &str) {
@@ -271,11 +271,10 @@ fn clear(root: &Path) {
     }
 }
 
-/// Remove what this run has stored.
-pub(super) fn remove_backup(root: &Path, id: &str) {
-    if let Err(error) = protocol::give_up(&Directory::new(root), id) {
-        platform::debug(|| error.line());
-    }
+/// Remove what this run has stored. False if that failed: then its intent is to stay, by which the next backup removes it.
+pub(super) fn remove_backup(root: &Path, id: &str) -> bool {
+    let given_up = protocol::give_up(&Directory::new(root), id);
+    given_up.inspect_err(|error| platform::debug(|| error.line())).is_ok()
 }
 
 /// The segments of one stream.

@@ -1,14 +1,68 @@
 //! What is left of backups that are none any more, and of those whose root is lost.
 
-use super::{dir, full, id, prune, thin};
+use super::{beside::died, dir, full, id, prune, thin};
 use crate::{
     args,
     runs::{Ran, fullbore, names, noise, temp, text, write},
+};
+use fullbore::{
+    error::{Kind, Result},
+    repo::{
+        objects::{Directory, Objects, Seized},
+        protocol::write_off,
+    },
 };
 use std::{
     fs,
     path::{Path, PathBuf},
 };
+
+/// A place where nobody can tell who is alive.
+struct Lockless(Directory);
+
+impl Objects for Lockless {
+    type Lock = ();
+
+    fn list(&self, dir: &str) -> Result<Vec<String>> {
+        self.0.list(dir)
+    }
+
+    fn read(&self, key: &str) -> Result<Option<Vec<u8>>> {
+        self.0.read(key)
+    }
+
+    fn size(&self, key: &str) -> Result<Option<u64>> {
+        self.0.size(key)
+    }
+
+    fn put(&self, key: &str, bytes: &[u8]) -> Result<()> {
+        self.0.put(key, bytes)
+    }
+
+    fn mark(&self, key: &str) -> Result<()> {
+        self.0.mark(key)
+    }
+
+    fn sync(&self, dir: &str) -> Result<()> {
+        self.0.sync(dir)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<bool> {
+        self.0.rename(from, to)
+    }
+
+    fn remove(&self, key: &str) -> Result<()> {
+        self.0.remove(key)
+    }
+
+    fn remove_dir(&self, dir: &str) -> Result<()> {
+        self.0.remove_dir(dir)
+    }
+
+    fn seize(&self, _: &str) -> Result<Seized<()>> {
+        Ok(Seized::Unknown)
+    }
+}
 
 /// A backup of the tree, its id.
 fn backup(tree: &Path, repository: &Path) -> String {
@@ -152,4 +206,45 @@ fn what_early_versions_left_of_pruned_backups_goes_with_the_last_that_needs_it()
     fullbore(args!["verify", repository]).ends_with(0);
     prune(repository);
     assert_eq!(names(&repository.join("backups")), [id(3)]);
+}
+
+#[test]
+fn what_is_under_way_is_not_forgotten() {
+    let dir_ = temp();
+    let repository = dir_.path();
+    full(repository, 1, "/data");
+    died(repository, 2);
+    let held = fs::File::open(repository.join("intents").join(format!("{}.json", id(2)))).unwrap();
+    assert!(fullbore::platform::write::lock_exclusive(&held).unwrap());
+    fullbore(args!["forget", repository, id(2)]).ends_with(2).has_one_error("it is under way");
+    drop(held);
+    fullbore(args!["forget", repository, id(2)]).ends_with(0);
+}
+
+#[test]
+fn a_dry_run_counts_what_the_run_removes_of_a_backup_that_was_killed_early() {
+    let dir_ = temp();
+    let repository = dir_.path();
+    full(repository, 1, "/data");
+    died(repository, 2);
+    fs::remove_file(dir(repository, 2).join("partial.json")).unwrap();
+    let dry = fullbore(args!["prune", repository, "--dry-run"]).ends_with(0);
+    assert!(dry.out.starts_with(&format!("{}  would free", id(2))), "{}", dry.out);
+    assert_eq!(dry.out.replace("would free", "freed"), prune(repository).out);
+    assert_eq!((names(&repository.join("backups")), names(&repository.join("intents"))), (vec![id(1)], vec![]));
+}
+
+#[test]
+fn where_there_are_no_locks_a_prune_says_whom_it_left_alone() {
+    let dir_ = temp();
+    let repository = dir_.path();
+    full(repository, 1, "/data");
+    died(repository, 2);
+    full(repository, 3, "/data");
+    let (objects, before) = (Lockless(Directory::new(repository)), names(&dir(repository, 2)));
+    assert_eq!(fullbore::repo::prune::prune(&objects, false).unwrap().doubtful, [id(2)]);
+    let error = write_off(&objects, &id(2)).unwrap_err();
+    assert!(error.kind == Kind::Usage && error.what.contains("nobody can tell"), "{}", error.what);
+    assert_eq!(names(&dir(repository, 2)), before);
+    assert_eq!(names(&repository.join("intents")), [format!("{}.json", id(2))]);
 }

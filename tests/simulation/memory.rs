@@ -2,7 +2,7 @@
 
 use fullbore::{
     error::{Error, Kind, Result},
-    repo::objects::Objects,
+    repo::objects::{Objects, Seized},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -321,7 +321,8 @@ impl Objects for Actor {
         Ok(())
     }
 
-    fn seize(&self, key: &str) -> Result<Option<()>> {
-        self.step(|| format!("tries the lock of {key}"), |state| (!state.held.contains_key(key)).then_some(()))
+    fn seize(&self, key: &str) -> Result<Seized<()>> {
+        let what = |state: &mut State| if state.held.contains_key(key) { Seized::Held } else { Seized::Free(()) };
+        self.step(|| format!("tries the lock of {key}"), what)
     }
 }
