@@ -24,7 +24,7 @@ pub(super) struct ForgetArgs {
     /// The repository
     #[arg(value_name = "REPO", value_hint = ValueHint::DirPath)]
     repository: PathBuf,
-    /// Forget these, whatever the rules say; the beginning of an id will do
+    /// Forget these, whatever the rules say, or what is left of one that was cut off; the beginning of an id will do
     #[arg(value_name = "ID", conflicts_with = "Keep")]
     ids: Vec<String>,
     #[command(flatten)]

@@ -10,7 +10,7 @@ use crate::{
     },
     repo::{
         notes::Notes,
-        open::{is_repository, list_backups, open},
+        open::{cut_off, is_repository, list_backups, open},
     },
     source::archive::{Archive, Selection},
 };
@@ -59,6 +59,14 @@ impl List {
                 (false, Ok((root, pinned))) => text::line(out, &backup_line(&root, pinned))?,
                 (false, Err(error)) => text::line(out, &format!("{id}  {}", error.line()))?,
             }
+        }
+        // They are no backups: JSON has those that are.
+        for root in if self.json { Vec::new() } else { cut_off(repository)? } {
+            let (stored, source) = (text::bytes(root.totals.stored_bytes), source_text(&root.source));
+            text::line(
+                out,
+                &format!("{}  {}  cut off; {stored} kept for the next one of {source}", root.id, root.time),
+            )?;
         }
         Ok(code)
     }

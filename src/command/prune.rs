@@ -36,6 +36,8 @@ struct Line<'a> {
     freed_segments: u64,
     held_bytes: u64,
     held_segments: u64,
+    cut_off_bytes: u64,
+    cut_off_segments: u64,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     held_by: &'a [String],
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
@@ -58,27 +60,32 @@ impl Prune {
 
     fn print(&self, pruned: &Pruned, out: &mut dyn Write) -> Result<()> {
         let frees = if self.dry_run { "would free" } else { "freed" };
-        for (id, Remains { freed, held, by }) in &pruned.backups {
+        for (id, Remains { freed, held, cut_off, by }) in &pruned.backups {
             let is_some = |amount: &Amount| *amount != Amount::default();
             let freed = is_some(freed).then(|| format!("{frees} {}", amount(freed)));
             let held = is_some(held).then(|| format!("{} held{}", amount(held), holders(by)));
-            let parts: Vec<_> = freed.into_iter().chain(held).collect();
+            let cut_off = is_some(cut_off).then(|| format!("{} kept of it, as it was cut off", amount(cut_off)));
+            let parts: Vec<_> = freed.into_iter().chain(held).chain(cut_off).collect();
             text::line(out, &format!("{id}  {}", parts.join("; ")))?;
         }
         for id in &pruned.doubtful {
             let what = format!("{id}  left alone: nobody can tell whether it is under way");
             text::line(out, &format!("{what}; if it is not, remove {:?}", protocol::intent_key(id)))?;
         }
-        let (freed, held) = (pruned.freed(), pruned.held());
+        let (freed, held, cut_off) = (pruned.freed(), pruned.held(), pruned.cut_off());
         let still = match held.bytes {
             0 => String::new(),
             _ => format!("; {} of forgotten backups still held, as newer ones refer to it", amount(&held)),
         };
-        text::line(out, &format!("{frees} {}{still}", amount(&freed)))
+        let kept = match cut_off.bytes {
+            0 => String::new(),
+            _ => format!("; {} kept for the next backup of its source, or until it is forgotten", amount(&cut_off)),
+        };
+        text::line(out, &format!("{frees} {}{still}{kept}", amount(&freed)))
     }
 
     fn print_json(&self, pruned: &Pruned, out: &mut dyn Write) -> Result<()> {
-        let line = |kind, id, freed: Amount, held: Amount| Line {
+        let line = |kind, id, freed: Amount, held: Amount, cut_off: Amount| Line {
             kind,
             id,
             dry_run: self.dry_run,
@@ -86,14 +93,16 @@ impl Prune {
             freed_segments: freed.segments,
             held_bytes: held.bytes,
             held_segments: held.segments,
+            cut_off_bytes: cut_off.bytes,
+            cut_off_segments: cut_off.segments,
             held_by: &[],
             doubtful: &[],
         };
-        for (id, Remains { freed, held, by }) in &pruned.backups {
-            let line = line("backup", Some(&**id), *freed, *held);
+        for (id, Remains { freed, held, cut_off, by }) in &pruned.backups {
+            let line = line("backup", Some(&**id), *freed, *held, *cut_off);
             text::json(out, &Line { held_by: by, ..line })?;
         }
-        let result = line("result", None, pruned.freed(), pruned.held());
+        let result = line("result", None, pruned.freed(), pruned.held(), pruned.cut_off());
         text::json(out, &Line { doubtful: &pruned.doubtful, ..result })
     }
 }

@@ -1,6 +1,6 @@
 //! Find the backup that a person means, and the backups there are.
 
-use super::notes::Notes;
+use super::{notes::Notes, store::is_dead};
 use crate::{
     error::{Error, Kind, Result},
     format::{
@@ -223,6 +223,19 @@ pub(super) fn backup_ids(repository: &Path) -> Result<Vec<String>> {
     let mut ids = directories(repository)?;
     ids.retain(|id| dir.join(id).join(layout::ROOT).exists());
     Ok(ids)
+}
+
+/// As far as they came, the backups that were cut off, oldest first.
+///
+/// # Errors
+/// The system's.
+pub fn cut_off(repository: &Path) -> Result<Vec<Root>> {
+    let path = |id: &str, file| repository.join(layout::BACKUPS).join(id).join(file);
+    let mut ids = directories(repository)?;
+    ids.retain(|id| path(id, layout::PARTIAL).exists() && !path(id, layout::ROOT).exists() && is_dead(repository, id));
+    // One that is damaged is of no use to anybody; and another prune may have forgotten it.
+    let read = |id: &String| Root::open(&std::fs::read(path(id, layout::PARTIAL)).ok()?, layout::PARTIAL).ok();
+    Ok(ids.iter().filter_map(read).collect())
 }
 
 /// The roots of all backups of a repository, oldest first. One that cannot be read is there too, with the reason.

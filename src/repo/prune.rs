@@ -44,6 +44,8 @@ pub struct Remains {
     pub freed: Amount,
     /// What stays, because others refer to it.
     pub held: Amount,
+    /// What stays of a backup that was cut off, for the next one of its source to go on from.
+    pub cut_off: Amount,
     /// The listed backups that refer to it.
     pub by: Vec<String>,
 }
@@ -73,6 +75,11 @@ impl Pruned {
     /// All that stays for others.
     pub fn held(&self) -> Amount {
         self.sum(|remains| remains.held)
+    }
+
+    /// All that stays of backups that were cut off.
+    pub fn cut_off(&self) -> Amount {
+        self.sum(|remains| remains.cut_off)
     }
 
     fn sum(&self, of: impl Fn(&Remains) -> Amount) -> Amount {
@@ -254,10 +261,11 @@ impl First {
             let mut remains = Remains::default();
             for name in names.iter().filter(|name| is_deletable(name, state)) {
                 let key = key(id, name);
-                let amount = match (going.contains(&key), is_unlisted) {
-                    (true, _) => &mut remains.freed,
-                    (false, true) => &mut remains.held,
-                    (false, false) => continue,
+                let amount = match (going.contains(&key), is_unlisted, state) {
+                    (true, ..) => &mut remains.freed,
+                    (false, true, _) => &mut remains.held,
+                    (false, false, Some(State::Partial)) => &mut remains.cut_off,
+                    (false, false, _) => continue,
                 };
                 amount.add(name, objects.size(&key)?.unwrap_or(0));
             }

@@ -209,6 +209,28 @@ fn what_early_versions_left_of_pruned_backups_goes_with_the_last_that_needs_it()
 }
 
 #[test]
+fn what_a_dead_backup_left_is_shown_and_can_be_forgotten() {
+    let dir_ = temp();
+    let repository = dir_.path();
+    full(repository, 1, "/other");
+    died(repository, 2);
+    full(repository, 3, "/other");
+    let list = fullbore(args!["list", repository]).ends_with(0);
+    let line = list.out.lines().find(|line| line.starts_with(&id(2))).unwrap();
+    assert!(line.contains("cut off") && line.ends_with(":/data"), "{line}");
+    assert_eq!(super::listed(repository), [1, 3]);
+    let dry = fullbore(args!["prune", repository, "--dry-run"]).ends_with(0);
+    let pruned = prune(repository);
+    assert_eq!(dry.out.replace("would free", "freed"), pruned.out);
+    assert!(pruned.out.starts_with(&id(2)) && pruned.out.contains("as it was cut off"), "{}", pruned.out);
+    let json = fullbore(args!["prune", repository, "--json"]).ends_with(0).json();
+    assert!(json.iter().all(|line| line["cut_off_segments"].as_u64() > Some(1)), "{json:?}");
+    fullbore(args!["forget", repository, id(2)]).ends_with(0);
+    assert!(prune(repository).out.starts_with(&format!("{}  freed", id(2))));
+    assert_eq!(names(&repository.join("backups")), [id(1), id(3)]);
+}
+
+#[test]
 fn what_is_under_way_is_not_forgotten() {
     let dir_ = temp();
     let repository = dir_.path();
