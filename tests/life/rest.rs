@@ -257,6 +257,16 @@ fn a_dry_run_counts_what_the_run_removes_of_a_backup_that_was_killed_early() {
 }
 
 #[test]
+fn an_id_that_is_empty_means_no_backup() {
+    let dir_ = temp();
+    let repository = dir_.path();
+    full(repository, 1, "/data");
+    fullbore(args!["forget", repository, ""]).ends_with(2).has_one_error("its id is empty");
+    fullbore(args!["show", format!("{}@", repository.display())]).ends_with(2).has_one_error("its id is empty");
+    assert_eq!(super::listed(repository), [1]);
+}
+
+#[test]
 fn where_there_are_no_locks_a_prune_says_whom_it_left_alone() {
     let dir_ = temp();
     let repository = dir_.path();
