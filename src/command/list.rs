@@ -62,11 +62,8 @@ impl List {
         }
         // They are no backups: JSON has those that are.
         for root in if self.json { Vec::new() } else { cut_off(repository)? } {
-            let (stored, source) = (text::bytes(root.totals.stored_bytes), source_text(&root.source));
-            text::line(
-                out,
-                &format!("{}  {}  cut off; {stored} kept for the next one of {source}", root.id, root.time),
-            )?;
+            let source = source_text(&root.source);
+            text::line(out, &format!("{}  {}  cut off, and so no backup, of {source}", root.id, root.time))?;
         }
         Ok(code)
     }
