@@ -6,7 +6,7 @@ use crate::{
     format::entry::{self, Entry, Kind, Time},
     platform,
     postgres::restore::{
-        AUTO_CONF, Fate, Options, PG_CONTROL, POSTMASTER_PID, Plan, conf, recovery, recovery::Known, tablespaces,
+        AUTO_CONF, Fate, Options, PG_CONTROL, POSTMASTER_PID, Plan, conf, notes, recovery::Known, tablespaces,
     },
     sink::{last::Placed, places::Layout, tree::Tree, writer::Writer},
     source::{
@@ -57,7 +57,7 @@ pub(super) fn plan(restore: &Restore, archive: &Archive, selection: &Selection) 
     let archive_mode = [&auto, &main].into_iter().flatten().find_map(|text| conf::value(text, "archive_mode"));
     let known = Known {
         finished: &archive.root.finished,
-        archives: archive_mode.is_some_and(|mode| recovery::archives(&mode)),
+        archives: archive_mode.is_some_and(|mode| notes::archives(&mode)),
         restore_command: sets("restore_command"),
         primary: sets("primary_conninfo"),
     };

@@ -5,6 +5,7 @@
 //! backups and restores, as PostgreSQL's own tools and their peers follow them.
 
 pub mod conf;
+pub mod notes;
 pub mod recovery;
 pub mod tablespaces;
 

@@ -1,5 +1,6 @@
 //! How a restored server recovers: settings, a signal file, and what cannot work.
 
+use super::notes;
 use crate::{
     error::{Error, Kind, Result},
     format::root::Cluster,
@@ -11,11 +12,6 @@ pub const RECOVERY_SIGNAL: &[u8] = b"recovery.signal";
 /// The file that says: follow a primary.
 pub const STANDBY_SIGNAL: &[u8] = b"standby.signal";
 const RESTORE_COMMAND: &str = "restore_command";
-const ARCHIVE_MODE: &str = "archive_mode";
-
-/// Two servers that write the same timeline.
-const ARCHIVES: &str = "the server will go on along the timeline of the backup, and archive (archive_mode): its WAL can get in the way of \
-    that of the server that was backed up; --recovery point begins a timeline of its own, --set archive_mode=off archives nothing";
 
 /// How a server recovers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -123,11 +119,8 @@ pub(super) fn plan(options: &Options, cluster: &Cluster, known: &Known<'_>) -> R
     let has = |name: &str| settings.iter().any(|(key, value)| key == name && !value.is_empty());
     let archive = known.restore_command || has(RESTORE_COMMAND);
     let primary = known.primary || has("primary_conninfo");
-    let mut notes = missing(mode, cluster, archive, primary)?;
-    let chosen = options.settings.iter().rev().find(|(name, _)| name == ARCHIVE_MODE);
-    if mode == Mode::None && chosen.map_or(known.archives, |(_, value)| archives(value)) {
-        notes.push(ARCHIVES.to_owned());
-    }
+    let missing = notes::missing(mode, cluster, archive, primary)?;
+    let notes = missing.into_iter().chain(notes::archiving(mode, options, known)).collect();
     let signal = match mode {
         Mode::None => None,
         Mode::Point => Some(RECOVERY_SIGNAL),
@@ -270,34 +263,6 @@ fn check_settings(settings: &[(String, String)]) -> Result<()> {
     Ok(())
 }
 
-/// Does this value of `archive_mode` have a server archive?
-pub fn archives(value: &str) -> bool {
-    !["off", "false", "no", "0"].iter().any(|off| value.eq_ignore_ascii_case(off))
-}
-
-/// What the server will want and not have.
-fn missing(mode: Mode, cluster: &Cluster, archive: bool, primary: bool) -> Result<Vec<String>> {
-    let included = !cluster.online || cluster.wal == "included";
-    let note = match mode {
-        Mode::None if !included => {
-            "the WAL is not in the backup, and without --recovery point the server does not ask the archive for it"
-        }
-        Mode::Point if !archive && !included => {
-            let what = "cannot recover: the WAL is not in the backup, and nothing says how to fetch it";
-            return Err(Error::new(Kind::Usage, what).hint("--restore-command CMD says it, as in `cp /archive/%f %p`"));
-        }
-        Mode::Point if !archive => {
-            "no restore_command was found in the backup, and without one the server will not recover to a target: \
-             set it with --restore-command (`false`, if the WAL in the backup is enough)"
-        }
-        Mode::Standby if !archive && !primary => {
-            "neither primary_conninfo nor restore_command was found in the backup: the standby has nothing to follow"
-        }
-        _ => return Ok(Vec::new()),
-    };
-    Ok(vec![note.to_owned()])
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -416,18 +381,5 @@ mod tests {
         assert!(said(Mode::Standby, &cluster()).unwrap().contains("nothing to follow"));
         assert_eq!(said(Mode::None, &cluster()).unwrap(), "");
         assert_eq!(said(Mode::None, &Cluster::default()).unwrap(), "");
-    }
-
-    #[test]
-    fn a_server_that_would_archive_on_the_timeline_of_another_is_spoken_of() {
-        let said = |mode, settings: &[(&str, &str)]| {
-            let settings = settings.iter().map(|(name, value)| setting(name, value)).collect();
-            let options = Options { mode: Some(mode), settings, ..Options::default() };
-            let known = Known { archives: true, restore_command: true, ..Known::default() };
-            plan(&options, &cluster(), &known).unwrap().1.join(" ").contains("archive_mode")
-        };
-        assert!(said(Mode::None, &[]) && said(Mode::None, &[("archive_mode", "always")]));
-        assert!(!said(Mode::Point, &[]) && !said(Mode::Standby, &[]) && !said(Mode::None, &[("archive_mode", "off")]));
-        assert!(archives("always") && archives("ON") && !archives("Off"));
     }
 }

@@ -1,0 +1,63 @@
+//! What an operator should know of how a restored server recovers: what it will want and not have, and whom it can hurt.
+
+use super::recovery::{Known, Mode, Options};
+use crate::{
+    error::{Error, Kind, Result},
+    format::root::Cluster,
+};
+
+/// Two servers that write the same timeline.
+const ARCHIVES: &str = "the server will go on along the timeline of the backup, and archive (archive_mode): its WAL can get in the way of \
+    that of the server that was backed up; --recovery point begins a timeline of its own, --set archive_mode=off archives nothing";
+
+/// What the server will want and not have.
+pub(super) fn missing(mode: Mode, cluster: &Cluster, archive: bool, primary: bool) -> Result<Option<String>> {
+    let included = !cluster.online || cluster.wal == "included";
+    let note = match mode {
+        Mode::None if !included => {
+            "the WAL is not in the backup, and without --recovery point the server does not ask the archive for it"
+        }
+        Mode::Point if !archive && !included => {
+            let what = "cannot recover: the WAL is not in the backup, and nothing says how to fetch it";
+            return Err(Error::new(Kind::Usage, what).hint("--restore-command CMD says it, as in `cp /archive/%f %p`"));
+        }
+        Mode::Point if !archive => {
+            "no restore_command was found in the backup, and without one the server will not recover to a target: \
+             set it with --restore-command (`false`, if the WAL in the backup is enough)"
+        }
+        Mode::Standby if !archive && !primary => {
+            "neither primary_conninfo nor restore_command was found in the backup: the standby has nothing to follow"
+        }
+        _ => return Ok(None),
+    };
+    Ok(Some(note.to_owned()))
+}
+
+/// That it will archive as the server that was backed up does.
+pub(super) fn archiving(mode: Mode, options: &Options, known: &Known<'_>) -> Option<String> {
+    let chosen = options.settings.iter().rev().find(|(name, _)| name == "archive_mode");
+    let archives = chosen.map_or(known.archives, |(_, value)| archives(value));
+    (mode == Mode::None && archives).then(|| ARCHIVES.to_owned())
+}
+
+/// Does this value of `archive_mode` have a server archive?
+pub fn archives(value: &str) -> bool {
+    !["off", "false", "no", "0"].iter().any(|off| value.eq_ignore_ascii_case(off))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_would_archive_on_the_timeline_of_another_is_spoken_of() {
+        let said = |mode, settings: &[(&str, &str)]| {
+            let settings = settings.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+            let options = Options { settings, ..Options::default() };
+            archiving(mode, &options, &Known { archives: true, ..Known::default() }).is_some()
+        };
+        assert!(said(Mode::None, &[]) && said(Mode::None, &[("archive_mode", "always")]));
+        assert!(!said(Mode::Point, &[]) && !said(Mode::Standby, &[]) && !said(Mode::None, &[("archive_mode", "off")]));
+        assert!(archives("always") && archives("ON") && !archives("Off"));
+    }
+}
