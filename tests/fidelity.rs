@@ -496,3 +496,29 @@ fn standard_input_is_stored_however_many_readers_there_are() {
         fs::remove_dir_all(dir.path().join("b")).unwrap();
     }
 }
+
+#[test]
+fn attributes_that_do_not_fit_cost_one_file_and_many_of_them_no_backup() {
+    let dir = temp();
+    let tree = dir.path().join("t");
+    fs::create_dir(&tree).unwrap();
+    let mount = shell("mount -t tmpfs tmpfs \"$1\" -o size=200m", args![tree]);
+    if !or_skip(mount.code == 0, "nothing can be mounted") {
+        return;
+    }
+    let script = "import os, sys\nfor i in range(60):\n open(f'{sys.argv[1]}/f{i:02}', 'w').write(str(i))\n \
+        for a in range(300 if i == 7 else 12): os.setxattr(f'{sys.argv[1]}/f{i:02}', f'trusted.{a}', bytes(65000))";
+    let made = shell("python3 -c \"$2\" \"$1\"", args![tree, script]);
+    let (store, back) = (dir.path().join("r"), dir.path().join("b"));
+    if or_skip(made.code == 0, "no such attributes can be set") {
+        let ran = fullbore(args!["backup", tree, "--to", store]).ends_with(3);
+        assert!(ran.err.contains("f07") && ran.err.contains("its attributes take"), "{}", ran.err);
+        let root = shell("cat \"$1\"/backups/*/root.json", args![store]).ends_with(0).out;
+        let root: serde_json::Value = serde_json::from_str(&root).unwrap();
+        assert!(root["pages"].as_array().unwrap().len() > 1, "{root}");
+        fullbore(args!["restore", store, "--to", back]).ends_with(3);
+        assert_eq!(fs::read_dir(&back).unwrap().count(), 59);
+        assert_eq!(fs::read(back.join("f42")).unwrap(), b"42");
+    }
+    shell("umount \"$1\"", args![tree]).ends_with(0);
+}

@@ -5,7 +5,7 @@
 
 use super::{Source, Stream, listing::listed, shortage::Shortage, walk::Walk};
 use crate::{
-    error::{Result, reason},
+    error::{Error, Result, reason},
     format::{
         digest::Piece,
         entry::{Entry, Kind, Path, Run, Time, Xattr, is_within},
@@ -241,9 +241,9 @@ impl Inner {
             return Ok(self.kept(entry, known.clone(), buf.len()));
         }
         if !entry.is_file() || !state.is_stored() {
-            if state.is_stored() || entry.kind == Kind::Directory {
-                self.header(&entry, buf)?;
-            }
+            let stored = state.is_stored() || entry.kind == Kind::Directory;
+            let failed = stored.then(|| self.header(&entry, buf)).and_then(Result::err);
+            let state = failed.map_or(state, |error| unstorable(&error));
             return Ok(part(What::Whole(entry, state), buf.len(), 0));
         }
         let (fd, entry) = match self.open_file(entry.clone()) {
@@ -251,7 +251,10 @@ impl Inner {
             Err(state) => return Ok(part(What::Whole(entry, state), buf.len(), 0)),
         };
         let start = buf.len();
-        self.header(&entry, buf)?;
+        if let Err(error) = self.header(&entry, buf) {
+            self.close(fd);
+            return Ok(part(What::Whole(entry, unstorable(&error)), start, 0));
+        }
         let inner = buf.len();
         let read = self.content(&fd, &entry, buf);
         self.close(fd);
@@ -281,12 +284,15 @@ impl Inner {
         Part { known: Some(known), runs: Some(Vec::new()), ..part(what, at, 0) }
     }
 
+    /// Append a header; nothing of one that cannot be written.
     fn header(&self, entry: &Entry, buf: &mut Vec<u8>) -> Result<()> {
-        if !self.is_plain() || entry.mtime.nanos == 0 {
-            return pax::write_header(entry, buf);
-        }
-        let mtime = Time { nanos: 0, ..entry.mtime };
-        pax::write_header(&Entry { mtime, ..entry.clone() }, buf)
+        let start = buf.len();
+        let mtime = Time { nanos: if self.is_plain() { 0 } else { entry.mtime.nanos }, ..entry.mtime };
+        let written = match mtime == entry.mtime {
+            true => pax::write_header(entry, buf),
+            false => pax::write_header(&Entry { mtime, ..entry.clone() }, buf),
+        };
+        written.inspect_err(|_| buf.truncate(start))
     }
 
     /// Append the content of a small file, exactly as many bytes as its header promised.
@@ -328,6 +334,7 @@ impl Inner {
     fn opened<'a>(&self, large: &'a Large) -> &'a Result<(OwnedFd, Vec<Xattr>), State> {
         large.opened.get_or_init(|| {
             let (fd, entry) = self.open_file(large.entry.clone())?;
+            self.header(&entry, &mut Vec::new()).map_err(|error| unstorable(&error))?; // its pieces come behind it
             if self.rules.tricks == Tricks::Auto {
                 read::sequential(&fd);
             }
@@ -408,6 +415,11 @@ impl Inner {
         let what = What::Piece { file, offset, last };
         Frame::new(buf, vec![Part { runs: Some(patches), ..part(what, 0, len as usize) }], true)
     }
+}
+
+/// The state of what the archive has no room for.
+fn unstorable(error: &Error) -> State {
+    State::Unreadable(error.line())
 }
 
 /// Zeros after `len` bytes of content.

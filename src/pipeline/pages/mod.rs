@@ -144,6 +144,10 @@ impl Pages {
         self.unmirror();
         self.learn(&record, crc32c);
         self.store(record);
+        // A frame of files with little content may have very much of attributes; no page may be larger than can be read.
+        if self.text_bytes >= 8 * MAX_TEXT_BYTES {
+            self.close_page();
+        }
     }
 
     /// Count a record, and tell of it if it is the last part.
