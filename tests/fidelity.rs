@@ -6,13 +6,13 @@ mod runs;
 
 use runs::{
     FULLBORE, Ran, assert_same, fed, fullbore, has, is_root, noise, or_skip, set_mode, set_mtime, set_xattr, shape,
-    shell, started, temp,
+    shell, temp,
 };
 use rustix::fs::{CWD, FileType, Mode, makedev, mkdirat, mknodat};
 use std::{
     ffi::OsString,
     fs::{self, File},
-    io::{Read, Write},
+    io::Write,
     os::{
         fd::OwnedFd,
         unix::fs::{FileExt, MetadataExt, chown, lchown, symlink},
@@ -378,52 +378,6 @@ fn a_low_limit_of_open_files_slows_a_backup_down_or_ends_it_but_costs_no_file() 
             code => panic!("{limit}: {code} {}{}", ran.out, ran.err),
         }
     }
-}
-
-/// Begin a backup that stands still because nobody reads its output, do something to the tree, and let it go on.
-fn changed_meanwhile(tree: &Path, out: &Path, change: impl FnOnce()) -> Ran {
-    let options =
-        args!["--compress", "none", "--frame-size", "64K", "--memory", "2M", "--workers", "1", "--readers", "1"];
-    let mut child = started(args!["backup", tree, "--to", "-", "--json"].into_iter().chain(options));
-    let (mut stdout, mut first) = (child.stdout.take().unwrap(), [0; 4096]);
-    stdout.read_exact(&mut first).unwrap();
-    std::thread::sleep(Duration::from_millis(300)); // until all its buffers are full
-    change();
-    let mut all = first.to_vec();
-    stdout.read_to_end(&mut all).unwrap();
-    fs::write(out, all).unwrap();
-    Ran::from(child.wait_with_output().unwrap())
-}
-
-#[test]
-fn files_that_change_while_they_are_read_are_listed() {
-    let dir = temp();
-    let (tree, out, back) = (dir.path().join("t"), dir.path().join("x.tar"), dir.path().join("b"));
-    runs::write(tree.join("a large"), noise(1, 12_000_000));
-    // Far behind what the buffers hold; opened and scanned by then or not, all are accounted for.
-    for name in ["b grows", "c shrinks", "d vanishes", "e stays"] {
-        runs::write(tree.join(name), noise(2, 1_000_000));
-    }
-    let ran = changed_meanwhile(&tree, &out, || {
-        File::options().append(true).open(tree.join("b grows")).unwrap().write_all(&[7; 100_000]).unwrap();
-        File::options().write(true).open(tree.join("c shrinks")).unwrap().set_len(400_000).unwrap();
-        File::options().write(true).open(tree.join("a large")).unwrap().set_len(9_000_000).unwrap();
-        fs::remove_file(tree.join("d vanishes")).unwrap();
-    });
-    assert_eq!(ran.code, 0, "{}", ran.err);
-    let result: serde_json::Value = serde_json::from_str(ran.err.lines().last().unwrap()).unwrap();
-    assert_eq!((&result["changed"], &result["vanished"]), (&3.into(), &1.into()), "{result}");
-    shell("tar -xf \"$1\" -C \"$(mkdir \"$2\"; echo \"$2\")\"", args![out, back]).ends_with(0);
-    let len = |name: &str| fs::metadata(back.join(name)).map(|meta| meta.len()).ok();
-    assert_eq!(
-        [len("a large"), len("b grows"), len("c shrinks"), len("d vanishes")],
-        [Some(12_000_000), Some(1_000_000), Some(1_000_000), None]
-    );
-    let large = fs::read(back.join("a large")).unwrap();
-    assert!(large[..9_000_000] == noise(1, 9_000_000) && large[9_000_000..].iter().all(|byte| *byte == 0));
-    let shrunk = fs::read(back.join("c shrinks")).unwrap();
-    assert!(shrunk[..400_000] == noise(2, 400_000) && shrunk[400_000..].iter().all(|byte| *byte == 0));
-    assert!(fs::read(back.join("e stays")).unwrap() == noise(2, 1_000_000));
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! one path for every file with several names of which not all have been seen.
 
 use super::{
+    links::Links,
     listing::{Ahead, BATCH, Child, Listing, Request},
     tree::Inner,
 };
@@ -17,11 +18,7 @@ use crate::{
     platform::walk,
     queue::{Answer, Promise, Queue, promise},
 };
-use std::{
-    collections::{HashMap, VecDeque},
-    io,
-    sync::Arc,
-};
+use std::{collections::VecDeque, io, sync::Arc};
 
 /// Directories of one level that are asked for together, and those of one level and of all that are asked for ahead.
 const GROUP: usize = 8;
@@ -40,7 +37,7 @@ pub(super) struct Walk {
     tops: usize,
     levels: Vec<Level>,
     outstanding: usize,
-    links: HashMap<(u64, u64), (Path, u32)>,
+    links: Links,
 }
 
 /// What the threads of a walk do.
@@ -80,7 +77,7 @@ impl Walk {
                 }
             });
         }
-        Self { inner, jobs, tops: 0, levels: Vec::new(), outstanding: 0, links: HashMap::new() }
+        Self { inner, jobs, tops: 0, levels: Vec::new(), outstanding: 0, links: Links::default() }
     }
 
     /// Have the next batches of the deepest level looked at, and its next directories listed.
@@ -133,8 +130,8 @@ impl Walk {
                 }
             };
             self.descend(&mut child.scanned, listing);
-        } else if child.scanned.entry.is_file() && child.nlink > 1 {
-            self.link(&mut child);
+        } else {
+            self.links.see(&mut child);
         }
         child.scanned
     }
@@ -155,23 +152,6 @@ impl Walk {
             }
             Some(Err(error)) => scanned.state = self.inner.state_of(&error),
             None => scanned.state = State::Unreadable(LOST.to_owned()),
-        }
-    }
-
-    /// The first name of a file carries the content, each later one is a link to it.
-    fn link(&mut self, child: &mut Child) {
-        let key = (child.dev, child.scanned.entry.inode);
-        match self.links.get_mut(&key) {
-            Some((first, left)) => {
-                child.scanned.entry.kind = Kind::HardLink(first.clone());
-                *left -= 1;
-                if *left == 0 {
-                    self.links.remove(&key);
-                }
-            }
-            None => {
-                self.links.insert(key, (child.scanned.entry.path.clone(), child.nlink - 1));
-            }
         }
     }
 

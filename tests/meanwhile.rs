@@ -1,0 +1,96 @@
+//! What is done to a tree while it is backed up.
+
+#![allow(missing_docs)]
+
+mod runs;
+
+use runs::{Ran, fullbore, noise, shell, started, temp};
+use std::{
+    fs::{self, File},
+    io::{Read, Write},
+    os::unix::fs::{FileExt, MetadataExt},
+    path::Path,
+    time::Duration,
+};
+
+/// Begin a backup that stands still because nobody reads its output, do something to the tree, and let it go on.
+fn changed_meanwhile(tree: &Path, out: &Path, change: impl FnOnce()) -> Ran {
+    let options =
+        args!["--compress", "none", "--frame-size", "64K", "--memory", "2M", "--workers", "1", "--readers", "1"];
+    let mut child = started(args!["backup", tree, "--to", "-", "--json"].into_iter().chain(options));
+    let (mut stdout, mut first) = (child.stdout.take().unwrap(), [0; 4096]);
+    stdout.read_exact(&mut first).unwrap();
+    std::thread::sleep(Duration::from_millis(300)); // until all its buffers are full
+    change();
+    let mut all = first.to_vec();
+    stdout.read_to_end(&mut all).unwrap();
+    fs::write(out, all).unwrap();
+    Ran::from(child.wait_with_output().unwrap())
+}
+
+/// What a run says at its end that wrote the backup to its output.
+fn result(ran: &Ran) -> serde_json::Value {
+    serde_json::from_str(ran.err.lines().last().unwrap()).unwrap()
+}
+
+#[test]
+fn files_that_change_while_they_are_read_are_listed() {
+    let dir = temp();
+    let (tree, out, back) = (dir.path().join("t"), dir.path().join("x.tar"), dir.path().join("b"));
+    runs::write(tree.join("a large"), noise(1, 12_000_000));
+    // Far behind what the buffers hold; opened and scanned by then or not, all are accounted for.
+    for name in ["b grows", "c shrinks", "d vanishes", "e stays"] {
+        runs::write(tree.join(name), noise(2, 1_000_000));
+    }
+    let ran = changed_meanwhile(&tree, &out, || {
+        File::options().append(true).open(tree.join("b grows")).unwrap().write_all(&[7; 100_000]).unwrap();
+        File::options().write(true).open(tree.join("c shrinks")).unwrap().set_len(400_000).unwrap();
+        File::options().write(true).open(tree.join("a large")).unwrap().set_len(9_000_000).unwrap();
+        fs::remove_file(tree.join("d vanishes")).unwrap();
+    });
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    let result = result(&ran);
+    assert_eq!((&result["changed"], &result["vanished"]), (&3.into(), &1.into()), "{result}");
+    shell("tar -xf \"$1\" -C \"$(mkdir \"$2\"; echo \"$2\")\"", args![out, back]).ends_with(0);
+    let len = |name: &str| fs::metadata(back.join(name)).map(|meta| meta.len()).ok();
+    assert_eq!(
+        [len("a large"), len("b grows"), len("c shrinks"), len("d vanishes")],
+        [Some(12_000_000), Some(1_000_000), Some(1_000_000), None]
+    );
+    let large = fs::read(back.join("a large")).unwrap();
+    assert!(large[..9_000_000] == noise(1, 9_000_000) && large[9_000_000..].iter().all(|byte| *byte == 0));
+    let shrunk = fs::read(back.join("c shrinks")).unwrap();
+    assert!(shrunk[..400_000] == noise(2, 400_000) && shrunk[400_000..].iter().all(|byte| *byte == 0));
+    assert!(fs::read(back.join("e stays")).unwrap() == noise(2, 1_000_000));
+}
+
+#[test]
+fn a_file_with_the_inode_of_a_removed_one_is_no_link_to_it() {
+    let dir = temp();
+    let (tree, out, back) = (dir.path().join("t"), dir.path().join("x.tar"), dir.path().join("b"));
+    runs::write(tree.join("a/first"), "first");
+    fs::hard_link(tree.join("a/first"), dir.path().join("outside")).unwrap();
+    runs::write(tree.join("b large"), noise(1, 12_000_000));
+    // More than is listed ahead.
+    (0..1500).for_each(|i| runs::write(tree.join(format!("c{:03}/f{}", i / 12, i % 12)), "c"));
+    fs::create_dir(tree.join("n")).unwrap();
+    let inode = fs::metadata(tree.join("a/first")).unwrap().ino();
+    let ran = changed_meanwhile(&tree, &out, || {
+        fs::remove_file(tree.join("a/first")).unwrap();
+        fs::remove_file(dir.path().join("outside")).unwrap();
+        // ext4 gives the number away again at once.
+        let mut names = (0..100).map(|i| tree.join(format!("n/{i:02}")));
+        let reused = names.find(|name| {
+            fs::write(name, "second").unwrap();
+            fs::metadata(name).unwrap().ino() == inode
+        });
+        let last = reused.unwrap_or_else(|| tree.join("n/99"));
+        fs::hard_link(last, tree.join("n/z")).unwrap();
+    });
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    fullbore(args!["restore", out, "--to", back, "--quiet"]).ends_with(0);
+    let ino = |name: &str| fs::metadata(back.join(name)).unwrap().ino();
+    assert_eq!(fs::read(back.join("a/first")).unwrap(), b"first");
+    assert_eq!(fs::read(back.join("n/z")).unwrap(), b"second");
+    assert!(ino("n/z") != ino("a/first") && fs::metadata(back.join("n/z")).unwrap().nlink() == 2);
+}
