@@ -94,3 +94,45 @@ fn a_file_with_the_inode_of_a_removed_one_is_no_link_to_it() {
     assert_eq!(fs::read(back.join("n/z")).unwrap(), b"second");
     assert!(ino("n/z") != ino("a/first") && fs::metadata(back.join("n/z")).unwrap().nlink() == 2);
 }
+
+#[test]
+fn a_small_file_that_gets_data_where_it_had_a_hole_is_listed() {
+    let dir = temp();
+    let (tree, out) = (dir.path().join("t"), dir.path().join("x.tar"));
+    runs::write(tree.join("a large"), noise(1, 12_000_000));
+    runs::write(tree.join("sparse"), noise(2, 4096));
+    let sparse = File::options().write(true).open(tree.join("sparse")).unwrap();
+    sparse.set_len(400_000).unwrap();
+    let ran = changed_meanwhile(&tree, &out, || {
+        sparse.write_all_at(&noise(3, 4096), 0).unwrap();
+        sparse.write_all_at(b"new", 200_000).unwrap();
+    });
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    assert_eq!(result(&ran)["changed"], 1);
+}
+
+#[test]
+fn a_file_that_another_took_the_name_of_has_the_mode_of_the_other() {
+    let dir = temp();
+    let (tree, out, back) = (dir.path().join("t"), dir.path().join("x.tar"), dir.path().join("b"));
+    runs::write(tree.join("a large"), noise(1, 12_000_000));
+    for (name, len) in [("small", 1000), ("z large", 3_000_000)] {
+        runs::write(tree.join(name), noise(2, len));
+        runs::set_mode(&tree.join(name), 0o644);
+        runs::write(dir.path().join(name), noise(3, len + 500));
+        runs::set_mode(&dir.path().join(name), 0o600);
+    }
+    let ran = changed_meanwhile(&tree, &out, || {
+        ["small", "z large"].iter().for_each(|name| fs::rename(dir.path().join(name), tree.join(name)).unwrap());
+    });
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    assert_eq!(result(&ran)["changed"], 2);
+    fs::create_dir_all(back.join("of tar")).unwrap();
+    fullbore(args!["restore", out, "--to", back.join("of fullbore"), "--quiet"]).ends_with(0);
+    shell("tar -xpf \"$1\" -C \"$2\"", args![out, back.join("of tar")]).ends_with(0);
+    for by in ["of fullbore", "of tar"] {
+        assert_eq!(fs::read(back.join(by).join("small")).unwrap(), &noise(3, 1500)[..1000], "{by}");
+        let mode = |name: &str| fs::metadata(back.join(by).join(name)).unwrap().mode() & 0o777;
+        assert_eq!((mode("small"), mode("z large")), (0o600, 0o600), "{by}");
+    }
+}

@@ -201,7 +201,7 @@ impl Inner {
         Child { scanned: Scanned::new(entry, self.state_of(error)), dev: 0, nlink: 1, listing: Ahead::Not }
     }
 
-    fn owner(&self, stat: &Stat) -> Owner {
+    pub(super) fn owner(&self, stat: &Stat) -> Owner {
         let (user, group) = (self.names.user(stat.uid), self.names.group(stat.gid));
         Owner { uid: stat.uid, gid: stat.gid, user, group }
     }

@@ -11,6 +11,7 @@ mod content;
 mod decode;
 mod frames;
 pub mod jobs;
+mod large;
 mod links;
 mod listing;
 mod shortage;

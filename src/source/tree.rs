@@ -8,18 +8,19 @@ use crate::{
     error::{Error, Result, reason},
     format::{
         digest::Piece,
-        entry::{Entry, Kind, Path, Run, Time, Xattr, is_within},
+        entry::{Entry, Kind, Path, Time, is_within},
         page::State,
         pax,
     },
     frame::{Buf, Frame, Large, Part, Scanned, Slice, What},
-    known::{Known, Stored, Trust},
+    known::{Known, Trust},
     platform::{
         Tricks,
         owner::Names,
         read::{self, Cache},
         uring::Closer,
-        walk, xattr,
+        walk::{self, Stat},
+        xattr,
     },
 };
 use ignore::gitignore::Gitignore;
@@ -28,10 +29,7 @@ use std::{
     collections::HashSet,
     io,
     os::fd::OwnedFd,
-    sync::{
-        Arc, OnceLock,
-        atomic::Ordering::{AcqRel, Release},
-    },
+    sync::{Arc, OnceLock},
 };
 
 /// The device and inode of each file and directory that the backup itself is written to: those files, and what is in those
@@ -176,7 +174,7 @@ impl Inner {
     }
 
     /// Is a part of an archive all that is wanted of a file, see [`Overlay`]?
-    fn is_plain(&self) -> bool {
+    pub(super) fn is_plain(&self) -> bool {
         self.rules.overlay.is_some()
     }
 
@@ -188,11 +186,11 @@ impl Inner {
         walk::open_read(dir, rel, self.rules.tricks)
     }
 
-    fn cache(&self) -> Cache {
+    pub(super) fn cache(&self) -> Cache {
         if self.rules.tricks == Tricks::Auto { Cache::Drop } else { Cache::Keep }
     }
 
-    fn open_file(&self, mut entry: Entry) -> Opened {
+    pub(super) fn open_file(&self, mut entry: Entry) -> Opened {
         let opened = self.open(&entry.path).and_then(|fd| {
             if !self.is_plain() {
                 entry.xattrs = xattr::read_all(&fd)?;
@@ -246,7 +244,7 @@ impl Inner {
             let state = failed.map_or(state, |error| unstorable(&error));
             return Ok(part(What::Whole(entry, state), buf.len(), 0));
         }
-        let (fd, entry) = match self.open_file(entry.clone()) {
+        let (fd, mut entry) = match self.open_file(entry.clone()) {
             Ok(opened) => opened,
             Err(state) => return Ok(part(What::Whole(entry, state), buf.len(), 0)),
         };
@@ -255,12 +253,21 @@ impl Inner {
             self.close(fd);
             return Ok(part(What::Whole(entry, unstorable(&error)), start, 0));
         }
-        let inner = buf.len();
+        let mut inner = buf.len();
         let read = self.content(&fd, &entry, buf);
+        let now = is_suspect(&read, &entry).then(|| self.now(&fd)).flatten();
         self.close(fd);
         let len = buf.len() - inner;
         match read {
-            Ok(state) => {
+            Ok(complete) => {
+                let same = complete && now.as_ref().is_none_or(|now| !changed(now, &entry));
+                let state = if same || self.is_plain() { State::Whole } else { State::Changed };
+                if now.is_some_and(|now| self.adopt(&now, &mut entry)) {
+                    let mut header = Vec::new();
+                    self.header(&entry, &mut header)?;
+                    buf.splice(start..inner, header.iter().copied());
+                    inner = start + header.len();
+                }
                 pad(buf, len as u64);
                 Ok(Part { known, ..part(What::Whole(entry, state), inner, len) })
             }
@@ -285,7 +292,7 @@ impl Inner {
     }
 
     /// Append a header; nothing of one that cannot be written.
-    fn header(&self, entry: &Entry, buf: &mut Vec<u8>) -> Result<()> {
+    pub(super) fn header(&self, entry: &Entry, buf: &mut Vec<u8>) -> Result<()> {
         let start = buf.len();
         let mtime = Time { nanos: if self.is_plain() { 0 } else { entry.mtime.nanos }, ..entry.mtime };
         let written = match mtime == entry.mtime {
@@ -295,130 +302,44 @@ impl Inner {
         written.inspect_err(|_| buf.truncate(start))
     }
 
-    /// Append the content of a small file, exactly as many bytes as its header promised.
-    fn content(&self, fd: &OwnedFd, entry: &Entry, buf: &mut Vec<u8>) -> io::Result<State> {
+    /// What an open file is now, one call; nobody asks where that it changes is expected.
+    pub(super) fn now(&self, fd: &OwnedFd) -> Option<Stat> {
+        if self.is_plain() { None } else { walk::stat_fd(fd).ok() }
+    }
+
+    /// Whose file it is and who may read it go with the content: another may have its name since the scan. Did they differ?
+    pub(super) fn adopt(&self, now: &Stat, entry: &mut Entry) -> bool {
+        if now.mode == entry.mode && (now.uid, now.gid) == (entry.owner.uid, entry.owner.gid) {
+            return false;
+        }
+        (entry.mode, entry.owner) = (now.mode, self.owner(now));
+        true
+    }
+
+    /// Append the content of a small file, exactly as many bytes as its header promised. Were there as many?
+    fn content(&self, fd: &OwnedFd, entry: &Entry, buf: &mut Vec<u8>) -> io::Result<bool> {
         let (want, inner) = (entry.data_len() as usize, buf.len());
-        let mut changed = false;
+        let mut complete = true;
         match &entry.kind {
             Kind::File { map: Some(map), .. } => {
                 for run in map.iter() {
                     let got = read::read_full(fd, buf, run.offset, run.len as usize, self.cache(), self.rules.tricks)?;
-                    changed |= got as u64 != run.len;
+                    complete &= got as u64 == run.len;
                     buf.resize(buf.len() + run.len as usize - got, 0);
                 }
             }
             _ => {
                 let got = read::read_file(fd, buf, want, self.cache(), self.rules.tricks)?;
-                changed = got != want;
+                complete = got == want;
             }
         }
         buf.resize(inner + want, 0);
-        Ok(if changed && !self.is_plain() { State::Changed } else { State::Whole })
-    }
-
-    /// The header of a large file.
-    fn head(&self, large: Arc<Large>, buf: &mut Vec<u8>) -> Result<Part> {
-        let mut entry = large.entry.clone();
-        match self.opened(&large) {
-            Ok((_, xattrs)) => entry.xattrs.clone_from(xattrs),
-            Err(state) => return Ok(part(What::Whole(entry, state.clone()), buf.len(), 0)),
-        }
-        if large.known.is_none() {
-            self.header(&entry, buf)?;
-        }
-        Ok(part(What::Head(entry, large), buf.len(), 0))
-    }
-
-    /// The open file that all readers of a large one share. Whoever comes first opens it: to wait for the reader of the
-    /// header would be a wait for one that may itself be waiting for a permit to read.
-    fn opened<'a>(&self, large: &'a Large) -> &'a Result<(OwnedFd, Vec<Xattr>), State> {
-        large.opened.get_or_init(|| {
-            let (fd, entry) = self.open_file(large.entry.clone())?;
-            self.header(&entry, &mut Vec::new()).map_err(|error| unstorable(&error))?; // its pieces come behind it
-            if self.rules.tricks == Tricks::Auto {
-                read::sequential(&fd);
-            }
-            Ok((fd, entry.xattrs))
-        })
-    }
-
-    /// Read `slice.len` bytes of a large file, or fewer if it has shrunk since the scan.
-    ///
-    /// Fewer is not an error: the frame is filled with zeros to the length the header promised, and the file is marked
-    /// changed (as PostgreSQL's own `sendFile` does). The same for what cannot be read, and then the file counts as
-    /// unreadable as a whole: its header is out already, but the manifest does not have it.
-    fn piece(&self, file: Arc<Large>, offset: u64, len: u32, last: bool, mut buf: Buf) -> Result<Frame> {
-        let Ok((fd, _)) = self.opened(&file) else {
-            return Ok(Frame::new(buf, Vec::new(), last));
-        };
-        if let Some(patches) = file.known.as_ref().and_then(|known| known.patches(offset, len.into())) {
-            return Ok(self.patched(fd, file.clone(), (offset, len, last), patches, buf));
-        }
-        let mut complete = true;
-        for Run { offset, len } in runs(&file.entry, offset, len.into()) {
-            let start = buf.len();
-            match read::read_full(fd, &mut buf, offset, len as usize, self.cache(), self.rules.tricks) {
-                Ok(got) => complete &= got as u64 == len,
-                Err(error) => self.fail(&file, &error),
-            }
-            buf.resize(start + len as usize, 0);
-        }
-        self.note_change(fd, &file, complete);
-        let alone = file.known.is_some();
-        if last && !alone {
-            pad(&mut buf, file.data_len);
-        }
-        let what = What::Piece { file, offset, last };
-        Ok(Frame::new(buf, vec![part(what, 0, len as usize)], last || alone))
-    }
-}
-
-impl Inner {
-    /// A piece was read: did the file change while it was?
-    fn note_change(&self, fd: &OwnedFd, file: &Large, complete: bool) {
-        let note = !self.is_plain();
-        if note && (!complete || (file.unread.fetch_sub(1, AcqRel) == 1 && changed(fd, &file.entry))) {
-            file.changed.store(true, Release);
-        }
-    }
-
-    fn fail(&self, file: &Large, error: &io::Error) {
-        self.shortage.notice(error);
-        file.failed.get_or_init(|| reason(error));
-    }
-
-    /// Of a piece only what is known to have changed is read.
-    fn patched(
-        &self,
-        fd: &OwnedFd,
-        file: Arc<Large>,
-        (offset, len, last): (u64, u32, bool),
-        patches: Vec<Stored>,
-        mut buf: Buf,
-    ) -> Frame {
-        let (mut at, mut complete) = (offset, true);
-        for patch in &patches {
-            at += match *patch {
-                Stored::Kept { len, .. } => u64::from(len),
-                Stored::Here { inner, len } => {
-                    let read = read::read_full(fd, &mut buf, at, len as usize, self.cache(), self.rules.tricks);
-                    match read {
-                        Ok(got) => complete &= got == len as usize,
-                        Err(error) => self.fail(&file, &error),
-                    }
-                    buf.resize((inner + len) as usize, 0); // what was cut off meanwhile
-                    u64::from(len)
-                }
-            };
-        }
-        self.note_change(fd, &file, complete);
-        let what = What::Piece { file, offset, last };
-        Frame::new(buf, vec![Part { runs: Some(patches), ..part(what, 0, len as usize) }], true)
+        Ok(complete)
     }
 }
 
 /// The state of what the archive has no room for.
-fn unstorable(error: &Error) -> State {
+pub(super) fn unstorable(error: &Error) -> State {
     State::Unreadable(error.line())
 }
 
@@ -432,23 +353,13 @@ pub(super) fn part(what: What, inner: usize, len: usize) -> Part {
     Part { what, inner, len, known: None, runs: None, piece: Piece::None, crcs: Vec::new(), chunks: Vec::new() }
 }
 
-/// Where `len` bytes at `offset` of a file's data are in the file itself.
-fn runs(entry: &Entry, offset: u64, len: u64) -> Vec<Run> {
-    let Kind::File { map: Some(map), .. } = &entry.kind else {
-        return vec![Run { offset, len }];
-    };
-    let (mut before, mut out) = (0, Vec::new());
-    for run in map.iter() {
-        let start = offset.max(before);
-        let end = (offset + len).min(before + run.len);
-        if start < end {
-            out.push(Run { offset: run.offset + start - before, len: end - start });
-        }
-        before += run.len;
-    }
-    out
+/// Is a file to be looked at once more when it was read? What is read at once, and is as long as it was at the scan, is one state
+/// of it, and no call is spent on it; with holes it is read here and there, where the scan found data.
+fn is_suspect(read: &io::Result<bool>, entry: &Entry) -> bool {
+    matches!(read, Ok(false)) || matches!(entry.kind, Kind::File { map: Some(_), .. })
 }
 
-fn changed(fd: &OwnedFd, entry: &Entry) -> bool {
-    walk::stat_fd(fd).is_ok_and(|now| now.size != entry.size() || now.mtime != entry.mtime)
+/// Is it not what the scan saw?
+pub(super) fn changed(now: &Stat, entry: &Entry) -> bool {
+    now.size != entry.size() || now.mtime != entry.mtime
 }

@@ -1,0 +1,141 @@
+//! Large files of a tree: one open file that all readers share, read piece by piece.
+
+use super::tree::{Inner, changed, pad, part, unstorable};
+use crate::{
+    error::{Result, reason},
+    format::{
+        entry::{Entry, Kind, Run, Xattr},
+        page::State,
+    },
+    frame::{Buf, Frame, Large, Part, What},
+    known::Stored,
+    platform::{Tricks, read},
+};
+use std::{
+    io,
+    os::fd::OwnedFd,
+    sync::{
+        Arc,
+        atomic::Ordering::{AcqRel, Release},
+    },
+};
+
+impl Inner {
+    /// The header of a large file.
+    pub(super) fn head(&self, large: Arc<Large>, buf: &mut Vec<u8>) -> Result<Part> {
+        let mut entry = large.entry.clone();
+        match self.opened(&large) {
+            Ok((fd, xattrs)) => {
+                entry.xattrs.clone_from(xattrs);
+                self.now(fd).iter().for_each(|now| _ = self.adopt(now, &mut entry));
+            }
+            Err(state) => return Ok(part(What::Whole(entry, state.clone()), buf.len(), 0)),
+        }
+        if large.known.is_none() {
+            self.header(&entry, buf)?;
+        }
+        Ok(part(What::Head(entry, large), buf.len(), 0))
+    }
+
+    /// The open file that all readers of a large one share. Whoever comes first opens it: to wait for the reader of the
+    /// header would be a wait for one that may itself be waiting for a permit to read.
+    fn opened<'a>(&self, large: &'a Large) -> &'a Result<(OwnedFd, Vec<Xattr>), State> {
+        large.opened.get_or_init(|| {
+            let (fd, entry) = self.open_file(large.entry.clone())?;
+            self.header(&entry, &mut Vec::new()).map_err(|error| unstorable(&error))?; // its pieces come behind it
+            if self.rules.tricks == Tricks::Auto {
+                read::sequential(&fd);
+            }
+            Ok((fd, entry.xattrs))
+        })
+    }
+
+    /// Read `slice.len` bytes of a large file, or fewer if it has shrunk since the scan.
+    ///
+    /// Fewer is not an error: the frame is filled with zeros to the length the header promised, and the file is marked
+    /// changed (as PostgreSQL's own `sendFile` does). The same for what cannot be read, and then the file counts as
+    /// unreadable as a whole: its header is out already, but the manifest does not have it.
+    pub(super) fn piece(&self, file: Arc<Large>, offset: u64, len: u32, last: bool, mut buf: Buf) -> Result<Frame> {
+        let Ok((fd, _)) = self.opened(&file) else {
+            return Ok(Frame::new(buf, Vec::new(), last));
+        };
+        if let Some(patches) = file.known.as_ref().and_then(|known| known.patches(offset, len.into())) {
+            return Ok(self.patched(fd, file.clone(), (offset, len, last), patches, buf));
+        }
+        let mut complete = true;
+        for Run { offset, len } in runs(&file.entry, offset, len.into()) {
+            let start = buf.len();
+            match read::read_full(fd, &mut buf, offset, len as usize, self.cache(), self.rules.tricks) {
+                Ok(got) => complete &= got as u64 == len,
+                Err(error) => self.fail(&file, &error),
+            }
+            buf.resize(start + len as usize, 0);
+        }
+        self.note_change(fd, &file, complete);
+        let alone = file.known.is_some();
+        if last && !alone {
+            pad(&mut buf, file.data_len);
+        }
+        let what = What::Piece { file, offset, last };
+        Ok(Frame::new(buf, vec![part(what, 0, len as usize)], last || alone))
+    }
+
+    /// A piece was read: did the file change while it was?
+    fn note_change(&self, fd: &OwnedFd, file: &Large, complete: bool) {
+        let differs = || self.now(fd).is_some_and(|now| changed(&now, &file.entry));
+        if !self.is_plain() && (!complete || (file.unread.fetch_sub(1, AcqRel) == 1 && differs())) {
+            file.changed.store(true, Release);
+        }
+    }
+
+    fn fail(&self, file: &Large, error: &io::Error) {
+        self.shortage.notice(error);
+        file.failed.get_or_init(|| reason(error));
+    }
+
+    /// Of a piece only what is known to have changed is read.
+    fn patched(
+        &self,
+        fd: &OwnedFd,
+        file: Arc<Large>,
+        (offset, len, last): (u64, u32, bool),
+        patches: Vec<Stored>,
+        mut buf: Buf,
+    ) -> Frame {
+        let (mut at, mut complete) = (offset, true);
+        for patch in &patches {
+            at += match *patch {
+                Stored::Kept { len, .. } => u64::from(len),
+                Stored::Here { inner, len } => {
+                    let read = read::read_full(fd, &mut buf, at, len as usize, self.cache(), self.rules.tricks);
+                    match read {
+                        Ok(got) => complete &= got == len as usize,
+                        Err(error) => self.fail(&file, &error),
+                    }
+                    buf.resize((inner + len) as usize, 0); // what was cut off meanwhile
+                    u64::from(len)
+                }
+            };
+        }
+        self.note_change(fd, &file, complete);
+        let what = What::Piece { file, offset, last };
+        Frame::new(buf, vec![Part { runs: Some(patches), ..part(what, 0, len as usize) }], true)
+    }
+}
+
+/// Where `len` bytes at `offset` of a file's data are in the file itself.
+fn runs(entry: &Entry, offset: u64, len: u64) -> Vec<Run> {
+    let Kind::File { map: Some(map), .. } = &entry.kind else {
+        return vec![Run { offset, len }];
+    };
+    let (mut before, mut out) = (0, Vec::new());
+    for run in map.iter() {
+        let start = offset.max(before);
+        let end = (offset + len).min(before + run.len);
+        if start < end {
+            out.push(Run { offset: run.offset + start - before, len: end - start });
+        }
+        before += run.len;
+    }
+    out
+}
