@@ -136,3 +136,15 @@ fn a_file_that_another_took_the_name_of_has_the_mode_of_the_other() {
         assert_eq!((mode("small"), mode("z large")), (0o600, 0o600), "{by}");
     }
 }
+
+#[test]
+fn what_was_in_a_directory_that_got_another_name_is_listed_as_vanished() {
+    let dir = temp();
+    let (tree, out) = (dir.path().join("t"), dir.path().join("x.tar"));
+    runs::write(tree.join("a large"), noise(1, 12_000_000));
+    // More than are looked at together; of the last ones only the names are known when the directory goes.
+    (0..1500).for_each(|i| runs::write(tree.join(format!("m/{i:04}")), "m"));
+    let ran = changed_meanwhile(&tree, &out, || fs::rename(tree.join("m"), tree.join("a earlier")).unwrap());
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    assert_eq!(result(&ran)["vanished"], 1500, "{}", ran.err);
+}

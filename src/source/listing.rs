@@ -2,7 +2,7 @@
 
 use super::tree::Inner;
 use crate::{
-    error::Result,
+    error,
     format::{
         entry::{Entry, Kind, Owner, Path, Run, Xattr, is_within},
         page::State,
@@ -83,23 +83,21 @@ impl Inner {
             names.retain(|name| name.bytes == b"CACHEDIR.TAG" && self.rules.exclude_caches);
         }
         let rest = names.split_off(names.len().min(BATCH));
-        let children = self.children(&dir, path, names);
+        let children = self.children(Ok(&dir), path, names);
         let dev = if self.rules.one_file_system { walk::stat_fd(&dir)?.dev } else { 0 };
         let xattrs = if self.rules.overlay.is_some() { Vec::new() } else { xattr::read_all(&dir)? };
         Ok(Listing { children, rest, xattrs, dev })
     }
 
-    /// Some of what is in a directory that was listed before; if it is gone since, there is nothing.
+    /// Some of what is in a directory that was listed before. If it is gone since, so is all of it.
     pub(super) fn look_at(&self, path: &[u8], names: Vec<walk::Name>) -> Vec<Child> {
         let place = self.locate(path).ok_or_else(|| io::ErrorKind::NotFound.into());
-        match place.and_then(|(dir, rel)| walk::open_dir(dir, rel, self.rules.tricks)) {
-            Ok(dir) => self.children(&dir, path, names),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-            Err(error) => names.into_iter().map(|name| self.unknown(join(path, &name.bytes), &error)).collect(),
-        }
+        let dir = place.and_then(|(dir, rel)| walk::open_dir(dir, rel, self.rules.tricks));
+        self.children(dir.as_ref(), path, names)
     }
 
-    fn children(&self, dir: &OwnedFd, path: &[u8], names: Vec<walk::Name>) -> Vec<Child> {
+    /// What is known of these names; what is gone since they were listed has vanished.
+    fn children(&self, dir: Result<&OwnedFd, &io::Error>, path: &[u8], names: Vec<walk::Name>) -> Vec<Child> {
         let mut children = Vec::with_capacity(names.len());
         for name in names {
             let path = join(path, &name.bytes);
@@ -107,13 +105,17 @@ impl Inner {
                 continue;
             }
             // A top within another stands in for what has its name there.
-            let mounted = self.tops.iter().find(|top| top.at == path);
-            let (dir, name) = mounted.map_or((dir, &name.bytes[..]), |top| (&top.dir, b"."));
-            match walk::stat(dir, name).and_then(|stat| self.child(dir, name, path.clone(), stat)) {
-                Ok(child) if child.scanned.entry.is_file() && self.is_own(&child) => {}
-                Ok(child) => children.push(child),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {} // gone since it was listed: never seen
-                Err(error) => children.push(self.unknown(path, &error)),
+            let mounted = self.tops.iter().find(|top| top.at == path).map(|top| (&top.dir, &b"."[..]));
+            let child = match mounted.map_or_else(|| dir.map(|dir| (dir, &name.bytes[..])), Ok) {
+                Ok((dir, name)) => walk::stat(dir, name)
+                    .and_then(|stat| self.child(dir, name, path.clone(), stat))
+                    .unwrap_or_else(|error| self.unknown(path, &error)),
+                Err(error) => self.unknown(path, error),
+            };
+            let is_expected = child.scanned.state == State::Vanished && self.rules.overlay.is_some();
+            let is_own = child.scanned.entry.is_file() && self.is_own(&child);
+            if !is_expected && !is_own {
+                children.push(child);
             }
         }
         children
@@ -238,7 +240,7 @@ impl Inner {
 /// The objects of a list, ascending, each after the directories above it that were not delivered yet.
 ///
 /// That a name of the list is not there is no accident of the moment, as it is of one that a walk has seen.
-pub(super) fn listed(inner: Arc<Inner>, list: Vec<Path>) -> impl Iterator<Item = Result<Scanned>> + Send {
+pub(super) fn listed(inner: Arc<Inner>, list: Vec<Path>) -> impl Iterator<Item = error::Result<Scanned>> + Send {
     let mut last = Vec::new();
     let above = |path: &[u8]| -> Vec<Path> {
         let slashes = path.iter().enumerate().filter(|(_, c)| **c == b'/').map(|(at, _)| path[..at].to_vec());
