@@ -219,7 +219,13 @@ impl Division {
         &mut self.devices[at].1
     }
 
-    /// Place the mounts below one path, each where its device's walk is, if it is not the walk that meets it anyway.
+    /// Does the walk of a device go around `path`? What it does not meet there cannot begin there either: a stream is in order.
+    fn surrounds(&self, device: u64, path: &[u8]) -> bool {
+        let tops = self.devices.iter().filter(|(known, _)| *known == device).flat_map(|(_, tops)| tops);
+        tops.into_iter().any(|top| !top.alone && is_within(path, &top.at))
+    }
+
+    /// Place the mounts below one path: each is met by the walk around it, or a walk of its own device begins there.
     fn mounts(&mut self, at: &[u8], path: &Path, device: u64, split: bool) {
         let mut met: Vec<(Relative, u64)> = vec![(at.to_vec(), device)];
         for mount in platform::mounts_below(path).unwrap_or_default() {
@@ -233,6 +239,7 @@ impl Division {
                 self.closed.insert(below);
             } else if split
                 && mount.device != around
+                && !self.surrounds(mount.device, &below)
                 && let Ok(top) = open_top(below.clone(), &mount.path, false)
             {
                 self.elsewhere.insert(below.clone());

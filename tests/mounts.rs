@@ -1,0 +1,80 @@
+//! Which objects a backup is of where file systems are mounted in one another.
+
+#![allow(missing_docs)]
+
+mod runs;
+
+use runs::{Mount, fullbore, is_root, or_skip, shell, temp};
+use std::{ffi::OsString, fs, path::Path};
+
+/// A tmpfs.
+fn mount(at: &Path) -> Option<Mount> {
+    Mount::tmpfs(at, "8m")
+}
+
+/// What `shell` mounts at its last argument; `None`, said, if that is not permitted.
+fn mount_by(line: &str, args: &[&Path]) -> Option<Mount> {
+    let mounted = is_root() && shell(line, args.iter().map(OsString::from)).code == 0;
+    or_skip(mounted, "that cannot be mounted here").then(|| Mount::at(args[args.len() - 1]))
+}
+
+fn files(dir: &Path, names: &[&str]) {
+    names.iter().for_each(|name| runs::write(dir.join(name), name));
+}
+
+/// What a backup of `tree` by these options holds, the root left out: the same in a repository and in one file, and as much
+/// as the dry run says.
+fn stored(tree: &Path, options: &[&str]) -> Vec<String> {
+    let dir = temp();
+    let backup = |to: &Path, more: &[&str]| {
+        let options = options.iter().chain(more).map(OsString::from);
+        fullbore(args!["backup", tree, "--to", to, "--json"].into_iter().chain(options)).ends_with(0)
+    };
+    let list = |from: OsString| -> Vec<String> {
+        let entries = fullbore(args!["list", from, "--json"]).ends_with(0).json();
+        entries.iter().map(|entry| entry["path"].as_str().unwrap().to_owned()).skip(1).collect()
+    };
+    let (repository, file) = (dir.path().join("r"), dir.path().join("x.tar.zst"));
+    let dry = backup(&repository, &["--dry-run"]).json().pop().unwrap();
+    backup(&repository, &[]);
+    backup(&file, &[]);
+    let names = list(format!("{}@latest", repository.display()).into());
+    assert_eq!(names, list(file.into()), "in a repository and in one file");
+    assert_eq!(dry["entries"], names.len() + 1, "as the dry run says: {names:?}");
+    names
+}
+
+#[test]
+fn a_mount_behind_a_mount_of_another_device_is_stored() {
+    let dir = temp();
+    let (tree, away) = (dir.path().join("t"), dir.path().join("away"));
+    files(&tree, &["a/f", "z"]);
+    files(&away, &["inner/deep", "file"]);
+    let Some(_other) = mount(&tree.join("mnt")) else { return };
+    files(&tree, &["mnt/back/covered", "mnt/file", "mnt/g"]);
+    let bind = "mount --bind \"$1\" \"$2\"";
+    let Some(_back) = mount_by(bind, &[&away.join("inner"), &tree.join("mnt/back")]) else { return };
+    let Some(_file) = mount_by(bind, &[&away.join("file"), &tree.join("mnt/file")]) else { return };
+    fs::create_dir(tree.join("mnt/back/third")).unwrap();
+    let Some(_third) = mount(&tree.join("mnt/back/third")) else { return };
+    files(&tree, &["mnt/back/third/h"]);
+    let all = [
+        "a",
+        "a/f",
+        "mnt",
+        "mnt/back",
+        "mnt/back/deep",
+        "mnt/back/third",
+        "mnt/back/third/h",
+        "mnt/file",
+        "mnt/g",
+        "z",
+    ];
+    assert_eq!(stored(&tree, &[]), all);
+    let (to, back) = (dir.path().join("r"), dir.path().join("b"));
+    fullbore(args!["backup", tree, "--to", to, "--quiet"]).ends_with(0);
+    fullbore(args!["verify", to, "--data", "--against", tree]).ends_with(0);
+    fullbore(args!["restore", to, "--to", back, "--quiet"]).ends_with(0);
+    assert_eq!(fs::read(back.join("mnt/back/deep")).unwrap(), b"inner/deep");
+    assert_eq!(fs::read(back.join("mnt/file")).unwrap(), b"file");
+}
