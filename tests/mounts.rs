@@ -78,3 +78,15 @@ fn a_mount_behind_a_mount_of_another_device_is_stored() {
     assert_eq!(fs::read(back.join("mnt/back/deep")).unwrap(), b"inner/deep");
     assert_eq!(fs::read(back.join("mnt/file")).unwrap(), b"file");
 }
+
+#[test]
+fn a_file_system_that_the_backup_goes_to_is_stored_as_an_empty_directory() {
+    let dir = temp();
+    let tree = dir.path().join("t");
+    files(&tree, &["a"]);
+    let Some(_disk) = mount(&tree.join("disk")) else { return };
+    fullbore(args!["backup", tree, "--to", tree.join("disk"), "--quiet"]).ends_with(0);
+    let ran = fullbore(args!["list", format!("{}@latest", tree.join("disk").display()), "--json"]).ends_with(0);
+    let names: Vec<_> = ran.json().iter().map(|entry| entry["path"].as_str().unwrap().to_owned()).collect();
+    assert_eq!(names, ["", "a", "disk"]);
+}
