@@ -90,3 +90,18 @@ fn a_file_system_that_the_backup_goes_to_is_stored_as_an_empty_directory() {
     let names: Vec<_> = ran.json().iter().map(|entry| entry["path"].as_str().unwrap().to_owned()).collect();
     assert_eq!(names, ["", "a", "disk"]);
 }
+
+#[test]
+fn the_directories_above_whole_paths_on_two_devices_are_stored_once() {
+    let dir = temp();
+    let tree = dir.path().join("t");
+    files(&tree, &["a/f"]);
+    let Some(_other) = mount(&tree.join("m")) else { return };
+    files(&tree, &["m/g"]);
+    let to = dir.path().join("r");
+    let backup = |more: &[&str]| {
+        let paths = args!["backup", tree.join("a"), tree.join("m"), "--full-paths", "--to", to, "--json"];
+        fullbore(paths.into_iter().chain(runs::args(more))).ends_with(0).json().pop().unwrap()
+    };
+    assert_eq!(backup(&["--dry-run"])["entries"], backup(&[])["entries"]);
+}

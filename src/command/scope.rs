@@ -192,7 +192,8 @@ fn trees(named: Vec<(Relative, PathBuf)>, split: bool, rules: &Arc<Rules>) -> Re
         let top = open_top(at.clone(), &path, false)?;
         let device = walk::stat_fd(&top.dir).map(|stat| stat.dev).unwrap_or_default();
         let device = if split { device } else { 0 };
-        let parents = parents(&at, &path)?;
+        let mut parents = parents(&at, &path)?;
+        parents.retain(|parent| !division.has(&parent.at));
         division.tops(device).extend(parents.into_iter().chain([top]));
         if path.is_dir() && !rules.one_file_system {
             division.mounts(&at, &path, device, split);
@@ -217,6 +218,11 @@ impl Division {
             self.devices.len() - 1
         });
         &mut self.devices[at].1
+    }
+
+    /// Does a walk begin there?
+    fn has(&self, at: &[u8]) -> bool {
+        self.devices.iter().any(|(_, tops)| tops.iter().any(|top| top.at == at))
     }
 
     /// Does the walk of a device go around `path`? What it does not meet there cannot begin there either: a stream is in order.
