@@ -79,6 +79,24 @@ fn a_mount_behind_a_mount_of_another_device_is_stored() {
     assert_eq!(fs::read(back.join("mnt/file")).unwrap(), b"file");
 }
 
+/// Mounts an automounter's directory, and what it would mount there when somebody comes: a tmpfs, and a directory that is
+/// given. One more directory waits for somebody to come.
+const AUTOMOUNT: &str = "mkfifo \"$1\" && exec 9<>\"$1\" && group=$(cut -d' ' -f5 /proc/$$/stat) && cd \"$3\" &&
+    mount -t autofs -o fd=9,pgrp=$group,minproto=5,maxproto=5,indirect autofs . && cd \"$3\" &&
+    mkdir -p bob ghost sub/alice sub/ghost && mount --bind \"$2\" bob && mount -t tmpfs tmpfs sub/alice && echo > sub/alice/f";
+
+#[test]
+fn what_an_automounter_has_mounted_is_stored_and_nothing_is_mounted_for_the_backup() {
+    let dir = temp();
+    let (tree, away) = (dir.path().join("t"), dir.path().join("away"));
+    files(&tree, &["home/covered", "z"]);
+    files(&away, &["deep"]);
+    let Some(_home) = mount_by(AUTOMOUNT, &[&dir.path().join("pipe"), &away, &tree.join("home")]) else { return };
+    let all = ["home", "home/bob", "home/bob/deep", "home/sub", "home/sub/alice", "home/sub/alice/f", "z"];
+    assert_eq!(stored(&tree, &[]), all);
+    assert_eq!(stored(&tree, &["-x"]), ["home", "z"]);
+}
+
 #[test]
 fn a_file_system_that_the_backup_goes_to_is_stored_as_an_empty_directory() {
     let dir = temp();

@@ -7,7 +7,7 @@ use crate::{
         root,
     },
     platform::{self, Tricks, walk},
-    source::tree::{Own, Rules, Top, Tree},
+    source::tree::{Closed, Own, Rules, Top, Tree},
 };
 use ignore::gitignore::GitignoreBuilder;
 use std::{
@@ -196,7 +196,7 @@ fn trees(named: Vec<(Relative, PathBuf)>, split: bool, rules: &Arc<Rules>) -> Re
         parents.retain(|parent| !division.has(&parent.at));
         division.tops(device).extend(parents.into_iter().chain([top]));
         if path.is_dir() && !rules.one_file_system {
-            division.mounts(&at, &path, device, split);
+            division.mounts(Met { at, device, kind: String::new() }, &path, split);
         }
     }
     let Division { devices, elsewhere, closed } = division;
@@ -208,7 +208,7 @@ fn trees(named: Vec<(Relative, PathBuf)>, split: bool, rules: &Arc<Rules>) -> Re
 struct Division {
     devices: Vec<(u64, Vec<Top>)>,
     elsewhere: HashSet<Relative>,
-    closed: HashSet<Relative>,
+    closed: Closed,
 }
 
 impl Division {
@@ -232,31 +232,54 @@ impl Division {
     }
 
     /// Place the mounts below one path: each is met by the walk around it, or a walk of its own device begins there.
-    fn mounts(&mut self, at: &[u8], path: &Path, device: u64, split: bool) {
-        let mut met: Vec<(Relative, u64)> = vec![(at.to_vec(), device)];
+    fn mounts(&mut self, around: Met, path: &Path, split: bool) {
+        let at = around.at.clone();
+        let mut met = vec![around];
         for mount in platform::mounts_below(path).unwrap_or_default() {
             let below = mount.path.strip_prefix(path).unwrap_or(&mount.path).as_os_str().as_bytes();
-            let below = if at.is_empty() { below.to_vec() } else { [at, b"/", below].concat() };
-            let around = met.iter().rev().find(|(top, _)| is_within(&below, top)).map_or(device, |(_, device)| *device);
-            if self.closed.iter().any(|closed| is_within(&below, closed)) {
+            let below = if at.is_empty() { below.to_vec() } else { [&at[..], b"/", below].concat() };
+            let Some(around) = met.iter().rev().find(|met| is_within(&below, &met.at)) else { continue };
+            if platform::is_pseudo(&around.kind) {
                 continue;
             }
-            if platform::is_pseudo(&mount.kind) {
-                self.closed.insert(below);
+            if platform::is_automount(&around.kind) {
+                self.open_way(&around.at, &below);
+            }
+            let mut device = around.device;
+            if platform::is_pseudo(&mount.kind) || platform::is_automount(&mount.kind) {
+                self.closed.entry(below.clone()).or_default();
             } else if split
-                && mount.device != around
+                && mount.device != device
                 && !self.surrounds(mount.device, &below)
                 && let Ok(top) = open_top(below.clone(), &mount.path, false)
             {
+                device = mount.device;
                 self.elsewhere.insert(below.clone());
-                met.push((below, mount.device));
-                self.tops(mount.device).push(top);
+                self.tops(device).push(top);
             }
+            met.push(Met { at: below, device, kind: mount.kind });
+        }
+    }
+
+    /// Of the directories from `from`, which is closed, down to `to` deliver the next one on the way.
+    fn open_way(&mut self, from: &[u8], to: &[u8]) {
+        let mut dir = from.to_vec();
+        for name in to[from.len()..].split(|c| *c == b'/').filter(|name| !name.is_empty()) {
+            self.closed.entry(dir.clone()).or_default().insert(name.to_vec());
+            dir = [&dir[..], b"/", name].concat();
         }
     }
 }
 
-fn tree(mut tops: Vec<Top>, elsewhere: &HashSet<Relative>, closed: &HashSet<Relative>, rules: &Arc<Rules>) -> Tree {
+/// A file system that a walk meets.
+struct Met {
+    at: Relative,
+    /// Of the walk that comes there.
+    device: u64,
+    kind: String,
+}
+
+fn tree(mut tops: Vec<Top>, elsewhere: &HashSet<Relative>, closed: &Closed, rules: &Arc<Rules>) -> Tree {
     tops.sort_by(|a, b| order(&a.at, &b.at));
     tops.dedup_by(|b, a| b.at == a.at);
     Tree::new(tops, elsewhere.clone(), closed.clone(), rules.clone())

@@ -24,7 +24,7 @@ pub use machine::{
     boot_id, cores, host_name, is_shortage, open_files_limit, peak_rss_bytes, process_cpu_seconds, process_is_alive,
     raise_open_files_limit, times_asleep, user,
 };
-pub use mounts::{Mount, is_pseudo, mounts_below};
+pub use mounts::{Mount, is_automount, is_pseudo, mounts_below};
 
 /// May a function try a call that the system may refuse?
 ///

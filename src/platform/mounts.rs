@@ -23,8 +23,7 @@ pub struct Mount {
 }
 
 /// File systems that hold the state of the kernel, not files.
-const PSEUDO: [&str; 21] = [
-    "autofs",
+const PSEUDO: [&str; 20] = [
     "binfmt_misc",
     "bpf",
     "cgroup",
@@ -50,6 +49,12 @@ const PSEUDO: [&str; 21] = [
 /// Is `kind` a file system that holds no files worth a backup? `tmpfs` is not one: people keep files there.
 pub fn is_pseudo(kind: &str) -> bool {
     PSEUDO.contains(&kind)
+}
+
+/// Is `kind` a place where something else mounts file systems when somebody goes there? To list it is harmless, to open what
+/// is in it is not.
+pub fn is_automount(kind: &str) -> bool {
+    kind == "autofs"
 }
 
 /// The mounts strictly below `path`, the topmost where several stand on one another, ascending by path.

@@ -8,7 +8,7 @@ use crate::{
         root::{Name, Tablespace},
     },
     platform::walk,
-    source::tree::{Rules, Top, Tree},
+    source::tree::{Closed, Rules, Top, Tree},
 };
 use ignore::gitignore::Gitignore;
 use std::{
@@ -54,7 +54,7 @@ impl Opening<'_> {
         let tree = |(_, mut tops): (u64, Vec<Top>)| {
             tops.sort_by(|a, b| order(&a.at, &b.at));
             let elsewhere = if tops[0].at.is_empty() { elsewhere.clone() } else { HashSet::new() };
-            Arc::new(Tree::new(tops, elsewhere, HashSet::new(), rules.clone()))
+            Arc::new(Tree::new(tops, elsewhere, Closed::new(), rules.clone()))
         };
         Ok((late, devices.drain(..).map(tree).collect()))
     }

@@ -61,7 +61,7 @@ impl Inner {
         child.scanned.entry.kind == Kind::Directory
             && child.scanned.state.is_stored()
             && !(self.rules.one_file_system && child.dev != dev)
-            && !self.closed.contains(&child.scanned.entry.path)
+            && self.closed.get(&child.scanned.entry.path).is_none_or(|names| !names.is_empty())
             && !self.is_own(child)
     }
 
@@ -78,6 +78,9 @@ impl Inner {
         names.sort_unstable_by(|a, b| a.bytes.cmp(&b.bytes));
         if let Some(overlay) = &self.rules.overlay {
             overlay.pick(path, &mut names);
+        }
+        if let Some(only) = self.closed.get(path) {
+            names.retain(|name| only.contains(&name.bytes));
         }
         if self.is_left_out(&dir, &names) {
             names.retain(|name| name.bytes == b"CACHEDIR.TAG" && self.rules.exclude_caches);

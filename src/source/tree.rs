@@ -26,7 +26,7 @@ use crate::{
 use ignore::gitignore::Gitignore;
 use std::{
     cell::RefCell,
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     io,
     os::fd::OwnedFd,
     sync::{Arc, OnceLock},
@@ -80,6 +80,9 @@ pub struct Top {
     pub alone: bool,
 }
 
+/// Directories of which only some names are delivered.
+pub type Closed = HashMap<Path, HashSet<Vec<u8>>>;
+
 /// A tree, or the part of one that is on one device.
 pub struct Tree(Arc<Inner>);
 
@@ -88,8 +91,8 @@ pub(super) struct Inner {
     pub(super) tops: Vec<Top>,
     /// Directories that belong to the stream of another device.
     pub(super) elsewhere: HashSet<Path>,
-    /// Directories that are not entered.
-    pub(super) closed: HashSet<Path>,
+    /// Directories of which only these names are delivered; without a name they are not entered.
+    pub(super) closed: Closed,
     /// Only these, and the directories above them; ascending.
     pub(super) list: Option<Vec<Path>>,
     pub(super) rules: Arc<Rules>,
@@ -99,8 +102,8 @@ pub(super) struct Inner {
 
 impl Tree {
     /// The tree below `tops`, which are ascending; one within another is met there, in place of what has its name. Of the
-    /// directories `elsewhere` nothing is delivered, of those `closed` only themselves.
-    pub fn new(tops: Vec<Top>, elsewhere: HashSet<Path>, closed: HashSet<Path>, rules: Arc<Rules>) -> Self {
+    /// directories `elsewhere` nothing is delivered, of those `closed` themselves and what is said there.
+    pub fn new(tops: Vec<Top>, elsewhere: HashSet<Path>, closed: Closed, rules: Arc<Rules>) -> Self {
         Self(Arc::new(Inner { elsewhere, closed, ..Inner::new(tops, rules) }))
     }
 
