@@ -79,6 +79,28 @@ fn a_mount_behind_a_mount_of_another_device_is_stored() {
     assert_eq!(fs::read(back.join("mnt/file")).unwrap(), b"file");
 }
 
+#[test]
+fn what_leaves_out_a_directory_leaves_out_what_is_mounted_in_it() {
+    let dir = temp();
+    let tree = dir.path().join("t");
+    files(&tree, &["a", "cache/.nobackup", "cache/m/covered", "cache/x", "data/y"]);
+    let Some(_data) = mount(&tree.join("data/db")) else { return };
+    let Some(_cache) = mount(&tree.join("cache/m")) else { return };
+    let Some(_inner) = mount(&tree.join("cache/m/inner")) else { return };
+    let Some(_marked) = mount(&tree.join("marked")) else { return };
+    files(&tree, &["data/db/rows", "cache/m/c", "cache/m/inner/d", "marked/.nobackup", "marked/e"]);
+    let rest = ["a", "cache", "cache/.nobackup", "cache/m", "cache/m/c", "cache/m/inner", "cache/m/inner/d", "cache/x"];
+    let marked = ["marked", "marked/.nobackup", "marked/e"];
+    assert_eq!(stored(&tree, &["--exclude", "/data"]), [&rest[..], &marked].concat());
+    assert_eq!(stored(&tree, &["--exclude", "/data/db/"]), [&rest[..], &["data", "data/y"], &marked].concat());
+    let all = ["a", "cache", "data", "data/db", "data/db/rows", "data/y", "marked"];
+    assert_eq!(stored(&tree, &["--exclude-if-present", ".nobackup"]), all);
+    let tag = "Signature: 8a477f597d28d172789f06886806bc55";
+    fs::write(tree.join("cache/m/CACHEDIR.TAG"), tag).unwrap();
+    let all = ["a", "cache", "cache/.nobackup", "cache/m", "cache/m/CACHEDIR.TAG", "cache/x", "marked"];
+    assert_eq!(stored(&tree, &["--exclude-caches", "--exclude", "/data", "--exclude", "/marked/*"]), all);
+}
+
 /// Mounts an automounter's directory, and what it would mount there when somebody comes: a tmpfs, and a directory that is
 /// given. One more directory waits for somebody to come.
 const AUTOMOUNT: &str = "mkfifo \"$1\" && exec 9<>\"$1\" && group=$(cut -d' ' -f5 /proc/$$/stat) && cd \"$3\" &&

@@ -196,7 +196,7 @@ fn trees(named: Vec<(Relative, PathBuf)>, split: bool, rules: &Arc<Rules>) -> Re
         parents.retain(|parent| !division.has(&parent.at));
         division.tops(device).extend(parents.into_iter().chain([top]));
         if path.is_dir() && !rules.one_file_system {
-            division.mounts(Met { at, device, kind: String::new() }, &path, split);
+            division.mounts(Met { at, device, kind: String::new() }, &path, split, rules)?;
         }
     }
     let Division { devices, elsewhere, closed } = division;
@@ -232,8 +232,9 @@ impl Division {
     }
 
     /// Place the mounts below one path: each is met by the walk around it, or a walk of its own device begins there.
-    fn mounts(&mut self, around: Met, path: &Path, split: bool) {
+    fn mounts(&mut self, around: Met, path: &Path, split: bool, rules: &Arc<Rules>) -> Result<()> {
         let at = around.at.clone();
+        let whole = tree(vec![open_top(at.clone(), path, false)?], &HashSet::new(), &Closed::new(), rules);
         let mut met = vec![around];
         for mount in platform::mounts_below(path).unwrap_or_default() {
             let below = mount.path.strip_prefix(path).unwrap_or(&mount.path).as_os_str().as_bytes();
@@ -251,6 +252,7 @@ impl Division {
             } else if split
                 && mount.device != device
                 && !self.surrounds(mount.device, &below)
+                && !whole.leaves_out(&below, mount.path.is_dir())
                 && let Ok(top) = open_top(below.clone(), &mount.path, false)
             {
                 device = mount.device;
@@ -259,6 +261,7 @@ impl Division {
             }
             met.push(Met { at: below, device, kind: mount.kind });
         }
+        Ok(())
     }
 
     /// Of the directories from `from`, which is closed, down to `to` deliver the next one on the way.

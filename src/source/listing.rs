@@ -82,7 +82,8 @@ impl Inner {
         if let Some(only) = self.closed.get(path) {
             names.retain(|name| only.contains(&name.bytes));
         }
-        if self.is_left_out(&dir, &names) {
+        let has = |wanted: &[u8]| names.binary_search_by(|name| name.bytes.as_slice().cmp(wanted)).is_ok();
+        if self.is_left_out(&dir, has) {
             names.retain(|name| name.bytes == b"CACHEDIR.TAG" && self.rules.exclude_caches);
         }
         let rest = names.split_off(names.len().min(BATCH));
@@ -226,10 +227,27 @@ impl Inner {
     }
 
     /// Does this directory say itself that its contents are not worth a backup?
-    fn is_left_out(&self, dir: &OwnedFd, names: &[walk::Name]) -> bool {
-        let has = |wanted: &[u8]| names.binary_search_by(|name| name.bytes.as_slice().cmp(wanted)).is_ok();
+    fn is_left_out(&self, dir: &OwnedFd, has: impl Fn(&[u8]) -> bool) -> bool {
         self.rules.exclude_if_present.iter().any(|name| has(name))
             || (self.rules.exclude_caches && has(b"CACHEDIR.TAG") && self.is_cache_tag(dir))
+    }
+
+    /// Is `path` left out for its own sake, or for that of a directory above it up to the first top?
+    pub(super) fn leaves_out(&self, path: &[u8], is_dir: bool) -> bool {
+        let top = self.tops.first().map_or(&b""[..], |top| &top.at);
+        let slashes = path.iter().enumerate().filter(|(_, c)| **c == b'/').map(|(at, _)| &path[..at]);
+        let mut above = std::iter::once(&b""[..]).chain(slashes).filter(|dir| is_within(dir, top));
+        self.is_excluded(path, is_dir)
+            || above.any(|dir| (dir != top && self.is_excluded(dir, true)) || self.says_so(dir))
+    }
+
+    /// Is the directory at `path` one that [`Self::is_left_out`] knows? Its names are not listed for that.
+    fn says_so(&self, path: &[u8]) -> bool {
+        if self.rules.exclude_if_present.is_empty() && !self.rules.exclude_caches {
+            return false;
+        }
+        let place = self.locate(path).and_then(|(dir, rel)| walk::open_dir(dir, rel, self.rules.tricks).ok());
+        place.is_some_and(|dir| self.is_left_out(&dir, |name| walk::stat(&dir, name).is_ok()))
     }
 
     fn is_cache_tag(&self, dir: &OwnedFd) -> bool {

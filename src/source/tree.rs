@@ -112,6 +112,11 @@ impl Tree {
         Self(Arc::new(Inner { list: Some(list), ..Inner::new(vec![top], rules) }))
     }
 
+    /// Would a walk from the first top never come to `path` below it, because of the rules?
+    pub fn leaves_out(&self, path: &[u8], is_dir: bool) -> bool {
+        self.0.leaves_out(path, is_dir)
+    }
+
     /// One object by its path, without going into it.
     pub fn look(&self, path: &[u8]) -> Scanned {
         self.0.look(path)
