@@ -145,3 +145,15 @@ fn the_directories_above_whole_paths_on_two_devices_are_stored_once() {
     };
     assert_eq!(backup(&["--dry-run"])["entries"], backup(&[])["entries"]);
 }
+
+#[test]
+fn patterns_for_directories_hold_where_directories_do_not_say_what_is_one() {
+    let dir = temp();
+    let (image, tree) = (dir.path().join("image"), dir.path().join("t"));
+    fs::create_dir(&tree).unwrap();
+    let ext2 = "truncate -s 1M \"$1\" && mke2fs -q -t ext2 -O ^filetype \"$1\" && mount -o loop \"$1\" \"$2\"";
+    let Some(_ext2) = mount_by(ext2, &[&image, &tree]) else { return };
+    files(&tree, &["a/target/x", "b/target", "c/keep/y", "c/z"]);
+    let all = ["a", "b", "b/target", "c", "c/keep", "c/keep/y", "lost+found"];
+    assert_eq!(stored(&tree, &["--exclude", "target/", "--exclude", "/c/*", "--exclude", "!/c/keep/"]), all);
+}

@@ -105,7 +105,10 @@ impl Inner {
         let mut children = Vec::with_capacity(names.len());
         for name in names {
             let path = join(path, &name.bytes);
-            if self.is_excluded(&path, name.kind == FileKind::Directory) || self.elsewhere.contains(&path) {
+            // Some file systems do not say in a directory what a name is: then patterns wait for what the system says of it.
+            let told = name.kind != FileKind::Unknown;
+            let excluded = told && self.is_excluded(&path, name.kind == FileKind::Directory);
+            if excluded || self.elsewhere.contains(&path) {
                 continue;
             }
             // A top within another stands in for what has its name there.
@@ -118,7 +121,8 @@ impl Inner {
             };
             let is_expected = child.scanned.state == State::Vanished && self.rules.overlay.is_some();
             let is_own = child.scanned.entry.is_file() && self.is_own(&child);
-            if !is_expected && !is_own {
+            let is_left_out = !told && self.is_excluded(&child.scanned.entry.path, is_directory(&child.scanned));
+            if !is_expected && !is_own && !is_left_out {
                 children.push(child);
             }
         }
@@ -283,6 +287,10 @@ pub(super) fn listed(inner: Arc<Inner>, list: Vec<Path>) -> impl Iterator<Item =
 
 /// How a `CACHEDIR.TAG` must begin (bford.info/cachedir).
 const CACHE_TAG: &[u8] = b"Signature: 8a477f597d28d172789f06886806bc55";
+
+fn is_directory(scanned: &Scanned) -> bool {
+    scanned.entry.kind == Kind::Directory
+}
 
 fn join(dir: &[u8], name: &[u8]) -> Path {
     let mut path = Vec::with_capacity(dir.len() + 1 + name.len());
