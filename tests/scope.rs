@@ -144,6 +144,17 @@ fn a_list_of_names_is_taken_in_any_order_with_the_directories_above() {
 }
 
 #[test]
+fn what_a_list_names_and_the_rules_leave_out_is_left_out() {
+    let dir = temp();
+    files(dir.path(), &["t/a/x.log", "t/a/y", "t/build/z", "t/marked/.nobackup", "t/marked/w"]);
+    let (tree, list) = (dir.path().join("t"), dir.path().join("list"));
+    fs::write(&list, "a/x.log\na/y\nbuild\nbuild/z\ngone.log\nmarked\nmarked/w\n").unwrap();
+    let rules = args!["--exclude", "*.log", "--exclude", "build/", "--exclude-if-present", ".nobackup"];
+    let options = args!["--files-from", list].into_iter().chain(rules);
+    assert_eq!(stored(&tree, options), [".", "a", "a/y", "marked"]);
+}
+
+#[test]
 fn patterns_leave_out_what_they_match() {
     let dir = temp();
     files(dir.path(), &["t/a.o", "t/a.c", "t/build/x", "t/sub/build/y", "t/sub/a.o", "t/keep.o", "t/log/z"]);

@@ -151,7 +151,7 @@ pub(super) struct BackupArgs {
     /// Leave out the contents of directories that hold this name
     #[arg(long, value_name = "NAME")]
     pub(super) exclude_if_present: Vec<String>,
-    /// Back up only the names in this file, one a line, relative to PATH; - for standard input
+    /// Back up only the names in this file, one a line, relative to PATH, and not what is below them; - for standard input
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(super) files_from: Option<PathBuf>,
     /// The names of --files-from end in NUL

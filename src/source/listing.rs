@@ -262,23 +262,27 @@ impl Inner {
     }
 }
 
-/// The objects of a list, ascending, each after the directories above it that were not delivered yet.
+/// The objects of a list that the rules do not leave out, ascending, each after the directories above it that were not
+/// delivered yet.
 ///
 /// That a name of the list is not there is no accident of the moment, as it is of one that a walk has seen.
 pub(super) fn listed(inner: Arc<Inner>, list: Vec<Path>) -> impl Iterator<Item = error::Result<Scanned>> + Send {
     let mut last = Vec::new();
     let above = |path: &[u8]| -> Vec<Path> {
         let slashes = path.iter().enumerate().filter(|(_, c)| **c == b'/').map(|(at, _)| path[..at].to_vec());
-        std::iter::once(Vec::new()).chain(slashes).chain([path.to_vec()]).collect()
+        slashes.collect()
     };
-    let mut first = true;
+    let mut first = Some(inner.look(b""));
     list.into_iter().flat_map(move |path| {
-        let mut new = above(&path);
-        new.retain(|path| (path.is_empty() && first) || (!path.is_empty() && !is_within(&last, path)));
-        first = false;
+        let mut found: Vec<Scanned> = first.take().into_iter().collect();
+        let object = inner.look(&path);
+        if inner.leaves_out(&path, is_directory(&object)) {
+            return found.into_iter().map(Ok);
+        }
+        let new = above(&path).into_iter().filter(|dir| !is_within(&last, dir));
+        found.extend(new.map(|dir| inner.look(&dir)).filter(|dir| dir.state != State::Vanished));
+        found.push(object);
         last.clone_from(&path);
-        let mut found: Vec<Scanned> = new.into_iter().map(|path| inner.look(&path)).collect();
-        found.retain(|scanned| scanned.state != State::Vanished || scanned.entry.path == path);
         let gone = found.iter_mut().filter(|scanned| scanned.state == State::Vanished);
         gone.for_each(|scanned| scanned.state = State::Unreadable("there is nothing of this name".to_owned()));
         found.into_iter().map(Ok)
