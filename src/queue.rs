@@ -1,12 +1,40 @@
-//! What threads wait for each other with: a queue, a promise, and the monitor under both.
+//! How threads are started, and what they wait for each other with: a queue, a promise, and the monitor under both.
 //!
 //! They sleep where they have to wait, and wake only who sleeps. A channel spins and yields first, and a bare condition
 //! variable calls the system for every notice: either cost a system call for every four small files of a backup.
 
+use crate::error::{Error, Result};
 use std::{
     collections::VecDeque,
+    io,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    thread::{Builder, JoinHandle, Scope, ScopedJoinHandle},
 };
+
+/// Do `work` on a thread of its own.
+///
+/// # Errors
+/// [`crate::error::Kind::System`] if the system has no thread for it; `work` is dropped then.
+pub fn start<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<JoinHandle<T>> {
+    Builder::new().spawn(work).map_err(refused)
+}
+
+/// The same within a scope.
+///
+/// # Errors
+/// As [`start`].
+pub fn start_in<'scope, T: Send + 'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    work: impl FnOnce() -> T + Send + 'scope,
+) -> Result<ScopedJoinHandle<'scope, T>> {
+    Builder::new().spawn_scoped(scope, work).map_err(refused)
+}
+
+fn refused(error: io::Error) -> Error {
+    Error::io("could not start a thread", error).hint(
+        "raise the limit of threads (`ulimit -u`, TasksMax of a systemd unit), or use fewer --workers and --readers",
+    )
+}
 
 /// A state that threads wait for.
 #[derive(Debug, Default)]

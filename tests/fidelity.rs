@@ -381,6 +381,37 @@ fn a_low_limit_of_open_files_slows_a_backup_down_or_ends_it_but_costs_no_file() 
 }
 
 #[test]
+fn a_low_limit_of_threads_ends_a_run_with_an_error_that_says_so() {
+    if !or_skip(is_root() && has("prlimit"), "only root can be a user without other threads") {
+        return;
+    }
+    let dir = temp();
+    let (tree, store) = (dir.path().join("t"), dir.path().join("r"));
+    (0..40).for_each(|i| runs::write(tree.join(format!("d{}/f{i}", i % 4)), noise(i, 500)));
+    let user = 1_000_000 + std::process::id();
+    chown(dir.path(), Some(user), Some(user)).unwrap();
+    let limited = |limit: usize, args: &[OsString]| {
+        let all = [limit.to_string(), user.to_string(), FULLBORE.into()].map(OsString::from);
+        let line = "limit=$1; user=$2; shift 2; \
+            exec prlimit --nproc=$limit setpriv --reuid $user --regid $user --clear-groups --inh-caps=-all \"$@\"";
+        let ran = shell(line, all.into_iter().chain(args.to_vec()));
+        match ran.code {
+            0 => true,
+            1 => {
+                ran.has_one_error("could not start a thread");
+                false
+            }
+            code => panic!("{limit}: {code} {}{}", ran.out, ran.err),
+        }
+    };
+    let backed_up: Vec<_> =
+        (1..40).map(|limit| limited(limit, &args!["backup", tree, "--to", store, "--full", "--quiet"])).collect();
+    assert!(!backed_up[0] && backed_up[38], "{backed_up:?}");
+    let verified: Vec<_> = (1..20).map(|limit| limited(limit, &args!["verify", store, "--data"])).collect();
+    assert!(!verified[0] && verified[18], "{verified:?}");
+}
+
+#[test]
 fn an_unprivileged_restore_says_what_it_may_not_set() {
     if !or_skip(is_root(), "root makes the backup") {
         return;

@@ -13,6 +13,7 @@ use crate::{
     error::{Error, quoted},
     format::root::{Cluster, Name, Root},
     pipeline::meter::{Meter, Sample, Side, Verdict, verdict},
+    queue::start_in,
 };
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
@@ -71,11 +72,11 @@ impl Progress {
         }
     }
 
-    /// Run `work`, and tell how far it is meanwhile.
+    /// Run `work`, and tell how far it is meanwhile, if there is a thread for that.
     pub(super) fn watch<T>(&self, meter: &Meter, work: impl FnOnce() -> T) -> T {
         std::thread::scope(|scope| {
             let (done, over) = mpsc::channel::<()>();
-            scope.spawn(move || {
+            let _ = start_in(scope, move || {
                 while over.recv_timeout(Duration::from_millis(50)) == Err(mpsc::RecvTimeoutError::Timeout) {
                     self.tick(meter, meter.tick());
                 }

@@ -2,7 +2,7 @@
 
 use crate::{
     error::{Error, Kind, Result},
-    queue::{End, Queue},
+    queue::{End, Queue, start_in},
 };
 use std::{
     num::NonZeroUsize,
@@ -43,7 +43,10 @@ pub(super) fn work<J: Send, W>(
         let jobs = End(Arc::new(Queue::with_room(2 * workers.get())));
         for _ in 0..workers.get() {
             let jobs = End(jobs.0.clone());
-            scope.spawn(|| serve(jobs, &failure, make(), &each));
+            if let Err(error) = start_in(scope, || serve(jobs, &failure, make(), &each)) {
+                failure.note(error);
+                break;
+            }
         }
         let mut send = |job| match !failure.failed.load(Relaxed) && jobs.0.push(job) {
             true => Ok(()),

@@ -14,6 +14,7 @@ use crate::{
     },
     plan::{Depths, StageSpec, Tuning, chain},
     platform,
+    queue::start_in,
     sink::{Partial, Sink},
     source::{self, Source},
     stage::Stage,
@@ -67,7 +68,7 @@ impl Streams<'_> {
         }
         std::thread::scope(|scope| {
             let (done, over) = mpsc::channel::<()>();
-            scope.spawn(|| self.attend(&crews, over));
+            start_in(scope, || self.attend(&crews, over))?;
             let streams = at_once(streams, Stream::scanned);
             let laid = streams.and_then(|streams| at_once(streams, |stream| stream.finish(self.root)));
             drop(done);
@@ -224,8 +225,8 @@ impl Stream<'_> {
 fn at_once<I: Send, O: Send>(items: Vec<I>, work: impl Fn(I) -> Result<O> + Sync) -> Result<Vec<O>> {
     let lost = |_| Err(Error::new(Kind::Bug, "a stream stopped"));
     let results = std::thread::scope(|scope| {
-        let threads: Vec<_> = items.into_iter().map(|item| scope.spawn(|| work(item))).collect();
-        threads.into_iter().map(|thread| thread.join().unwrap_or_else(lost)).collect()
+        let threads: Vec<_> = items.into_iter().map(|item| start_in(scope, || work(item))).collect();
+        threads.into_iter().map(|thread| thread.and_then(|thread| thread.join().unwrap_or_else(lost))).collect()
     });
     first_error_or_all(results)
 }

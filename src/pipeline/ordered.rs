@@ -6,7 +6,7 @@
 use super::meter::{Gauge, timed};
 use crate::{
     error::{Error, Kind, Result},
-    queue::{Monitor, Queue},
+    queue::{Monitor, Queue, start},
     source::Stream,
 };
 use std::{
@@ -193,14 +193,14 @@ impl<I: Send + 'static, O: Send + 'static> Crew<I, O> {
     /// One thread more.
     ///
     /// # Errors
-    /// What `make` says.
+    /// What `make` says, or if the system has no thread.
     pub fn grow(&self) -> Result<()> {
         let (queue, mut work) = (self.queue.clone(), (self.make)()?);
-        std::thread::spawn(move || {
+        start(move || {
             while let Some((item, mut ticket)) = queue.pop() {
                 ticket.result = Some(work(item));
             }
-        });
+        })?;
         self.size.fetch_add(1, Relaxed);
         Ok(())
     }
@@ -219,11 +219,14 @@ impl<I: Send + 'static, O: Send + 'static> Crew<I, O> {
         line: Arc<Line<O>>,
     ) -> Stream<O> {
         let (crew, places) = (self.clone(), line.clone());
-        std::thread::spawn(move || {
+        let started = start(move || {
             crew.feed(input, &places);
             places.end();
         });
-        Box::new(InOrder(line))
+        match started {
+            Ok(_) => Box::new(InOrder(line)),
+            Err(error) => Box::new(std::iter::once(Err(error))),
+        }
     }
 
     fn feed(&self, mut input: impl Iterator<Item = Result<I>>, line: &Arc<Line<O>>) {

@@ -15,6 +15,7 @@ use crate::{
         root::{FORMAT, FORMAT_ALONE, Root, open_sealed, seal},
     },
     platform::{self, Tricks, write},
+    queue::start,
     sink::{
         Abilities, Destination, Partial, Place, Placed, Referred, Role, Sink,
         file::{Output, name, side_of, sync_dir},
@@ -308,7 +309,7 @@ impl Segments {
         if self.open.as_ref().is_none_or(|open| open.number != number) {
             let segment = Output::create(&self.path(number), self.tricks)?;
             if let Some(done) = self.open.replace(Open { number, segment, side: None }) {
-                self.syncing.push(std::thread::spawn(move || done.sync()));
+                self.syncing.push(start(move || done.sync())?);
             }
         }
         self.open.as_mut().ok_or_else(|| Error::new(Kind::Bug, "no segment is open"))

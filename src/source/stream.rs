@@ -30,8 +30,12 @@ pub struct Plain {
 /// Errors of the input come out where its bytes would: `InvalidData` or `UnexpectedEof` for damage.
 pub fn decode(input: impl Read + Send + 'static) -> Plain {
     let chunks = Arc::new(Queue::with_room(DEPTH));
-    let filled = End(chunks.clone());
-    thread::spawn(move || pump(input, &filled.0));
+    let filled = chunks.clone();
+    // Closed by the thread only: if there is none, its error is to be read.
+    if let Err(error) = thread::Builder::new().spawn(move || pump(input, &End(filled).0)) {
+        chunks.push(Err(error));
+        chunks.close();
+    }
     Plain { chunks: End(chunks), now: Vec::new(), at: 0 }
 }
 

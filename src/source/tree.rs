@@ -141,7 +141,7 @@ impl Source for Tree {
         let inner = self.0.clone();
         let scanned: Stream<Scanned> = match &self.0.list {
             Some(list) => Box::new(listed(self.0.clone(), list.clone())),
-            None => Box::new(Walk::start(self.0.clone())),
+            None => Box::new(Walk::start(self.0.clone())?),
         };
         Ok(Box::new(scanned.map(move |scanned| inner.shortage.check().and(scanned))))
     }

@@ -16,7 +16,7 @@ use crate::{
     },
     frame::Scanned,
     platform::walk,
-    queue::{Answer, Promise, Queue, promise},
+    queue::{Answer, Promise, Queue, promise, start},
 };
 use std::{collections::VecDeque, io, sync::Arc};
 
@@ -63,11 +63,15 @@ struct Level {
 }
 
 impl Walk {
-    pub(super) fn start(inner: Arc<Inner>) -> Self {
+    /// With as many threads as the rules say, or as the system has.
+    ///
+    /// # Errors
+    /// If it has none.
+    pub(super) fn start(inner: Arc<Inner>) -> Result<Self> {
         let jobs = Arc::new(Queue::<Job>::default());
-        for _ in 0..inner.rules.walkers {
+        for walker in 0..inner.rules.walkers {
             let (inner, jobs) = (inner.clone(), jobs.clone());
-            std::thread::spawn(move || {
+            let started = start(move || {
                 let mut buffer = Vec::new();
                 while let Some(job) = jobs.pop() {
                     match job {
@@ -76,8 +80,13 @@ impl Walk {
                     }
                 }
             });
+            match started {
+                Err(error) if walker == 0 => return Err(error),
+                Err(_) => break,
+                Ok(_) => {}
+            }
         }
-        Self { inner, jobs, tops: 0, levels: Vec::new(), outstanding: 0, links: Links::default() }
+        Ok(Self { inner, jobs, tops: 0, levels: Vec::new(), outstanding: 0, links: Links::default() })
     }
 
     /// Have the next batches of the deepest level looked at, and its next directories listed.

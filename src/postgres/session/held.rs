@@ -1,13 +1,15 @@
 //! A session that is asked every second whether it is still there, while others copy.
 
 use super::{Session, void};
-use crate::error::{Error, Kind, Result};
+use crate::{
+    error::{Error, Kind, Result},
+    queue::start,
+};
 use std::{
     sync::{
         Arc, Mutex, OnceLock, PoisonError,
         mpsc::{Receiver, RecvTimeoutError, Sender, channel},
     },
-    thread,
     time::Duration,
 };
 
@@ -43,10 +45,7 @@ impl Held {
         let shared = Arc::new(Shared { session: Mutex::new(Some(session)), lost: OnceLock::new() });
         let (stop, stopped) = channel();
         let asked = Arc::clone(&shared);
-        thread::Builder::new()
-            .name("session".into())
-            .spawn(move || asked.ask_until(&stopped))
-            .map_err(|error| Error::io("could not start a thread", error))?;
+        start(move || asked.ask_until(&stopped))?;
         Ok(Self { shared, _stop: stop })
     }
 

@@ -8,12 +8,13 @@ use crate::{
         conninfo::{Binding, Host, Params, Place, SslMode, Wanted},
         tls,
     },
+    queue::start,
 };
 use postgres::{
     Client, Config, NoTls, config,
     error::{Severity, SqlState},
 };
-use std::{io, iter, sync::mpsc, thread, time::Duration};
+use std::{io, iter, sync::mpsc, time::Duration};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 /// The oldest version that was tried.
@@ -115,6 +116,7 @@ fn client(params: &Params, host: &Host) -> Result<Client> {
         Some(Failure::Server(error)) => explained(failed(&what, &error), &error, host),
         Some(Failure::Late(limit)) => Error::new(Kind::Unreachable, what)
             .because(format!("no answer within {} seconds, the connect_timeout", limit.as_secs())),
+        Some(Failure::NoThread(error)) => error,
         None => Error::new(Kind::Bug, what),
     })
 }
@@ -122,6 +124,7 @@ fn client(params: &Params, host: &Host) -> Result<Client> {
 enum Failure {
     Server(postgres::Error),
     Late(Duration),
+    NoThread(Error),
 }
 
 impl Failure {
@@ -132,7 +135,7 @@ impl Failure {
                 Some(code) => *code == SqlState::INVALID_AUTHORIZATION_SPECIFICATION,
                 None => error.to_string().contains("TLS"),
             },
-            Self::Late(_) => false,
+            Self::Late(_) | Self::NoThread(_) => false,
         }
     }
 }
@@ -145,10 +148,8 @@ fn within(limit: Option<Duration>, config: Config, tls: Option<MakeRustlsConnect
     };
     let Some(limit) = limit else { return connect().map_err(Failure::Server) };
     let (done, answer) = mpsc::channel();
-    thread::spawn(move || {
-        // Nobody listens any more if it was too late.
-        let _ = done.send(connect());
-    });
+    // Nobody listens any more if it was too late.
+    start(move || drop(done.send(connect()))).map_err(Failure::NoThread)?;
     match answer.recv_timeout(limit) {
         Ok(connected) => connected.map_err(Failure::Server),
         Err(_) => Err(Failure::Late(limit)),
