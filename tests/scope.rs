@@ -155,6 +155,19 @@ fn what_a_list_names_and_the_rules_leave_out_is_left_out() {
 }
 
 #[test]
+fn names_of_one_file_in_a_list_are_links() {
+    let dir = temp();
+    let (tree, list, to, back) =
+        (dir.path().join("t"), dir.path().join("list"), dir.path().join("r"), dir.path().join("b"));
+    files(&tree, &["a", "d/c"]);
+    ["b", "d/b"].iter().for_each(|name| fs::hard_link(tree.join("a"), tree.join(name)).unwrap());
+    fs::write(&list, "a\nb\nd\nd/b\nd/c\n").unwrap();
+    fullbore(args!["backup", tree, "--files-from", list, "--to", to, "--quiet"]).ends_with(0);
+    fullbore(args!["restore", to, "--to", back, "--quiet"]).ends_with(0);
+    assert_same(&shape(&tree), &shape(&back), "by a list");
+}
+
+#[test]
 fn patterns_leave_out_what_they_match() {
     let dir = temp();
     files(dir.path(), &["t/a.o", "t/a.c", "t/build/x", "t/sub/build/y", "t/sub/a.o", "t/keep.o", "t/log/z"]);

@@ -1,6 +1,6 @@
 //! What is in the directories of a tree: names in archive order, and what is known of each object without opening it.
 
-use super::tree::Inner;
+use super::{links::Links, tree::Inner};
 use crate::{
     error,
     format::{
@@ -188,18 +188,18 @@ impl Inner {
     }
 
     /// One object by its path, without going into it.
-    pub(super) fn look(&self, path: &[u8]) -> Scanned {
+    pub(super) fn look(&self, path: &[u8]) -> Child {
         let (parent, name) = match path.iter().rposition(|c| *c == b'/') {
             Some(slash) => (&path[..slash], &path[slash + 1..]),
             None => (&b""[..], if path.is_empty() { &b"."[..] } else { path }),
         };
         let (dir, rel) = match self.locate(parent) {
             Some(place) => place,
-            None => return self.unknown(path.to_vec(), &io::ErrorKind::NotFound.into()).scanned,
+            None => return self.unknown(path.to_vec(), &io::ErrorKind::NotFound.into()),
         };
         let child = walk::open_dir(dir, rel, self.rules.tricks)
             .and_then(|dir| self.child(&dir, name, path.to_vec(), walk::stat(&dir, name)?));
-        child.unwrap_or_else(|error| self.unknown(path.to_vec(), &error)).scanned
+        child.unwrap_or_else(|error| self.unknown(path.to_vec(), &error))
     }
 
     fn xattrs(&self, dir: &OwnedFd, name: &[u8]) -> Vec<Xattr> {
@@ -272,16 +272,17 @@ pub(super) fn listed(inner: Arc<Inner>, list: Vec<Path>) -> impl Iterator<Item =
         let slashes = path.iter().enumerate().filter(|(_, c)| **c == b'/').map(|(at, _)| path[..at].to_vec());
         slashes.collect()
     };
-    let mut first = Some(inner.look(b""));
+    let (mut links, mut first) = (Links::default(), Some(inner.look(b"").scanned));
     list.into_iter().flat_map(move |path| {
         let mut found: Vec<Scanned> = first.take().into_iter().collect();
-        let object = inner.look(&path);
-        if inner.leaves_out(&path, is_directory(&object)) {
+        let mut object = inner.look(&path);
+        if inner.leaves_out(&path, is_directory(&object.scanned)) {
             return found.into_iter().map(Ok);
         }
+        links.see(&mut object);
         let new = above(&path).into_iter().filter(|dir| !is_within(&last, dir));
-        found.extend(new.map(|dir| inner.look(&dir)).filter(|dir| dir.state != State::Vanished));
-        found.push(object);
+        found.extend(new.map(|dir| inner.look(&dir).scanned).filter(|dir| dir.state != State::Vanished));
+        found.push(object.scanned);
         last.clone_from(&path);
         let gone = found.iter_mut().filter(|scanned| scanned.state == State::Vanished);
         gone.for_each(|scanned| scanned.state = State::Unreadable("there is nothing of this name".to_owned()));

@@ -119,7 +119,7 @@ impl Tree {
 
     /// One object by its path, without going into it.
     pub fn look(&self, path: &[u8]) -> Scanned {
-        self.0.look(path)
+        self.0.look(path).scanned
     }
 
     /// Open a file for reading.
