@@ -1,7 +1,9 @@
 //! One self-contained page about a run: what the limit was, and throughput and shares over time as pictures.
 
-use super::say::aside;
-use super::size::{bytes, rate, seconds};
+use super::{
+    say::aside,
+    size::{bytes, rate, seconds},
+};
 use crate::{
     error::{Error, Result, reason},
     pipeline::meter::{Sample, Shares, Side, Verdict, verdict},

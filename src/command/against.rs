@@ -1,7 +1,7 @@
 //! Compare a backup with a tree on disk.
 //!
-//! Content is compared by digest, by many workers, and byte by byte where there is none; the rest by one thread that walks both in the same order. Memory holds
-//! the names of the directories between the root and the entry at hand.
+//! Content is compared by digest, by many workers, and byte by byte where there is none; the rest by one thread that walks
+//! both in the same order. Memory holds the names of the directories between the root and the entry at hand.
 
 use super::{crew, text, undigested::Stored};
 use crate::pipeline::meter::Meter;
@@ -105,7 +105,7 @@ impl Against<'_> {
             let path = &item.entry.path;
             self.leave(&mut levels, |level| entry::is_within(path, &level.path));
             if let (Some(level), false) = (levels.last_mut(), path.is_empty()) {
-                level.names.remove(name_of(path));
+                level.names.remove(entry::split(path).1);
             }
             match &item.state {
                 state if state.is_stored() && self.metadata(&levels, &item) => send(item.clone())?,
@@ -127,8 +127,7 @@ impl Against<'_> {
     fn leave(&self, levels: &mut Vec<Level>, keep: impl Fn(&Level) -> bool) {
         while let Some(level) = levels.pop_if(|level| !keep(level)) {
             for name in level.names {
-                let path = if level.path.is_empty() { name } else { [&level.path[..], &name].join(&b'/') };
-                self.note(&path, "extra");
+                self.note(&entry::join(&level.path, &name), "extra");
             }
         }
     }
@@ -161,8 +160,8 @@ impl Against<'_> {
     }
 
     fn look(&self, levels: &[Level], path: &[u8]) -> io::Result<(Stat, Option<Vec<u8>>, Vec<entry::Xattr>)> {
-        let name = if path.is_empty() { b"." } else { name_of(path) };
-        let parent = parent_of(path);
+        let (parent, name) = entry::split(path);
+        let name = if path.is_empty() { b"." } else { name };
         let opened;
         let dir = match levels.iter().rev().find(|level| level.path == parent && !path.is_empty()) {
             Some(level) => &level.dir,
@@ -204,8 +203,8 @@ impl Against<'_> {
 
     /// Another name of a file must lead to the same inode; what that is like is said of the file.
     fn link(&self, entry: &Entry, target: &[u8], stat: &Stat) {
-        let found =
-            open_dir(&self.root, parent_of(target), self.tricks).and_then(|dir| walk::stat(dir, name_of(target)));
+        let (parent, name) = entry::split(target);
+        let found = open_dir(&self.root, parent, self.tricks).and_then(|dir| walk::stat(dir, name));
         if !found.is_ok_and(|found| (found.dev, found.inode) == (stat.dev, stat.inode)) {
             self.note(&entry.path, format!("no hard link to {}", text::name(target)));
         }
@@ -337,14 +336,6 @@ fn kind_of(kind: &Kind) -> FileKind {
         Kind::BlockDevice(_) => FileKind::BlockDevice,
         Kind::Socket => FileKind::Socket,
     }
-}
-
-pub(super) fn parent_of(path: &[u8]) -> &[u8] {
-    path.iter().rposition(|c| *c == b'/').map_or(b"", |at| &path[..at])
-}
-
-pub(super) fn name_of(path: &[u8]) -> &[u8] {
-    path.iter().rposition(|c| *c == b'/').map_or(path, |at| &path[at + 1..])
 }
 
 #[cfg(test)]

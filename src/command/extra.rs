@@ -5,7 +5,6 @@
 //! backup is read from, and what is mounted there. A mount that the backup has an empty directory for stays with all that is
 //! in it: the backup was told not to look there. Nothing is changed.
 
-use super::against::{name_of, parent_of};
 use crate::{
     error::{Error, Kind as ErrorKind, Result, quoted},
     format::entry::{self, Kind, Path as EntryPath},
@@ -91,7 +90,7 @@ impl Walk<'_> {
     fn belongs(&mut self, path: &[u8], is_directory: bool, is_stored: bool) -> Result<()> {
         self.leave(|level| entry::is_within(path, &level.path))?;
         if let (Some(level), false) = (self.levels.last_mut(), path.is_empty()) {
-            level.names.remove(name_of(path));
+            level.names.remove(entry::split(path).1);
             level.stays = level.stays.filter(|why| *why == READ_FROM);
         }
         match is_directory {
@@ -146,7 +145,7 @@ impl Walk<'_> {
                 self.keep(&level.path, why);
                 continue;
             }
-            let paths = level.names.iter().map(|name| below(&level.path, name));
+            let paths = level.names.iter().map(|name| entry::join(&level.path, name));
             let paths: Vec<_> = paths.filter(|path| self.selection.holds(path)).collect();
             if !paths.is_empty() {
                 let dir = self.open(&level.path).map_err(|e| failed(&level.path, e))?;
@@ -158,7 +157,7 @@ impl Walk<'_> {
 
     /// A directory stands where the backup has something else.
     fn makes_way(&mut self, path: &[u8]) -> Result<()> {
-        let dir = self.open(parent_of(path)).map_err(|e| failed(path, e))?;
+        let dir = self.open(entry::split(path).0).map_err(|e| failed(path, e))?;
         let device = walk::stat_fd(&dir).map_err(|e| failed(path, e))?.dev;
         if self.sweep(&dir, device, path)? {
             return Ok(());
@@ -170,7 +169,7 @@ impl Walk<'_> {
 
     /// Name what is to be removed of `path`, which stands in `dir` on this device. Can all of it go?
     fn sweep(&mut self, dir: &OwnedFd, device: u64, path: &[u8]) -> Result<bool> {
-        let name = name_of(path);
+        let (_, name) = entry::split(path);
         let stat = match walk::stat(dir, name) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(true),
             other => other.map_err(|e| failed(path, e))?,
@@ -185,7 +184,7 @@ impl Walk<'_> {
             let inner = open_dir(dir, name, self.tricks).map_err(|e| failed(path, e))?;
             let mut whole = true;
             for name in walk::read_dir(&inner, &mut Vec::new()).map_err(|e| failed(path, e))? {
-                whole &= self.sweep(&inner, stat.dev, &below(path, &name.bytes))?;
+                whole &= self.sweep(&inner, stat.dev, &entry::join(path, &name.bytes))?;
             }
             if !whole {
                 return Ok(false);
@@ -199,10 +198,6 @@ impl Walk<'_> {
     fn keep(&mut self, path: &[u8], why: &str) {
         self.found.kept.push(format!("{} is kept: {why}", quoted(path)));
     }
-}
-
-fn below(path: &[u8], name: &[u8]) -> EntryPath {
-    if path.is_empty() { name.to_vec() } else { [path, name].join(&b'/') }
 }
 
 fn failed(path: &[u8], error: io::Error) -> Error {

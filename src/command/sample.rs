@@ -1,8 +1,8 @@
 //! Check a part of a repository's data at a time: what was checked longest ago, or never, first.
 //!
 //! The unit is a part of a segment, 8 MiB and the frames that begin in it: they are compared with their checksum, if that is
-//! known, and decoded. The structure of all backups
-//! is checked every time. What was checked and is whole is remembered in the repository, if it can be written to.
+//! known, and decoded. The structure of all backups is checked every time. What was checked and is whole is remembered in
+//! the repository, if it can be written to.
 
 use super::{
     blame::blame,

@@ -139,6 +139,25 @@ pub fn is_within(path: &[u8], top: &[u8]) -> bool {
     top.is_empty() || path.strip_prefix(top).is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
 }
 
+/// Directory and name of a path; both are empty for the root.
+pub fn split(path: &[u8]) -> (&[u8], &[u8]) {
+    match path.iter().rposition(|c| *c == b'/') {
+        Some(at) => (&path[..at], &path[at + 1..]),
+        None => (b"", path),
+    }
+}
+
+/// The path of `name` in a directory.
+pub fn join(dir: &[u8], name: &[u8]) -> Path {
+    let mut path = Vec::with_capacity(dir.len() + 1 + name.len());
+    path.extend(dir);
+    if !dir.is_empty() {
+        path.push(b'/');
+    }
+    path.extend(name);
+    path
+}
+
 /// Is this a path an archive may hold? See [`Path`]. Checked for everything that was read from outside.
 pub fn is_safe(path: &[u8]) -> bool {
     path.is_empty()

@@ -7,7 +7,7 @@
 use super::{
     compare::{Compare, Compared, Cursor, Rules},
     moved::Moved,
-    open::{backup_ids, directories},
+    open::{backup_ids, cut_off_ids},
     worn,
 };
 use crate::{
@@ -15,7 +15,6 @@ use crate::{
     format::{
         digest::Algorithm,
         entry::{Kind, Run},
-        layout,
         page::{Extent, Item, SegmentId},
         root::{Cluster, Live, Options, Root, Source as Origin},
     },
@@ -225,7 +224,8 @@ fn candidates(path: &Path, wanted: &Wanted, like: &Like<'_>, gone: &HashSet<Stri
         return asked_for(path, base, like).map(|archive| vec![archive]);
     }
     let mut found = Vec::new();
-    let (complete, partial) = (backup_ids(path)?, partial_ids(path));
+    let (complete, partial) = (backup_ids(path)?, cut_off_ids(path).unwrap_or_default());
+    platform::debug(|| format!("{} backups were cut off and can be gone on from", partial.len()));
     let latest =
         complete.iter().rev().filter(|id| !gone.contains(*id)).find_map(|id| {
             Archive::open_backup(path, id).ok().filter(|archive| differs(&archive.root, like).is_none())
@@ -264,14 +264,4 @@ fn differs(base: &Root, like: &Like<'_>) -> Option<&'static str> {
         () if then.block_bytes != now.block_bytes => Some("its blocks have another size"),
         () => None,
     }
-}
-
-/// The ids of backups that were cut off and left something to go on from, oldest first.
-fn partial_ids(path: &Path) -> Vec<String> {
-    let dir = path.join(layout::BACKUPS);
-    let mut ids = directories(path).unwrap_or_default();
-    ids.retain(|id| dir.join(id).join(layout::PARTIAL).exists() && !dir.join(id).join(layout::ROOT).exists());
-    ids.retain(|id| super::store::is_dead(path, id));
-    platform::debug(|| format!("{} backups were cut off and can be gone on from", ids.len()));
-    ids
 }

@@ -230,12 +230,19 @@ pub(super) fn backup_ids(repository: &Path) -> Result<Vec<String>> {
 /// # Errors
 /// The system's.
 pub fn cut_off(repository: &Path) -> Result<Vec<Root>> {
-    let path = |id: &str, file| repository.join(layout::BACKUPS).join(id).join(file);
-    let mut ids = directories(repository)?;
-    ids.retain(|id| path(id, layout::PARTIAL).exists() && !path(id, layout::ROOT).exists() && is_dead(repository, id));
+    let ids = cut_off_ids(repository)?;
     // One that is damaged is of no use to anybody; and another prune may have forgotten it.
-    let read = |id: &String| Root::open(&std::fs::read(path(id, layout::PARTIAL)).ok()?, layout::PARTIAL).ok();
+    let partial = |id: &String| repository.join(layout::BACKUPS).join(id).join(layout::PARTIAL);
+    let read = |id: &String| Root::open(&std::fs::read(partial(id)).ok()?, layout::PARTIAL).ok();
     Ok(ids.iter().filter_map(read).collect())
+}
+
+/// The ids of backups that were cut off and left something to go on from, oldest first.
+pub(super) fn cut_off_ids(repository: &Path) -> Result<Vec<String>> {
+    let has = |id: &str, file| repository.join(layout::BACKUPS).join(id).join(file).exists();
+    let mut ids = directories(repository)?;
+    ids.retain(|id| has(id, layout::PARTIAL) && !has(id, layout::ROOT) && is_dead(repository, id));
+    Ok(ids)
 }
 
 /// The roots of all backups of a repository, oldest first. One that cannot be read is there too, with the reason.

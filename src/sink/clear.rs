@@ -4,6 +4,7 @@
 use super::tree::Tree;
 use crate::{
     error::{Error, Kind, Result},
+    format::entry::join,
     platform::{
         walk::{self, FileKind},
         write,
@@ -40,7 +41,7 @@ impl Tree {
         }
         let below = walk::open_dir(&dir, name, self.options.tricks).map_err(failed)?;
         for entry in walk::read_dir(&below, &mut Vec::new()).map_err(failed)? {
-            self.remove_name(&below, &entry.bytes, &[path, &entry.bytes].join(&b'/'))?;
+            self.remove_name(&below, &entry.bytes, &join(path, &entry.bytes))?;
         }
         write::remove_dir_at(&dir, name).map_err(failed)
     }

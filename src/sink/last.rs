@@ -3,10 +3,10 @@
 //! It is written under another name in its directory. When everything is durable it is renamed, and the directory made
 //! durable too (rule 34 for `pg_control`). A restore that ends before that leaves a tree without it.
 
-use super::{places::split, tree::Tree};
+use super::tree::Tree;
 use crate::{
     error::Result,
-    format::entry::Path,
+    format::entry::{self, Path},
     platform::{
         walk::{open_dir, stat, stat_fd},
         write,
@@ -48,7 +48,7 @@ impl Tree {
         for path in paths.into_iter().flatten() {
             let Some(dir) = self.parent_if_there(path)? else { continue };
             let failed = |e| self.error("remove", path, e);
-            for name in [split(path).1, UNFINISHED] {
+            for name in [entry::split(path).1, UNFINISHED] {
                 ignore_missing(write::unlink_at(&dir, name)).map_err(failed)?;
             }
             write::fsync(&dir).map_err(failed)?;
@@ -70,7 +70,7 @@ impl Tree {
         let may = last.only_with.as_ref().map_or(Ok(true), |path| self.is_there(path))?;
         let mtime = stat_fd(&dir).map_err(failed)?.mtime;
         if may {
-            write::rename_at(&dir, UNFINISHED, &dir, split(&last.path).1).map_err(failed)?;
+            write::rename_at(&dir, UNFINISHED, &dir, entry::split(&last.path).1).map_err(failed)?;
         } else {
             write::unlink_at(&dir, UNFINISHED).map_err(failed)?;
         }
@@ -85,11 +85,11 @@ impl Tree {
     /// The system's, with the path.
     pub fn is_there(&self, path: &[u8]) -> Result<bool> {
         let Some(dir) = self.parent_if_there(path)? else { return Ok(false) };
-        exists(&dir, split(path).1).map_err(|e| self.error("look at", path, e))
+        exists(&dir, entry::split(path).1).map_err(|e| self.error("look at", path, e))
     }
 
     fn parent_if_there(&self, path: &[u8]) -> Result<Option<OwnedFd>> {
-        let (place, rest) = self.places.resolve(split(path).0);
+        let (place, rest) = self.places.resolve(entry::split(path).0);
         match open_dir(&place.dir, rest, self.options.tricks) {
             Ok(dir) => Ok(Some(dir)),
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),

@@ -233,7 +233,7 @@ impl Places {
 
     /// Directory and name of a path that is not empty. The last file has another name until it is put in place.
     pub(super) fn split<'a>(&self, path: &'a [u8]) -> (&'a [u8], &'a [u8]) {
-        let (parent, name) = split(path);
+        let (parent, name) = entry::split(path);
         match &self.last {
             Some(last) if last.path == path => (parent, UNFINISHED),
             _ => (parent, name),
@@ -259,14 +259,6 @@ impl Places {
     pub(super) fn name(&self, path: &[u8]) -> PathBuf {
         let (place, rest) = self.resolve(path);
         place.path.join(OsStr::from_bytes(rest))
-    }
-}
-
-/// Directory and name of a path that is not empty.
-pub(super) fn split(path: &[u8]) -> (&[u8], &[u8]) {
-    match path.iter().rposition(|c| *c == b'/') {
-        Some(at) => (&path[..at], &path[at + 1..]),
-        None => (b"", path),
     }
 }
 

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     error::{Error, Kind as ErrorKind, Result},
     format::{
-        entry::{Entry, Kind, Owner, Run, Xattr},
+        entry::{Entry, Kind, Owner, Run, Xattr, join},
         pax::NamedAcl,
     },
     platform::{
@@ -208,7 +208,7 @@ impl Tree {
         let failed = |e| self.error("make durable", at, e);
         let dir = self.open_dir(at).map_err(failed)?;
         for name in walk::read_dir(&dir, &mut Vec::new()).map_err(failed)? {
-            let path = if at.is_empty() { name.bytes.clone() } else { [at, &name.bytes].join(&b'/') };
+            let path = join(at, &name.bytes);
             match walk::stat(&dir, &name.bytes).map_err(failed)?.kind {
                 FileKind::Directory => self.sync_each(&path)?,
                 FileKind::File => {

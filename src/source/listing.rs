@@ -4,7 +4,7 @@ use super::{links::Links, tree::Inner};
 use crate::{
     error,
     format::{
-        entry::{Entry, Kind, Owner, Path, Run, Xattr, is_within},
+        entry::{Entry, Kind, Owner, Path, Run, Xattr, is_within, join, split},
         page::State,
         pax,
     },
@@ -189,10 +189,8 @@ impl Inner {
 
     /// One object by its path, without going into it.
     pub(super) fn look(&self, path: &[u8]) -> Child {
-        let (parent, name) = match path.iter().rposition(|c| *c == b'/') {
-            Some(slash) => (&path[..slash], &path[slash + 1..]),
-            None => (&b""[..], if path.is_empty() { &b"."[..] } else { path }),
-        };
+        let (parent, name) = split(path);
+        let name = if path.is_empty() { b"." } else { name };
         let (dir, rel) = match self.locate(parent) {
             Some(place) => place,
             None => return self.unknown(path.to_vec(), &io::ErrorKind::NotFound.into()),
@@ -295,14 +293,4 @@ const CACHE_TAG: &[u8] = b"Signature: 8a477f597d28d172789f06886806bc55";
 
 fn is_directory(scanned: &Scanned) -> bool {
     scanned.entry.kind == Kind::Directory
-}
-
-fn join(dir: &[u8], name: &[u8]) -> Path {
-    let mut path = Vec::with_capacity(dir.len() + 1 + name.len());
-    path.extend(dir);
-    if !dir.is_empty() {
-        path.push(b'/');
-    }
-    path.extend(name);
-    path
 }

@@ -91,9 +91,8 @@ impl Run<'_> {
     /// The frames of one stretch of a large file.
     fn stretch(&self, hand: &mut Hand, jobs: Vec<Job>) -> Result<()> {
         let mut clock = Instant::now();
-        let Some((shared, _)) = jobs.iter().flat_map(parts).map(|(_, shared, at)| (shared.clone(), at)).next() else {
-            return Ok(());
-        };
+        let Some((_, shared, _)) = jobs.iter().flat_map(parts).next() else { return Ok(()) };
+        let shared = shared.clone();
         let start = jobs.iter().flat_map(parts).map(|(_, _, at)| at).min().unwrap_or(0);
         let (mut data, mut runs) = (std::mem::take(&mut hand.stretch), Vec::new());
         for job in jobs {
