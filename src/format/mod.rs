@@ -4,6 +4,7 @@ pub mod chunk;
 pub mod digest;
 pub mod entry;
 pub mod layout;
+pub mod name;
 pub mod page;
 pub mod pax;
 pub mod root;

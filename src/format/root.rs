@@ -3,12 +3,10 @@
 //! It is stored last; a backup without a root does not exist. Its last line is the BLAKE3 of all bytes before that line, so
 //! that damage to it is found like any other.
 
-use super::{
-    digest::{Algorithm, hex},
-    page::SegmentId,
-};
+pub use super::name::Name;
+use super::{digest::Algorithm, page::SegmentId};
 use crate::error::{Error, Kind, Result};
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de::DeserializeOwned};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{collections::BTreeMap, ops::AddAssign};
 
 /// The newest format; this program reads it and all earlier ones.
@@ -335,54 +333,6 @@ pub struct Run {
     pub limit: String,
     /// Busy, starved and blocked shares of the three.
     pub shares: BTreeMap<String, [f64; 3]>,
-}
-
-/// A path or a name in JSON: text where it is UTF-8, else `{"hex": "…"}`.
-#[derive(Debug, Clone, PartialEq, Eq, Default, PartialOrd, Ord)]
-pub struct Name(pub Vec<u8>);
-
-impl From<&str> for Name {
-    fn from(text: &str) -> Self {
-        Self(text.into())
-    }
-}
-
-#[derive(Serialize, Deserialize)]
-struct Hex {
-    hex: String,
-}
-
-impl Serialize for Name {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match std::str::from_utf8(&self.0) {
-            Ok(text) => serializer.serialize_str(text),
-            Err(_) => Hex { hex: hex(&self.0) }.serialize(serializer),
-        }
-    }
-}
-
-impl<'de> Deserialize<'de> for Name {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(untagged)]
-        enum Either {
-            Text(String),
-            Hex(Hex),
-        }
-        match Either::deserialize(deserializer)? {
-            Either::Text(text) => Ok(Self(text.into_bytes())),
-            Either::Hex(Hex { hex }) => {
-                unhex(&hex).map(Self).ok_or_else(|| serde::de::Error::custom("not hexadecimal"))
-            }
-        }
-    }
-}
-
-/// The bytes that [`hex`] wrote.
-pub fn unhex(text: &str) -> Option<Vec<u8>> {
-    let digits: Option<Vec<u8>> = text.chars().map(|c| c.to_digit(16).map(|d| d as u8)).collect();
-    let digits = digits.filter(|d| d.len().is_multiple_of(2))?;
-    Some(digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect())
 }
 
 impl Root {

@@ -2,7 +2,7 @@
 
 use super::server::Cluster;
 use fullbore::{
-    format::{digest::crc32c, root::unhex},
+    format::{digest::crc32c, name::unhex},
     postgres::manifest::{Manifest, WalRange},
 };
 use serde_json::Value;

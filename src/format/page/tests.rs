@@ -1,0 +1,132 @@
+//! What of pages holds whatever they hold: they come back, and damage is refused.
+
+use super::{
+    super::entry::{Device, Kind, Owner, Run, Time},
+    *,
+};
+use proptest::{collection::vec, option, prelude::*};
+
+fn kind() -> impl Strategy<Value = Kind> {
+    let run = (1u64..1 << 40, 1u64..1 << 40);
+    let map = vec(run, 0..4).prop_map(|gaps| {
+        let mut end = 0;
+        let run = |(gap, len)| {
+            let offset = end + gap;
+            end = offset + len;
+            Run { offset, len }
+        };
+        gaps.into_iter().map(run).collect::<Vec<_>>()
+    });
+    let device = (any::<u32>(), any::<u32>()).prop_map(|(major, minor)| Device { major, minor });
+    prop_oneof![
+        any::<u64>().prop_map(|size| Kind::File { size, map: None }),
+        map.prop_map(|map| Kind::File { size: 1 << 60, map: Some(map.into()) }),
+        Just(Kind::Directory),
+        vec(1u8.., 1..20).prop_map(Kind::Symlink),
+        "[a-z]{1,9}".prop_map(|name| Kind::HardLink(name.into())),
+        Just(Kind::Fifo),
+        device.clone().prop_map(Kind::CharDevice),
+        device.prop_map(Kind::BlockDevice),
+        Just(Kind::Socket),
+    ]
+}
+
+fn state() -> impl Strategy<Value = State> {
+    let reason = "[ -~]{0,12}".prop_map(State::Unreadable);
+    prop_oneof![5 => Just(State::Whole), 1 => Just(State::Changed), 1 => reason, 1 => Just(State::Vanished),
+        1 => proptest::collection::vec(any::<u32>(), 1..9).prop_map(State::bad_pages)]
+}
+
+fn time() -> impl Strategy<Value = Time> {
+    (any::<i64>(), 0u32..1_000_000_000).prop_map(|(seconds, nanos)| Time { seconds, nanos })
+}
+
+fn extent() -> impl Strategy<Value = Extent> {
+    (0u32..2, any::<u64>(), any::<u32>(), any::<u32>(), any::<u32>()).prop_map(|(segment, offset, stored_len, a, b)| {
+        let frame = FrameAt { segment, offset, stored_len, plain_len: a.max(b) };
+        Extent { frame, inner: a.min(b), len: a.max(b) - a.min(b) }
+    })
+}
+
+fn entry() -> impl Strategy<Value = Entry> {
+    let owner = (any::<u32>(), any::<u32>(), "[a-z]{0,4}", "[a-z]{0,4}").prop_map(|(uid, gid, user, group)| Owner {
+        uid,
+        gid,
+        user: user.into(),
+        group: group.into(),
+    });
+    let xattrs = vec((vec(any::<u8>(), 1..9), vec(any::<u8>(), 0..30)), 0..3);
+    (kind(), 0u32..0o10000, owner, time(), time(), any::<u64>(), xattrs).prop_map(
+        |(kind, mode, owner, mtime, ctime, inode, xattrs)| Entry {
+            path: Vec::new(),
+            kind,
+            mode,
+            owner,
+            mtime,
+            ctime,
+            inode,
+            xattrs,
+        },
+    )
+}
+
+fn record() -> impl Strategy<Value = Record> {
+    let digest = prop_oneof![any::<[u8; 32]>().prop_map(Digest::Blake3), any::<u32>().prop_map(Digest::Crc32c)];
+    let cut = |mut digest: [u8; BLOCK_DIGEST_BYTES]| {
+        digest[SHORT_DIGEST_BYTES..].fill(0);
+        digest
+    };
+    let long = || any::<[u8; BLOCK_DIGEST_BYTES]>();
+    let blocks = prop_oneof![vec(long(), 0..4), vec(long().prop_map(cut), 0..4)];
+    let from = prop_oneof![4 => Just(0u64), 1 => any::<u64>()];
+    let crcs = vec(any::<u32>(), 0..4);
+    let chunk = (any::<u32>(), any::<[u8; BLOCK_DIGEST_BYTES]>()).prop_map(|(len, digest)| Chunk { len, digest });
+    let chunks = vec(chunk, 0..4);
+    (entry(), state(), option::of(digest), (blocks, crcs, chunks), vec(extent(), 0..4), from).prop_map(
+        |(entry, state, digest, (blocks, crcs, chunks), extents, from)| {
+            let extents = if matches!(entry.kind, Kind::File { .. }) { extents } else { Vec::new() };
+            Record { entry, state, digest, blocks, crcs, chunks, extents, from, more: false }
+        },
+    )
+}
+
+fn page() -> impl Strategy<Value = Page> {
+    (vec(record(), 0..20), any::<bool>()).prop_map(|(mut records, more)| {
+        for (i, record) in records.iter_mut().enumerate() {
+            record.entry.path = format!("dir/{i:04}-\u{e9}").into_bytes();
+        }
+        records.iter_mut().last().into_iter().for_each(|last| last.more = more);
+        let segment = |number| SegmentId { backup: String::new(), stream: 1, number };
+        Page { segments: vec![segment(1), segment(2)], records, origin: None }
+    })
+}
+
+proptest! {
+    #[test]
+    fn a_page_reads_back_as_it_was_written(page in page()) {
+        prop_assert_eq!(Page::decode(&page.encode().unwrap()).unwrap(), page);
+    }
+
+    #[test]
+    fn a_damaged_page_is_an_error_and_never_a_panic(page in page(), flips in vec((any::<u16>(), any::<u8>()), 1..6)) {
+        let mut columns = zstd_safe_plain(&page.encode().unwrap());
+        for (at, value) in flips {
+            let at = at as usize % columns.len();
+            columns[at] = value;
+        }
+        let mut stored = Vec::with_capacity(zstd_safe::compress_bound(columns.len()));
+        zstd_safe::compress(&mut stored, &columns, 1).unwrap();
+        let _ = Page::decode(&stored);
+    }
+
+    #[test]
+    fn any_bytes_are_an_error_and_never_a_panic(bytes in vec(any::<u8>(), 0..200)) {
+        prop_assert!(Page::decode(&bytes).is_err());
+    }
+}
+
+fn zstd_safe_plain(stored: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::with_capacity(1 << 20);
+    zstd_safe::decompress(&mut plain, stored).unwrap();
+    plain
+}
