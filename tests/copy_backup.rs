@@ -85,6 +85,24 @@ fn a_copy_restores_without_the_original() {
 }
 
 #[test]
+fn a_copy_has_the_tags_of_the_original_but_no_pin_and_keeps_its_own() {
+    let chain = chain("zstd");
+    let of = |repository: &Path| {
+        let rows = fullbore(args!["list", repository, "--json"]).ends_with(0).json();
+        (rows[0]["tags"].clone(), rows[0]["pinned"].clone())
+    };
+    for (verb, tag) in [("tag", Some("reason=audit")), ("pin", None)] {
+        fullbore(args![verb, chain.at(0)].into_iter().chain(tag.map(Into::into))).ends_with(0);
+    }
+    chain.copy(0, &chain.other()).ends_with(0);
+    assert_eq!(of(&chain.other()), (serde_json::json!({"reason": "audit"}), false.into()));
+
+    fullbore(args!["tag", format!("{}@latest", chain.other().display()), "reason=mine"]).ends_with(0);
+    chain.copy(0, &chain.other()).ends_with(0);
+    assert_eq!(of(&chain.other()).0, serde_json::json!({"reason": "mine"}));
+}
+
+#[test]
 fn what_is_there_is_not_copied_again() {
     let chain = chain("zstd:1");
     let other = chain.other();

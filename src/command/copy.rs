@@ -1,7 +1,8 @@
 //! Copy a backup to another repository, with everything that it refers to.
 //!
 //! Objects are copied byte by byte under their names, and compared with their checksums on the way: segments with those in
-//! the roots, pages with their digests. What is there already is not copied again.
+//! the roots, pages with their digests. What is there already is not copied again. Tags go with the copy, a pin does not: it is a
+//! decision of the one repository.
 
 use super::{crew, stock::Known};
 use crate::{
@@ -16,6 +17,7 @@ use crate::{
     platform::Tricks,
     repo::{
         copy::Incoming,
+        notes::Notes,
         open::{open, place},
     },
     source::{archive::Archive, store::Object},
@@ -23,7 +25,7 @@ use crate::{
 use std::{
     collections::{BTreeSet, HashMap},
     num::NonZeroUsize,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::atomic::{AtomicU64, Ordering::Relaxed},
     time::Instant,
 };
@@ -104,6 +106,7 @@ impl Copy {
             Ok(()) => {
                 let objects: Vec<_> = tasks.iter().map(|t| (t.backup.clone(), t.name.clone(), t.bytes)).collect();
                 incoming.commit(&objects)?;
+                self.tag(&repository, &archive.root.id)?;
             }
             Err(error) => {
                 incoming.abort();
@@ -119,6 +122,17 @@ impl Copy {
             there_bytes,
             seconds: start.elapsed().as_secs_f64(),
         })
+    }
+}
+
+impl Copy {
+    /// Give the copy the tags that were set after the backup was made, unless it has notes of its own.
+    fn tag(&self, repository: &Path, id: &str) -> Result<()> {
+        let Ok(Notes { tags: Some(tags), .. }) = Notes::read(repository, id) else { return Ok(()) };
+        match Notes::read(&self.to, id)? {
+            own if own == Notes::default() => Notes { tags: Some(tags), ..own }.write(&self.to, id),
+            _ => Ok(()),
+        }
     }
 }
 
