@@ -80,6 +80,9 @@ class Incremental:
             pairs = self.bench.alternate(ours, peer)
             yield ratio_line(row, f"wall, nothing changed, against {peer.command[0]}", target,
                              pairs.of("wall"), [ours.command, peer.command])
+        look = Side(["find", corpus.path, "-newermt", "2100-01-01"])      # at every file, and nothing else
+        seconds = min(look().cpu for _ in range(5))
+        yield self.bench.floor(row, "to look at each file once", seconds, pairs, look.command)
 
     def unchanged_million(self, row, seconds, rss):
         corpus = self.bench.corpus("million")

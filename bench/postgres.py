@@ -125,27 +125,32 @@ class Postgres:
                              + "there were {}, {}".format(*wanted))
         return replace(side, prepare=prepare, check=check)
 
-    def compared(self, row, what, target, ours, peer):
+    def compared(self, row, target, ours, peer):
+        """The pairs, and their line."""
         pairs = self.bench.alternate(ours, peer)
-        return ratio_line(row, what, target, pairs.of("wall"), [ours.command, peer.command])
+        return pairs, ratio_line(row, "wall", target, pairs.of("wall"), [ours.command, peer.command])
 
     # ----------------------------------------------------------------- backups
 
     def basebackup_zstd(self, row, target):
-        with self.running("cluster") as (corpus, cluster):
-            yield self.compared(row, "wall", target, self.fullbore(corpus, cluster, "--compress", "zstd:1"),
-                                self.zstd_basebackup(corpus, cluster))
+        yield from self.compressed(row, target, self.zstd_basebackup)
 
     def basebackup_plain(self, row, codec, target):
         """A repository: one FILE.tar takes as long."""
         with self.running("cluster") as (corpus, cluster):
-            yield self.compared(row, "wall", target, self.fullbore(corpus, cluster, "--compress", codec),
-                                self.basebackup(corpus, cluster))
+            yield self.compared(row, target, self.fullbore(corpus, cluster, "--compress", codec),
+                                self.basebackup(corpus, cluster))[1]
 
     def backrest_backup(self, row, target):
+        yield from self.compressed(row, target, self.backrest_into)
+
+    def compressed(self, row, target, peer):
+        """Against a peer that compresses with zstd level 1 as well, and what that alone takes."""
         with self.running("cluster") as (corpus, cluster):
-            yield self.compared(row, "wall", target, self.fullbore(corpus, cluster, "--compress", "zstd:1"),
-                                self.backrest_into(corpus, cluster))
+            pairs, line = self.compared(row, target, self.fullbore(corpus, cluster, "--compress", "zstd:1"),
+                                        peer(corpus, cluster))
+        yield line
+        yield self.bench.zstd_floor(row, "cluster", pairs)
 
     # ---------------------------------------------------------------- restores
 
@@ -156,9 +161,22 @@ class Postgres:
             ours()
             theirs()
         repo, _ = self.bench.place("source.pgbackrest", corpus)
-        yield self.compared(
-            row, "wall", target, self.ours_restored(corpus, ours),
+        pairs, line = self.compared(
+            row, target, self.ours_restored(corpus, ours),
             self.restored(corpus, lambda to: self.backrest("restore", repo, to, f"--process-max={CORES}")))
+        yield line
+        yield self.restore_floor(row, corpus, pairs)
+
+    def restore_floor(self, row, corpus, pairs):
+        """To decompress the cluster, and to write as many zeros into fresh memory."""
+        alone = self.bench.zstd_alone(corpus.name)
+        place, prepare = self.bench.place("restored", corpus)
+        each = corpus.bytes // CORES >> 20
+        write = Side(f"seq {CORES} | xargs -P{CORES} -I@ dd if=/dev/zero of={place}/@ bs=1M count={each} status=none",
+                     prepare)
+        wall = min(write().wall for _ in range(3))
+        return self.bench.floor(row, "to decompress and to write as many zeros", alone.decompress + wall * CORES,
+                                pairs, write.command)
 
     def tar_restore(self, row, target):
         with self.running("cluster") as (corpus, cluster):
@@ -168,8 +186,8 @@ class Postgres:
             theirs()
         packed, _ = self.bench.place("source.tar", corpus)
         yield self.compared(
-            row, "wall", target, self.ours_restored(corpus, ours),
-            self.restored(corpus, lambda to: f"zstd -dc {packed}/base.tar.zst | tar -xf - -C {to}"))
+            row, target, self.ours_restored(corpus, ours),
+            self.restored(corpus, lambda to: f"zstd -dc {packed}/base.tar.zst | tar -xf - -C {to}"))[1]
 
     def ours_restored(self, corpus, backup):
         return self.restored(corpus, lambda to: [self.bench.fullbore, "restore", backup.command[4], "--to", to])

@@ -23,7 +23,7 @@ from statistics import median
 import corpora
 from incremental import Incremental
 from measure import (CORES, MIB, Failed, Pairs, Side, Work, bytes_read_below, count_syscalls, run,
-                     zstd_seconds)
+                     zstd_alone)
 from postgres import Postgres
 from table import HEADER, Line, ratio_line
 
@@ -102,6 +102,25 @@ class Bench:
     def restore(self, corpus, repo, *options):
         return self.into(corpus, lambda to: [self.fullbore, "restore", repo, "--to", to, *options])
 
+    # ------------------------------------------------------------ the least possible
+
+    @functools.cache
+    def zstd_alone(self, name):
+        """What zstd needs for the tar of a corpus; of a cluster, without its WAL."""
+        corpus = self.corpus(name)
+        tar = os.path.join(self.work.fresh("tar"), f"{name}.tar")
+        run(["tar", "-C", corpus.path, "--exclude=./pg_wal/*", "-cf", tar, "."])
+        return zstd_alone(tar)
+
+    def floor(self, row, what, seconds, pairs, command):
+        """What no program could be below that has to do this on these cores; only reported."""
+        return ratio_line(row, f"of which {what} alone takes, on {CORES} cores", None,
+                          [(seconds / CORES, b.wall) for _, b in pairs.runs], [command, pairs.b.command])
+
+    def zstd_floor(self, row, name, pairs):
+        alone = self.zstd_alone(name)
+        return self.floor(row, "zstd", alone.compress, pairs, alone.command)
+
     # ---------------------------------------------------------- against tar|zstd
 
     @functools.cache
@@ -114,15 +133,14 @@ class Bench:
         yield ratio_line(row, "wall", target, pairs.of("wall"), [pairs.a.command, pairs.b.command])
 
     def cpu(self, row, name, wall_target, cpu_target):
-        corpus, pairs = self.corpus(name), self.backup_pairs(name)
-        tar = os.path.join(self.work.fresh("tar"), f"{name}.tar")
-        run(["tar", "-C", corpus.path, "-cf", tar, "."])
-        seconds, speed = zstd_seconds(tar)
-        yield ratio_line(row, f"wall against zstd's own work ({speed:.0f} MB/s) on {CORES} cores",
-                         wall_target, [(a.wall, seconds / CORES) for a, _ in pairs.runs],
-                         [pairs.a.command, f"zstd -b1 -i15 -B1M -T1 {name}.tar"])
+        pairs, alone = self.backup_pairs(name), self.zstd_alone(name)
+        yield ratio_line(row, f"wall against zstd's own work ({alone.speed:.0f} MB/s) on {CORES} cores",
+                         wall_target, [(a.wall, alone.compress / CORES) for a, _ in pairs.runs],
+                         [pairs.a.command, alone.command])
         yield ratio_line(row, "CPU, user + system", cpu_target, pairs.of("cpu"),
                          [pairs.a.command, pairs.b.command])
+        yield ratio_line(row, "of which zstd alone takes", None, [(alone.compress, b.cpu) for _, b in pairs.runs],
+                         [alone.command, pairs.b.command])
 
     def restore_tar(self, row, name, target):
         corpus = self.corpus(name)
@@ -165,16 +183,20 @@ class Bench:
         return Side(["restic", "backup", "-q", "-r", f"{folder}/repo", *options, corpus.path], init, env=env)
 
     def backup_restic(self, row, name, target):
-        corpus = self.corpus(name)
-        sides = [self.restic(corpus, mode) for mode in self.restic_modes()]
-        fastest = min(sides, key=lambda side: side().wall)
-        pairs = self.alternate(self.backup(corpus), fastest)
-        yield ratio_line(row, "wall, restic in its fastest mode", target, pairs.of("wall"),
-                         [pairs.a.command, pairs.b.command])
-        if "off" in self.restic_modes():
-            pairs = self.alternate(self.backup(corpus, "--compress", "none"), self.restic(corpus, "off"))
-            yield ratio_line(row, "wall, both without compression", target, pairs.of("wall"),
-                             [pairs.a.command, pairs.b.command])
+        corpus, modes = self.corpus(name), self.restic_modes()
+
+        def against(what, modes, *options):
+            fastest = min((self.restic(corpus, mode) for mode in modes), key=lambda side: side().wall)
+            pairs = self.alternate(self.backup(corpus, *options), fastest)
+            return pairs, ratio_line(row, f"wall, {what}", target, pairs.of("wall"),
+                                     [pairs.a.command, pairs.b.command])
+
+        pairs, line = against("restic in its fastest mode that compresses", [m for m in modes if m != "off"])
+        yield line
+        yield self.zstd_floor(row, name, pairs)
+        if "off" in modes:
+            yield against("both without compression", ["off"], "--compress", "none")[1]
+            yield against("only fullbore compresses", ["off"])[1]
 
     def backup_borg(self, row, name, target):
         corpus = self.corpus(name)
@@ -188,6 +210,7 @@ class Bench:
         borg = Side(["borg", "create", "--compression", "zstd,1", f"{folder}/repo::a", corpus.path], init, env=env)
         pairs = self.alternate(self.backup(corpus), borg)
         yield ratio_line(row, "wall", target, pairs.of("wall"), [pairs.a.command, pairs.b.command])
+        yield self.zstd_floor(row, name, pairs)
 
     # --------------------------------------------------------- memory, system calls
 

@@ -4,12 +4,14 @@
 
 mod runs;
 
-use runs::{fullbore, noise, temp, text, write};
+use runs::{fullbore, has, noise, or_skip, temp, text, write};
 use serde_json::Value;
 use std::{
     collections::{BTreeMap, BTreeSet},
+    ffi::OsString,
     fs,
     path::{Path, PathBuf},
+    process::Command,
 };
 
 /// Files of a tree and their content.
@@ -40,7 +42,7 @@ fn three(dir: &Path, more: &[&str]) -> Vec<(String, BTreeMap<String, Vec<u8>>)> 
     let mut all = Vec::new();
     for round in 0..3 {
         let args = args!["backup", tree, "--to", repository, "--json", "--frame-size", "64K", "--segment-size", "1M"];
-        let ran = fullbore(args.into_iter().chain(more.iter().map(std::ffi::OsString::from))).ends_with(0);
+        let ran = fullbore(args.into_iter().chain(more.iter().map(OsString::from))).ends_with(0);
         all.push((ran.json().pop().unwrap()["id"].as_str().unwrap().to_owned(), files(&tree)));
         write(tree.join(format!("d0/f{:02}", round * 3)), text(90 + round, 5000));
         write(tree.join(format!("new{round}")), noise(round, 200_000));
@@ -96,6 +98,65 @@ fn the_loss_of_any_object_names_exactly_the_files_that_are_lost_with_it() {
             fs::write(&object, whole).unwrap();
         }
         verify().ends_with(0);
+    }
+}
+
+/// All segments of all backups.
+fn segments(repository: &Path) -> Vec<PathBuf> {
+    objects(&repository.join("backups")).into_iter().filter(|path| path.to_string_lossy().contains("/s01-")).collect()
+}
+
+/// Run it while each of these system calls on that file fails.
+fn failing(calls: &str, error: &str, file: &Path, args: impl IntoIterator<Item = OsString>) -> runs::Ran {
+    let mut command = Command::new("strace");
+    command.args(["-f", "-qq", "-o", "/dev/null", "-P"]).arg(file);
+    command.args(["-e", &format!("inject={calls}:error={error}"), runs::FULLBORE]).args(args);
+    command.output().unwrap().into()
+}
+
+#[test]
+fn an_object_that_the_disk_does_not_give_is_lost_as_one_that_is_not_there() {
+    if !or_skip(has("strace"), "there is no strace") {
+        return;
+    }
+    let dir = temp();
+    let all = three(dir.path(), &[]);
+    let repository = dir.path().join("repo");
+    let losses = |ran: runs::Ran| {
+        let verdict = ran.ends_with(4).json().pop().unwrap();
+        all.iter().map(|(id, files)| lost(&verdict, id, files)).collect::<Vec<_>>()
+    };
+    for segment in segments(&repository) {
+        let verify = args!["verify", repository, "--data", "--json"];
+        let unread = losses(failing("pread64", "EIO", &segment, verify.clone()));
+        let back = dir.path().join("back");
+        let restore = args!["restore", repository, "--to", back, "--keep-going"];
+        failing("pread64", "EIO", &segment, restore).ends_with(if unread[2].is_empty() { 0 } else { 4 });
+        for (name, content) in &all[2].1 {
+            assert_eq!(fs::read(back.join(name)).ok().as_ref() == Some(content), !unread[2].contains(name), "{name}");
+        }
+        fs::remove_dir_all(&back).unwrap();
+        let away = dir.path().join("away");
+        fs::rename(&segment, &away).unwrap();
+        assert_eq!(unread, losses(fullbore(verify)), "{segment:?}");
+        fs::rename(&away, &segment).unwrap();
+    }
+}
+
+#[test]
+fn a_lack_of_descriptors_ends_a_restore_and_is_not_called_damage() {
+    if !or_skip(has("strace"), "there is no strace") {
+        return;
+    }
+    let dir = temp();
+    three(dir.path(), &[]);
+    let repository = dir.path().join("repo");
+    for more in [None, Some("--keep-going")] {
+        let back = temp();
+        let restore = args!["restore", repository, "--to", back.path()].into_iter();
+        let restore = restore.chain(more.map(Into::into));
+        let ran = failing("openat", "EMFILE", &segments(&repository)[0], restore).ends_with(1);
+        assert!(ran.err.contains("too many open files") && !ran.err.contains("damaged"), "{}", ran.err);
     }
 }
 
@@ -156,7 +217,7 @@ fn samples_go_round_and_find_damage() {
     fullbore(args!["backup", dir.path().join("tree"), "--to", repository, "-q", "--segment-size", "9M"]).ends_with(0);
     let sample = |more: &[&str]| {
         let args = args!["verify", repository, "--json"].into_iter();
-        fullbore(args.chain(more.iter().map(std::ffi::OsString::from)))
+        fullbore(args.chain(more.iter().map(OsString::from)))
     };
     let mut never = u64::MAX;
     let mut rounds = 0;
@@ -169,7 +230,7 @@ fn samples_go_round_and_find_damage() {
     assert!((3..=6).contains(&rounds), "{rounds}");
     let all = sample(&["--for", "1h"]).ends_with(0).json().pop().unwrap();
     assert_eq!(all["sampled"]["bytes"], all["sampled"]["of_bytes"]);
-    let segment = runs::segments(&repository).remove(0);
+    let segment = segments(&repository).remove(0);
     let mut bytes = fs::read(&segment).unwrap();
     bytes[5 << 20] ^= 1;
     fs::write(&segment, bytes).unwrap();

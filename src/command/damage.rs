@@ -37,8 +37,11 @@ impl Report {
         Self { keep_going, ..Self::default() }
     }
 
-    /// Damage with files.
+    /// Damage with files. Any other error ends the run: it says nothing of what is stored.
     pub(super) fn add(&self, (error, files): (Error, Vec<Path>)) -> Result<()> {
+        if !matches!(error.kind, Kind::Corrupt | Kind::NotFound) {
+            return Err(error);
+        }
         if !self.keep_going {
             return Err(error.hint(
                 "`fullbore restore --keep-going` restores the rest and lists what is missing; the exit code stays 4",
@@ -102,13 +105,16 @@ impl Report {
     }
 }
 
-/// Say which frame is damaged, and which files want it.
+/// Say which frame is damaged, and which files want it; an error that is no damage is passed on.
 pub(super) fn frame_damage(
     archive: &Archive,
     (segment, frame): &(SegmentId, FrameAt),
     error: Error,
     files: Vec<Path>,
 ) -> (Error, Vec<Path>) {
+    if !matches!(error.kind, Kind::Corrupt | Kind::NotFound) {
+        return (error, files);
+    }
     let files: Vec<Path> = files.into_iter().collect::<BTreeSet<_>>().into_iter().collect();
     let name = archive.store().name(&Object::Segment(segment.clone()));
     let id = if segment.backup.is_empty() { &archive.root.id } else { &segment.backup };

@@ -41,6 +41,12 @@ pub fn is_shortage(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM))
 }
 
+/// Is it the medium that cannot give what was asked for, or a file system that finds itself damaged there?
+pub fn is_media_error(error: &io::Error) -> bool {
+    let of = Errno::from_io_error(error);
+    matches!(of, Some(Errno::IO | Errno::BADMSG | Errno::UCLEAN | Errno::NODATA | Errno::REMOTEIO | Errno::ILSEQ))
+}
+
 /// The name of this host, as `uname -n` prints it.
 pub fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()

@@ -13,11 +13,13 @@ use crate::{
             skippable_len,
         },
     },
+    platform::is_media_error,
     sink::{Place, place_of},
 };
 use std::{
     collections::HashMap,
     fs::File,
+    io,
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, OnceLock},
@@ -271,11 +273,17 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 }
 
 fn open_file(path: &Path) -> Result<File> {
-    File::open(path).map_err(|e| Error::io(format!("could not open {path:?}"), e))
+    File::open(path).map_err(|e| failed(format!("could not open {path:?}"), e))
 }
 
 fn file_len(file: &File, path: &Path) -> Result<u64> {
-    Ok(file.metadata().map_err(|e| Error::io(format!("could not look at {path:?}"), e))?.len())
+    Ok(file.metadata().map_err(|e| failed(format!("could not look at {path:?}"), e))?.len())
+}
+
+/// A sector that cannot be read is damage as a flipped bit is: the rest of the object may be whole.
+fn failed(what: String, error: io::Error) -> Error {
+    let kind = if is_media_error(&error) { Kind::Corrupt } else { Kind::of(&error) };
+    Error { kind, ..Error::io(what, error) }
 }
 
 /// Checks the length against the file before memory is taken.
@@ -287,7 +295,7 @@ fn read_exactly(file: &File, path: &Path, offset: u64, len: usize, out: &mut Vec
     out.resize(len, 0);
     let what = || format!("could not read {len} bytes at byte {offset} of {path:?}");
     file.read_exact_at(out, offset).map_err(|e| match e.kind() {
-        std::io::ErrorKind::UnexpectedEof => Error::corrupt(what()).because("it ends too early"),
-        _ => Error::io(what(), e),
+        io::ErrorKind::UnexpectedEof => Error::corrupt(what()).because("it ends too early"),
+        _ => failed(what(), e),
     })
 }
