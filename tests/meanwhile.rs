@@ -10,6 +10,7 @@ use std::{
     io::{Read, Write},
     os::unix::fs::{FileExt, MetadataExt},
     path::Path,
+    process::Command,
     time::Duration,
 };
 
@@ -147,4 +148,47 @@ fn what_was_in_a_directory_that_got_another_name_is_listed_as_vanished() {
     let ran = changed_meanwhile(&tree, &out, || fs::rename(tree.join("m"), tree.join("a earlier")).unwrap());
     assert_eq!(ran.code, 0, "{}", ran.err);
     assert_eq!(result(&ran)["vanished"], 1500, "{}", ran.err);
+}
+
+/// A backup, as JSON, while nobody can read that file.
+fn with_unreadable(file: &Path, tree: &Path, repository: &Path) -> Ran {
+    let mut command = Command::new("strace");
+    command.args(["-f", "-qq", "-o", "/dev/null", "-P"]).arg(file);
+    command.args(["-e", "inject=preadv2,pread64,read:error=EIO", runs::FULLBORE]);
+    command.args(args!["backup", tree, "--to", repository, "--compare", "content", "--json"]).output().unwrap().into()
+}
+
+#[test]
+fn a_small_sparse_file_that_cannot_be_read_costs_no_other() {
+    if !runs::or_skip(runs::has("strace"), "there is no strace") {
+        return;
+    }
+    let dir = temp();
+    let (tree, repository, back) = (dir.path().join("t"), dir.path().join("r"), dir.path().join("b"));
+    runs::write(tree.join("a stays"), noise(1, 1000));
+    runs::write(tree.join("b sparse"), b"");
+    let sparse = File::options().write(true).open(tree.join("b sparse")).unwrap();
+    sparse.write_all_at(&[7; 5000], 300_000).unwrap();
+    sparse.set_len(900_000).unwrap();
+    let ran = with_unreadable(&tree.join("b sparse"), &tree, &repository).ends_with(3);
+    assert_eq!(ran.json().pop().unwrap()["unreadable"], 1, "{}", ran.out);
+    fullbore(args!["verify", repository, "--data"]).ends_with(0);
+    fullbore(args!["restore", repository, "--to", back]).ends_with(3);
+    assert_eq!(runs::names(&back), ["a stays"]);
+}
+
+#[test]
+fn other_names_of_a_file_that_could_not_be_read_are_listed_also_if_they_are_as_they_were() {
+    if !runs::or_skip(runs::has("strace"), "there is no strace") {
+        return;
+    }
+    let dir = temp();
+    let (tree, repository, back) = (dir.path().join("t"), dir.path().join("r"), dir.path().join("b"));
+    runs::write(tree.join("m first"), noise(1, 5000));
+    fs::hard_link(tree.join("m first"), tree.join("z second")).unwrap();
+    fullbore(args!["backup", tree, "--to", repository]).ends_with(0);
+    let ran = with_unreadable(&tree.join("m first"), &tree, &repository).ends_with(3);
+    assert_eq!(ran.json().pop().unwrap()["unreadable"], 2, "{}", ran.out);
+    fullbore(args!["restore", repository, "--to", back]).ends_with(3);
+    assert_eq!(runs::names(&back), [""; 0]);
 }

@@ -113,7 +113,13 @@ impl Reader {
             FILE => Kind::File { size: next(&self.c.sizes, &mut self.at.size)?, map: None },
             SPARSE => {
                 let size = next(&self.c.sizes, &mut self.at.size)?;
-                Kind::File { size, map: Some(self.map(size)?) }
+                let (map, end) = self.map()?;
+                match size {
+                    // The first versions left the map of a file of which they have nothing.
+                    0 => Kind::File { size, map: None },
+                    _ if end <= size => Kind::File { size, map: Some(map) },
+                    _ => return None,
+                }
             }
             DIRECTORY => Kind::Directory,
             SYMLINK => Kind::Symlink(text(&self.c.links, &mut self.at.link)?),
@@ -126,7 +132,8 @@ impl Reader {
         })
     }
 
-    fn map(&mut self, size: u64) -> Option<Arc<[Run]>> {
+    /// The runs, and where the last one ends.
+    fn map(&mut self) -> Option<(Arc<[Run]>, u64)> {
         let count = next(&self.c.maps, &mut self.at.map)?;
         let (mut runs, mut end) = (Vec::new(), 0u64);
         for _ in 0..count {
@@ -135,7 +142,7 @@ impl Reader {
             end = offset.checked_add(len)?;
             runs.push(Run { offset, len });
         }
-        (end <= size).then(|| runs.into())
+        Some((runs.into(), end))
     }
 
     fn device(&mut self) -> Option<Device> {

@@ -13,12 +13,14 @@ use std::sync::Arc;
 
 impl Pages {
     /// An earlier backup has all of it.
-    pub(super) fn known(&mut self, entry: Entry, state: State, known: &Known) {
+    pub(super) fn known(&mut self, entry: Entry, mut state: State, known: &Known) {
+        self.check_link(&entry, &mut state);
         self.totals.kept += u64::from(entry.is_file());
         self.totals.kept_bytes += known.parts.iter().map(|part| part.described_bytes()).sum::<u64>();
         let crc32c = self.crc_of(known);
         for item in known.parts.iter() {
-            if known.trust == Trust::Same || (item.entry == entry && item.state == state) {
+            let is_same = known.trust == Trust::Same && state.is_stored() == item.state.is_stored();
+            if is_same || (item.entry == entry && item.state == state) {
                 self.mirror(item, crc32c);
             } else {
                 let record = Record { entry: entry.clone(), state: state.clone(), ..Record::clone(item) };

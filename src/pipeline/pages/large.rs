@@ -138,7 +138,7 @@ impl Pages {
             record.state = State::bad_pages(bad_pages);
         }
         record.digest = joiner.finish();
-        if record.blocks.len() < 2 {
+        if record.from == 0 && record.blocks.len() < 2 {
             record.blocks.clear();
         }
         let is_same_content = is_patched && !differs && record.state != State::Changed;

@@ -116,10 +116,8 @@ impl Pages {
         self.check_link(&entry, &mut state);
         let mut joiner = Joiner::default();
         joiner.push(piece);
-        if !state.is_stored()
-            && let Kind::File { size, .. } = &mut entry.kind
-        {
-            *size = 0;
+        if !state.is_stored() && entry.is_file() {
+            entry.kind = Kind::File { size: 0, map: None };
         }
         let extents = if extent.len > 0 && state.is_stored() { vec![extent] } else { Vec::new() };
         let crc32c = self.crcs.join(None, &crcs, extent.len.into());
