@@ -237,3 +237,15 @@ fn samples_go_round_and_find_damage() {
     let found = sample(&["--sample", "100%"]).ends_with(4).json().pop().unwrap();
     assert_eq!(found["lost"][0]["files"], serde_json::json!(["large"]));
 }
+
+#[test]
+fn a_backup_in_a_directory_of_another_name_is_damaged_and_no_base() {
+    let dir = temp();
+    let all = three(dir.path(), &[]);
+    let (tree, repository) = (dir.path().join("tree"), dir.path().join("repo"));
+    let other = format!("{}-zzzzzz", &all[2].0[..16]);
+    fs::rename(repository.join("backups").join(&all[2].0), repository.join("backups").join(&other)).unwrap();
+    fullbore(args!["verify", format!("{}@{other}", repository.display())]).ends_with(4).has_one_error(&all[2].0);
+    fullbore(args!["backup", tree, "--to", repository]).ends_with(0);
+    fullbore(args!["verify", repository.display().to_string() + "@latest", "--data"]).ends_with(0);
+}

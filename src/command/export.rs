@@ -9,6 +9,7 @@ use super::{
 };
 use crate::{
     error::{Error, Kind, Result},
+    format::digest::CHUNK,
     pipeline::meter::Meter,
     plan::{SinkSpec, Tuning},
     platform::Tricks,
@@ -93,8 +94,11 @@ impl Export {
     /// The same frames, blocks and digests, so that what was compared before is compared again.
     fn backup(&self, archive: &Archive, stored: Arc<Stored>) -> Result<Backup> {
         let options = &archive.root.options;
-        let frame_bytes = u32::try_from(options.frame_bytes).ok().filter(|bytes| bytes.is_power_of_two());
-        let frame_bytes = frame_bytes.ok_or_else(|| Error::new(Kind::Unsupported, "cannot cut frames of this size"))?;
+        let is_size = |bytes: u64| bytes.is_power_of_two() && bytes >= CHUNK;
+        let frame_bytes = u32::try_from(options.frame_bytes).ok().filter(|bytes| is_size((*bytes).into()));
+        let (Some(frame_bytes), true) = (frame_bytes, is_size(options.block_bytes)) else {
+            return Err(Error::new(Kind::Unsupported, "cannot export a backup with frames or blocks of this size"));
+        };
         Ok(Backup {
             subject: Subject::Stored(stored),
             to: self.to.clone(),

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// BLAKE3's chunk: a piece that begins elsewhere cannot be hashed by itself.
-const CHUNK: u64 = 1024;
+pub const CHUNK: u64 = 1024;
 /// The largest unit in which a piece is hashed.
 const MAX_BLOCK: u64 = 1 << 20;
 

@@ -108,10 +108,7 @@ impl Archive {
     /// # Errors
     /// As [`Archive::open_file`].
     pub fn open_backup(repository: &std::path::Path, id: &str) -> Result<Self> {
-        let store = Directory::new(repository, id);
-        let root = read_root(&store)?;
-        store.set_suffix(Codec::named(&root.options.codec)?.suffix());
-        Self::with_root(root, Box::new(store))
+        Self::in_directory(Directory::new(repository, id), id)
     }
 
     /// Open what is durable of backup `id`, which has not ended.
@@ -119,8 +116,15 @@ impl Archive {
     /// # Errors
     /// As [`Archive::open_file`].
     pub fn open_partial(repository: &std::path::Path, id: &str) -> Result<Self> {
-        let store = Directory::partial(repository, id);
+        Self::in_directory(Directory::partial(repository, id), id)
+    }
+
+    fn in_directory(store: Directory, id: &str) -> Result<Self> {
         let root = read_root(&store)?;
+        if root.id != id {
+            let what = format!("{} is damaged", store.name(&Object::Root));
+            return Err(Error::corrupt(what).because(format!("it is the root of backup {:?}", root.id)));
+        }
         store.set_suffix(Codec::named(&root.options.codec)?.suffix());
         Self::with_root(root, Box::new(store))
     }
