@@ -4,7 +4,9 @@
 
 mod runs;
 
-use runs::{assert_same, fullbore, is_root, noise, or_skip, set_mode, set_mtime, set_xattr, shape, shell, temp, write};
+use runs::{
+    Mount, assert_same, fullbore, is_root, noise, or_skip, set_mode, set_mtime, set_xattr, shape, shell, temp, write,
+};
 use std::{
     fs,
     os::unix::fs::{MetadataExt, chown, symlink},
@@ -107,6 +109,43 @@ fn a_default_access_list_changes_no_mode_of_a_foreign_tar() {
         shape.values_mut().for_each(|node| node.mtime.1 = 0); // a tar of this kind has whole seconds
     }
     assert_same(&before, &after, "tar");
+}
+
+/// The access list of a directory, as text.
+fn list_of(dir: &Path) -> String {
+    shell("getfacl -cnp \"$1\"", args![dir]).ends_with(0).out
+}
+
+#[test]
+fn directories_that_a_backup_does_not_go_into_have_their_access_lists() {
+    let dir = temp();
+    let at = |name: &str| dir.path().join(name);
+    let tree = at("tree");
+    write(tree.join("d/e/f"), "x");
+    ["empty", "m", "r"].iter().for_each(|name| fs::create_dir(tree.join(name)).unwrap());
+    let mount = Mount::tmpfs(&tree.join("m"), "8m");
+    let ran = shell("cd \"$1\" && setfacl -m u:1234:rwx . d d/e empty m r", args![tree]);
+    if !or_skip(ran.code == 0, "no access lists here") {
+        return;
+    }
+    fs::write(at("list"), "d/e/f\nempty\n").unwrap();
+    let (list, whole) = (args!["--files-from", at("list")], args![tree.join("d/e"), "--full-paths"]);
+    fullbore(args!["backup", tree, "--to", at("by list"), "-q"].into_iter().chain(list)).ends_with(0);
+    fullbore(args!["backup", "--to", at("whole"), "-q"].into_iter().chain(whole)).ends_with(0);
+    fullbore(args!["backup", tree, "-x", "--to", tree.join("r"), "-q"]).ends_with(0);
+    let below = tree.strip_prefix("/").unwrap();
+    for (from, below, dirs) in [
+        (at("by list"), Path::new(""), &["", "d", "d/e", "empty"][..]),
+        (at("whole"), below, &["", "d", "d/e"]),
+        (tree.join("r"), Path::new(""), if mount.is_some() { &["r", "m", "d"] } else { &["r", "d"] }),
+    ] {
+        let to = at("to");
+        restore(&from, &to, &[]);
+        for dir in dirs {
+            assert_eq!(list_of(&tree.join(dir)), list_of(&to.join(below).join(dir)), "{dir} of {from:?}");
+        }
+        fs::remove_dir_all(to).unwrap();
+    }
 }
 
 #[test]

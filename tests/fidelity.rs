@@ -324,6 +324,7 @@ fn what_cannot_be_read_is_listed_and_the_rest_goes_on() {
     set_mode(&dir.path().join("out"), 0o777);
     set_mode(dir.path(), 0o755);
     ["secret", "large secret", "closed"].iter().for_each(|name| set_mode(&tree.join(name), 0));
+    shell("setfacl -m u:1234:rwx,m::rwx \"$1\"", args![tree.join("closed")]); // where there are any
     let ran = as_nobody(args!["backup", tree, "--to", store]).ends_with(3);
     for name in ["secret", "large secret", "closed"] {
         assert!(ran.err.contains(&format!("not captured: \"{name}\": permission denied")), "{}", ran.err);
@@ -338,6 +339,8 @@ fn what_cannot_be_read_is_listed_and_the_rest_goes_on() {
     let said = "note: 3 entries were not captured by the backup and are not restored, the first is \"closed\": permission denied";
     assert!(ran.err.contains(said) && !ran.err.contains("every digest"), "{}", ran.err);
     assert_eq!(runs::names(&back), ["a", "closed", "z"]);
+    let list = |at: &Path| shell("getfacl -cnp \"$1\"", args![at.join("closed")]).out;
+    assert_eq!(list(&tree), list(&back));
     let ran = fullbore(args!["restore", store, "secret", "--to", dir.path().join("c")]).ends_with(1);
     ran.has_one_error("cannot restore \"secret\" from backup").has_one_error("was not captured: permission denied");
     assert!(!dir.path().join("c").exists());

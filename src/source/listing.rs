@@ -189,15 +189,39 @@ impl Inner {
 
     /// One object by its path, without going into it.
     pub(super) fn look(&self, path: &[u8]) -> Child {
+        let child =
+            self.around(path).and_then(|(dir, name)| self.child(&dir, name, path.to_vec(), walk::stat(&dir, name)?));
+        let mut child = child.unwrap_or_else(|error| self.unknown(path.to_vec(), &error));
+        self.dress(&mut child.scanned);
+        child
+    }
+
+    /// The directory that `path` is in, and its name there.
+    fn around<'a>(&self, path: &'a [u8]) -> io::Result<(OwnedFd, &'a [u8])> {
         let (parent, name) = split(path);
-        let name = if path.is_empty() { b"." } else { name };
-        let (dir, rel) = match self.locate(parent) {
-            Some(place) => place,
-            None => return self.unknown(path.to_vec(), &io::ErrorKind::NotFound.into()),
+        let (dir, rel) = self.locate(parent).ok_or(io::ErrorKind::NotFound)?;
+        let dir = walk::open_dir(dir, rel, self.rules.tricks)?;
+        Ok((dir, if path.is_empty() { b"." } else { name }))
+    }
+
+    /// Read the attributes of a directory that is delivered but not listed; of the others they come with the listing. Asked by
+    /// name: to open where an automounter is would mount something there.
+    pub(super) fn dress(&self, scanned: &mut Scanned) {
+        if self.is_plain() || !is_directory(scanned) {
+            return;
+        }
+        let path = &scanned.entry.path;
+        let read = match self.tops.iter().find(|top| top.at == *path) {
+            Some(top) => xattr::read_all_at(&top.dir, top.name.as_deref().unwrap_or(b".")),
+            None => self.around(path).and_then(|(dir, name)| xattr::read_all_at(&dir, name)),
         };
-        let child = walk::open_dir(dir, rel, self.rules.tricks)
-            .and_then(|dir| self.child(&dir, name, path.to_vec(), walk::stat(&dir, name)?));
-        child.unwrap_or_else(|error| self.unknown(path.to_vec(), &error))
+        match read {
+            Ok(xattrs) => scanned.entry.xattrs = xattrs,
+            // It went away just now; or there is no `/proc`, and nothing can be asked by name.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) if scanned.state.is_stored() => scanned.state = self.state_of(&error),
+            Err(error) => self.shortage.notice(&error),
+        }
     }
 
     fn xattrs(&self, dir: &OwnedFd, name: &[u8]) -> Vec<Xattr> {

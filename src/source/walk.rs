@@ -141,6 +141,7 @@ impl Walk {
             self.descend(&mut child.scanned, listing);
         } else {
             self.links.see(&mut child);
+            self.inner.dress(&mut child.scanned);
         }
         child.scanned
     }
@@ -159,7 +160,10 @@ impl Walk {
                     rest: listing.rest.into_iter(),
                 });
             }
-            Some(Err(error)) => scanned.state = self.inner.state_of(&error),
+            Some(Err(error)) => {
+                scanned.state = self.inner.state_of(&error);
+                self.inner.dress(scanned);
+            }
             None => scanned.state = State::Unreadable(LOST.to_owned()),
         }
     }
@@ -175,11 +179,12 @@ impl Walk {
         };
         let name = top.name.as_deref().unwrap_or(b".");
         let child = walk::stat(&top.dir, name).and_then(|stat| inner.child(&top.dir, name, top.at.clone(), stat));
-        let child = match child {
+        let mut child = match child {
             Ok(child) => child,
             Err(error) => return Some(Err(Error::io(format!("could not read {}", quoted(&top.at)), error))),
         };
         if top.alone {
+            inner.dress(&mut child.scanned);
             return Some(Ok(child.scanned));
         }
         if top.name.is_none() && child.scanned.entry.kind != Kind::Directory {
