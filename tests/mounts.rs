@@ -132,6 +132,23 @@ fn a_file_system_that_the_backup_goes_to_is_stored_as_an_empty_directory() {
 }
 
 #[test]
+fn a_list_can_stay_on_the_file_system_of_its_directory() {
+    let dir = temp();
+    let (tree, list) = (dir.path().join("t"), dir.path().join("list"));
+    files(&tree, &["a/f", "z"]);
+    let Some(_other) = mount(&tree.join("m")) else { return };
+    files(&tree, &["m/g", "m/sub/h"]);
+    let stored = |names: &[&str], options: &[&str]| {
+        fs::write(&list, names.join("\n")).unwrap();
+        stored(&tree, &[&["--files-from", list.to_str().unwrap()], options].concat())
+    };
+    let names = ["a/f", "m/g", "m/sub", "m/sub/h", "z"];
+    assert_eq!(stored(&names, &[]), ["a", "a/f", "m", "m/g", "m/sub", "m/sub/h", "z"]);
+    assert_eq!(stored(&names, &["-x"]), ["a", "a/f", "z"]);
+    assert_eq!(stored(&["m", "m/sub/h", "z"], &["-x"]), ["m", "z"]);
+}
+
+#[test]
 fn the_directories_above_whole_paths_on_two_devices_are_stored_once() {
     let dir = temp();
     let tree = dir.path().join("t");

@@ -366,6 +366,30 @@ fn what_the_backup_is_written_to_is_not_part_of_it() {
 }
 
 #[test]
+fn what_the_backup_is_written_to_is_not_part_of_it_though_a_list_names_it() {
+    let dir = temp();
+    let tree = dir.path().join("t");
+    files(&tree, &["a/file", "z"]);
+    let repository = tree.join("a/r");
+    fullbore(args!["backup", tree, "--to", repository, "--quiet"]).ends_with(0);
+    let by_list = |to: &Path, find: &str| {
+        let line = format!("cd \"$2\" && {find} -print0 | \"$1\" backup . --files-from - --null --to \"$3\" --quiet");
+        shell(&line, args![FULLBORE, tree, to]).ends_with(0);
+        listed(to)
+    };
+    assert_eq!(by_list(&repository, "find ."), [".", "a", "a/file", "a/r", "z"]);
+    assert_eq!(by_list(&repository, "find a/r/* z"), [".", "z"]);
+    let list = dir.path().join("list");
+    fs::write(&list, "backups\n").unwrap();
+    let refused = fullbore(args!["backup", repository, "--files-from", list, "--to", repository, "--quiet"]);
+    assert!(refused.ends_with(2).err.contains("is where the backup goes"));
+    fs::remove_dir_all(&repository).unwrap();
+    for _ in 0..2 {
+        assert_eq!(by_list(&tree.join("x.tar"), "find ."), [".", "a", "a/file", "z"]);
+    }
+}
+
+#[test]
 fn pseudo_file_systems_are_not_entered() {
     let dir = temp();
     let at = dir.path().join("t/proc");

@@ -1,8 +1,8 @@
 //! What is in the directories of a tree: names in archive order, and what is known of each object without opening it.
 
-use super::{links::Links, tree::Inner};
+use super::tree::Inner;
 use crate::{
-    error,
+    error::{self, Error, Kind as ErrorKind, quoted},
     format::{
         entry::{Entry, Kind, Owner, Path, Run, Xattr, is_within, join, split},
         page::State,
@@ -60,14 +60,33 @@ impl Inner {
     pub(super) fn enters(&self, child: &Child, dev: u64) -> bool {
         child.scanned.entry.kind == Kind::Directory
             && child.scanned.state.is_stored()
-            && !(self.rules.one_file_system && child.dev != dev)
             && self.closed.get(&child.scanned.entry.path).is_none_or(|names| !names.is_empty())
-            && !self.is_own(child)
+            && !self.is_barred(child, dev)
+    }
+
+    /// Is this a directory whose contents belong to no stream: on another file system than `dev`, if that is to be left out,
+    /// or where the backup goes?
+    pub(super) fn is_barred(&self, child: &Child, dev: u64) -> bool {
+        is_directory(&child.scanned) && ((self.rules.one_file_system && child.dev != dev) || self.is_own(child))
     }
 
     /// Does the backup go there?
     pub(super) fn is_own(&self, child: &Child) -> bool {
         self.rules.own.get().is_some_and(|own| own.contains(&(child.dev, child.scanned.entry.inode)))
+    }
+
+    /// May a backup begin here?
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`] if it goes there. A file system that it goes to, mounted below what is backed up, is not entered,
+    /// as no such directory is.
+    pub(super) fn check_top(&self, top: &Child) -> error::Result<()> {
+        let at = &top.scanned.entry.path;
+        if !self.is_own(top) || self.elsewhere.contains(at) {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::Usage, format!("{} is where the backup goes", quoted(at)))
+            .hint("choose another --to"))
     }
 
     /// List a directory: its objects in order, without what the rules leave out.
@@ -284,37 +303,9 @@ impl Inner {
     }
 }
 
-/// The objects of a list that the rules do not leave out, ascending, each after the directories above it that were not
-/// delivered yet.
-///
-/// That a name of the list is not there is no accident of the moment, as it is of one that a walk has seen.
-pub(super) fn listed(inner: Arc<Inner>, list: Vec<Path>) -> impl Iterator<Item = error::Result<Scanned>> + Send {
-    let mut last = Vec::new();
-    let above = |path: &[u8]| -> Vec<Path> {
-        let slashes = path.iter().enumerate().filter(|(_, c)| **c == b'/').map(|(at, _)| path[..at].to_vec());
-        slashes.collect()
-    };
-    let (mut links, mut first) = (Links::default(), Some(inner.look(b"").scanned));
-    list.into_iter().flat_map(move |path| {
-        let mut found: Vec<Scanned> = first.take().into_iter().collect();
-        let mut object = inner.look(&path);
-        if inner.leaves_out(&path, is_directory(&object.scanned)) {
-            return found.into_iter().map(Ok);
-        }
-        links.see(&mut object);
-        let new = above(&path).into_iter().filter(|dir| !is_within(&last, dir));
-        found.extend(new.map(|dir| inner.look(&dir).scanned).filter(|dir| dir.state != State::Vanished));
-        found.push(object.scanned);
-        last.clone_from(&path);
-        let gone = found.iter_mut().filter(|scanned| scanned.state == State::Vanished);
-        gone.for_each(|scanned| scanned.state = State::Unreadable("there is nothing of this name".to_owned()));
-        found.into_iter().map(Ok)
-    })
-}
-
 /// How a `CACHEDIR.TAG` must begin (bford.info/cachedir).
 const CACHE_TAG: &[u8] = b"Signature: 8a477f597d28d172789f06886806bc55";
 
-fn is_directory(scanned: &Scanned) -> bool {
+pub(super) fn is_directory(scanned: &Scanned) -> bool {
     scanned.entry.kind == Kind::Directory
 }

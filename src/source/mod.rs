@@ -13,6 +13,7 @@ mod frames;
 pub mod jobs;
 mod large;
 mod links;
+mod listed;
 mod listing;
 mod shortage;
 pub mod stdin;

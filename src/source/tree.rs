@@ -3,7 +3,7 @@
 //! Every path is opened beneath its root without following a link, so what somebody swaps in meanwhile cannot lead
 //! elsewhere. What vanished, shrank, grew or cannot be read is said in the parts of a frame; the rest goes on.
 
-use super::{Source, Stream, listing::listed, shortage::Shortage, walk::Walk};
+use super::{Source, Stream, listed::listed, shortage::Shortage, walk::Walk};
 use crate::{
     error::{Error, Result, reason},
     format::{
@@ -140,7 +140,7 @@ impl Source for Tree {
     fn scan(&self) -> Result<Stream<Scanned>> {
         let inner = self.0.clone();
         let scanned: Stream<Scanned> = match &self.0.list {
-            Some(list) => Box::new(listed(self.0.clone(), list.clone())),
+            Some(list) => Box::new(listed(self.0.clone(), list.clone())?),
             None => Box::new(Walk::start(self.0.clone())?),
         };
         Ok(Box::new(scanned.map(move |scanned| inner.shortage.check().and(scanned))))

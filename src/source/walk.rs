@@ -190,10 +190,8 @@ impl Walk {
         if top.name.is_none() && child.scanned.entry.kind != Kind::Directory {
             return Some(Err(Error::new(ErrorKind::System, format!("{} is no longer a directory", quoted(&top.at)))));
         }
-        // A file system the backup goes to, mounted below what is backed up, is not entered, as no such directory is.
-        if inner.is_own(&child) && !inner.elsewhere.contains(&top.at) {
-            let what = format!("{} is where the backup goes", quoted(&top.at));
-            return Some(Err(Error::new(ErrorKind::Usage, what).hint("choose another --to")));
+        if let Err(error) = inner.check_top(&child) {
+            return Some(Err(error));
         }
         let dev = child.dev;
         let scanned = self.deliver(child, dev);

@@ -1,0 +1,80 @@
+//! The objects that a list names, in archive order, each after the directories above it.
+//!
+//! The rules of a walk hold for a list: what a walk would not come to is not delivered, though the list names it. That a name
+//! of the list is not there is no accident of the moment, as it is of one that a walk has seen.
+
+use super::{
+    links::Links,
+    listing::{Child, is_directory},
+    tree::Inner,
+};
+use crate::{
+    error::Result,
+    format::{
+        entry::{Path, is_within},
+        page::State,
+    },
+    frame::Scanned,
+};
+use std::{iter::once, sync::Arc};
+
+/// The top, and the objects of a list, which is ascending.
+///
+/// # Errors
+/// If the backup goes to the top.
+pub(super) fn listed(inner: Arc<Inner>, list: Vec<Path>) -> Result<impl Iterator<Item = Result<Scanned>> + Send> {
+    let top = inner.look(b"");
+    inner.check_top(&top)?;
+    let (dev, links) = (top.dev, Links::default());
+    let mut listed = Listed { inner, links, dev, last: Path::new(), barred: None };
+    let below = list.into_iter().flat_map(move |path| listed.objects(path));
+    Ok(once(top.scanned).chain(below).map(|mut scanned| {
+        if scanned.state == State::Vanished {
+            scanned.state = State::Unreadable("there is nothing of this name".to_owned());
+        }
+        Ok(scanned)
+    }))
+}
+
+/// How far a list is.
+struct Listed {
+    inner: Arc<Inner>,
+    links: Links,
+    /// The device of the top.
+    dev: u64,
+    /// What was delivered last.
+    last: Path,
+    /// A directory that a walk would not go into: what is below it comes next.
+    barred: Option<Path>,
+}
+
+impl Listed {
+    /// What to deliver for a name: it, after the directories above it that were not delivered yet; or nothing.
+    fn objects(&mut self, path: Path) -> Vec<Scanned> {
+        if self.barred.as_ref().is_some_and(|dir| is_within(&path, dir)) {
+            return Vec::new();
+        }
+        let mut object = self.inner.look(&path);
+        let is_own = object.scanned.entry.is_file() && self.inner.is_own(&object);
+        if is_own || self.inner.leaves_out(&path, is_directory(&object.scanned)) {
+            return Vec::new();
+        }
+        let mut objects = self.above(&path);
+        if let Some(dir) = objects.iter().find(|dir| self.inner.is_barred(dir, self.dev)) {
+            self.barred = Some(dir.scanned.entry.path.clone());
+            return Vec::new();
+        }
+        self.barred = self.inner.is_barred(&object, self.dev).then(|| path.clone());
+        self.links.see(&mut object);
+        objects.push(object);
+        self.last = path;
+        objects.into_iter().map(|object| object.scanned).collect()
+    }
+
+    /// The directories above a name that are there and were not delivered yet.
+    fn above(&self, path: &[u8]) -> Vec<Child> {
+        let slashes = path.iter().enumerate().filter(|(_, c)| **c == b'/').map(|(at, _)| &path[..at]);
+        let new = slashes.filter(|dir| !is_within(&self.last, dir));
+        new.map(|dir| self.inner.look(dir)).filter(|dir| dir.scanned.state != State::Vanished).collect()
+    }
+}
