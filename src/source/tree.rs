@@ -362,7 +362,8 @@ pub(super) fn part(what: What, inner: usize, len: usize) -> Part {
 }
 
 /// Is a file to be looked at once more when it was read? What is read at once, and is as long as it was at the scan, is one state
-/// of it, and no call is spent on it; with holes it is read here and there, where the scan found data.
+/// of it, and no call is spent on it, where there are four in all; so if another of that length took its name since, mode and
+/// owner stay those of the scan. With holes it is read here and there, where the scan found data.
 fn is_suspect(read: &io::Result<bool>, entry: &Entry) -> bool {
     matches!(read, Ok(false)) || matches!(entry.kind, Kind::File { map: Some(_), .. })
 }
