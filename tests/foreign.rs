@@ -50,6 +50,22 @@ fn permissions_for_users_by_name_are_restored_or_give_nobody_more() {
 }
 
 #[test]
+fn permissions_that_cannot_be_read_give_nobody_more_and_are_no_damage() {
+    let dir = temp();
+    let make = "echo one > f && chmod 600 f && setfacl -m u:daemon:rwx f && echo two > g && tar --acls -cf x.tar f g";
+    if !or_skip(has("setfacl") && is_root() && at(dir.path(), make).code == 0, "there are no access control lists") {
+        return;
+    }
+    for (index, other) in ["user:dae on", "user:d\\\\040n", "uses:daemon"].into_iter().enumerate() {
+        at(dir.path(), &format!("sed 's/user:daemon:/{other}:/' x.tar > y.tar && ! cmp -s x.tar y.tar")).ends_with(0);
+        let ran = at(dir.path(), &format!("$fullbore restore y.tar --to to{index}")).ends_with(0);
+        assert!(ran.err.contains("note: permissions "), "{other}: {}", ran.err);
+        assert_eq!(mode(&dir.path().join(format!("to{index}/f"))), 0o600, "{other}: its group had nothing");
+        assert!(dir.path().join(format!("to{index}/g")).exists(), "{other}");
+    }
+}
+
+#[test]
 fn a_hard_link_that_was_asked_for_without_its_file_is_an_error() {
     let dir = temp();
     at(dir.path(), "echo one > a && ln a z && echo two > b && tar -cf x.tar a b z").ends_with(0);

@@ -194,10 +194,10 @@ impl Run<'_> {
     fn permit(&self, acl: &NamedAcl, entry: &mut Entry) {
         let tree = &self.writer.tree;
         match tree.named(acl) {
-            Some(xattr) => entry.xattrs.push(xattr),
-            None => {
+            Ok(xattr) => entry.xattrs.push(xattr),
+            Err(why) => {
                 entry.mode = acl.mode_without(entry.mode);
-                tree.notes.add(&format!("permissions {acl}"), "not all of their names are known here", &entry.path);
+                tree.notes.add(&format!("permissions {acl}"), why, &entry.path);
             }
         }
     }

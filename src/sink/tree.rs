@@ -150,7 +150,10 @@ impl Tree {
     }
 
     /// The attribute that a list of permissions is here, if all whom it names are known here.
-    pub fn named(&self, acl: &NamedAcl) -> Option<Xattr> {
+    ///
+    /// # Errors
+    /// Why there is none, for a note.
+    pub fn named(&self, acl: &NamedAcl) -> Result<Xattr, &'static str> {
         acl.resolve(|user| self.names.uid(user), |group| self.names.gid(group))
     }
 

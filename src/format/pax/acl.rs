@@ -2,7 +2,8 @@
 //!
 //! The bytes are those of the attributes `system.posix_acl_*` (Linux `uapi/linux/posix_acl_xattr.h`): a version, then
 //! entries of tag (u16), permissions (u16) and number (u32), little-endian. The text is star's, with numbers for names:
-//! `user::rwx,user:1000:r--,group::r-x,mask::r-x,other::r--`. A fourth field makes GNU tar drop the list.
+//! `user::rwx,user:1000:r--,group::r-x,mask::r-x,other::r--`. A fourth field makes GNU tar drop the list. Names of others
+//! may hold blanks, as those of a directory service do (`domain users`): as they are by bsdtar, as `\040` by GNU tar.
 
 use super::ACLS;
 use crate::{error::quoted, format::entry::Xattr};
@@ -37,7 +38,7 @@ pub(super) enum Parsed {
     Malformed,
 }
 
-/// A list of which at least one entry names a user or a group without the number.
+/// A list that is not to be had without knowing users and groups by name, or that is none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamedAcl {
     /// The attribute that holds the list.
@@ -48,11 +49,19 @@ pub struct NamedAcl {
 
 impl NamedAcl {
     /// The attribute, if the numbers of all users and groups it names are known.
-    pub fn resolve(&self, uid: impl Fn(&str) -> Option<u32>, gid: impl Fn(&str) -> Option<u32>) -> Option<Xattr> {
+    ///
+    /// # Errors
+    /// Why there is none, in words that follow "not restored".
+    pub fn resolve(
+        &self,
+        uid: impl Fn(&str) -> Option<u32>,
+        gid: impl Fn(&str) -> Option<u32>,
+    ) -> Result<Xattr, &'static str> {
         let number = |tag, name: &str| if tag == NAMED_USER { uid(name) } else { gid(name) };
         match parse_with(&self.text, &number) {
-            Parsed::Raw(raw) => Some((self.attribute.to_vec(), raw)),
-            Parsed::Names | Parsed::Malformed => None,
+            Parsed::Raw(raw) => Ok((self.attribute.to_vec(), raw)),
+            Parsed::Names => Err("not all of their names are known here"),
+            Parsed::Malformed => Err("they are not written as a list of permissions is"),
         }
     }
 
@@ -110,7 +119,8 @@ fn word(entry: &[u8]) -> Option<(&'static str, Option<u32>)> {
     plausible.then_some((*word, named.then_some(number)))
 }
 
-/// The system's bytes for a text with three or four fields an entry, separated by commas or white space.
+/// The system's bytes for a text with three or four fields an entry, separated by commas or ends of lines; by blanks only
+/// if it has neither, as a name may hold one.
 pub(super) fn parse(text: &[u8]) -> Parsed {
     parse_with(text, &|_, _| None)
 }
@@ -119,7 +129,8 @@ pub(super) fn parse(text: &[u8]) -> Parsed {
 fn parse_with(text: &[u8], number: &dyn Fn(u16, &str) -> Option<u32>) -> Parsed {
     let Ok(text) = std::str::from_utf8(text) else { return Parsed::Malformed };
     let mut entries = Vec::new();
-    for item in text.split([',', '\n', '\r', ' ', '\t']).filter(|item| !item.is_empty()) {
+    let separators: &[char] = if text.contains([',', '\n']) { &[',', '\n'] } else { &[' ', '\t'] };
+    for item in text.split(separators).map(str::trim).filter(|item| !item.is_empty()) {
         match parse_entry(item, number) {
             Ok(entry) => entries.push(entry),
             Err(other) => return other,
@@ -146,8 +157,25 @@ fn parse_entry(item: &str, number: &dyn Fn(u16, &str) -> Option<u32>) -> Result<
         return Ok((tag, permissions, NOBODY));
     }
     let stated = stated.unwrap_or(who).parse().ok();
-    let number = stated.or_else(|| number(tag, who)).ok_or(Parsed::Names)?;
+    let number = stated.or_else(|| number(tag, &unescaped(who)?)).ok_or(Parsed::Names)?;
     Ok((tag, permissions, number))
+}
+
+/// A name in which `\040` is a blank, and so on for three octal digits; `None` if it is not text.
+fn unescaped(name: &str) -> Option<String> {
+    let mut rest = name.as_bytes();
+    let mut plain = Vec::with_capacity(rest.len());
+    while let Some((first, after)) = rest.split_first() {
+        let (byte, after) = match rest {
+            [b'\\', high @ b'0'..=b'3', middle @ b'0'..=b'7', low @ b'0'..=b'7', after @ ..] => {
+                ((high - b'0') << 6 | (middle - b'0') << 3 | (low - b'0'), after)
+            }
+            _ => (*first, after),
+        };
+        plain.push(byte);
+        rest = after;
+    }
+    String::from_utf8(plain).ok()
 }
 
 /// The tag of a word or its first letter.
@@ -220,11 +248,30 @@ mod tests {
         let named = "user::rwx,user:joe:r--,group::r-x,group:staff:-w-:4294967294,mask::r-x,other::r--";
         let acl = list(ACLS[0].0, named);
         let found = acl.resolve(|name| (name == "joe").then_some(1000), |_| None);
-        assert_eq!(found, Some((ACLS[0].0.to_vec(), bytes(TEXT))));
-        assert_eq!(acl.resolve(|_| None, |_| Some(1)), None);
+        assert_eq!(found, Ok((ACLS[0].0.to_vec(), bytes(TEXT))));
+        assert!(acl.resolve(|_| None, |_| Some(1)).is_err());
         let private = list(ACLS[0].0, "u::rw-,u:joe:rwx,g::---,m::rwx,o::---");
         assert_eq!((private.mode_without(0o4670), acl.mode_without(0o750)), (0o4600, 0o750));
         assert_eq!(list(ACLS[1].0, named).mode_without(0o770), 0o770, "what is made in a directory is another matter");
+    }
+
+    #[test]
+    fn names_may_hold_blanks_as_they_are_or_escaped() {
+        let stated =
+            b"user::rwx\nuser:joe doe:r--:1000\ngroup::r-x\ngroup:domain users:-w-:4294967294\nmask::r-x,other::r--";
+        assert_eq!(bytes(stated), bytes(TEXT));
+        assert_eq!(
+            bytes(b"user::rwx  user:1000:r-- group::r-x\tgroup:4294967294:-w- mask::r-x other::r--"),
+            bytes(TEXT)
+        );
+        for name in ["domain users", "domain\\040users", "d\\157main users"] {
+            let text = format!("user::rwx,user:1000:r--,group::r-x,group:{name}:-w-,mask::r-x,other::r--");
+            let acl = NamedAcl { attribute: ACLS[0].0, text: text.into_bytes() };
+            let found = acl.resolve(|_| None, |name| (name == "domain users").then_some(u32::MAX - 1));
+            assert_eq!(found, Ok((ACLS[0].0.to_vec(), bytes(TEXT))), "{name}");
+        }
+        assert_eq!(unescaped("a\\40b\\400\\").as_deref(), Some("a\\40b\\400\\"));
+        assert_eq!(unescaped("\\377"), None);
     }
 
     #[test]

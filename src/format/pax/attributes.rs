@@ -21,7 +21,7 @@ pub(super) struct Attributes {
     pub(super) mtime: Option<Time>,
     pub(super) ctime: Option<Time>,
     pub(super) xattrs: Vec<Xattr>,
-    /// Lists of permissions that name users without their numbers.
+    /// Lists of permissions that name users without their numbers, or are not written as lists are.
     pub(super) named_acls: Vec<NamedAcl>,
     pub(super) sparse: Sparse,
 }
@@ -63,21 +63,18 @@ impl Attributes {
             b"ctime" => self.ctime = unless_empty(value, time)?,
             _ if key.starts_with(b"GNU.sparse.") => self.sparse.set(&key[11..], value)?,
             _ if key.starts_with(XATTR) => self.xattrs.push((decoded(&key[XATTR.len()..]), value.to_vec())),
-            _ => self.set_acl(key, value)?,
+            _ => self.set_acl(key, value),
         }
         Some(())
     }
 
-    fn set_acl(&mut self, key: &[u8], value: &[u8]) -> Option<()> {
-        let Some((name, _)) = ACLS.iter().find(|(_, known)| *known == key && !value.is_empty()) else {
-            return Some(());
-        };
+    /// A list that cannot be read is no damage: other programs write what they like.
+    fn set_acl(&mut self, key: &[u8], value: &[u8]) {
+        let Some((name, _)) = ACLS.iter().find(|(_, known)| *known == key && !value.is_empty()) else { return };
         match acl::parse(value) {
             acl::Parsed::Raw(raw) => self.xattrs.push((name.to_vec(), raw)),
-            acl::Parsed::Names => self.named_acls.push(NamedAcl { attribute: name, text: value.to_vec() }),
-            acl::Parsed::Malformed => return None,
+            _ => self.named_acls.push(NamedAcl { attribute: name, text: value.to_vec() }),
         }
-        Some(())
     }
 
     /// The attributes, the last of each name, in the order they stand.

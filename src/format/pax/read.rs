@@ -52,7 +52,7 @@ pub struct Member {
     /// Bytes that follow, to be read before the next header, with their padding ([`skip_padding`]). The map of a sparse
     /// file is consumed: for a file these are its [`Entry::data_len`] bytes. For other kinds they mean nothing: [`skip`].
     pub stored_len: u64,
-    /// Permissions that the entry does not have, as they name users or groups without their numbers.
+    /// Permissions that the entry does not have: they name users or groups without their numbers, or cannot be read.
     pub named_acls: Vec<NamedAcl>,
 }
 
