@@ -76,6 +76,53 @@ fn a_hard_link_that_was_asked_for_without_its_file_is_an_error() {
 }
 
 #[test]
+fn a_member_that_is_left_out_is_an_error_when_all_others_are_restored() {
+    let dir = temp();
+    at(dir.path(), "echo one > a && ln a z && echo two > y && tar -cf gone.tar a z y && tar -f gone.tar --delete a")
+        .ends_with(0);
+    at(dir.path(), "cp gone.tar late.tar && tar -rf late.tar a").ends_with(0);
+    let python = r#"
+import io, tarfile
+for kind in "MZV":
+    with tarfile.open(kind + ".tar", "w", format=tarfile.GNU_FORMAT) as tar:
+        member = tarfile.TarInfo("odd")
+        member.type, member.size = kind.encode(), 600
+        tar.addfile(member, io.BytesIO(b"x" * 600))
+        tar.add("y")
+"#;
+    fs::write(dir.path().join("odd.py"), python).unwrap();
+    if !or_skip(has("python3"), "there is no Python") {
+        return;
+    }
+    at(dir.path(), "python3 odd.py").ends_with(0);
+    for (tar, code, words) in [
+        ("gone", 1, "hard link to \"a\""),
+        ("late", 1, "hard link to \"a\""),
+        ("M", 1, "another volume"),
+        ("Z", 1, "type 'Z'"),
+        ("V", 0, "note: "),
+    ] {
+        let ran = at(dir.path(), &format!("$fullbore restore {tar}.tar --to {tar} && cat {tar}/y")).ends_with(code);
+        assert!(ran.err.contains(words), "{tar}: {}", ran.err);
+        assert!(dir.path().join(tar).join("y").exists(), "{tar}");
+        assert!(!dir.path().join(tar).join("odd").exists(), "{tar}");
+    }
+}
+
+#[test]
+fn a_stream_of_an_incremental_backup_is_not_called_a_whole_one() {
+    let dir = temp();
+    at(dir.path(), "mkdir d && head -c 3000000 /dev/urandom > d/big && $fullbore backup d --to repo").ends_with(0);
+    at(dir.path(), "printf x | dd of=d/big bs=1 seek=1500000 conv=notrunc && echo one > d/new").ends_with(0);
+    at(dir.path(), "$fullbore backup d --to repo && cat \"repo/backups/$(ls repo/backups | tail -1)\"/s*.tar.* > x")
+        .ends_with(0);
+    let ran = at(dir.path(), "$fullbore restore - --to to < x").ends_with(1).has_one_error("a piece of a file");
+    assert!(ran.err.contains("repository"), "{}", ran.err);
+    assert!(dir.path().join("to/new").exists() && !dir.path().join("to/.fullbore").exists());
+    at(dir.path(), "$fullbore restore - --to raw .fullbore/parts < x && test -d raw/.fullbore/parts/big").ends_with(0);
+}
+
+#[test]
 fn names_from_the_root_are_below_the_target() {
     let dir = temp();
     at(dir.path(), "echo one > a && ln a z && tar -Pcf x.tar \"$PWD/a\" \"$PWD/z\"").ends_with(0);

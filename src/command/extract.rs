@@ -8,13 +8,14 @@
 use super::{
     damage::Report,
     foreign::must_be_tar,
+    refused::{self, Refused},
     restore::{Restore, Summary},
 };
 use crate::{
     error::{Error, Kind as ErrorKind, Result, quoted},
     format::{
         entry::{self, Entry, Kind, Path as EntryPath},
-        pax::{Found, Member, NamedAcl, Reader, skip, skip_padding},
+        pax::{Found, Member, NamedAcl, Reader, Unknown, skip, skip_padding},
     },
     pipeline::meter::{Meter, lap},
     sink::{
@@ -27,6 +28,7 @@ use crate::{
         archive::Selection,
         stream::{Plain, decode},
     },
+    stage::thin::PARTS,
 };
 use std::{
     collections::HashMap,
@@ -65,8 +67,8 @@ fn run(restore: &Restore, input: Plain, meter: &Meter) -> Result<Summary> {
     let report = Report::new(restore.keep_going);
     let writer = Writer::new(&tree);
     let directories = HashMap::new();
-    let mut run =
-        Run { input, writer, selection, found, directories, refused: None, trailed: false, meter, clock: start };
+    let refused = Refused::default();
+    let mut run = Run { input, writer, selection, found, directories, refused, trailed: false, meter, clock: start };
     let read = run.members();
     let finished = run.finish_directories().and_then(|()| tree.sync());
     match read.map_err(cut_short) {
@@ -112,8 +114,8 @@ struct Run<'a> {
     found: Vec<bool>,
     /// Directories that want their metadata. The one thing here that grows with the archive.
     directories: HashMap<EntryPath, Entry>,
-    /// The first member that cannot be restored as it was asked for, and how many others there are.
-    refused: Option<(Error, u64)>,
+    /// Members that are left out.
+    refused: Refused,
     /// Was there something behind the tar?
     trailed: bool,
     meter: &'a Meter,
@@ -131,24 +133,21 @@ impl Run<'_> {
         let mut reader = Reader::new();
         while let Some(found) = self.next(&mut reader)? {
             match found {
+                Found::Member(member) if self.is_piece(&member.entry.path) => {
+                    let path = &member.entry.path;
+                    self.refuse("member", "it is a piece of a file", path, refused::piece(path));
+                    skip(&mut self.input, member.stored_len)?;
+                }
                 Found::Member(member) if self.selection.takes(&member.entry.path) => self.member(member)?,
                 Found::Member(member) => skip(&mut self.input, member.stored_len)?,
-                Found::Outside(unknown) => {
+                Found::Outside(Unknown { name, stored_len, .. }) => {
                     if self.selection.paths().is_empty() {
-                        self.refuse(
-                            "member",
-                            "its name leads out of the archive",
-                            &unknown.name,
-                            leads_out(&unknown.name),
-                        );
+                        let error = refused::leads_out(&name);
+                        self.refuse("member", "its name leads out of the archive", &name, error);
                     }
-                    skip(&mut self.input, unknown.stored_len)?;
+                    skip(&mut self.input, stored_len)?;
                 }
-                Found::Unknown(unknown) => {
-                    let what = format!("member of type {:?}", char::from(unknown.typeflag));
-                    self.tree().notes.add(&what, "its meaning is not known", &unknown.name);
-                    skip(&mut self.input, unknown.stored_len)?;
-                }
+                Found::Unknown(unknown) => self.unknown(&unknown)?,
             }
             lap(&self.meter.sink.busy, &mut self.clock);
         }
@@ -163,6 +162,21 @@ impl Run<'_> {
         let found = reader.next(&mut self.input);
         lap(&self.meter.source.busy, &mut self.clock);
         found
+    }
+
+    /// Is it a piece of a file that nobody asked for by its name?
+    fn is_piece(&self, path: &[u8]) -> bool {
+        path.starts_with(PARTS) && self.selection.paths().is_empty()
+    }
+
+    fn unknown(&mut self, unknown: &Unknown) -> Result<()> {
+        let Unknown { name, typeflag, stored_len } = unknown;
+        let what = format!("member of type {:?}", char::from(*typeflag));
+        match refused::unknown(name, *typeflag) {
+            Some((error, why)) if self.selection.paths().is_empty() => self.refuse(&what, why, name, error),
+            _ => self.tree().notes.add(&what, "its meaning is not known", name),
+        }
+        skip(&mut self.input, *stored_len)
     }
 
     fn member(&mut self, member: Member) -> Result<()> {
@@ -204,10 +218,7 @@ impl Run<'_> {
 
     fn refuse(&mut self, what: &str, why: &str, path: &[u8], error: Error) {
         self.tree().notes.add(what, why, path);
-        match &mut self.refused {
-            Some((_, others)) => *others += 1,
-            none => *none = Some((error, 0)),
-        }
+        self.refused.add(error);
     }
 
     /// What stands in the way came from this very tar, or may be replaced anyway.
@@ -226,12 +237,9 @@ impl Run<'_> {
             return Ok(());
         }
         match self.replacing(path, |writer| writer.link(target, path)) {
-            Err(error) if error.kind == ErrorKind::NotFound && !self.selection.holds(target) => {
-                self.refuse("hard link", "what it is a name of was not asked for", path, alone(path, target));
-                Ok(())
-            }
             Err(error) if error.kind == ErrorKind::NotFound => {
-                self.tree().notes.add("hard link", "what it is a name of is not there", path);
+                let error = refused::alone(path, target, self.selection.holds(target));
+                self.refuse("hard link", "what it is a name of is not there", path, error);
                 Ok(())
             }
             other => other,
@@ -290,20 +298,6 @@ impl Run<'_> {
         if let Some((path, _)) = missing {
             return Err(Error::new(ErrorKind::NotFound, format!("could not find {} in the tar", quoted(path))));
         }
-        let Some((error, others)) = self.refused.take() else { return Ok(()) };
-        let others = if others == 0 { String::new() } else { format!(", and so are {others} others") };
-        Err(error.detail(format!("it is left out{others}; the rest of the tar is restored")))
+        std::mem::take(&mut self.refused).into_error().map_or(Ok(()), Err)
     }
-}
-
-fn leads_out(name: &[u8]) -> Error {
-    let what =
-        format!("cannot restore {}: its name, or what it is a hard link to, leads out of the archive", quoted(name));
-    Error::new(ErrorKind::Unsupported, what)
-}
-
-fn alone(path: &[u8], target: &[u8]) -> Error {
-    let what =
-        format!("cannot restore {}: it is a hard link to {}, which was not asked for", quoted(path), quoted(target));
-    Error::new(ErrorKind::NotFound, what).hint("ask for both")
 }

@@ -30,6 +30,7 @@ mod patching;
 pub mod prune;
 mod rebuild;
 mod recount;
+mod refused;
 mod remake;
 pub mod repair;
 pub mod restore;
