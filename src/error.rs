@@ -72,7 +72,8 @@ impl Error {
     /// A system error, with what was being done: `Error::io("could not read \"a\"", err)`.
     pub fn io(what: impl Into<String>, error: impl Into<io::Error>) -> Self {
         let error = error.into();
-        Self { source: Some(Box::new(Reason(reason(&error)))), ..Self::new(Kind::of(&error), what) }
+        let kind = Kind::of(&error);
+        Self { source: Some(Box::new(Reason(error))), ..Self::new(kind, what) }
     }
 
     /// Damage: bytes differ from what was recorded.
@@ -99,6 +100,11 @@ impl Error {
     pub fn because(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         self.source = Some(source.into());
         self
+    }
+
+    /// The system's error, if that is its cause.
+    pub fn system(&self) -> Option<&io::Error> {
+        self.source.as_ref()?.downcast_ref().map(|Reason(error)| error)
     }
 
     /// `what`, and why, on one line.
@@ -142,12 +148,12 @@ pub fn reason(error: &io::Error) -> String {
     }
 }
 
-/// A reason that is only text.
+/// An error of the system, in its own words.
 #[derive(Debug)]
-struct Reason(String);
+struct Reason(io::Error);
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&reason(&self.0))
     }
 }
 impl std::error::Error for Reason {}

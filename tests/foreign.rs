@@ -110,6 +110,36 @@ for kind in "MZV":
 }
 
 #[test]
+fn a_member_that_cannot_be_made_does_not_end_the_restore() {
+    let dir = temp();
+    at(dir.path(), "mkdir d && chmod 750 d && echo one > d/in && echo two > f && ln -s f s && echo z > z").ends_with(0);
+    at(dir.path(), "truncate -s 3M b && echo three > p && ln p q").ends_with(0);
+    let refused = [
+        ("file over a full directory", "tar -cf x.tar d && tar -rf x.tar --transform s,^f,d, f"),
+        ("large file over it", "tar -cf x.tar d && tar -rf x.tar --transform s,^b,d, b"),
+        ("link over it", "tar -cf x.tar d && tar -rf x.tar --transform s,^s,d,S s"),
+        ("below a file", "tar -cf x.tar --transform s,^f,d, f && tar -rf x.tar d/in && tar -rf x.tar d"),
+        ("below a link", "tar -cf x.tar --transform s,^s,d,S s && tar -rf x.tar --no-recursion d/in"),
+        (
+            "hard link to a directory",
+            "tar -cf x.tar p q && tar -f x.tar --delete p && tar -rf x.tar --transform s,^d,p, d && \
+            tar -cf y.tar --transform s,^d,p, d && tar -Af y.tar x.tar && mv y.tar x.tar",
+        ),
+        ("long name", "tar -cf x.tar --transform \"s,^f,$(printf %0300d 1),\" f"),
+        ("large file of a long name", "tar -cf x.tar --transform \"s,^b,$(printf %0300d 1),\" b"),
+    ];
+    for (index, (case, make)) in refused.into_iter().enumerate() {
+        at(dir.path(), &format!("{make} && tar -rf x.tar z")).ends_with(0);
+        let ran = at(dir.path(), &format!("$fullbore restore x.tar --to {index}")).ends_with(1);
+        assert!(ran.err.contains("left out; the rest of the tar is restored"), "{case}: {}", ran.err);
+        assert!(!ran.err.contains("--overwrite"), "{case}: {}", ran.err);
+        assert!(dir.path().join(format!("{index}/z")).exists(), "{case}");
+    }
+    assert_eq!(mode(&dir.path().join("0/d")), 0o750, "it is still the directory it was");
+    assert!(dir.path().join("0/d/in").exists());
+}
+
+#[test]
 fn a_stream_of_an_incremental_backup_is_not_called_a_whole_one() {
     let dir = temp();
     at(dir.path(), "mkdir d && head -c 3000000 /dev/urandom > d/big && $fullbore backup d --to repo").ends_with(0);

@@ -3,7 +3,8 @@
 //! There is no manifest, so members are written as they come, by one thread, while another decodes. Nothing says what is
 //! missing: only the frames' own checksums and the closing blocks of the tar are there to be checked, and a tar without
 //! them is damaged. A later member replaces an earlier one of the same name, as `tar` has it. Directories get their metadata
-//! at the end, which damage is too: what came before it is whole and durable.
+//! at the end, which damage is too: what came before it is whole and durable. A member that cannot be made, and is no sign
+//! that others cannot, is left out; that is an error when the rest is restored.
 
 use super::{
     damage::Report,
@@ -186,22 +187,33 @@ impl Run<'_> {
             *found |= entry::is_within(&entry.path, path);
         }
         named_acls.iter().for_each(|acl| self.permit(acl, &mut entry));
-        self.directories.remove(&entry.path);
-        match &entry.kind {
-            Kind::File { .. } => return self.file(&entry, stored_len),
+        let made = match &entry.kind {
+            Kind::File { .. } => self.file(&entry, stored_len)?,
             Kind::Directory => {
-                // One that was there is not ours to change if it is only above what was asked for.
-                let mut made = false;
-                self.replacing(&entry.path, |writer| writer.directory(&entry.path).map(|new| made |= new))?;
-                if made || self.selection.holds(&entry.path) {
-                    self.directories.insert(entry.path.clone(), entry);
-                }
+                self.directory(entry)?;
+                return skip(&mut self.input, stored_len);
             }
             Kind::HardLink(target) => self.link(target, &entry.path)?,
-            Kind::Socket => {}
+            Kind::Socket => false,
             _ => self.replacing(&entry.path, |writer| writer.other(&entry))?,
+        };
+        if made {
+            self.directories.remove(&entry.path);
         }
-        skip(&mut self.input, stored_len)
+        match entry.kind {
+            Kind::File { .. } => skip_padding(&mut self.input, stored_len),
+            _ => skip(&mut self.input, stored_len),
+        }
+    }
+
+    fn directory(&mut self, entry: Entry) -> Result<()> {
+        // One that was there is not ours to change if it is only above what was asked for.
+        let mut ours = self.selection.holds(&entry.path) || self.directories.contains_key(&entry.path);
+        let made = self.replacing(&entry.path, |writer| writer.directory(&entry.path).map(|new| ours |= new))?;
+        if made && ours {
+            self.directories.insert(entry.path.clone(), entry);
+        }
+        Ok(())
     }
 
     /// Permissions by name are restored where all names are known here. Else nobody gets what only the list gave.
@@ -221,53 +233,68 @@ impl Run<'_> {
         self.refused.add(error);
     }
 
-    /// What stands in the way came from this very tar, or may be replaced anyway.
-    fn replacing(&mut self, path: &[u8], mut create: impl FnMut(&mut Writer) -> Result<()>) -> Result<()> {
-        match create(&mut self.writer) {
+    /// Make what is at `path`, in place of what stands in the way: that came from this very tar, or may be replaced
+    /// anyway. Was it made? If it cannot be, it is refused.
+    fn replacing(&mut self, path: &[u8], mut create: impl FnMut(&mut Writer) -> Result<()>) -> Result<bool> {
+        let made = match create(&mut self.writer) {
             Err(error) if error.kind == ErrorKind::Exists && !path.is_empty() => {
-                self.writer.remove(path).map_err(|_| error)?;
-                create(&mut self.writer)
+                self.writer.remove(path).and_then(|()| create(&mut self.writer))
             }
             other => other,
+        };
+        self.unless_refused(path, made)
+    }
+
+    /// Was it done? An error that is of this object only is none of the run yet.
+    fn unless_refused(&mut self, path: &[u8], done: Result<()>) -> Result<bool> {
+        match done {
+            Err(error) if refused::is_of_one(&error) => {
+                let why = error.source.as_ref().map_or_else(String::new, ToString::to_string);
+                self.refuse("member", &why, path, error);
+                Ok(false)
+            }
+            other => other.map(|()| true),
         }
     }
 
-    fn link(&mut self, target: &EntryPath, path: &EntryPath) -> Result<()> {
+    fn link(&mut self, target: &EntryPath, path: &EntryPath) -> Result<bool> {
         if target == path {
-            return Ok(());
+            return Ok(false);
         }
-        match self.replacing(path, |writer| writer.link(target, path)) {
-            Err(error) if error.kind == ErrorKind::NotFound => {
-                let error = refused::alone(path, target, self.selection.holds(target));
-                self.refuse("hard link", "what it is a name of is not there", path, error);
-                Ok(())
-            }
+        let asked_for = self.selection.holds(target);
+        self.replacing(path, |writer| match writer.link(target, path) {
+            Err(error) if error.kind == ErrorKind::NotFound => Err(refused::alone(path, target, asked_for)),
             other => other,
-        }
+        })
     }
 
-    fn file(&mut self, entry: &Entry, stored_len: u64) -> Result<()> {
+    /// Read and write a file; its padding follows.
+    fn file(&mut self, entry: &Entry, stored_len: u64) -> Result<bool> {
         let mut data = Vec::new();
         self.piece(stored_len, &mut data)?;
-        if data.len() as u64 == stored_len {
-            self.replacing(&entry.path, |writer| writer.file(entry, &data))?;
+        let made = if data.len() as u64 == stored_len {
+            self.replacing(&entry.path, |writer| writer.file(entry, &data))?
         } else {
-            self.large(entry, stored_len, data)?;
-        }
-        self.meter.files.fetch_add(1, Relaxed);
-        skip_padding(&mut self.input, stored_len)
+            self.large(entry, stored_len, data)?
+        };
+        self.meter.files.fetch_add(made.into(), Relaxed);
+        Ok(made)
     }
 
-    /// A file that is dropped before its end is removed.
-    fn large(&mut self, entry: &Entry, stored_len: u64, mut data: Vec<u8>) -> Result<()> {
+    /// A file that is dropped before its end is removed. One that cannot be made is read all the same.
+    fn large(&mut self, entry: &Entry, stored_len: u64, mut data: Vec<u8>) -> Result<bool> {
         let large = Large::default();
-        let mut at = 0;
+        let (mut at, mut made) = (0, true);
         while !data.is_empty() {
-            self.replacing(&entry.path, |writer| large.write(writer, entry, at, &data))?;
+            made = made && self.replacing(&entry.path, |writer| large.write(writer, entry, at, &data))?;
             at += data.len() as u64;
             self.piece(stored_len - at, &mut data)?;
         }
-        large.finish(&mut self.writer, entry)
+        if made {
+            let finished = large.finish(&mut self.writer, entry);
+            made = self.unless_refused(&entry.path, finished)?;
+        }
+        Ok(made)
     }
 
     /// Read the next piece of content, of which `left` bytes are left.
@@ -289,7 +316,11 @@ impl Run<'_> {
     fn finish_directories(&mut self) -> Result<()> {
         let mut directories: Vec<Entry> = std::mem::take(&mut self.directories).into_values().collect();
         directories.sort_unstable_by(|a, b| entry::order(&b.path, &a.path));
-        directories.iter().try_for_each(|directory| self.writer.finish_directory(directory))
+        for directory in directories {
+            let finished = self.writer.finish_directory(&directory);
+            self.unless_refused(&directory.path, finished)?;
+        }
+        Ok(())
     }
 
     /// What was asked for is restored, all of it.

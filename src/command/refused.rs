@@ -1,6 +1,9 @@
 //! What of a tar cannot be restored, and is no reason not to restore the rest. It is an error when all else is there.
 
-use crate::error::{Error, Kind, quoted};
+use crate::{
+    error::{Error, Kind, quoted},
+    platform::{is_shortage, write::is_failure_of_the_disk},
+};
 
 /// Errors that are told one by one; of others there is a count.
 const TOLD: usize = 10;
@@ -34,6 +37,12 @@ impl Refused {
     }
 }
 
+/// Is this error of writing about the one object, so that others can be expected to do better?
+pub(super) fn is_of_one(error: &Error) -> bool {
+    let of_all = error.system().is_some_and(|error| is_failure_of_the_disk(error) || is_shortage(error));
+    !of_all && !matches!(error.kind, Kind::Full | Kind::Corrupt | Kind::Bug)
+}
+
 /// A name, or what it is a hard link to, that leads out of the archive.
 pub(super) fn leads_out(name: &[u8]) -> Error {
     let what =
@@ -46,12 +55,12 @@ pub(super) fn alone(path: &[u8], target: &[u8], was_asked_for: bool) -> Error {
     let (path, target) = (quoted(path), quoted(target));
     match was_asked_for {
         true => {
-            let what = format!("cannot restore {path}: it is a hard link to {target}, which does not stand before it");
-            Error::new(Kind::NotFound, what)
+            let what = format!("cannot restore {path}, a hard link to {target}");
+            Error::new(Kind::NotFound, what).because("what it is a name of does not stand before it")
         }
         false => {
-            let what = format!("cannot restore {path}: it is a hard link to {target}, which was not asked for");
-            Error::new(Kind::NotFound, what).hint("ask for both")
+            let what = format!("cannot restore {path}, a hard link to {target}");
+            Error::new(Kind::NotFound, what).because("what it is a name of was not asked for").hint("ask for both")
         }
     }
 }

@@ -91,16 +91,19 @@ impl Writer {
         }
     }
 
-    /// Create a regular file with all of its content: the data of its runs, one after the other.
+    /// Create a regular file with all of its content: the data of its runs, one after the other. One that cannot be
+    /// written to its end is removed.
     ///
     /// # Errors
     /// The system's, with the path.
     pub fn file(&mut self, entry: &Entry, data: &[u8]) -> Result<()> {
         let fd = self.create(entry, creation_mode(entry))?;
-        let failed = |e| self.tree.error("write", &entry.path, e);
-        write_data(&fd, entry, 0, data).map_err(failed)?;
-        set_length(&fd, entry).map_err(failed)?;
-        self.dress(fd.as_fd(), entry, Before::Made(creation_mode(entry)))
+        let written = write_data(&fd, entry, 0, data).and_then(|()| set_length(&fd, entry));
+        let written = written.map_err(|e| self.tree.error("write", &entry.path, e));
+        let done = written.and_then(|()| self.dress(fd.as_fd(), entry, Before::Made(creation_mode(entry))));
+        done.inspect_err(|_| {
+            let _ = self.remove(&entry.path);
+        })
     }
 
     /// Create an empty file with this mode.
