@@ -166,6 +166,7 @@ fn a_flipped_byte_is_damage_in_every_codec() {
         whole[at] ^= 0x55;
         let error = restore_bytes(dir.path(), codec, &whole).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Corrupt, "{codec}: {}", error.line());
+        assert!(error.detail.concat().contains("may be damaged too"), "{codec}: {:?}", error.detail);
         let again =
             Restore { keep_going: true, ..plan(&dir.path().join("x"), &dir.path().join(format!("{codec} on"))) };
         let summary = again.run(&Meter::default()).unwrap();

@@ -3,7 +3,7 @@
 //! There is no manifest, so members are written as they come, by one thread, while another decodes. Nothing says what is
 //! missing: only the frames' own checksums and the closing blocks of the tar are there to be checked, and a tar without
 //! them is damaged. A later member replaces an earlier one of the same name, as `tar` has it. Directories get their metadata
-//! at the end, which damage is too: what came before it is whole and durable. A member that cannot be made, and is no sign
+//! at the end, which damage is too: what came before it is durable, and whole as far as a checksum says so. A member that cannot be made, and is no sign
 //! that others cannot, is left out; that is an error when the rest is restored.
 
 use super::{
@@ -99,12 +99,17 @@ fn open_tree(restore: &Restore) -> Result<Arc<Tree>> {
 }
 
 fn cut_short(error: Error) -> Error {
-    match error.kind {
-        ErrorKind::Corrupt => {
-            error.detail("what came before is restored; what comes after it in the stream, if anything, is not")
-        }
-        _ => error,
+    if error.kind != ErrorKind::Corrupt {
+        return error;
     }
+    // A decoder's error may be that of a checksum at the end, when all is written.
+    let error = match error.system().is_some_and(|error| error.kind() == io::ErrorKind::InvalidData) {
+        true => {
+            error.detail("a checksum is of all that was compressed together: what came before it may be damaged too")
+        }
+        false => error,
+    };
+    error.detail("what came before is restored; what comes after it in the stream, if anything, is not")
 }
 
 struct Run<'a> {

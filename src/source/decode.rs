@@ -18,7 +18,7 @@ pub(super) fn decoder(mut input: impl Read + 'static, chunk: usize) -> io::Resul
     let first = u32::from_le_bytes(magic.as_slice().try_into().unwrap_or_default());
     let input = BufReader::with_capacity(chunk, io::Cursor::new(magic).chain(input));
     Ok(match first {
-        0xfd2f_b528 | 0x184d_2a50..=0x184d_2a5f => Box::new(Zstd { context: DCtx::create(), input, within: false }),
+        0xfd2f_b528 | 0x184d_2a50..=0x184d_2a5f => Box::new(Zstd { context: DCtx::create(), input, wanted: 0 }),
         LZ4 => Box::new(Lz4(BufReadDecompressor::new(Followed::new(input)).map_err(io::Error::other)?)),
         _ if first & 0xffff == 0x8b1f => Box::new(Gzip(Some(GzDecoder::new(input)))),
         _ => Box::new(input),
@@ -29,24 +29,29 @@ pub(super) fn decoder(mut input: impl Read + 'static, chunk: usize) -> io::Resul
 struct Zstd<R> {
     context: DCtx<'static>,
     input: R,
-    /// Has a frame begun that has not ended?
-    within: bool,
+    /// Bytes up to the end of the next block; none between two frames.
+    wanted: usize,
 }
+
+/// Most bytes of the header of a frame.
+const ZSTD_HEADER: usize = 18;
 
 impl<R: BufRead> Read for Zstd<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             let stored = self.input.fill_buf()?;
             let at_end = stored.is_empty();
-            let mut from = InBuffer::around(stored);
+            // One block at a time: of a call that meets damage nothing comes out, not even what was before it.
+            let wanted = if self.wanted == 0 { ZSTD_HEADER } else { self.wanted };
+            let mut from = InBuffer::around(&stored[..stored.len().min(wanted)]);
             let mut to = OutBuffer::around(&mut *buffer);
             let hint = self.context.decompress_stream(&mut to, &mut from).map_err(damaged)?;
             let (consumed, written) = (from.pos(), to.pos());
             self.input.consume(consumed);
             // Asked with nothing between two frames, it wants the next header: that is the end and not a cut.
-            self.within = if consumed == 0 && written == 0 { self.within } else { hint != 0 };
+            self.wanted = if consumed == 0 && written == 0 { self.wanted } else { hint };
             match (written, at_end) {
-                (0, true) if self.within => return Err(io::ErrorKind::UnexpectedEof.into()),
+                (0, true) if self.wanted != 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
                 (0, true) => return Ok(0),
                 (0, false) if buffer.is_empty() => return Ok(0),
                 (0, false) => {}
@@ -101,23 +106,33 @@ struct Lz4<R: BufRead>(BufReadDecompressor<'static, Followed<R>>);
 
 impl<R: BufRead> Read for Lz4<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        match self.0.read(buffer)? {
-            // The decoder takes any end of the input for an end of the stream.
-            0 if !buffer.is_empty() && self.0.get_ref().frames.are_open() => Err(io::ErrorKind::UnexpectedEof.into()),
-            count => Ok(count),
+        loop {
+            match self.0.read(buffer)? {
+                0 if buffer.is_empty() => return Ok(0),
+                // The decoder takes any end of the input for an end of the stream.
+                0 if self.0.get_ref().frames.are_open() => return Err(io::ErrorKind::UnexpectedEof.into()),
+                0 if std::mem::take(&mut self.0.get_mut().paused) => {}
+                count => return Ok(count),
+            }
         }
     }
 }
 
 /// An input whose frames of lz4 are followed as they are consumed.
+///
+/// Behind each frame it ends once: the decoder hands out what it has at an end only, and at damage nothing.
 struct Followed<R> {
     input: R,
     frames: Frames,
+    /// Has a frame ended just now?
+    ended: bool,
+    /// Was the last end that of a frame?
+    paused: bool,
 }
 
 impl<R> Followed<R> {
     fn new(input: R) -> Self {
-        Self { input, frames: Frames::default() }
+        Self { input, frames: Frames::default(), ended: false, paused: false }
     }
 }
 
@@ -132,7 +147,8 @@ impl<R: BufRead> Read for Followed<R> {
 
 impl<R: BufRead> BufRead for Followed<R> {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
-        self.input.fill_buf()
+        self.paused = std::mem::take(&mut self.ended);
+        if self.paused { Ok(&[]) } else { self.input.fill_buf() }
     }
 
     fn consume(&mut self, count: usize) {
@@ -141,6 +157,7 @@ impl<R: BufRead> BufRead for Followed<R> {
             self.frames.pass(&there[..count.min(there.len())]);
         }
         self.input.consume(count);
+        self.ended = count > 0 && !self.frames.are_open();
     }
 }
 

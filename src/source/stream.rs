@@ -51,7 +51,7 @@ fn pump(input: impl Read + Send + 'static, chunks: &Queue<Chunk>) {
         let mut chunk = Vec::with_capacity(CHUNK);
         let read = (&mut plain).take(CHUNK as u64).read_to_end(&mut chunk);
         let ends = chunk.is_empty() || read.is_err();
-        // What came before an error is good, and counts.
+        // What came before an error counts, though a checksum that stands behind it may have been wrong.
         if !chunk.is_empty() && !chunks.push(Ok(chunk)) {
             return;
         }
@@ -166,6 +166,31 @@ mod tests {
                 let read = read(stored[..len].to_vec());
                 assert_eq!(read.is_ok(), borders.contains(&len), "{codec}, {len} of {borders:?}");
             }
+        }
+    }
+
+    #[test]
+    fn what_was_decoded_before_damage_comes_out() {
+        let noise: Vec<u8> =
+            (0..1u32 << 20).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8 ^ (i >> 9) as u8).collect();
+        let mut damaged = frames(Codec::Zstd(1), &[&noise]);
+        let half = damaged.len() / 2;
+        damaged[half..].fill(0xff);
+        let mut plain = Vec::new();
+        assert!(decode(io::Cursor::new(damaged)).read_to_end(&mut plain).is_err());
+        assert!(
+            plain.len() > noise.len() / 4 && plain[..noise.len() / 4] == noise[..noise.len() / 4],
+            "{}",
+            plain.len()
+        );
+        for codec in [Codec::Zstd(1), Codec::Lz4] {
+            let trailed = [frames(codec, &[b"whole ", b"frames"]), vec![0; 100]].concat();
+            let mut plain = Vec::new();
+            assert_eq!(
+                decode(io::Cursor::new(trailed)).read_to_end(&mut plain).unwrap_err().kind(),
+                io::ErrorKind::InvalidData
+            );
+            assert_eq!(plain, b"whole frames", "{codec}");
         }
     }
 
