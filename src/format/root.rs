@@ -346,6 +346,10 @@ impl Root {
             let what = format!("cannot read {name}: it has format {}, this program knows up to {FORMAT}", root.format);
             return Err(Error::new(Kind::Unsupported, what).hint("use a newer fullbore"));
         }
+        // They are printed as they are.
+        if [&root.id, &root.time, &root.finished, &root.tool].iter().any(|text| text.chars().any(char::is_control)) {
+            return Err(Error::corrupt(format!("{name} is damaged")).because("its name or a time is none"));
+        }
         Ok(root)
     }
 }
@@ -426,6 +430,15 @@ mod tests {
             let mut bytes = bytes.clone();
             bytes[bit / 8] ^= 1 << (bit % 8);
             assert_eq!(Root::open(&bytes, "the root").unwrap_err().kind, Kind::Corrupt, "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn a_root_whose_name_would_speak_to_the_terminal_is_none() {
+        for bad in ["\u{1b}[2J", "a\nb"] {
+            for root in [Root { id: bad.into(), ..root() }, Root { time: bad.into(), ..root() }] {
+                assert_eq!(Root::open(&seal(&root).unwrap(), "the root").unwrap_err().kind, Kind::Corrupt);
+            }
         }
     }
 
