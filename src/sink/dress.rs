@@ -8,7 +8,7 @@ use super::{
     writer::{Writer, creation_mode},
 };
 use crate::{
-    error::{Error, Result},
+    error::{Error, Result, quoted},
     format::entry::{Entry, Kind, Xattr},
     platform::{
         walk::{self, Stat},
@@ -85,7 +85,7 @@ impl Writer {
         let wanted = |name: &[u8]| entry.xattrs.iter().any(|(wanted, _)| wanted == name);
         for (name, _) in there.iter().filter(|(name, _)| ours(name) && !wanted(name)) {
             if let Err(error) = remove(name) {
-                let what = format!("removal of attribute {}", String::from_utf8_lossy(name));
+                let what = format!("removal of attribute {}", quoted(name));
                 self.tree.notes.add(&what, &reason(&error), &entry.path);
             }
         }
@@ -113,7 +113,7 @@ impl Writer {
                     return Err(self.tree.error("set an attribute of", &entry.path, e));
                 }
                 Err(e) => {
-                    let what = format!("attribute {}", String::from_utf8_lossy(name));
+                    let what = format!("attribute {}", quoted(name));
                     self.tree.notes.add(&what, &reason(&e), &entry.path);
                 }
             }
