@@ -4,7 +4,7 @@
 
 mod runs;
 
-use runs::{Mount, Ran, assert_same, fullbore, noise, sample, set_mode, set_mtime, shape, shell, temp, write};
+use runs::{Mount, Ran, assert_same, fullbore, noise, or_skip, sample, set_mode, set_mtime, shape, shell, temp, write};
 use std::{
     fs,
     os::unix::fs::{MetadataExt, symlink},
@@ -126,6 +126,20 @@ fn files(dir: &Path) -> Vec<PathBuf> {
     }
     found.sort();
     found
+}
+
+#[test]
+fn a_capability_that_the_backup_does_not_have_is_taken_away() {
+    let place = Place::new("zstd:1");
+    let program = place.at("to/big/small");
+    // Version 2, effective, all of the first 32 permitted.
+    let capability = [&[1, 0, 0, 2][..], &[0xff; 4], &[0; 12]].concat();
+    if !or_skip(runs::set_xattr(&program, "security.capability", &capability), "no capabilities can be set") {
+        return;
+    }
+    place.delta(&[]);
+    place.assert_restored("a capability");
+    fullbore(args!["verify", place.at("repo"), "--against", place.at("to")]).ends_with(0);
 }
 
 #[test]

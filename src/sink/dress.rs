@@ -79,9 +79,11 @@ impl Writer {
         }
     }
 
-    /// Take away the attributes of users and the access lists that are there and the entry does not have.
+    /// Take away the attributes of users, the access lists and the capabilities that are there and the entry does not have.
     fn undress(&self, entry: &Entry, there: &[Xattr], remove: impl Fn(&[u8]) -> io::Result<()>) {
-        let ours = |name: &[u8]| name.starts_with(b"user.") || name.starts_with(b"system.posix_acl_");
+        let ours = |name: &[u8]| {
+            name.starts_with(b"user.") || name.starts_with(b"system.posix_acl_") || name == b"security.capability"
+        };
         let wanted = |name: &[u8]| entry.xattrs.iter().any(|(wanted, _)| wanted == name);
         for (name, _) in there.iter().filter(|(name, _)| ours(name) && !wanted(name)) {
             if let Err(error) = remove(name) {
