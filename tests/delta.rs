@@ -184,6 +184,25 @@ fn replace(from: &Path, to: &Path) -> Ran {
 }
 
 #[test]
+fn a_name_that_belongs_further_down_does_not_belong_further_up() {
+    let dir = temp();
+    let (tree, repo, to) = (dir.path().join("t"), dir.path().join("r"), dir.path().join("to"));
+    ["keep", "new/x", "new/deep/y", "new/deep/z"].iter().for_each(|name| write(tree.join(name), "x"));
+    fullbore(args!["backup", tree, "--to", repo, "-q"]).ends_with(0);
+    // The directory is not there yet, and then a link to another one.
+    for link in [false, true] {
+        let _ = fs::remove_dir_all(&to);
+        ["x", "y", "deep/f", "z"].iter().for_each(|name| write(to.join(name), "does not belong"));
+        if link {
+            symlink("deep", to.join("new")).unwrap();
+        }
+        let ran = replace(&repo, &to).ends_with(0);
+        assert_eq!(ran.out, "delete: \"deep\"\ndelete: \"x\"\ndelete: \"y\"\ndelete: \"z\"\n");
+        fullbore(args!["verify", repo, "--against", to]).ends_with(0);
+    }
+}
+
+#[test]
 fn what_is_restored_from_is_never_removed() {
     for name in ["mine/deep/repo", "repo", "b.tar.zst", "mine/b.tar"] {
         let dir = temp();

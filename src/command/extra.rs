@@ -90,7 +90,8 @@ impl Walk<'_> {
     fn belongs(&mut self, path: &[u8], is_directory: bool, is_stored: bool) -> Result<()> {
         self.leave(|level| entry::is_within(path, &level.path))?;
         if let (Some(level), false) = (self.levels.last_mut(), path.is_empty()) {
-            level.names.remove(entry::split(path).1);
+            // The directory that this is in may not be on disk; then what belongs here is that directory.
+            level.names.remove(entry::step(&level.path, path));
             level.stays = level.stays.filter(|why| *why == READ_FROM);
         }
         match is_directory {

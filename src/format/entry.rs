@@ -147,6 +147,12 @@ pub fn split(path: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
+/// The name in `dir` by which one goes from there to `path`, which is below it.
+pub fn step<'a>(dir: &[u8], path: &'a [u8]) -> &'a [u8] {
+    let below = path.get(dir.len()..).unwrap_or_default();
+    below.strip_prefix(b"/").unwrap_or(below).split(|c| *c == b'/').next().unwrap_or_default()
+}
+
 /// The path of `name` in a directory.
 pub fn join(dir: &[u8], name: &[u8]) -> Path {
     let mut path = Vec::with_capacity(dir.len() + 1 + name.len());
