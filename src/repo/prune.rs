@@ -3,7 +3,7 @@
 //! 0. List the files of all backups, then the backups that are alive, then all documents. What is of no backup alive and
 //!    is mentioned by no root is a candidate. A dead backup's partial root counts as one, until there is a newer backup
 //!    of the same source; then it is forgotten. If a root is lost, nobody knows what it mentions: then this is the end.
-//! 1. Write a tombstone for each candidate.
+//! 1. Write a tombstone for each candidate, if there is room.
 //! 2. List the backups that are alive, and the bases they name, again.
 //! 3. Read the documents of these bases, then all documents, again. A candidate that any of them mentions stays; those
 //!    of backups that were forgotten before step 0 do not count.
@@ -23,7 +23,7 @@ use super::{
     protocol::{alive, intents, remove_abandoned},
 };
 use crate::{
-    error::{Error, Result},
+    error::{Error, Kind, Result},
     format::layout::{FORGOTTEN, NOTES, PARTIAL, ROOT, SIDE_SUFFIX, TOMBSTONES, is_object, segment_numbers},
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -203,7 +203,11 @@ impl First {
             objects.rename(&key(id, PARTIAL), &key(id, FORGOTTEN))?;
         }
         self.forgotten.iter().try_for_each(|id| objects.sync(&dir(id)))?;
-        self.candidates.iter().try_for_each(|candidate| objects.mark(&candidate.tombstone()))?;
+        self.candidates.iter().try_for_each(|candidate| match objects.mark(&candidate.tombstone()) {
+            // Where there is no room for one, there is the more need to free some; nothing rests on it.
+            Err(error) if error.kind == Kind::Full => Ok(()),
+            other => other,
+        })?;
         let backups: BTreeSet<&str> = self.candidates.iter().map(|candidate| &candidate.id[..]).collect();
         backups.into_iter().try_for_each(|id| objects.sync(&format!("{TOMBSTONES}/{id}")))
     }

@@ -1,9 +1,9 @@
 //! What is left of backups that are none any more, and of those whose root is lost.
 
-use super::{beside::died, dir, full, id, prune, thin};
+use super::{assert_restores, beside::died, dir, full, id, prune, thin};
 use crate::{
     args,
-    runs::{Ran, fullbore, names, noise, temp, text, write},
+    runs::{Mount, Ran, fullbore, names, noise, temp, text, write},
 };
 use fullbore::{
     error::{Kind, Result},
@@ -279,4 +279,21 @@ fn where_there_are_no_locks_a_prune_says_whom_it_left_alone() {
     assert!(error.kind == Kind::Usage && error.what.contains("nobody can tell"), "{}", error.what);
     assert_eq!(names(&dir(repository, 2)), before);
     assert_eq!(names(&repository.join("intents")), [format!("{}.json", id(2))]);
+}
+
+#[test]
+fn where_there_is_no_room_for_a_file_more_a_prune_still_frees() {
+    let dir_ = temp();
+    let Some(_mount) = Mount::tmpfs(dir_.path(), "16m,nr_inodes=60") else { return };
+    let repository = dir_.path();
+    full(repository, 1, "/data");
+    full(repository, 2, "/data");
+    fullbore(args!["forget", repository, id(1)]).ends_with(0);
+    let filler = repository.join("filler");
+    fs::create_dir(&filler).unwrap();
+    while fs::write(filler.join(names(&filler).len().to_string()), "").is_ok() {}
+    let ran = prune(repository);
+    assert!(ran.out.contains("segments"), "{}", ran.out);
+    assert_eq!((names(&repository.join("backups")), names(&repository.join("tombstones"))), (vec![id(2)], vec![]));
+    assert_restores(repository, 2, 2);
 }
