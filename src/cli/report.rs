@@ -226,10 +226,10 @@ pub(super) fn restore(summary: &Summary, meter: &Meter, verdict: &Verdict, to: &
 /// What is in the target now.
 fn restored(summary: &Summary, to: &Path) -> String {
     let (id, to) = (&summary.id, to.display());
-    match (summary.damage.len(), summary.lacking.unreadable) {
+    match (summary.damage.len(), summary.lacking.is_captured()) {
         (0, _) if id.is_empty() => format!("the archive is restored in \"{to}\""),
-        (0, 0) if summary.digested => format!("backup {id} is restored in \"{to}\", every digest matched"),
-        (0, 0) => format!("backup {id} is restored in \"{to}\"; it has no digests of files to compare"),
+        (0, true) if summary.digested => format!("backup {id} is restored in \"{to}\", every digest matched"),
+        (0, true) => format!("backup {id} is restored in \"{to}\"; it has no digests of files to compare"),
         (0, _) => format!("what was captured by backup {id} is restored in \"{to}\""),
         (_, _) if id.is_empty() => format!("what came before the damage is restored in \"{to}\""),
         (_, _) => format!("what is whole of backup {id} is restored in \"{to}\""),

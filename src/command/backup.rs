@@ -2,6 +2,7 @@
 
 pub use super::subject::Subject;
 use super::{
+    severed,
     streams::{Checkpoints, Streams},
     subject::{Opened, Way},
 };
@@ -304,7 +305,11 @@ fn exported(root: &Root, new: &str) -> (String, String) {
 
 /// What was captured, and when, is what it was.
 fn as_it_was(root: Root, of: &Root) -> Root {
-    Root { finished: of.finished.clone(), postgres: of.postgres.clone(), ..root }
+    let mut root = Root { finished: of.finished.clone(), postgres: of.postgres.clone(), ..root };
+    if severed::is_marked(of) {
+        severed::mark(&mut root);
+    }
+    root
 }
 
 /// May nothing be tried that the system could refuse?

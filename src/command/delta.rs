@@ -9,6 +9,7 @@ use super::{
     extra::{Extra, extra},
     patching::Work,
     restore::{Restore, Run, Summary},
+    severed,
 };
 use crate::{
     error::{Error, Kind as ErrorKind, Result},
@@ -87,6 +88,9 @@ impl<'a> Delta<'a> {
     }
 
     /// What does not belong; what of it is to be removed was said.
+    ///
+    /// # Errors
+    /// As [`extra`]; [`ErrorKind::Corrupt`] for a backup that has lost what nobody can name.
     pub(super) fn announce(
         &self,
         archive: &Archive,
@@ -96,6 +100,11 @@ impl<'a> Delta<'a> {
     ) -> Result<Extra> {
         if !self.delete {
             return Ok(Extra::default());
+        }
+        if let Some(why) = severed::concerns(archive, selection)? {
+            let what = "cannot remove what does not belong to the backup: nobody knows what does";
+            let hint = "leave out --delete, or restore to another place";
+            return Err(Error::new(ErrorKind::Corrupt, what).because(why).hint(hint));
         }
         let mut found = extra(archive, selection, plan, layout, self.restore.tricks)?;
         found.paths.sort_by(|a, b| entry::order(a, b));

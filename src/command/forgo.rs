@@ -15,7 +15,7 @@ use crate::{
     },
     source::{archive::Archive, store::Object},
 };
-use std::collections::HashSet;
+use std::{borrow::Borrow, collections::HashSet, hash::Hash};
 
 /// What is said of a file.
 const REASON: &str = "it was backed up, and lost by damage to the repository";
@@ -104,7 +104,11 @@ impl Rest {
 
     /// Add a page behind the others, without these files.
     fn add(&mut self, at: &PageAt, page: Page, files: &HashSet<&EntryPath>) -> Result<()> {
-        let page = without(&mut self.root, page, files);
+        let root = &mut self.root;
+        let page = without(page, files, REASON, |record| {
+            root.totals.bytes -= record.entry.size().min(root.totals.bytes);
+            note(root, &record.entry.path, REASON.to_owned(), 1);
+        });
         let Some(first) = page.records.first() else { return Ok(()) };
         let stored = page.encode()?;
         let (first, entries) = (Name(first.entry.path.clone()), page.records.len() as u64);
@@ -124,21 +128,26 @@ fn without_copy(archive: &Archive, at: PageAt, missing: &HashSet<SegmentId>) -> 
     if missing.contains(&id) { PageAt { segment: 0, offset: 0, ..at } } else { at }
 }
 
-/// The records of a page, those of lost files without content. Later parts of a large file are left out.
-fn without(root: &mut Root, page: Page, files: &HashSet<&EntryPath>) -> Page {
+/// The records of a page, those of lost files without content, for that reason; each is told to `lost` first. Later parts of a
+/// large file are left out.
+pub(super) fn without<P: Borrow<EntryPath> + Eq + Hash>(
+    page: Page,
+    files: &HashSet<P>,
+    reason: &str,
+    mut lost: impl FnMut(&Record),
+) -> Page {
     let mut records = Vec::with_capacity(page.records.len());
     for mut record in page.records {
         if !files.contains(&record.entry.path) {
             records.push(record);
         } else if record.from == 0 {
-            root.totals.bytes -= record.entry.size().min(root.totals.bytes);
-            note(root, &record.entry.path, REASON.to_owned(), 1);
+            lost(&record);
             if let Kind::File { size, map } = &mut record.entry.kind {
                 (*size, *map) = (0, None);
             }
             records.push(Record {
                 entry: record.entry,
-                state: State::Unreadable(REASON.to_owned()),
+                state: State::Unreadable(reason.to_owned()),
                 ..Record::default()
             });
         }

@@ -36,6 +36,7 @@ pub mod repair;
 pub mod restore;
 pub mod sample;
 pub mod scope;
+mod severed;
 pub mod show;
 mod stock;
 mod streams;

@@ -4,14 +4,14 @@
 //! backups: a root that may have had some is marked as not complete. Checksums of stored parts are made anew, of what is
 //! there now. Nothing is written here.
 
-use super::{facts, index::Index, recount::describe, remake};
+use super::{facts, index::Index, recount::describe, remake, severed, text::counted};
 use crate::{
     error::{Error, Result},
     format::{
         digest::{Crc64, hex},
         layout,
         page::{Page, SegmentId},
-        root::{FORMAT_ALONE, Name, NotCaptured, Options, PART_BYTES, Root, Segment, Source},
+        root::{FORMAT_ALONE, Options, PART_BYTES, Root, Segment, Source},
         segment::{Label, SEEK_FOOTER_BYTES, SERVICE_HEADER_BYTES, Service, parse_seek_table, seek_table_len},
     },
     source::{
@@ -74,6 +74,13 @@ pub(super) fn rebuild(repository: &Path, id: &str, others: &[Archive]) -> Result
     notes.extend(remake::add(&store, codec, &numbers, &mut root, &mut found)?);
     if found.is_empty() {
         return Err(nothing(id).detail(notes.join("; ")));
+    }
+    let cut_off = severed::give_up(&mut found)?;
+    if cut_off > 0 {
+        notes.push(format!(
+            "{} went on in pages of other backups, and cannot be restored",
+            counted(cut_off as u64, "file")
+        ));
     }
     let placed = place(&known, &mut found);
     describe(&mut root, &found, &placed);
@@ -275,9 +282,7 @@ fn forget_nothing(root: &mut Root, notes: &mut Vec<String>) {
     notes.push("host, paths, tags and figures of the run are unknown".to_owned());
     let others: Vec<String> = root.others().into_iter().map(str::to_owned).collect();
     if root.format > FORMAT_ALONE || !others.is_empty() {
-        let reason = "the root was lost: what this backup shared with others by whole pages is not in it any more";
-        root.totals.unreadable += 1;
-        root.not_captured.push(NotCaptured { path: Name::default(), reason: reason.to_owned() });
+        severed::mark(root);
         notes.push("it referred to other backups: entries that it shared with them by whole pages are lost".to_owned());
     }
     root.bases = others;

@@ -15,14 +15,26 @@ pub struct Lacking {
     pub unreadable: u64,
     /// Files with pages whose checksums were wrong already: they are restored as they were.
     pub bad_pages: u64,
+    /// Why there may be less than there was, and nobody can name it.
+    pub unnamed: Option<&'static str>,
     first_unreadable: String,
     first_bad: String,
 }
 
 impl Lacking {
+    /// Nothing yet, but for what nobody can name.
+    pub(super) fn new(unnamed: Option<&'static str>) -> Self {
+        Self { unnamed, ..Self::default() }
+    }
+
     /// Is all there as it was?
     pub fn is_empty(&self) -> bool {
-        self.unreadable + self.bad_pages == 0
+        self.is_captured() && self.bad_pages == 0
+    }
+
+    /// Is all there, right or wrong?
+    pub fn is_captured(&self) -> bool {
+        self.unreadable == 0 && self.unnamed.is_none()
     }
 
     /// A record that is wanted. What vanished before it was read is not missed.
@@ -39,9 +51,9 @@ impl Lacking {
         *count += 1;
     }
 
-    /// One line for each of the two, if there is something to say.
+    /// One line for each of the three, if there is something to say.
     pub(super) fn lines(&self) -> Vec<String> {
-        let mut lines = Vec::new();
+        let mut lines: Vec<_> = self.unnamed.iter().map(|why| (*why).to_owned()).collect();
         if self.unreadable > 0 {
             let these = match self.unreadable {
                 1 => "1 entry was not captured by the backup and is".to_owned(),

@@ -14,6 +14,7 @@ use super::{
     damage::{Damage, Report},
     delta::{Changes, Delta},
     extra::Extra,
+    severed,
 };
 use crate::pipeline::meter::Meter;
 use crate::{
@@ -140,7 +141,8 @@ impl Restore {
             delta.map_or(Ok(Extra::default()), |delta| delta.announce(&archive, &selection, &cluster, &layout))?;
         let tree = Self { overwrite: self.overwrite || delta.is_some(), ..self.clone() }.tree(&layout)?;
         extra.paths.iter().try_for_each(|path| tree.remove_all(path))?;
-        let (stand_ins, lacking, not_ours) = Default::default();
+        let lacking = Mutex::new(Lacking::new(severed::concerns(&archive, &selection)?));
+        let (stand_ins, not_ours) = Default::default();
         let run = Run { archive, selection, cluster, tree, report, meter, stand_ins, lacking, not_ours };
         let workers = self.workers_that_fit(&run.archive);
         meter.share(workers.get());
@@ -159,7 +161,7 @@ impl Restore {
         let digested = run.archive.root.options.digest != Algorithm::None;
         let (id, damage) = (run.archive.root.id, run.report.damage());
         // Nobody is told to start what is not whole.
-        let next = if damage.is_empty() && lacking.unreadable == 0 { last.next } else { Vec::new() };
+        let next = if damage.is_empty() && lacking.is_captured() { last.next } else { Vec::new() };
         let changes = delta.map(|delta| delta.changes(extra.paths.len() as u64));
         let seconds = start.elapsed().as_secs_f64();
         Ok(Summary { id, entries, notes, next, damage, lacking, digested, changes, seconds })
