@@ -82,4 +82,9 @@ impl Overlay for Late {
         let files = self.files.read().unwrap_or_else(PoisonError::into_inner);
         files.get(path).map(|file| Ok(file.try_clone()?.into()))
     }
+
+    fn repairs(&self, path: &[u8]) -> bool {
+        let files = self.files.read().unwrap_or_else(PoisonError::into_inner);
+        self.layout.is_repaired(path) || files.contains_key(path) // what stands in has no name, and does not change
+    }
 }

@@ -6,7 +6,10 @@
 //! leads, is the walk's business (rule 14); special files are too, as it reports them.
 
 use super::relation::{self, Fork};
-use crate::platform::walk::{FileKind, Name};
+use crate::{
+    format::entry::split,
+    platform::walk::{FileKind, Name},
+};
 use std::collections::HashSet;
 
 /// Emptied: the server removes or makes anew what is in them when it starts (rule 11). Slots of replication are left out
@@ -28,6 +31,9 @@ const SKIPPED: [&[u8]; 10] = [
     b"tablespace_map",
     b"tablespace_map.old",
 ];
+
+/// Status of transactions: in files of pages, which WAL has. Those of [`EMPTIED`] are not backed up.
+const STATUS: [&[u8]; 4] = [b"pg_commit_ts", b"pg_multixact/members", b"pg_multixact/offsets", b"pg_xact"];
 
 /// What of a cluster is backed up.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,6 +83,16 @@ impl Layout {
             Place::WalPart => names.retain(|_| !self.online),
             Place::Emptied => names.clear(),
             Place::Other => {}
+        }
+    }
+
+    /// Does WAL repair the file at `path` if it changes while it is read (rules 18 to 20)? The rest are a configuration,
+    /// certificates, positions of replication: none of them is right if it is cut off or filled with zeros.
+    pub fn is_repaired(&self, path: &[u8]) -> bool {
+        let (dir, name) = split(path);
+        match self.place(dir) {
+            Place::Global | Place::Database => relation::parse(name).is_some(),
+            _ => STATUS.contains(&dir),
         }
     }
 
@@ -214,6 +230,16 @@ mod tests {
             );
             assert_eq!(picked(15, true, dir, &["pg_internal.init", "PG_VERSION", "pgsql_tmp9"]), ["PG_VERSION"]);
         }
+    }
+
+    #[test]
+    fn wal_repairs_relations_and_the_status_of_transactions_and_nothing_else() {
+        let layout = Layout::new(15, 202_209_061, true);
+        let repaired = ["base/5/1259.2", "global/1262_fsm", "pg_tblspc/16400/PG_15_202209061/5/2619", "pg_xact/0000"];
+        assert!(repaired.iter().all(|path| layout.is_repaired(path.as_bytes())));
+        assert!(layout.is_repaired(b"pg_multixact/offsets/0000"));
+        let not = ["postgresql.auto.conf", "global/pg_filenode.map", "base/5/PG_VERSION", "pg_logical/1", "mine/1259"];
+        assert!(!not.iter().any(|path| layout.is_repaired(path.as_bytes())));
     }
 
     #[test]

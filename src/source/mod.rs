@@ -9,6 +9,7 @@ use crate::{
 pub mod archive;
 mod content;
 mod decode;
+mod fit;
 mod frames;
 pub mod jobs;
 mod large;

@@ -59,13 +59,17 @@ pub struct Rules {
 /// Files of a program that has its own ideas of what a backup of them is.
 ///
 /// They are stored as that program's own tools would: ustar headers with whole seconds, no holes, no attributes. That a
-/// file grows, shrinks or vanishes meanwhile is expected, and not noted.
+/// file grows, shrinks or vanishes meanwhile is expected, and not noted: either the program repairs it afterwards, or it is
+/// stored as it is when it is read.
 pub trait Overlay: Send + Sync {
     /// Leave out of the names in a directory what does not belong to the backup.
     fn pick(&self, dir: &[u8], names: &mut Vec<walk::Name>);
 
     /// What stands in for the file at `path`.
     fn open(&self, path: &[u8]) -> Option<io::Result<OwnedFd>>;
+
+    /// Does the program repair a copy of the file at `path` that has the size of the scan, whatever it was when it was read?
+    fn repairs(&self, path: &[u8]) -> bool;
 }
 
 /// A place where a walk begins.
@@ -256,6 +260,7 @@ impl Inner {
             Ok(opened) => opened,
             Err(state) => return Ok(part(What::Whole(entry, state), buf.len(), 0)),
         };
+        self.fit(&fd, &mut entry);
         let start = buf.len();
         if let Err(error) = self.header(&entry, buf) {
             self.close(fd);

@@ -55,6 +55,30 @@ fn tables_that_change_while_they_are_read_are_restored_as_they_were_at_the_end()
 }
 
 #[test]
+fn files_that_wal_does_not_repair_are_whole_if_they_are_replaced_meanwhile() {
+    for version in versions() {
+        for (before, meanwhile) in [("'8MB'", "'128MB'"), ("'128MB'", "DEFAULT")] {
+            let cluster = Cluster::new(version, &[]);
+            cluster.psql_each(&[&format!("ALTER SYSTEM SET work_mem = {before}")]);
+            cluster.psql_each(&["SELECT pg_replication_origin_create('a')"]);
+            cluster.psql_each(&["SELECT pg_replication_origin_advance('a', '0/1234')", "CHECKPOINT"]);
+            let slow = Slow::of_running(&cluster);
+            cluster.psql_each(&[&format!("ALTER SYSTEM SET work_mem = {meanwhile}")]);
+            cluster.psql_each(&["SELECT pg_replication_origin_create('b')"]);
+            cluster.psql_each(&["SELECT pg_replication_origin_advance('b', '0/5678')", "CHECKPOINT"]);
+            let restored = slow.end_well(&cluster);
+            restored.assert_verifies();
+            let read = |of: &Cluster| std::fs::read(of.data().join("postgresql.auto.conf")).unwrap();
+            assert_eq!(read(&restored), read(&cluster));
+            restored.start();
+            restored.assert_has_content();
+            let origins = "SELECT count(*) FROM pg_replication_origin_status";
+            assert_eq!(restored.psql(origins), "2");
+        }
+    }
+}
+
+#[test]
 fn a_tablespace_made_meanwhile_comes_back_by_its_wal() {
     let Some(version) = debian() else { return };
     let cluster = Cluster::new(version, &[]);
