@@ -76,7 +76,7 @@ impl Layout {
             Place::Root => names.retain(|name| self.keeps_in_root(&name.bytes)),
             Place::Global => names.retain(|name| self.keeps_in_global(&name.bytes)),
             Place::Databases => names.retain(|name| !name.bytes.starts_with(b"pgsql_tmp")),
-            Place::Database => pick_in_database(names),
+            Place::Database => self.pick_in_database(names),
             Place::Tablespaces => names.retain(|name| relation::number(&name.bytes).is_some()),
             Place::Tablespace => names.retain(|name| name.bytes == self.version),
             Place::Wal => names.retain(|name| !self.online || self.keeps_of_wal(name)),
@@ -130,6 +130,17 @@ impl Layout {
         !(is_cache(name) || self.online && name == b"pg_control")
     }
 
+    /// An unlogged relation is emptied by recovery: its init fork is all that is needed (rule 13). A server that was
+    /// stopped starts without recovery, and takes the relation as it is.
+    fn pick_in_database(&self, names: &mut Vec<Name>) {
+        let unlogged: HashSet<u32> =
+            names.iter().filter(|_| self.online).filter_map(|name| unlogged(&name.bytes)).collect();
+        names.retain(|Name { bytes: name, .. }| match relation::parse(name) {
+            Some(file) => file.fork == Fork::Init || !unlogged.contains(&file.number),
+            None => !is_cache(name) && !name.starts_with(b"pgsql_tmp") && !relation::is_temporary(name),
+        });
+    }
+
     fn keeps_of_wal(&self, name: &Name) -> bool {
         let wanted = name.bytes == b"archive_status" || (self.summaries && name.bytes == b"summaries");
         wanted && matches!(name.kind, FileKind::Directory | FileKind::Unknown)
@@ -139,15 +150,6 @@ impl Layout {
 /// The server rebuilds its relation cache when it starts; while it writes one, the name ends in a number.
 fn is_cache(name: &[u8]) -> bool {
     name.starts_with(b"pg_internal.init")
-}
-
-/// An unlogged relation is emptied by recovery: its init fork is all that is needed (rule 13).
-fn pick_in_database(names: &mut Vec<Name>) {
-    let unlogged: HashSet<u32> = names.iter().filter_map(|name| unlogged(&name.bytes)).collect();
-    names.retain(|name| match relation::parse(&name.bytes) {
-        Some(file) => file.fork == Fork::Init || !unlogged.contains(&file.number),
-        None => !is_cache(&name.bytes) && !name.bytes.starts_with(b"pgsql_tmp") && !relation::is_temporary(&name.bytes),
-    });
 }
 
 fn unlogged(name: &[u8]) -> Option<u32> {
@@ -240,6 +242,12 @@ mod tests {
         assert!(layout.is_repaired(b"pg_multixact/offsets/0000"));
         let not = ["postgresql.auto.conf", "global/pg_filenode.map", "base/5/PG_VERSION", "pg_logical/1", "mine/1259"];
         assert!(!not.iter().any(|path| layout.is_repaired(path.as_bytes())));
+    }
+
+    #[test]
+    fn of_a_stopped_server_unlogged_relations_stay_whole() {
+        let all = ["10", "10.1", "10_fsm", "10_init", "t3_10"];
+        assert_eq!(picked(15, false, "base/5", &all), ["10", "10.1", "10_fsm", "10_init"]);
     }
 
     #[test]

@@ -29,6 +29,8 @@ fn a_cluster_that_was_shut_down_restores_starts_and_verifies() {
         restored.assert_verifies();
         restored.start();
         restored.assert_has_content();
+        // It starts without recovery, which would empty it.
+        assert_eq!(restored.psql("SELECT count(*) FROM unlogged"), "500");
     }
 }
 
