@@ -77,6 +77,23 @@ impl Known {
         self
     }
 
+    /// Somebody knows that a file of `size` bytes can have changed in these ascending runs only. What is to be stored again is
+    /// read with them.
+    pub fn narrow(&mut self, runs: Vec<Run>, size: u64) {
+        let clipped = |run: &Run| Run { offset: run.offset, len: run.len.min(size - run.offset) };
+        let again = self.again.iter().filter(|run| run.offset < size).map(clipped);
+        let mut all: Vec<Run> = runs.into_iter().chain(again).collect();
+        all.sort_unstable_by_key(|run| run.offset);
+        all.dedup_by(|next, run| {
+            let touches = next.offset <= run.offset + run.len;
+            if touches {
+                run.len = run.len.max(next.offset + next.len - run.offset);
+            }
+            touches
+        });
+        self.changed = Some(all.into());
+    }
+
     /// Is the block that begins `at` bytes into the file to be stored again?
     pub fn is_stored_again(&self, at: u64) -> bool {
         let next = self.again.partition_point(|run| run.offset + run.len <= at);
@@ -227,6 +244,23 @@ mod tests {
             Item::new(Arc::new(Page { records: vec![record], ..Page::default() }), 0)
         };
         Known::new(lens.iter().filter_map(part).collect(), Trust::Nothing)
+    }
+
+    #[test]
+    fn what_is_to_be_stored_again_is_read_with_what_can_have_changed() {
+        let run = |offset, len| Run { offset, len };
+        let known = || known(&[vec![100]]).stored_again(vec![run(16, 8), run(40, 16), run(90, 10)]);
+        let narrowed = |runs: &[Run], size| {
+            let mut known = known();
+            known.narrow(runs.to_vec(), size);
+            known.changed.map(|runs| runs.to_vec()).unwrap_or_default()
+        };
+        assert_eq!(narrowed(&[], 100), [run(16, 8), run(40, 16), run(90, 10)]);
+        assert_eq!(
+            narrowed(&[run(0, 8), run(24, 8), run(48, 24)], 95),
+            [run(0, 8), run(16, 16), run(40, 32), run(90, 5)]
+        );
+        assert_eq!(narrowed(&[run(0, 80)], 80), [run(0, 80)]);
     }
 
     #[test]

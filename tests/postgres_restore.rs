@@ -181,7 +181,13 @@ fn only_a_restore_that_was_cut_off_is_written_over() {
     run(&Restore { paths: vec![b"postgresql.conf".to_vec()], ..again.clone() }).unwrap();
     assert_eq!(fs::read(place.at("to/postgresql.conf")).unwrap(), b"port = 5433\n");
     assert!(place.at("to/global/pg_control").exists() && place.at("to/backup_label").exists());
-    fs::remove_file(place.at("to/global/pg_control")).unwrap();
+    fs::rename(place.at("to/global/pg_control"), place.at("to/global/.fullbore-unfinished")).unwrap();
+    // Nor one that was of another backup: what that had besides would be taken for this one's.
+    for rest in [place.at("to/base/5/16384_vm"), place.at("ts/fast").join(VERSION).join("5/24576.1")] {
+        fs::write(&rest, b"of another").unwrap();
+        assert_refused(&again, ErrorKind::Exists, "is there, which is not in the backup");
+        fs::remove_file(&rest).unwrap();
+    }
     run(&again).unwrap();
     assert!(place.at("to/global/pg_control").exists());
     assert!(place.at("ts/fast").join(VERSION).join("5/24576").exists());

@@ -1,6 +1,6 @@
 //! What a restore does for PostgreSQL besides writing files; for any other backup nothing.
 
-use super::{damage::Report, restore::Restore};
+use super::{damage::Report, extra::extra, restore::Restore};
 use crate::{
     error::{Error, Kind as ErrorKind, Result, quoted},
     format::entry::{self, Entry, Kind, Time},
@@ -8,7 +8,12 @@ use crate::{
     postgres::restore::{
         AUTO_CONF, Fate, Options, PG_CONTROL, POSTMASTER_PID, Plan, conf, notes, recovery::Known, tablespaces,
     },
-    sink::{last::Placed, places::Layout, tree::Tree, writer::Writer},
+    sink::{
+        last::{Placed, UNFINISHED},
+        places::Layout,
+        tree::Tree,
+        writer::Writer,
+    },
     source::{
         archive::{Archive, Selection},
         jobs::{End, check_whole},
@@ -105,7 +110,7 @@ fn refuse_live(to: &Path) -> Result<()> {
 }
 
 /// What a backup does not hold would stay, and a server would take it for its own: the visibility map or the next
-/// gigabyte of a table, newer WAL. A restore that was cut off has no `pg_control` and may be done again.
+/// gigabyte of a table, newer WAL. A restore that was cut off has no `pg_control` and may be done again; see [`refuse_rest`].
 fn refuse_another(to: &Path) -> Result<()> {
     if to.join(OsStr::from_bytes(PG_CONTROL)).symlink_metadata().is_err() {
         return Ok(());
@@ -113,6 +118,32 @@ fn refuse_another(to: &Path) -> Result<()> {
     let what = format!("cannot restore to {to:?}: a cluster is there, and what is newer than the backup would stay");
     Err(Error::new(ErrorKind::Exists, what)
         .hint("empty the directory and its tablespaces first, or choose another --to"))
+}
+
+/// Nor may a restore that was cut off have been of another backup, for the same reason.
+///
+/// # Errors
+/// [`ErrorKind::Exists`] if something is in the target that neither the backup has nor this restore makes; those of [`extra`].
+pub(super) fn refuse_rest(
+    restore: &Restore,
+    archive: &Archive,
+    selection: &Selection,
+    plan: &Plan,
+    layout: &Layout,
+) -> Result<()> {
+    if !restore.overwrite || archive.root.postgres.is_none() || !selection.holds(PG_CONTROL) {
+        return Ok(());
+    }
+    let is_made = |path: &[u8]| {
+        entry::split(path).1 == UNFINISHED || plan.recovery.signal == Some(path) || path == POSTMASTER_PID
+    };
+    let mut rest = extra(archive, selection, plan, layout, restore.tricks)?.paths;
+    rest.retain(|path| !is_made(path));
+    let Some(first) = rest.iter().min() else { return Ok(()) };
+    let what = format!("cannot restore to {:?}: {} is there, which is not in the backup", restore.to, quoted(first));
+    Err(Error::new(ErrorKind::Exists, what)
+        .because("a server would take it for its own")
+        .hint("empty the directory and its tablespaces first, or use --delta --delete, which says what it removes"))
 }
 
 /// Where everything will be, with the bytes each place gets if everything is restored.

@@ -146,8 +146,11 @@ impl Changes {
         let Some(known) = scanned.known.as_mut().filter(|known| known.trust == Trust::Nothing) else { return };
         let before = known.parts[0].entry.size();
         let whole = known.parts.iter().all(|part| part.state == State::Whole);
-        if let Some((space, database, file)) = relation_of(&scanned.entry.path).filter(|_| whole) {
-            known.changed = self.runs((space, database), file, scanned.entry.size(), before).map(Into::into);
+        let size = scanned.entry.size();
+        if let Some((space, database, file)) = relation_of(&scanned.entry.path).filter(|_| whole)
+            && let Some(runs) = self.runs((space, database), file, size, before)
+        {
+            known.narrow(runs, size);
         }
     }
 

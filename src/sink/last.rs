@@ -18,7 +18,7 @@ use std::{
 };
 
 /// What it is called until then.
-pub(super) const UNFINISHED: &[u8] = b".fullbore-unfinished";
+pub const UNFINISHED: &[u8] = b".fullbore-unfinished";
 
 /// See the module.
 #[derive(Debug, Clone, PartialEq, Eq)]

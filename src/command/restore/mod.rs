@@ -139,6 +139,7 @@ impl Restore {
         let layout = cluster::layout(self, &archive, &selection, &cluster);
         let extra =
             delta.map_or(Ok(Extra::default()), |delta| delta.announce(&archive, &selection, &cluster, &layout))?;
+        cluster::refuse_rest(self, &archive, &selection, &cluster, &layout)?;
         let tree = Self { overwrite: self.overwrite || delta.is_some(), ..self.clone() }.tree(&layout)?;
         extra.paths.iter().try_for_each(|path| tree.remove_all(path))?;
         let lacking = Mutex::new(Lacking::new(severed::concerns(&archive, &selection)?));
