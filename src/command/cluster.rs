@@ -120,7 +120,8 @@ fn refuse_another(to: &Path) -> Result<()> {
         .hint("empty the directory and its tablespaces first, or choose another --to"))
 }
 
-/// Nor may a restore that was cut off have been of another backup, for the same reason.
+/// Nor may a restore that was cut off have been of another backup, for the same reason. What a dead server left of itself is
+/// the next one's business.
 ///
 /// # Errors
 /// [`ErrorKind::Exists`] if something is in the target that neither the backup has nor this restore makes; those of [`extra`].
