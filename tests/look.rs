@@ -134,6 +134,21 @@ fn against(dir: &Path) -> Verdict {
 }
 
 #[test]
+fn a_name_that_belongs_into_a_missing_directory_is_extra_above_it() {
+    let dir = tempdir().unwrap();
+    let mut fixture = Fixture::default();
+    fixture.dir("", 0o755).dir("gone", 0o755).file("gone/x", "1").file("keep", "2");
+    fixture.write_repository(&dir.path().join("repo"));
+    let to = dir.path().join("to");
+    plan(&dir.path().join("repo"), &to).run(&Meter::default()).unwrap();
+    fs::rename(to.join("gone/x"), to.join("x")).unwrap();
+    fs::remove_dir(to.join("gone")).unwrap();
+    let lines: Vec<String> = against(dir.path()).differences.iter().map(ToString::to_string).collect();
+    let of_files: Vec<_> = lines.iter().filter(|line| !line.starts_with(".:")).collect();
+    assert_eq!(of_files, ["gone: missing", "gone/x: missing", "x: extra"], "{lines:?}");
+}
+
+#[test]
 fn every_difference_from_a_tree_on_disk_is_listed() {
     let dir = tempdir().unwrap();
     let mut fixture = Fixture::sample();

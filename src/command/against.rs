@@ -105,7 +105,8 @@ impl Against<'_> {
             let path = &item.entry.path;
             self.leave(&mut levels, |level| entry::is_within(path, &level.path));
             if let (Some(level), false) = (levels.last_mut(), path.is_empty()) {
-                level.names.remove(entry::split(path).1);
+                // The directory that this is in may not be on disk; then what is looked for here is that directory.
+                level.names.remove(entry::step(&level.path, path));
             }
             match &item.state {
                 state if state.is_stored() && self.metadata(&levels, &item) => send(item.clone())?,
