@@ -530,3 +530,26 @@ fn what_a_repository_holds_for_one_backup_is_bounded() {
     }
     assert!(most * 2 < source * 7, "{} times what is backed up", most as f64 / source as f64);
 }
+
+#[test]
+fn what_a_repository_holds_is_bounded_where_small_files_share_frames() {
+    let dir = temp();
+    let (tree, repo) = (dir.path().join("tree"), dir.path().join("repo"));
+    let (files, bytes) = (1500u64, 1500);
+    (0..files).for_each(|i| write(tree.join(format!("f{i}")), noise(i, bytes)));
+    let mut most = 0;
+    for day in 1..=40u64 {
+        // A tenth of the files, any of them.
+        for i in (0..files).filter(|i| noise(files * day + i, 1)[0] < 26) {
+            write(tree.join(format!("f{i}")), noise(files * day + i, bytes));
+        }
+        backup(&tree, &repo, &[]);
+        fullbore(args!["forget", &repo, "--keep-last", "1"]).ends_with(0);
+        fullbore(args!["prune", &repo]).ends_with(0);
+        most = most.max(size_of(&repo));
+    }
+    verified(&repo, "latest");
+    assert_same(&shape(&tree), &restored(&repo, "latest"), "after 40 days");
+    let source = files * bytes as u64;
+    assert!(most < source * 7 / 2, "{} times what is backed up", most as f64 / source as f64);
+}

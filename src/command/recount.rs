@@ -1,17 +1,19 @@
 //! What pages say of a backup: where they are, what they refer to, and how much there is of everything.
 
 use super::rebuild::Found;
-use crate::format::{
-    digest::{Algorithm, Digest, hex},
-    entry::{self, Kind},
-    page::{Record, SegmentId, State},
-    root::{Live, MAX_NOT_CAPTURED, Name, NotCaptured, PageAt, Root, Totals},
+use crate::{
+    format::{
+        digest::{Algorithm, Digest, hex},
+        entry::{self, Kind},
+        page::{Record, State},
+        root::{MAX_NOT_CAPTURED, Name, NotCaptured, PageAt, Root, Segment, Totals},
+    },
+    pipeline::live::References,
 };
-use std::collections::BTreeMap;
 
 /// What pages say of the backup.
 pub(super) fn describe(root: &mut Root, found: &[Found], placed: &[u64]) {
-    let mut live: BTreeMap<(String, u32, u32), BTreeMap<u64, u32>> = BTreeMap::new();
+    let mut references = References::default();
     let mut last: Option<(u32, bool, entry::Path)> = None;
     root.options.digest = Algorithm::None;
     for (found, at) in found.iter().zip(placed) {
@@ -35,9 +37,8 @@ pub(super) fn describe(root: &mut Root, found: &[Found], placed: &[u64]) {
         for record in &found.page.records {
             count(root, record);
             for extent in &record.extents {
-                let segment = &found.page.segments[extent.frame.segment as usize];
-                let key = (segment.backup.clone(), segment.stream, segment.number);
-                live.entry(key).or_default().insert(extent.frame.offset, extent.frame.stored_len);
+                let number = references.number_of(&found.page.segments[extent.frame.segment as usize]);
+                references.count(number, record, extent);
             }
         }
         last = found.page.records.last().map(|record| (found.stream, late, record.entry.path.clone()));
@@ -49,23 +50,10 @@ pub(super) fn describe(root: &mut Root, found: &[Found], placed: &[u64]) {
     if root.options.block_bytes == 0 {
         root.options.block_bytes = root.options.frame_bytes.min(1 << 20);
     }
-    root.liveness = live.into_iter().map(|(id, frames)| liveness(root, id, &frames)).collect();
-    let own: Vec<SegmentId> = root.liveness.iter().map(Live::id).collect();
-    for segment in &root.segments {
-        let id = SegmentId { backup: String::new(), stream: segment.stream, number: segment.number };
-        if !own.contains(&id) {
-            let key = (String::new(), id.stream, id.number);
-            root.liveness.push(liveness(root, key, &BTreeMap::new()));
-        }
-    }
-}
-
-fn liveness(root: &Root, (backup, stream, number): (String, u32, u32), frames: &BTreeMap<u64, u32>) -> Live {
-    let own = root.segments.iter().find(|own| backup.is_empty() && (own.stream, own.number) == (stream, number));
-    let bytes = frames.values().map(|len| u64::from(*len)).sum();
-    let end = frames.last_key_value().map_or(0, |(offset, len)| offset + u64::from(*len));
-    let of_bytes = own.map_or(end, |own| own.bytes);
-    Live { backup, stream, number, frames: frames.len() as u64, bytes, of_bytes }
+    root.liveness = root.segments.iter().map(Segment::live).collect();
+    let mut others = references.all();
+    others.retain(|other| root.liveness.iter().all(|own| own.id() != other.id()));
+    root.liveness.extend(others);
 }
 
 /// How long blocks are, if the record of a file says it: the power of two by which its data makes so many.

@@ -281,7 +281,7 @@ pub struct Live {
     pub number: u32,
     /// Frames referred to.
     pub frames: u64,
-    /// Stored bytes of those frames.
+    /// Stored bytes of those frames; of one that is used in part, that part.
     pub bytes: u64,
     /// Stored bytes of the whole segment; 0 in format 1, where it is always one of [`Root::segments`].
     #[serde(default)]

@@ -1,7 +1,11 @@
 //! How much of the segments of earlier backups a stream refers to.
+//!
+//! Of a frame that is used in part that part counts, by its share of the decoded bytes, a small file with its headers and padding:
+//! else one file that stays would keep all that share its frame alive.
 
 use crate::format::{
-    page::{FrameAt, Item, Page, SegmentId},
+    page::{Extent, Item, Page, Record, SegmentId},
+    pax::{BLOCK, padding},
     root::Live,
 };
 use std::{collections::HashMap, sync::Arc};
@@ -19,9 +23,23 @@ struct Count {
     id: SegmentId,
     frames: u64,
     bytes: u64,
-    /// Bytes before the last frame that was counted. Frames are mostly met in order, so each counts once.
-    at: Option<u64>,
+    /// Bytes of the segment up to the end of the last frame.
+    end: u64,
+    /// The frame that was last counted; they are mostly met in order, so each counts once.
+    last: Option<Frame>,
 }
+
+#[derive(Clone, Copy)]
+struct Frame {
+    offset: u64,
+    /// Decoded bytes of it that count.
+    used: u64,
+    /// Decoded bytes before the end of those.
+    at: u64,
+}
+
+/// So much may stand before the content of a small file that belongs to it: its header, and most extended ones.
+const HEADER_BYTES: u64 = 4 * BLOCK as u64;
 
 impl References {
     /// The number that the segment of an extent has here; from 0, in order of their first use.
@@ -37,13 +55,14 @@ impl References {
         number
     }
 
-    fn number_of(&mut self, id: &SegmentId) -> u32 {
+    /// The same by what the segment is called.
+    pub fn number_of(&mut self, id: &SegmentId) -> u32 {
         if let Some(number) = self.numbers.get(id) {
             return *number;
         }
         let number = self.counts.len() as u32;
         self.numbers.insert(id.clone(), number);
-        self.counts.push(Count { id: id.clone(), frames: 0, bytes: 0, at: None });
+        self.counts.push(Count { id: id.clone(), frames: 0, bytes: 0, end: 0, last: None });
         number
     }
 
@@ -52,17 +71,12 @@ impl References {
         &self.counts[number as usize].id
     }
 
-    /// A frame of the segment with this number is referred to.
-    pub fn count(&mut self, number: u32, frame: &FrameAt) {
-        let count = &mut self.counts[number as usize];
-        if count.at != Some(frame.offset) {
-            count.at = Some(frame.offset);
-            count.frames += 1;
-            count.bytes += u64::from(frame.stored_len);
-        }
+    /// A record refers to an extent in the segment with this number.
+    pub fn count(&mut self, number: u32, record: &Record, extent: &Extent) {
+        self.counts[number as usize].add(extent, if is_alone(record) { HEADER_BYTES } else { 0 });
     }
 
-    /// All of them; how large the segments are is not known here.
+    /// All of them, with as much of their length as is known here.
     pub fn all(&self) -> Vec<Live> {
         let live = |count: &Count| Live {
             backup: count.id.backup.clone(),
@@ -70,8 +84,71 @@ impl References {
             number: count.id.number,
             frames: count.frames,
             bytes: count.bytes,
-            of_bytes: 0,
+            of_bytes: count.end,
         };
         self.counts.iter().map(live).collect()
+    }
+}
+
+impl Count {
+    fn add(&mut self, extent: &Extent, header: u64) {
+        let (offset, stored, plain) =
+            (extent.frame.offset, u64::from(extent.frame.stored_len), u64::from(extent.frame.plain_len));
+        let last = self.last.filter(|last| last.offset == offset);
+        self.frames += u64::from(last.is_none());
+        self.end = self.end.max(offset + stored);
+        let before = last.unwrap_or(Frame { offset, used: 0, at: 0 });
+        let (from, len) = (u64::from(extent.inner), u64::from(extent.len));
+        let from = from.saturating_sub(header).max(before.at);
+        let at = (u64::from(extent.inner) + len + padding(len) as u64).min(plain).max(from);
+        let used = before.used + (at - from);
+        let share = |used: u64| stored * used / plain.max(1);
+        self.bytes += share(used) - share(before.used);
+        self.last = Some(Frame { offset, used, at });
+    }
+}
+
+/// Is it that of a file with all its content in one place?
+fn is_alone(record: &Record) -> bool {
+    record.from == 0 && !record.more && record.extents.len() == 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::page::FrameAt;
+
+    fn counted(extents: &[(u64, u32, u32)], is_alone: bool) -> (u64, u64) {
+        let mut references = References::default();
+        let number = references.number_of(&SegmentId::default());
+        for (offset, inner, len) in extents {
+            let frame = FrameAt { segment: 1, offset: *offset, stored_len: 1000, plain_len: 100_000 };
+            let extent = Extent { frame, inner: *inner, len: *len };
+            let record = Record { extents: vec![extent; if is_alone { 1 } else { 2 }], ..Record::default() };
+            references.count(number, &record, &extent);
+        }
+        (references.all()[0].frames, references.all()[0].bytes)
+    }
+
+    #[test]
+    fn a_frame_of_which_all_is_used_counts_as_a_whole() {
+        // Small files, each after its header of three blocks; and the pieces of a large file.
+        let files: Vec<_> =
+            (0..40).map(|i| (7, i * 2560 + 1536, 1000)).take_while(|file| file.1 + 1000 < 100_000).collect();
+        assert_eq!(counted(&files, true), (1, 1000 * (39 * 2560) / 100_000));
+        assert_eq!(counted(&[(7, 0, 100_000), (2000, 0, 100_000)], false), (2, 2000));
+        assert_eq!(counted(&[(7, 0, 100_000)], true), (1, 1000));
+    }
+
+    #[test]
+    fn of_a_frame_that_is_used_in_part_that_part_counts() {
+        assert_eq!(counted(&[(7, 50_000, 1000)], true), (1, (2048 + 1024) * 1000 / 100_000));
+        assert_eq!(counted(&[(7, 8192, 8192), (7, 16384, 8192), (7, 90_112, 8192)], false), (1, 3 * 8192 / 100));
+    }
+
+    #[test]
+    fn what_is_used_twice_counts_once() {
+        assert_eq!(counted(&[(7, 8192, 8192), (7, 8192, 8192), (7, 0, 4096)], false), (1, 8192 / 100));
+        assert_eq!(counted(&[(7, 99_000, 1000), (7, 99_000, 1000)], true), (1, (2048 + 1000) * 1000 / 100_000));
     }
 }

@@ -79,7 +79,7 @@ impl Pages {
     fn refer_to(&mut self, item: &Item) {
         for extent in &item.extents {
             let number = self.references.number(item, extent.frame.segment);
-            self.references.count(number, &extent.frame);
+            self.references.count(number, item, extent);
         }
     }
 
@@ -120,7 +120,7 @@ impl Pages {
     /// Count what a record of this page refers to of earlier segments.
     pub(super) fn refer_to_earlier(&mut self, record: &Record) {
         for extent in record.extents.iter().filter(|extent| extent.frame.segment > 0) {
-            self.references.count(self.numbers[extent.frame.segment as usize - 1], &extent.frame);
+            self.references.count(self.numbers[extent.frame.segment as usize - 1], record, extent);
         }
     }
 }
