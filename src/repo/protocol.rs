@@ -115,8 +115,8 @@ pub fn forget<O: Objects>(objects: &O, id: &str) -> Result<bool> {
     objects.rename(&key(id, ROOT), &key(id, FORGOTTEN))
 }
 
-/// Give up what is left of a backup that was cut off, or whose root is lost: the next prune frees what only it needs. False if
-/// there is nothing, or it was forgotten before.
+/// Give up what is left of a backup that is not alive: the next prune frees what only it needs. False if there is nothing, or it
+/// was forgotten before.
 ///
 /// # Errors
 /// [`Kind::Usage`] if the backup is alive, or if there is no telling; or the system's.
@@ -133,6 +133,10 @@ pub fn write_off<O: Objects>(objects: &O, id: &str) -> Result<bool> {
             let hint = format!("if it is not, remove {:?} and run the same command again", intent_key(id));
             return refused("nobody can tell whether it is under way").map_err(|error| error.hint(hint));
         }
+    }
+    // It may have committed, and died, since somebody looked.
+    if forget(objects, id)? {
+        return Ok(true);
     }
     if !has_objects || objects.rename(&key(id, PARTIAL), &key(id, FORGOTTEN))? {
         return Ok(has_objects);

@@ -288,3 +288,19 @@ fn what_a_root_needs_is_what_it_names() {
     assert_eq!(keys[..2], names);
     assert_eq!(keys[2..], [key(&id(8), "manifest"), key(&id(8), "s01-000001.tar.zst")]);
 }
+
+#[test]
+fn a_backup_that_commits_and_dies_while_it_is_written_off_is_forgotten() {
+    let world = World::new(1);
+    let work = |actor: Actor| {
+        let (id, root) = (id(1), root_of(&id(1), source(0), &[own(1)], &BTreeSet::new()));
+        actor.put(&key(&id, "manifest"), b"man").unwrap();
+        actor.put(&segment_key(&id, &SegmentId { backup: String::new(), stream: 1, number: 1 }), b"seg").unwrap();
+        actor.put(&key(&id, "partial.json"), &seal(&root).unwrap()).unwrap();
+        actor.put(&key(&id, "root.json"), &seal(&root).unwrap()).unwrap();
+        assert!(write_off(&actor, &id).unwrap());
+    };
+    world.run(vec![(Box::new(work), None)]);
+    settle(&world);
+    assert!(world.state().objects.is_empty());
+}
