@@ -61,6 +61,11 @@ impl Kind {
             _ => Self::System,
         }
     }
+
+    /// Is something stored not there, or not what was recorded? No other kind says anything of what is stored.
+    pub fn is_loss(self) -> bool {
+        matches!(self, Self::NotFound | Self::Corrupt)
+    }
 }
 
 impl Error {

@@ -39,7 +39,7 @@ impl Report {
 
     /// Damage with files. Any other error ends the run: it says nothing of what is stored.
     pub(super) fn add(&self, (error, files): (Error, Vec<Path>)) -> Result<()> {
-        if !matches!(error.kind, Kind::Corrupt | Kind::NotFound) {
+        if !error.kind.is_loss() {
             return Err(error);
         }
         if !self.keep_going {
@@ -112,7 +112,7 @@ pub(super) fn frame_damage(
     error: Error,
     files: Vec<Path>,
 ) -> (Error, Vec<Path>) {
-    if !matches!(error.kind, Kind::Corrupt | Kind::NotFound) {
+    if !error.kind.is_loss() {
         return (error, files);
     }
     let files: Vec<Path> = files.into_iter().collect::<BTreeSet<_>>().into_iter().collect();

@@ -85,7 +85,7 @@ impl Repair {
     pub fn plan(&self, meter: &Meter) -> Result<Vec<Step>> {
         match read_repository(&self.repository) {
             Ok(_) => {}
-            Err(error) if matches!(error.kind, Kind::Corrupt | Kind::NotFound) => {
+            Err(error) if error.kind.is_loss() => {
                 return repository_file(&self.repository).ok_or(error).map(|step| vec![step]);
             }
             Err(error) => return Err(error),
