@@ -9,7 +9,7 @@ use crate::{
     error::{Result, quoted},
     format::{
         digest::hex,
-        entry::{Kind, Path as EntryPath, order},
+        entry::{Path as EntryPath, order},
         page::{Page, Record, SegmentId, State},
         root::{MAX_NOT_CAPTURED, Name, NotCaptured, PageAt, Root},
     },
@@ -142,9 +142,7 @@ pub(super) fn without<P: Borrow<EntryPath> + Eq + Hash>(
             records.push(record);
         } else if record.from == 0 {
             lost(&record);
-            if let Kind::File { size, map } = &mut record.entry.kind {
-                (*size, *map) = (0, None);
-            }
+            record.entry.lose_content();
             records.push(Record {
                 entry: record.entry,
                 state: State::Unreadable(reason.to_owned()),

@@ -124,6 +124,13 @@ impl Entry {
             _ => 0,
         }
     }
+
+    /// Say of a file that nothing of it is stored: no size, no map. What is no file stays what it is.
+    pub fn lose_content(&mut self) {
+        if self.is_file() {
+            self.kind = Kind::File { size: 0, map: None };
+        }
+    }
 }
 
 /// The order of an archive: a directory, then its contents, names by their bytes.

@@ -152,7 +152,7 @@ impl Entries {
                 Some(content) => drop(lock(&self.inner.under_way).insert(entry.path.clone(), Arc::new(content))),
                 None => {
                     state = self.inner.lose(None, misfit(&entry.path), vec![entry.path.clone()])?;
-                    entry.kind = Kind::File { size: 0, map: None };
+                    entry.lose_content();
                 }
             }
         }

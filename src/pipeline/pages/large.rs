@@ -165,7 +165,7 @@ impl Pages {
     /// A file of which a piece could not be read is not there, though the stream has zeros in its place.
     fn lose(&mut self, record: &mut Record, reason: &str) {
         self.lost_links.insert(record.entry.path.clone());
-        record.entry.kind = Kind::File { size: 0, map: None };
+        record.entry.lose_content();
         let (state, from) = (State::Unreadable(reason.to_owned()), record.from);
         *record = Record { entry: std::mem::take(&mut record.entry), state, from, ..Record::default() };
     }

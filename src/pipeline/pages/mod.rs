@@ -116,8 +116,8 @@ impl Pages {
         self.check_link(&entry, &mut state);
         let mut joiner = Joiner::default();
         joiner.push(piece);
-        if !state.is_stored() && entry.is_file() {
-            entry.kind = Kind::File { size: 0, map: None };
+        if !state.is_stored() {
+            entry.lose_content();
         }
         let extents = if extent.len > 0 && state.is_stored() { vec![extent] } else { Vec::new() };
         let crc32c = self.crcs.join(None, &crcs, extent.len.into());
