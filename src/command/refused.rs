@@ -52,16 +52,11 @@ pub(super) fn leads_out(name: &[u8]) -> Error {
 
 /// A hard link without its file: that was not asked for, or is not there.
 pub(super) fn alone(path: &[u8], target: &[u8], was_asked_for: bool) -> Error {
-    let (path, target) = (quoted(path), quoted(target));
+    let what = format!("cannot restore {}, a hard link to {}", quoted(path), quoted(target));
+    let error = Error::new(Kind::NotFound, what);
     match was_asked_for {
-        true => {
-            let what = format!("cannot restore {path}, a hard link to {target}");
-            Error::new(Kind::NotFound, what).because("what it is a name of does not stand before it")
-        }
-        false => {
-            let what = format!("cannot restore {path}, a hard link to {target}");
-            Error::new(Kind::NotFound, what).because("what it is a name of was not asked for").hint("ask for both")
-        }
+        true => error.because("what it is a name of does not stand before it"),
+        false => error.because("what it is a name of was not asked for").hint("ask for both"),
     }
 }
 
