@@ -123,9 +123,7 @@ impl Copy {
             seconds: start.elapsed().as_secs_f64(),
         })
     }
-}
 
-impl Copy {
     /// Give the copy the tags that were set after the backup was made, unless it has notes of its own.
     fn tag(&self, repository: &Path, id: &str) -> Result<()> {
         let Ok(Notes { tags: Some(tags), .. }) = Notes::read(repository, id) else { return Ok(()) };
