@@ -7,15 +7,13 @@ use crate::{
         page::FrameAt,
         root::FORMAT,
         segment::{
-            Label, SEEK_FOOTER_BYTES, SERVICE_HEADER_BYTES, Service, parse_seek_table, seek_table_len, skippable_len,
+            Label, SEEK_FOOTER_BYTES, SERVICE_HEADER_BYTES, Service, ZSTD_HEADER_BYTES, parse_seek_table,
+            seek_table_len, skippable_len,
         },
     },
     source::{archive::Archive, store::Object},
     stage::codec::Codec,
 };
-
-/// Bytes of the longest header of a zstd frame.
-const ZSTD_HEADER_BYTES: usize = 18;
 
 /// A frame: offset, stored and plain bytes.
 pub(super) type Frame = (u64, u32, u32);

@@ -18,6 +18,8 @@ const SEEK_TABLE: u32 = 0x184D_2A5E;
 const SEEKABLE: u32 = 0x8F92_EAB1;
 /// An empty zstd frame with content size 0 and the checksum of nothing.
 pub const EMPTY_ZSTD: [u8; 13] = [0x28, 0xb5, 0x2f, 0xfd, 0x24, 0, 1, 0, 0, 0x99, 0xe9, 0xd8, 0x51];
+/// Bytes of the longest header of a zstd frame.
+pub const ZSTD_HEADER_BYTES: usize = 18;
 /// Bytes in front of the payload of a service frame: magic, length, tag.
 pub const SERVICE_HEADER_BYTES: usize = 16;
 /// Bytes of a locator.

@@ -3,6 +3,7 @@
 //! All frames or members are one stream, and skippable frames are passed over. An end of the input within one of them is an
 //! error for every codec.
 
+use crate::format::segment::ZSTD_HEADER_BYTES;
 use flate2::bufread::GzDecoder;
 use lzzzz::lz4f::BufReadDecompressor;
 use std::io::{self, BufRead, BufReader, Read};
@@ -33,16 +34,13 @@ struct Zstd<R> {
     wanted: usize,
 }
 
-/// Most bytes of the header of a frame.
-const ZSTD_HEADER: usize = 18;
-
 impl<R: BufRead> Read for Zstd<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             let stored = self.input.fill_buf()?;
             let at_end = stored.is_empty();
             // One block at a time: of a call that meets damage nothing comes out, not even what was before it.
-            let wanted = if self.wanted == 0 { ZSTD_HEADER } else { self.wanted };
+            let wanted = if self.wanted == 0 { ZSTD_HEADER_BYTES } else { self.wanted };
             let mut from = InBuffer::around(&stored[..stored.len().min(wanted)]);
             let mut to = OutBuffer::around(&mut *buffer);
             let hint = self.context.decompress_stream(&mut to, &mut from).map_err(damaged)?;
