@@ -73,7 +73,7 @@ fn a_repository_of_a_newer_format_is_unsupported() {
     let dir = tempdir().unwrap();
     two_backups(dir.path());
     let newer = fullbore::format::layout::Repository { format: 999, ..Default::default() };
-    fs::write(dir.path().join("fullbore-repo.json"), fullbore::format::root::seal(&newer).unwrap()).unwrap();
+    fs::write(dir.path().join("fullbore-repo.json"), fullbore::format::seal::seal(&newer).unwrap()).unwrap();
     assert_eq!(open(dir.path().to_str().unwrap()).err().unwrap().kind, ErrorKind::Unsupported);
 }
 

@@ -1,7 +1,7 @@
 //! Any bytes are read as a root without harm, with a seal that fits: a fuzzer does not find one.
 #![no_main]
 
-use fullbore::format::root::{Root, seal};
+use fullbore::format::{root::Root, seal::seal};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {

@@ -11,7 +11,8 @@ use crate::{
     format::{
         digest::Algorithm,
         page::SegmentId,
-        root::{FORMAT, FORMAT_ALONE, Live, MAX_NOT_CAPTURED, Options, Root, Run, Segment, seal},
+        root::{FORMAT, FORMAT_ALONE, Live, MAX_NOT_CAPTURED, Options, Root, Run, Segment},
+        seal::seal,
     },
     pipeline::{
         lay::{Laid, Layout, MakeRoot},

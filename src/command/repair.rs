@@ -18,7 +18,8 @@ use crate::{
     format::{
         layout::{self, Repository},
         page::SegmentId,
-        root::{FORMAT_ALONE, Root, seal},
+        root::{FORMAT_ALONE, Root},
+        seal::seal,
         segment::{Label, SERVICE_HEADER_BYTES, Service},
     },
     pipeline::meter::Meter,

@@ -2,7 +2,7 @@
 
 use crate::{
     error::Result,
-    format::root::{Root, seal},
+    format::{root::Root, seal::seal},
     source::{
         archive::Archive,
         store::{Directory, Object, Store},

@@ -8,4 +8,5 @@ pub mod name;
 pub mod page;
 pub mod pax;
 pub mod root;
+pub mod seal;
 pub mod segment;

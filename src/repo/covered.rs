@@ -9,7 +9,8 @@ use crate::{
     format::{
         layout,
         page::SegmentId,
-        root::{FORMAT_ALONE, open_sealed, seal},
+        root::FORMAT_ALONE,
+        seal::{open_sealed, seal},
     },
 };
 use serde::{Deserialize, Serialize};

@@ -11,7 +11,8 @@ use crate::{
     error::{Error, Kind, Result},
     format::{
         layout::{NOTES, ROOT},
-        root::{FORMAT, FORMAT_ALONE, Root, open_sealed, seal},
+        root::{FORMAT, FORMAT_ALONE, Root},
+        seal::{open_sealed, seal},
     },
 };
 use serde::{Deserialize, Serialize};

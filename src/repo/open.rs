@@ -5,7 +5,8 @@ use crate::{
     error::{Error, Kind, Result},
     format::{
         layout::{self, Repository},
-        root::{FORMAT, Root, open_sealed},
+        root::{FORMAT, Root},
+        seal::open_sealed,
     },
     source::archive::Archive,
 };

@@ -12,7 +12,8 @@ use crate::{
     error::{Error, Kind, Result},
     format::{
         layout::{BACKUPS, INTENTS, MANIFEST, PARTIAL, REPOSITORY, ROOT, Repository, TOMBSTONES, segment},
-        root::{FORMAT, FORMAT_ALONE, Root, open_sealed, seal},
+        root::{FORMAT, FORMAT_ALONE, Root},
+        seal::{open_sealed, seal},
     },
     platform::{self, Tricks, write},
     queue::start,

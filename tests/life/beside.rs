@@ -6,7 +6,7 @@ use crate::{
     runs::{self, Ran, fullbore, names, temp},
 };
 use fullbore::{
-    format::root::{Root, seal},
+    format::{root::Root, seal::seal},
     platform::{Tricks, write},
     repo::{
         objects::{Directory, Objects, Seized},

@@ -13,7 +13,8 @@ mod rest;
 use common::{Fixture, content, restore};
 use fullbore::format::{
     layout,
-    root::{FORMAT, Live, PageAt, Root, Segment, seal},
+    root::{FORMAT, Live, PageAt, Root, Segment},
+    seal::seal,
 };
 use runs::{Ran, fullbore, names, temp};
 use std::{

@@ -11,7 +11,8 @@ use fullbore::{
     error::{Kind, Result},
     format::{
         page::SegmentId,
-        root::{FORMAT, Live, Name, Options, PageAt, Root, Segment, Source, seal},
+        root::{FORMAT, Live, Name, Options, PageAt, Root, Segment, Source},
+        seal::seal,
     },
     repo::{
         documents::{State, documents, key, needs},
