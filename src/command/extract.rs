@@ -3,8 +3,8 @@
 //! There is no manifest, so members are written as they come, by one thread, while another decodes. Nothing says what is
 //! missing: only the frames' own checksums and the closing blocks of the tar are there to be checked, and a tar without
 //! them is damaged. A later member replaces an earlier one of the same name, as `tar` has it. Directories get their metadata
-//! at the end, which damage is too: what came before it is durable, and whole as far as a checksum says so. A member that cannot be made, and is no sign
-//! that others cannot, is left out; that is an error when the rest is restored.
+//! at the end, which damage is too: what came before it is durable, and whole as far as a checksum says so. A member that
+//! cannot be made, and is no sign that others cannot, is left out; that is an error when the rest is restored.
 
 use super::{
     damage::Report,
