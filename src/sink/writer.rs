@@ -102,6 +102,7 @@ impl Writer {
         let written = written.map_err(|e| self.tree.error("write", &entry.path, e));
         let done = written.and_then(|()| self.dress(fd.as_fd(), entry, Before::Made(creation_mode(entry))));
         done.inspect_err(|_| {
+            // If that fails as well, the first error is the one to tell.
             let _ = self.remove(&entry.path);
         })
     }
