@@ -9,7 +9,6 @@ use super::{
     extra::{Extra, extra},
     patching::Work,
     restore::{Restore, Run, Summary},
-    severed,
 };
 use crate::{
     error::{Error, Kind as ErrorKind, Result},
@@ -87,21 +86,23 @@ impl<'a> Delta<'a> {
         Changes { same, changed, removed, written_bytes }
     }
 
-    /// What does not belong; what of it is to be removed was said.
+    /// What does not belong; what of it is to be removed was said. `unnamed` is why there may be less in the backup than there
+    /// was, and nobody can name it.
     ///
     /// # Errors
-    /// As [`extra`]; [`ErrorKind::Corrupt`] for a backup that has lost what nobody can name.
+    /// As [`extra`]; [`ErrorKind::Corrupt`] if something is `unnamed`.
     pub(super) fn announce(
         &self,
         archive: &Archive,
         selection: &Selection,
         plan: &Plan,
         layout: &Layout,
+        unnamed: Option<&str>,
     ) -> Result<Extra> {
         if !self.delete {
             return Ok(Extra::default());
         }
-        if let Some(why) = severed::concerns(archive, selection)? {
+        if let Some(why) = unnamed {
             let what = "cannot remove what does not belong to the backup: nobody knows what does";
             let hint = "leave out --delete, or restore to another place";
             return Err(Error::new(ErrorKind::Corrupt, what).because(why).hint(hint));

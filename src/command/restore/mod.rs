@@ -137,12 +137,15 @@ impl Restore {
         platform::raise_open_files_limit();
         let cluster = cluster::plan(self, &archive, &selection)?;
         let layout = cluster::layout(self, &archive, &selection, &cluster);
-        let extra =
-            delta.map_or(Ok(Extra::default()), |delta| delta.announce(&archive, &selection, &cluster, &layout))?;
+        let unnamed = severed::concerns(&archive, &selection)?;
+        let extra = match delta {
+            None => Extra::default(),
+            Some(delta) => delta.announce(&archive, &selection, &cluster, &layout, unnamed)?,
+        };
         cluster::refuse_rest(self, &archive, &selection, &cluster, &layout)?;
         let tree = Self { overwrite: self.overwrite || delta.is_some(), ..self.clone() }.tree(&layout)?;
         extra.paths.iter().try_for_each(|path| tree.remove_all(path))?;
-        let lacking = Mutex::new(Lacking::new(severed::concerns(&archive, &selection)?));
+        let lacking = Mutex::new(Lacking::new(unnamed));
         let (stand_ins, not_ours) = Default::default();
         let run = Run { archive, selection, cluster, tree, report, meter, stand_ins, lacking, not_ours };
         let workers = self.workers_that_fit(&run.archive);
