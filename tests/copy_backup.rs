@@ -4,11 +4,10 @@
 
 mod runs;
 
-use runs::{Ran, assert_same, fullbore, has, names, noise, or_skip, shape, temp, text};
+use runs::{Ran, assert_same, fullbore, has, names, noise, or_skip, shape, tampered, temp, text};
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::Command,
 };
 
 /// A repository with three backups of a tree, each of which refers to the one before; the tree is that of the last.
@@ -257,12 +256,8 @@ fn killed_at_any_system_call_a_copy_leaves_nothing_listed_and_goes_on_later() {
     {
         let other = chain.dir.path().join(calls);
         for when in (1..40).filter(|when| *when < 10 || when % 9 == 0) {
-            let mut command = Command::new("strace");
-            command.args(["-f", "-qq", "-o", "/dev/null", "-e", &format!("inject={calls}:signal=KILL:when={when}")]);
-            command
-                .args([runs::FULLBORE, "copy-backup", &chain.at(2), "--workers", "1", "--quiet", "--to"])
-                .arg(&other);
-            let ran: Ran = command.output().unwrap().into();
+            let copy = args!["copy-backup", chain.at(2), "--to", other, "--workers", "1", "--quiet"];
+            let ran = tampered(&format!("{calls}:signal=KILL:when={when}"), None, copy);
             let listed = if other.join("fullbore-repo.json").exists() { listed(&other) } else { vec![] };
             if !listed.is_empty() {
                 chain.assert_restores(&other);

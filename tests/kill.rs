@@ -11,7 +11,6 @@ use std::{
     fs,
     io::Write,
     path::{Path, PathBuf},
-    process::Command,
     time::{Duration, Instant},
 };
 
@@ -54,13 +53,11 @@ fn assert_no_leftovers(repository: &Path) {
     }
 }
 
-/// Run a backup under strace, which tampers as `inject` says.
+/// A backup by one worker under strace, which tampers as `inject` says.
 fn tampered(inject: &str, tree: &Path, to: &Path) -> Ran {
-    let mut command = Command::new("strace");
-    command.args(["-f", "-qq", "-o", "/dev/null", "-e", &format!("inject={inject}")]);
-    command.arg(runs::FULLBORE).args(["backup", "--quiet", "--workers", "1", "--readers", "1"]);
-    command.args(["--segment-size", "1M", "--frame-size", "64K"]).arg(tree).arg("--to").arg(to);
-    command.output().unwrap().into()
+    let little = ["--workers", "1", "--readers", "1", "--segment-size", "1M", "--frame-size", "64K"];
+    let args = args!["backup", tree, "--to", to, "--quiet"].into_iter().chain(little.map(Into::into));
+    runs::tampered(inject, None, args)
 }
 
 /// Places where a backup touches its destination, and how often the same thread may at most.

@@ -4,14 +4,13 @@
 
 mod runs;
 
-use runs::{fullbore, has, noise, or_skip, temp, text, write};
+use runs::{fullbore, has, noise, or_skip, tampered, temp, text, write};
 use serde_json::Value;
 use std::{
     collections::{BTreeMap, BTreeSet},
     ffi::OsString,
     fs,
     path::{Path, PathBuf},
-    process::Command,
 };
 
 /// Files of a tree and their content.
@@ -106,14 +105,6 @@ fn segments(repository: &Path) -> Vec<PathBuf> {
     objects(&repository.join("backups")).into_iter().filter(|path| path.to_string_lossy().contains("/s01-")).collect()
 }
 
-/// Run it while each of these system calls on that file fails.
-fn failing(calls: &str, error: &str, file: &Path, args: impl IntoIterator<Item = OsString>) -> runs::Ran {
-    let mut command = Command::new("strace");
-    command.args(["-f", "-qq", "-o", "/dev/null", "-P"]).arg(file);
-    command.args(["-e", &format!("inject={calls}:error={error}"), runs::FULLBORE]).args(args);
-    command.output().unwrap().into()
-}
-
 #[test]
 fn an_object_that_the_disk_does_not_give_is_lost_as_one_that_is_not_there() {
     if !or_skip(has("strace"), "there is no strace") {
@@ -128,10 +119,10 @@ fn an_object_that_the_disk_does_not_give_is_lost_as_one_that_is_not_there() {
     };
     for segment in segments(&repository) {
         let verify = args!["verify", repository, "--data", "--json"];
-        let unread = losses(failing("pread64", "EIO", &segment, verify.clone()));
+        let unread = losses(tampered("pread64:error=EIO", Some(&segment), verify.clone()));
         let back = dir.path().join("back");
         let restore = args!["restore", repository, "--to", back, "--keep-going"];
-        failing("pread64", "EIO", &segment, restore).ends_with(if unread[2].is_empty() { 0 } else { 4 });
+        tampered("pread64:error=EIO", Some(&segment), restore).ends_with(if unread[2].is_empty() { 0 } else { 4 });
         for (name, content) in &all[2].1 {
             assert_eq!(fs::read(back.join(name)).ok().as_ref() == Some(content), !unread[2].contains(name), "{name}");
         }
@@ -155,7 +146,7 @@ fn a_lack_of_descriptors_ends_a_restore_and_is_not_called_damage() {
         let back = temp();
         let restore = args!["restore", repository, "--to", back.path()].into_iter();
         let restore = restore.chain(more.map(Into::into));
-        let ran = failing("openat", "EMFILE", &segments(&repository)[0], restore).ends_with(1);
+        let ran = tampered("openat:error=EMFILE", Some(&segments(&repository)[0]), restore).ends_with(1);
         assert!(ran.err.contains("too many open files") && !ran.err.contains("damaged"), "{}", ran.err);
     }
 }

@@ -10,7 +10,6 @@ use std::{
     io::{Read, Write},
     os::unix::fs::{FileExt, MetadataExt},
     path::Path,
-    process::Command,
     time::Duration,
 };
 
@@ -152,10 +151,8 @@ fn what_was_in_a_directory_that_got_another_name_is_listed_as_vanished() {
 
 /// A backup, as JSON, while nobody can read that file.
 fn with_unreadable(file: &Path, tree: &Path, repository: &Path) -> Ran {
-    let mut command = Command::new("strace");
-    command.args(["-f", "-qq", "-o", "/dev/null", "-P"]).arg(file);
-    command.args(["-e", "inject=preadv2,pread64,read:error=EIO", runs::FULLBORE]);
-    command.args(args!["backup", tree, "--to", repository, "--compare", "content", "--json"]).output().unwrap().into()
+    let args = args!["backup", tree, "--to", repository, "--compare", "content", "--json"];
+    runs::tampered("preadv2,pread64,read:error=EIO", Some(file), args)
 }
 
 #[test]

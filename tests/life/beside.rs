@@ -3,7 +3,7 @@
 use super::{assert_restores, dir, full, id, prune, thin};
 use crate::{
     args,
-    runs::{self, Ran, fullbore, names, temp},
+    runs::{self, fullbore, names, tampered, temp},
 };
 use fullbore::{
     format::{root::Root, seal::seal},
@@ -244,10 +244,7 @@ fn killed_at_any_system_call_a_prune_leaves_what_is_listed_and_the_next_one_goes
             died(repository, 4);
             full(repository, 5, "/data");
             fullbore(args!["forget", repository, id(1), id(3)]).ends_with(0);
-            let mut strace = std::process::Command::new("strace");
-            let inject = format!("inject={calls}:signal=KILL:when={when}");
-            strace.args(["-f", "-qq", "-o", "/dev/null", "-e", &inject, runs::FULLBORE, "prune"]).arg(repository);
-            let ran: Ran = strace.output().unwrap().into();
+            let ran = tampered(&format!("{calls}:signal=KILL:when={when}"), None, args!["prune", repository]);
             assert_restores(repository, 2, 1);
             prune(repository);
             assert_eq!(names(&repository.join("backups")), [id(1), id(2), id(5)], "{calls} {when}");

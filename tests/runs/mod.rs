@@ -90,6 +90,14 @@ pub fn fed(args: impl IntoIterator<Item = OsString>, input: &[u8]) -> Output {
     })
 }
 
+/// A run under strace, which tampers with its system calls as `inject` says; `only` with those on that file.
+pub fn tampered(inject: &str, only: Option<&Path>, args: impl IntoIterator<Item = OsString>) -> Ran {
+    let mut command = Command::new("strace");
+    command.args(["-f", "-qq", "-o", "/dev/null", "-e", &format!("inject={inject}")]);
+    command.args(only.into_iter().flat_map(|file| [OsStr::new("-P"), file.as_os_str()]));
+    command.arg(FULLBORE).args(args).output().unwrap().into()
+}
+
 /// A run that goes on, with pipes all around.
 pub fn started(args: impl IntoIterator<Item = OsString>) -> Child {
     command(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
