@@ -14,7 +14,7 @@ from statistics import median
 import corpora
 from measure import MIB, Failed, Side, bytes_read_below, run
 from server import PORT, Cluster, own
-from table import Line, ratio_line
+from table import Line, ratio_line, wall_line
 
 DAYS = 20
 CHANGED_SHARE = 0.02        # of the files, each day; of the pages of a cluster, CHANGED_PAGES
@@ -78,8 +78,7 @@ class Incremental:
             side()
         for peer in peers:
             pairs = self.bench.alternate(ours, peer)
-            yield ratio_line(row, f"wall, nothing changed, against {peer.command[0]}", target,
-                             pairs.of("wall"), [ours.command, peer.command])
+            yield wall_line(row, f"wall, nothing changed, against {peer.command[0]}", target, pairs)
         look = Side(["find", corpus.path, "-newermt", "2100-01-01"])      # at every file, and nothing else
         seconds = min(look().cpu for _ in range(5))
         yield self.bench.floor(row, "to look at each file once", seconds, pairs, look.command)
@@ -131,8 +130,7 @@ class Incremental:
             ours = replace(ours, command=[*ours.command, "--base", backups_of(repo)[0]])
             theirs = Side([word.replace("--type=full", "--type=diff") for word in theirs.command])
             pairs = self.bench.alternate(ours, theirs)
-            yield ratio_line(row, "wall, 5 % of the pages touched; pgBackRest by blocks", wall_target,
-                             pairs.of("wall"), [ours.command, theirs.command])
+            yield wall_line(row, "wall, 5 % of the pages touched; pgBackRest by blocks", wall_target, pairs)
             folder, _ = self.bench.place("pgbackrest", corpus)
             last = max(path for path in glob.glob(f"{folder}/backup/bench/*_*D") if os.path.isdir(path))
             stored = root_of(repo, backups_of(repo)[-1])["totals"]["stored_bytes"]
@@ -188,8 +186,7 @@ class Incremental:
         restore = lambda backup: Side([self.bench.fullbore, "restore", f"{repo}@{backup}", "--to",
                                        self.bench.place("restored", corpus)[0]], folder)
         pairs = self.bench.alternate(restore(ids[-1]), restore(ids[0]))
-        yield ratio_line(row, f"wall, restore of the last of {DAYS} days / of the first", restore_target,
-                         pairs.of("wall"), [pairs.a.command, pairs.b.command])
+        yield wall_line(row, f"wall, restore of the last of {DAYS} days / of the first", restore_target, pairs)
         for peer, size in zip(("restic", "borg"), sizes[1:]):
             yield ratio_line(row, f"repository after {DAYS} days, against {peer}", size_target,
                              [(sizes[0] / 1e6, size / 1e6)], [ours.command], unit="MB")

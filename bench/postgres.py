@@ -15,7 +15,7 @@ from statistics import quantiles
 import corpora
 from measure import CORES, MIB, Failed, Side, run
 from server import PORT, Cluster, as_postgres, own
-from table import Line, ratio_line
+from table import Line, ratio_line, wall_line
 
 WITHOUT_WAL = ["--wal", "none"]
 LATENCY_SECONDS = 30
@@ -125,11 +125,6 @@ class Postgres:
                              + "there were {}, {}".format(*wanted))
         return replace(side, prepare=prepare, check=check)
 
-    def compared(self, row, target, ours, peer):
-        """The pairs, and their line."""
-        pairs = self.bench.alternate(ours, peer)
-        return pairs, ratio_line(row, "wall", target, pairs.of("wall"), [ours.command, peer.command])
-
     # ----------------------------------------------------------------- backups
 
     def basebackup_zstd(self, row, target):
@@ -138,8 +133,9 @@ class Postgres:
     def basebackup_plain(self, row, codec, target):
         """A repository: one FILE.tar takes as long."""
         with self.running("cluster") as (corpus, cluster):
-            yield self.compared(row, target, self.fullbore(corpus, cluster, "--compress", codec),
-                                self.basebackup(corpus, cluster))[1]
+            pairs = self.bench.alternate(self.fullbore(corpus, cluster, "--compress", codec),
+                                         self.basebackup(corpus, cluster))
+        yield wall_line(row, "wall", target, pairs)
 
     def backrest_backup(self, row, target):
         yield from self.compressed(row, target, self.backrest_into)
@@ -147,9 +143,9 @@ class Postgres:
     def compressed(self, row, target, peer):
         """Against a peer that compresses with zstd level 1 as well, and what that alone takes."""
         with self.running("cluster") as (corpus, cluster):
-            pairs, line = self.compared(row, target, self.fullbore(corpus, cluster, "--compress", "zstd:1"),
-                                        peer(corpus, cluster))
-        yield line
+            pairs = self.bench.alternate(self.fullbore(corpus, cluster, "--compress", "zstd:1"),
+                                         peer(corpus, cluster))
+        yield wall_line(row, "wall", target, pairs)
         yield self.bench.zstd_floor(row, "cluster", pairs)
 
     # ---------------------------------------------------------------- restores
@@ -161,10 +157,10 @@ class Postgres:
             ours()
             theirs()
         repo, _ = self.bench.place("source.pgbackrest", corpus)
-        pairs, line = self.compared(
-            row, target, self.ours_restored(corpus, ours),
+        pairs = self.bench.alternate(
+            self.ours_restored(corpus, ours),
             self.restored(corpus, lambda to: self.backrest("restore", repo, to, f"--process-max={CORES}")))
-        yield line
+        yield wall_line(row, "wall", target, pairs)
         yield self.restore_floor(row, corpus, pairs)
 
     def restore_floor(self, row, corpus, pairs):
@@ -185,9 +181,10 @@ class Postgres:
             ours()
             theirs()
         packed, _ = self.bench.place("source.tar", corpus)
-        yield self.compared(
-            row, target, self.ours_restored(corpus, ours),
-            self.restored(corpus, lambda to: f"zstd -dc {packed}/base.tar.zst | tar -xf - -C {to}"))[1]
+        pairs = self.bench.alternate(
+            self.ours_restored(corpus, ours),
+            self.restored(corpus, lambda to: f"zstd -dc {packed}/base.tar.zst | tar -xf - -C {to}"))
+        yield wall_line(row, "wall", target, pairs)
 
     def ours_restored(self, corpus, backup):
         return self.restored(corpus, lambda to: [self.bench.fullbore, "restore", backup.command[4], "--to", to])

@@ -25,7 +25,7 @@ from incremental import Incremental
 from measure import (CORES, MIB, Failed, Pairs, Side, Work, bytes_read_below, count_syscalls, run,
                      zstd_alone)
 from postgres import Postgres
-from table import HEADER, Line, ratio_line
+from table import HEADER, Line, ratio_line, wall_line
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 MEMORY = 128 * MIB
@@ -130,7 +130,7 @@ class Bench:
 
     def backup_tar(self, row, name, target):
         pairs = self.backup_pairs(name)
-        yield ratio_line(row, "wall", target, pairs.of("wall"), [pairs.a.command, pairs.b.command])
+        yield wall_line(row, "wall", target, pairs)
 
     def cpu(self, row, name, wall_target, cpu_target):
         pairs, alone = self.backup_pairs(name), self.zstd_alone(name)
@@ -149,7 +149,7 @@ class Bench:
         run(f"tar -C {corpus.path} -cf - . | zstd -1 -T0 -q -o {packed}")
         pairs = self.alternate(self.restore(corpus, repo),
                                self.into(corpus, lambda to: f"zstd -dc {packed} | tar -xf - -C {to}"))
-        yield ratio_line(row, "wall", target, pairs.of("wall"), [pairs.a.command, pairs.b.command])
+        yield wall_line(row, "wall", target, pairs)
 
     def size(self, row, name, target):
         corpus = self.corpus(name)
@@ -185,18 +185,16 @@ class Bench:
     def backup_restic(self, row, name, target):
         corpus, modes = self.corpus(name), self.restic_modes()
 
-        def against(what, modes, *options):
+        def against(modes, *options):
             fastest = min((self.restic(corpus, mode) for mode in modes), key=lambda side: side().wall)
-            pairs = self.alternate(self.backup(corpus, *options), fastest)
-            return pairs, ratio_line(row, f"wall, {what}", target, pairs.of("wall"),
-                                     [pairs.a.command, pairs.b.command])
+            return self.alternate(self.backup(corpus, *options), fastest)
 
-        pairs, line = against("restic in its fastest mode that compresses", [m for m in modes if m != "off"])
-        yield line
+        pairs = against([m for m in modes if m != "off"])
+        yield wall_line(row, "wall, restic in its fastest mode that compresses", target, pairs)
         yield self.zstd_floor(row, name, pairs)
         if "off" in modes:
-            yield against("both without compression", ["off"], "--compress", "none")[1]
-            yield against("only fullbore compresses", ["off"])[1]
+            yield wall_line(row, "wall, both without compression", target, against(["off"], "--compress", "none"))
+            yield wall_line(row, "wall, only fullbore compresses", target, against(["off"]))
 
     def backup_borg(self, row, name, target):
         corpus = self.corpus(name)
@@ -209,7 +207,7 @@ class Bench:
             run(["borg", "init", "--encryption", "none", f"{folder}/repo"], env)
         borg = Side(["borg", "create", "--compression", "zstd,1", f"{folder}/repo::a", corpus.path], init, env=env)
         pairs = self.alternate(self.backup(corpus), borg)
-        yield ratio_line(row, "wall", target, pairs.of("wall"), [pairs.a.command, pairs.b.command])
+        yield wall_line(row, "wall", target, pairs)
         yield self.zstd_floor(row, name, pairs)
 
     # --------------------------------------------------------- memory, system calls
@@ -251,7 +249,7 @@ class Bench:
         rdiff = Side(f"find {corpus.path} -type f -print0 | "
                      f"xargs -0 -n1 -P{CORES} rdiff signature > /dev/null")
         pairs = self.alternate(ours, rdiff)
-        yield ratio_line(row, "wall", target, pairs.of("wall"), [ours.command, rdiff.command])
+        yield wall_line(row, "wall", target, pairs)
 
     def one_file(self, row):
         corpus = self.corpus("million")

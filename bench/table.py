@@ -51,3 +51,8 @@ def ratio_line(row, what, target, pairs, commands, sign="<=", unit="s"):
                 shown=f"{middle:.3f} ({min(ratios):.3f}–{max(ratios):.3f})",
                 a=f"{median(a for a, _ in pairs):.4g} {unit}",
                 b=f"{median(b for _, b in pairs):.4g} {unit}", commands=commands, raw=pairs)
+
+
+def wall_line(row, what, target, pairs):
+    """The ratios of the seconds that both sides of `pairs` took."""
+    return ratio_line(row, what, target, pairs.of("wall"), [pairs.a.command, pairs.b.command])
