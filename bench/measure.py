@@ -85,6 +85,11 @@ class Pairs:
         return [(getattr(a, what), getattr(b, what)) for a, b in self.runs]
 
 
+def fastest(sides):
+    """The side that takes least in one run each; one alone is not run for that."""
+    return sides[0] if len(sides) == 1 else min(sides, key=lambda side: side().wall)
+
+
 # -------------------------------------------------------------------- strace
 
 def count_syscalls(command):

@@ -22,7 +22,7 @@ from statistics import median
 
 import corpora
 from incremental import Incremental
-from measure import (CORES, MIB, Failed, Pairs, Side, Work, bytes_read_below, count_syscalls, run,
+from measure import (CORES, MIB, Failed, Pairs, Side, Work, bytes_read_below, count_syscalls, fastest, run,
                      zstd_alone)
 from postgres import Postgres
 from table import HEADER, Line, ratio_line, wall_line
@@ -186,8 +186,8 @@ class Bench:
         corpus, modes = self.corpus(name), self.restic_modes()
 
         def against(modes, *options):
-            fastest = min((self.restic(corpus, mode) for mode in modes), key=lambda side: side().wall)
-            return self.alternate(self.backup(corpus, *options), fastest)
+            peer = fastest([self.restic(corpus, mode) for mode in modes])
+            return self.alternate(self.backup(corpus, *options), peer)
 
         pairs = against([m for m in modes if m != "off"])
         yield wall_line(row, "wall, restic in its fastest mode that compresses", target, pairs)
