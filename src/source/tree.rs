@@ -248,7 +248,7 @@ impl Inner {
     fn member(&self, scanned: Scanned, buf: &mut Vec<u8>) -> Result<Part> {
         let Scanned { entry, state, known, .. } = scanned;
         if let Some(known) = known.as_ref().filter(|known| known.trust != Trust::Nothing) {
-            return Ok(self.kept(entry, known.clone(), buf.len()));
+            return Ok(self.kept(entry, state, known.clone(), buf.len()));
         }
         if !entry.is_file() || !state.is_stored() {
             let stored = state.is_stored() || entry.kind == Kind::Directory;
@@ -292,7 +292,7 @@ impl Inner {
     }
 
     /// What an earlier backup has; only if it has other attributes now is it looked at.
-    fn kept(&self, entry: Entry, known: Known, at: usize) -> Part {
+    fn kept(&self, entry: Entry, state: State, known: Known, at: usize) -> Part {
         let entry = match known.trust {
             Trust::Content => match self.open_file(entry.clone()) {
                 Ok((_, entry)) => entry,
@@ -300,7 +300,7 @@ impl Inner {
             },
             _ => entry,
         };
-        let what = What::Whole(entry, State::Whole);
+        let what = What::Whole(entry, state);
         Part { known: Some(known), runs: Some(Vec::new()), ..part(what, at, 0) }
     }
 

@@ -95,9 +95,14 @@ impl Reader {
             inode: self.last.inode,
             xattrs: self.xattrs(index as u32),
         };
+        let state = match self.state(index as u32)? {
+            // The first versions said so of one that was the same as in the backup before.
+            State::Whole if entry.kind == Kind::Socket => State::Noted,
+            state => state,
+        };
         Some(Record {
             entry,
-            state: self.state(index as u32)?,
+            state,
             digest: self.digest(index)?,
             blocks: self.blocks(index as u32)?,
             crcs: self.crcs(index as u32)?,

@@ -83,7 +83,10 @@ fn record() -> impl Strategy<Value = Record> {
     let chunk = (any::<u32>(), any::<[u8; BLOCK_DIGEST_BYTES]>()).prop_map(|(len, digest)| Chunk { len, digest });
     let chunks = vec(chunk, 0..4);
     (entry(), state(), option::of(digest), (blocks, crcs, chunks), vec(extent(), 0..4), from).prop_map(
-        |(entry, state, digest, (blocks, crcs, chunks), extents, from)| {
+        |(entry, mut state, digest, (blocks, crcs, chunks), extents, from)| {
+            if entry.kind == Kind::Socket {
+                state = State::Noted;
+            }
             let extents = if matches!(entry.kind, Kind::File { .. }) { extents } else { Vec::new() };
             Record { entry, state, digest, blocks, crcs, chunks, extents, from, more: false }
         },
@@ -129,4 +132,11 @@ fn zstd_safe_plain(stored: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(1 << 20);
     zstd_safe::decompress(&mut plain, stored).unwrap();
     plain
+}
+
+#[test]
+fn a_socket_is_noted_whatever_the_page_says() {
+    let entry = Entry { path: b"socket".to_vec(), kind: Kind::Socket, ..Entry::default() };
+    let page = Page { records: vec![Record { entry, ..Record::default() }], ..Page::default() };
+    assert_eq!(Page::decode(&page.encode().unwrap()).unwrap().records[0].state, State::Noted);
 }
