@@ -150,13 +150,16 @@ fn what_moved_is_found_by_its_inode() {
     write(tree.join("a/one"), noise(1, 300_000));
     write(tree.join("a/two"), noise(2, 3 << 20));
     write(tree.join("b/three"), noise(3, 200_000));
+    write(tree.join("b/five"), noise(5, 3 << 20));
     sleep(SETTLED);
     backup(&tree, &repo, &[]);
     fs::rename(tree.join("a"), tree.join("z")).unwrap();
     fs::rename(tree.join("b/three"), tree.join("b/four")).unwrap();
-    backup(&tree, &repo, &[]);
+    fs::rename(tree.join("b/five"), tree.join("b/six")).unwrap();
+    let result = backup(&tree, &repo, &[]);
+    assert!(result["stored_bytes"].as_u64().unwrap() < 10_000, "{result}");
     let root = root(&repo, &ids(&repo)[1]);
-    assert_eq!(root["totals"]["kept"], 3, "{root}");
+    assert_eq!(root["totals"]["kept"], 4, "{root}");
     assert_same(&shape(&tree), &restored(&repo, "latest"), "moved");
     verified(&repo, "latest");
 }
@@ -197,6 +200,23 @@ fn another_file_with_a_known_inode_time_and_size_is_read() {
     set_mtime(&tree.join("new"), 1_600_000_000, 0);
     backup(&tree, &repo, &[]);
     assert_same(&shape(&tree), &restored(&repo, "latest"), "replaced");
+}
+
+#[test]
+fn a_file_that_was_written_to_and_renamed_is_read_whatever_its_time() {
+    let dir = temp();
+    let (tree, repo) = (dir.path().join("tree"), dir.path().join("repo"));
+    write(tree.join("container"), noise(1, 3 << 20));
+    sleep(SETTLED);
+    backup(&tree, &repo, &[]);
+    // As programs do that keep the time of a container.
+    let file = File::options().write(true).open(tree.join("container")).unwrap();
+    let time = file.metadata().unwrap().modified().unwrap();
+    file.write_all_at(b"new", 1 << 20).unwrap();
+    file.set_modified(time).unwrap();
+    fs::rename(tree.join("container"), tree.join("vault")).unwrap();
+    backup(&tree, &repo, &[]);
+    assert_same(&shape(&tree), &restored(&repo, "latest"), "written to and renamed");
 }
 
 #[test]

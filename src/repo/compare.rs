@@ -50,8 +50,6 @@ pub(super) struct Cursor {
     begun: Time,
 }
 
-/// A renamed file of fewer bytes is read again.
-const LARGE_BYTES: u64 = 1 << 20;
 /// The clocks of file systems tick at least so often (FAT: every 2 s).
 const TICK_SECONDS: i64 = 2;
 
@@ -181,23 +179,16 @@ impl Rules {
 
     /// The same for a file that had another path.
     ///
-    /// To rename a directory changes nothing of the files below it. To rename a file changes its ctime, and then its inode may as
-    /// well be that of a removed one, given to a new file of the same size and time: those that are copied or unpacked get
-    /// them from elsewhere, many within one tick of a clock. So it must have been there already when the base saw the
-    /// inode; and small files, of which many have one size and time, are read.
+    /// To rename a directory changes nothing of the files below it. To rename a file changes its ctime, and then nothing tells that
+    /// it was not written to before, and its mtime put back; nor that it is no new file, given the inode of a removed one.
+    /// So it is read, and stored only if it is another.
     pub(super) fn trust_moved(self, scanned: &Scanned, record: &Record, begun: Time) -> Option<Trust> {
         let (then, entry) = (&record.entry, &scanned.entry);
         let same = then.kind == entry.kind && then.mtime == entry.mtime && then.inode == entry.inode;
         if self.compare != Compare::Inode || !same || record.state != State::Whole {
             return None;
         }
-        let was_there = entry.mtime.nanos != 0
-            && entry.size() >= LARGE_BYTES
-            && scanned.born.is_some_and(|born| born <= then.ctime);
-        let sure = match then.ctime == entry.ctime {
-            true => entry.mtime.max(entry.ctime) < begun,
-            false => was_there && entry.mtime.max(then.ctime) < begun,
-        };
+        let sure = then.ctime == entry.ctime && entry.mtime.max(entry.ctime) < begun;
         if sure { Some(Trust::Content) } else { self.digests.then_some(Trust::Nothing) }
     }
 }
