@@ -25,7 +25,7 @@ use std::{
     collections::{BTreeSet, HashMap},
     num::NonZeroUsize,
     path::{Path, PathBuf},
-    sync::Mutex,
+    sync::{Mutex, atomic::Ordering::Relaxed},
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
@@ -74,7 +74,18 @@ impl Sample {
             let what = format!("cannot check a part of {:?}: it is no repository", self.repository);
             return Err(Error::new(Kind::Usage, what).hint("leave out --sample and --for"));
         }
+        loop {
+            let (verdict, sampled, is_final) = self.look(meter)?;
+            if is_final {
+                return Ok((verdict, sampled));
+            }
+        }
+    }
+
+    /// Look once; was all that was looked at there to the end?
+    fn look(&self, meter: &Meter) -> Result<(Verdict, Sampled, bool)> {
         let start = Instant::now();
+        meter.entries.store(0, Relaxed);
         let (archives, no_roots) = open_for_check(&self.repository)?;
         let check = Check::new(archives, Some(&self.repository), false, meter);
         let mut lost = no_roots.into_iter().map(|(id, error)| check.no_root(id, error)).collect::<Result<Vec<_>>>()?;
@@ -85,7 +96,9 @@ impl Sample {
         let checked = self.parts_checked(&check, &tables, &parts, start)?;
         lost.extend(blame(&check.stock, &check.bad, &check.report));
         let sampled = remember(&self.repository, &check, covered, &all(&check, &tables), &checked);
-        Ok((check.verdict(lost, start), sampled))
+        let verdict = check.verdict(lost, start);
+        let is_final = verdict.exit_code() == 0 || check.is_of_what_is_listed(&self.repository)?;
+        Ok((verdict, sampled, is_final))
     }
 
     /// What to check, in order, as far as a share goes.

@@ -23,7 +23,7 @@ use crate::{
     },
     platform::Tricks,
     repo::{
-        open::{is_repository, open},
+        open::{backup_ids, is_repository, open},
         whole::{Found, open_all},
     },
     source::{archive::Archive, store::Object},
@@ -137,14 +137,22 @@ impl Verify {
         Ok(Verdict { differences, ..check.verdict(lost, start) })
     }
 
-    /// Check all backups of a repository.
+    /// Check all backups of a repository. What is not there because a backup was forgotten in the meantime is no damage: then it
+    /// is looked at again, what is left.
     fn run_repository(&self, repository: &Path, meter: &Meter) -> Result<Verdict> {
         let start = Instant::now();
-        let (archives, lost_roots) = open_for_check(repository)?;
-        let check = Check::new(archives, Some(repository), self.data, meter);
-        let lost = lost_roots.into_iter().map(|(id, error)| check.no_root(id, error)).collect::<Result<Vec<_>>>()?;
-        let files = check.run(self.workers)?;
-        Ok(check.verdict(lost.into_iter().chain(files).collect(), start))
+        loop {
+            meter.entries.store(0, Relaxed);
+            let (archives, lost_roots) = open_for_check(repository)?;
+            let check = Check::new(archives, Some(repository), self.data, meter);
+            let lost =
+                lost_roots.into_iter().map(|(id, error)| check.no_root(id, error)).collect::<Result<Vec<_>>>()?;
+            let files = check.run(self.workers)?;
+            let verdict = check.verdict(lost.into_iter().chain(files).collect(), start);
+            if verdict.exit_code() == 0 || check.is_of_what_is_listed(repository)? {
+                return Ok(verdict);
+            }
+        }
     }
 }
 
@@ -191,6 +199,12 @@ impl<'a> Check<'a> {
         let stock = Stock::new(archives, repository);
         let used = Mutex::new(vec![HashSet::new(); stock.archives.len()]);
         Self { stock, bad: Bad::default(), report: Report::new(true), meter, data, used }
+    }
+
+    /// Are all the backups still there? What was missing of one that was forgotten in the meantime may have been pruned.
+    pub(super) fn is_of_what_is_listed(&self, repository: &Path) -> Result<bool> {
+        let listed = backup_ids(repository)?;
+        Ok(self.stock.archives.iter().all(|archive| listed.contains(&archive.root.id)))
     }
 
     fn run(&self, workers: NonZeroUsize) -> Result<Vec<Loss>> {

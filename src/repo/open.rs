@@ -219,7 +219,7 @@ pub fn directories(repository: &Path) -> Result<Vec<String>> {
 }
 
 /// The ids of all backups that were committed, oldest first.
-pub(super) fn backup_ids(repository: &Path) -> Result<Vec<String>> {
+pub(crate) fn backup_ids(repository: &Path) -> Result<Vec<String>> {
     let dir = repository.join(layout::BACKUPS);
     let mut ids = directories(repository)?;
     ids.retain(|id| dir.join(id).join(layout::ROOT).exists());

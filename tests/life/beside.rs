@@ -257,3 +257,28 @@ fn killed_at_any_system_call_a_prune_leaves_what_is_listed_and_the_next_one_goes
         }
     }
 }
+
+#[test]
+fn what_is_forgotten_and_pruned_while_it_is_verified_is_no_damage() {
+    if !runs::or_skip(runs::has("strace"), "there is no strace") {
+        return;
+    }
+    for options in [["verify", "--data"], ["verify", "--sample=100%"]] {
+        let dir = temp();
+        let (tree, repository) = (dir.path().join("tree"), dir.path().join("repo"));
+        runs::write(tree.join("f"), runs::noise(1, 500_000));
+        fullbore(args!["backup", &tree, "--to", &repository]).ends_with(0);
+        let segment = runs::segments(&repository).remove(0);
+        fullbore(args!["backup", &tree, "--to", &repository, "--full"]).ends_with(0);
+        std::thread::scope(|scope| {
+            // It has seen the root, and is about to open the segment.
+            let late = "openat:delay_enter=2000000:when=1";
+            let verify =
+                scope.spawn(|| runs::tampered(late, Some(&segment), args![options[0], &repository, options[1]]));
+            std::thread::sleep(Duration::from_millis(1000));
+            fullbore(args!["forget", &repository, "--keep-last", "1"]).ends_with(0);
+            fullbore(args!["prune", &repository]).ends_with(0);
+            verify.join().unwrap().ends_with(0);
+        });
+    }
+}
