@@ -343,3 +343,12 @@ fn what_is_damaged_in_the_backup_is_named_and_the_rest_is_restored() {
     assert!(!place.at("to/big/odd").exists());
     assert_eq!(fs::read(place.at("to/big/exact")).unwrap(), fs::read(place.at("tree/big/exact")).unwrap());
 }
+
+#[test]
+fn to_remove_what_does_not_belong_is_asked_for_with_delta_only() {
+    let place = Place::new("none");
+    for with in ["--overwrite", "--plan"] {
+        let ran = fullbore(args!["restore", place.at("repo"), "--to", place.at("to"), with, "--delete"]).ends_with(2);
+        assert!(ran.err.contains("--delete"), "{}", ran.err);
+    }
+}

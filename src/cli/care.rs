@@ -31,7 +31,7 @@ pub(super) struct DeltaArgs {
     #[arg(long, conflicts_with_all = ["overwrite", "plan"])]
     pub(super) delta: bool,
     /// Remove what does not belong to the backup (below the PATHs), also what was excluded from it; it is listed first. What the backup is read from stays, and what is mounted there and not in it
-    #[arg(long, requires = "delta")]
+    #[arg(long, requires = "delta", conflicts_with_all = ["overwrite", "plan"])]
     pub(super) delete: bool,
 }
 

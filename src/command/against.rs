@@ -13,7 +13,7 @@ use crate::{
         page::{Item, Record, State},
     },
     platform::{
-        Tricks,
+        Tricks, is_shortage,
         owner::Names,
         read::data_map,
         walk::{self, FileKind, Stat, open_dir, open_read, open_root},
@@ -109,7 +109,7 @@ impl Against<'_> {
                 level.names.remove(entry::step(&level.path, path));
             }
             match &item.state {
-                state if state.is_stored() && self.metadata(&levels, &item) => send(item.clone())?,
+                state if state.is_stored() && self.metadata(&levels, &item)? => send(item.clone())?,
                 State::Unreadable(why) if self.look(&levels, path).is_ok() => {
                     self.note(path, format!("not captured by the backup: {why}"));
                 }
@@ -117,7 +117,7 @@ impl Against<'_> {
                 _ => {}
             }
             if matches!(item.entry.kind, Kind::Directory) {
-                levels.extend(self.enter(path));
+                levels.extend(self.enter(path)?);
             }
         }
         self.leave(&mut levels, |_| false);
@@ -133,15 +133,36 @@ impl Against<'_> {
         }
     }
 
-    fn enter(&self, path: &[u8]) -> Option<Level> {
-        let dir = open_dir(&self.root, path, self.tricks).ok()?;
-        let names = walk::read_dir(&dir, &mut Vec::new()).ok()?;
-        Some(Level { path: path.to_vec(), dir, names: names.into_iter().map(|name| name.bytes).collect() })
+    /// The directory on disk, if there is one.
+    fn enter(&self, path: &[u8]) -> Result<Option<Level>> {
+        let listed = open_dir(&self.root, path, self.tricks)
+            .and_then(|dir| walk::read_dir(&dir, &mut Vec::new()).map(|names| (dir, names)));
+        match listed {
+            Ok((dir, names)) => {
+                let names = names.into_iter().map(|name| name.bytes).collect();
+                Ok(Some(Level { path: path.to_vec(), dir, names }))
+            }
+            Err(error) => {
+                if !walk::is_no_directory(&error) {
+                    self.note_failed(path, "could not be listed", error)?;
+                }
+                Ok(None)
+            }
+        }
+    }
+
+    /// What cannot be looked at differs; a machine that is short of something says nothing about it.
+    fn note_failed(&self, path: &[u8], what: &str, error: io::Error) -> Result<()> {
+        if is_shortage(&error) {
+            return Err(Error::io(format!("could not compare {}", quoted(path)), error));
+        }
+        self.note(path, format!("{what}: {error}"));
+        Ok(())
     }
 
     /// Compare all but the content; is there content to compare?
-    fn metadata(&self, levels: &[Level], item: &Item) -> bool {
-        match self.look(levels, &item.entry.path) {
+    fn metadata(&self, levels: &[Level], item: &Item) -> Result<bool> {
+        Ok(match self.look(levels, &item.entry.path) {
             Ok((stat, link, xattrs)) => {
                 let same_kind = self.kind(&item.entry, &stat, link.as_deref());
                 if same_kind {
@@ -154,10 +175,10 @@ impl Against<'_> {
                 false
             }
             Err(error) => {
-                self.note(&item.entry.path, format!("could not be looked at: {error}"));
+                self.note_failed(&item.entry.path, "could not be looked at", error)?;
                 false
             }
-        }
+        })
     }
 
     fn look(&self, levels: &[Level], path: &[u8]) -> io::Result<(Stat, Option<Vec<u8>>, Vec<entry::Xattr>)> {
@@ -238,6 +259,7 @@ impl Against<'_> {
         match self.is_same(buffer, stored, item) {
             Ok(true) => {}
             Ok(false) => self.note(&item.entry.path, "other content"),
+            Err(error) if error.system().is_some_and(is_shortage) => return Err(error),
             Err(error) => self.note(&item.entry.path, format!("could not be compared: {}", error.line())),
         }
         self.meter.bytes.fetch_add(item.entry.data_len(), Relaxed);

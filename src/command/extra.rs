@@ -107,8 +107,11 @@ impl Walk<'_> {
 
     /// The directory on disk. What is no directory there has nothing in it that does not belong.
     fn enter(&self, path: &[u8]) -> Result<Option<Level>> {
-        let Ok(dir) = self.open(path) else { return Ok(None) };
-        let Ok(names) = walk::read_dir(&dir, &mut Vec::new()) else { return Ok(None) };
+        let dir = match self.open(path) {
+            Err(error) if walk::is_no_directory(&error) => return Ok(None),
+            other => other.map_err(|e| failed(path, e))?,
+        };
+        let names = walk::read_dir(&dir, &mut Vec::new()).map_err(|e| failed(path, e))?;
         let stat = walk::stat_fd(&dir).map_err(|e| failed(path, e))?;
         let mut names: BTreeSet<_> = names.into_iter().map(|name| name.bytes).collect();
         if path.is_empty() {

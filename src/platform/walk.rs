@@ -131,6 +131,11 @@ pub fn open_dir(root: impl AsFd, rel: &[u8], tricks: Tricks) -> io::Result<Owned
     open_noatime(root.as_fd(), rel, OFlags::RDONLY | OFlags::DIRECTORY, tricks)
 }
 
+/// Is that what [`open_dir`] says where there is no directory?
+pub fn is_no_directory(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound || super::write::is_in_the_way(error)
+}
+
 /// Open the file `rel` below `root` for reading: exactly one call in the normal case.
 ///
 /// The time of last access is left alone where we may (our own files, or with privileges; else a second call is made).
