@@ -193,11 +193,14 @@ fn act(role: Role, number: usize, habits: Habits) -> Box<dyn FnOnce(Actor) + Sen
     })
 }
 
-/// Early versions kept nothing that says that a backup was forgotten, though others held what it stored.
+/// Early versions kept nothing that says that a backup was forgotten, though others held what it stored. Of one that fails, and is
+/// forgotten by its own run, in the moment of such a prune, objects may so be left of which nobody knows what they are; the
+/// next prune says so and stops. That is not looked at here.
 fn early_prune(actor: &Actor) -> Result<()> {
     let mut forgotten = documents(actor, BTreeMap::new())?;
     forgotten.retain(|_, document| document.state == State::Forgotten);
-    let named: BTreeSet<String> = alive(actor)?.into_values().flat_map(|alive| alive.bases).collect();
+    let named: BTreeSet<String> =
+        alive(actor)?.into_iter().flat_map(|(id, alive)| alive.bases.into_iter().chain([id])).collect();
     prune(actor, false)?;
     let gone = forgotten.keys().filter(|id| !named.contains(*id));
     { gone }.try_for_each(|id| actor.remove(&key(id, "forgotten.json")))
@@ -213,7 +216,13 @@ fn give_up_dead(actor: &Actor, victim: usize) -> Result<()> {
 
 /// After everything: a prune that nothing disturbs leaves what is listed, what a dead backup may still give, and no more.
 fn settle(world: &Arc<World>) {
-    world.run(vec![(Box::new(|actor| drop(prune(&actor, false).unwrap())), None)]);
+    let last = |actor: Actor| {
+        let failed = prune(&actor, false).err();
+        failed.into_iter().for_each(|error| actor.complain(format!("the last prune failed: {}", error.line())));
+    };
+    world.run(vec![(Box::new(last), None)]);
+    let log = world.state().log();
+    assert_eq!(world.state().broken, None, "{log}");
     let kept: Arc<std::sync::Mutex<BTreeSet<String>>> = Arc::default();
     let into = kept.clone();
     let look = move |actor: Actor| {
@@ -232,7 +241,7 @@ fn settle(world: &Arc<World>) {
     };
     world.run(vec![(Box::new(look), None)]);
     let there: BTreeSet<String> = world.state().objects.keys().cloned().collect();
-    assert_eq!(there, *kept.lock().unwrap());
+    assert_eq!(there, *kept.lock().unwrap(), "{log}");
     // What says that a backup was forgotten is there just as long as anything of it is.
     for dir in there.iter().filter_map(|key| key.strip_suffix("forgotten.json")) {
         assert!(there.range(dir.to_owned()..).take_while(|key| key.starts_with(dir)).count() > 1, "{dir}");
@@ -251,11 +260,7 @@ fn simulate(seed: u64, rounds: Vec<Vec<Planned>>, habits: Habits) -> u64 {
         world.run(actors.collect());
     }
     settle(&world);
-    let state = world.state();
-    if let Some(broken) = &state.broken {
-        panic!("{broken}\n{}", state.log());
-    }
-    state.operations
+    world.state().operations
 }
 
 fn cases(count: u32) -> ProptestConfig {
