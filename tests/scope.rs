@@ -132,6 +132,8 @@ fn a_list_of_names_is_taken_in_any_order_with_the_directories_above() {
     assert_eq!(listed(&dir.path().join("r")), [".", "a", "a/d", "new\nline"]);
     // What was never there has not vanished: the list is wrong.
     fs::write(&list, "a/d\r\ne\nno/where/f\n").unwrap();
+    let nothing = fed(args!["backup", tree, "--files-from", "-", "--to", dir.path().join("none")], b"");
+    assert!(nothing.status.code() == Some(1) && !dir.path().join("none").exists(), "{nothing:?}");
     let ran = fullbore(args!["backup", tree, "--files-from", list, "--to", dir.path().join("s")]).ends_with(3);
     for name in ["a/d\\r", "no/where/f"] {
         assert!(ran.err.contains(&format!("not captured: \"{name}\": there is nothing of this name\n")), "{}", ran.err);

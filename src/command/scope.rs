@@ -143,6 +143,11 @@ impl Scope {
             _ => std::fs::File::open(list).and_then(|mut file| file.read_to_end(&mut text)),
         };
         read.map_err(|e| Error::io(format!("could not read the list \"{}\"", list.display()), e))?;
+        if text.is_empty() {
+            let what = format!("cannot back up what the list \"{}\" names: it is empty", list.display());
+            return Err(Error::new(Kind::NotFound, what)
+                .hint("has the program that writes it failed? `find` names at least \".\""));
+        }
         let end = if self.null { 0 } else { b'\n' };
         let names = text.split(|c| *c == end).map(plain).filter(|name| !name.is_empty());
         let mut names: Vec<_> = names.collect();
