@@ -233,9 +233,9 @@ impl Run<'_> {
         }
     }
 
-    fn refuse(&mut self, what: &str, why: &str, path: &[u8], error: Error) {
+    fn refuse(&self, what: &str, why: &str, path: &[u8], error: Error) {
         self.tree().notes.add(what, why, path);
-        self.refused.add(error);
+        self.refused.add(path, error);
     }
 
     /// Make what is at `path`, in place of what stands in the way: that came from this very tar, or may be replaced
@@ -250,16 +250,13 @@ impl Run<'_> {
         self.unless_refused(path, made)
     }
 
-    /// Was it done? An error that is of this object only is none of the run yet.
-    fn unless_refused(&mut self, path: &[u8], done: Result<()>) -> Result<bool> {
-        match done {
-            Err(error) if refused::is_of_one(&error) => {
-                let why = error.source.as_ref().map_or_else(String::new, ToString::to_string);
-                self.refuse("member", &why, path, error);
-                Ok(false)
-            }
-            other => other.map(|()| true),
+    /// Was it done? If not, it is left out.
+    fn unless_refused(&self, path: &[u8], done: Result<()>) -> Result<bool> {
+        let done = self.refused.unless(&self.writer.tree, "member", path, done)?.is_some();
+        if done {
+            self.refused.made(path);
         }
+        Ok(done)
     }
 
     fn link(&mut self, target: &EntryPath, path: &EntryPath) -> Result<bool> {
@@ -267,6 +264,9 @@ impl Run<'_> {
             return Ok(false);
         }
         let asked_for = self.selection.holds(target);
+        if self.refused.holds(target) {
+            return self.unless_refused(path, Err(refused::alone_too(path, target)));
+        }
         self.replacing(path, |writer| match writer.link(target, path) {
             Err(error) if error.kind == ErrorKind::NotFound => Err(refused::alone(path, target, asked_for)),
             other => other,
@@ -334,6 +334,6 @@ impl Run<'_> {
         if let Some((path, _)) = missing {
             return Err(Error::new(ErrorKind::NotFound, format!("could not find {} in the tar", quoted(path))));
         }
-        std::mem::take(&mut self.refused).into_error().map_or(Ok(()), Err)
+        std::mem::take(&mut self.refused).into_error("tar").map_or(Ok(()), Err)
     }
 }

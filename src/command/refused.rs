@@ -1,44 +1,95 @@
-//! What of a tar cannot be restored, and is no reason not to restore the rest. It is an error when all else is there.
+//! What of a tar or a backup cannot be restored, and is no reason not to restore the rest. It is an error when all else is
+//! there.
 
 use crate::{
-    error::{Error, Kind, quoted},
+    error::{Error, Kind, Result, quoted},
+    format::entry::{self, Path},
     platform::{is_shortage, write::is_failure_of_the_disk},
+    sink::tree::Tree,
+};
+use std::{
+    collections::HashSet,
+    sync::{Mutex, MutexGuard},
 };
 
 /// Errors that are told one by one; of others there is a count.
 const TOLD: usize = 10;
 
-/// Members that are left out, in the order of the tar.
+/// What is left out. From any thread.
 #[derive(Debug, Default)]
-pub(super) struct Refused {
-    errors: Vec<Error>,
+pub(super) struct Refused(Mutex<Left>);
+
+#[derive(Debug, Default)]
+struct Left {
+    /// In archive order, so that the same restore tells the same whatever the number of workers.
+    errors: Vec<(Path, Error)>,
     others: u64,
+    /// All that is not there. Grows with what is refused, and with nothing else.
+    paths: HashSet<Path>,
 }
 
 impl Refused {
-    /// Leave out what this error is about.
-    pub(super) fn add(&mut self, error: Error) {
-        if self.errors.len() < TOLD {
-            self.errors.push(error);
-        } else {
-            self.others += 1;
+    fn left(&self) -> MutexGuard<'_, Left> {
+        self.0.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Leave out what is at `path`, for this error. Of several errors of one path the first is told.
+    pub(super) fn add(&self, path: &[u8], error: Error) {
+        let mut left = self.left();
+        if !left.paths.insert(path.to_vec()) {
+            return;
+        }
+        let at = left.errors.partition_point(|(before, _)| entry::order(before, path).is_le());
+        left.errors.insert(at, (path.to_vec(), error));
+        if left.errors.len() > TOLD {
+            left.errors.truncate(TOLD);
+            left.others += 1;
         }
     }
 
-    /// One error for all of them, if there are any.
-    pub(super) fn into_error(self) -> Option<Error> {
-        let told = self.errors.len() as u64;
-        let mut errors = self.errors.into_iter();
+    /// What was done, or `None`: an error that is of this `what` only is none of the run yet.
+    pub(super) fn unless<T>(&self, tree: &Tree, what: &str, path: &[u8], done: Result<T>) -> Result<Option<T>> {
+        match done {
+            Err(error) if is_of_one(&error) => {
+                let why = error.source.as_ref().map_or_else(String::new, ToString::to_string);
+                tree.notes.add(what, &why, path);
+                self.add(path, error);
+                Ok(None)
+            }
+            other => other.map(Some),
+        }
+    }
+
+    /// There is something at `path` after all: a tar may have another member of the same name.
+    pub(super) fn made(&self, path: &[u8]) {
+        self.left().paths.remove(path);
+    }
+
+    /// Is what belongs at `path` left out?
+    pub(super) fn holds(&self, path: &[u8]) -> bool {
+        self.left().paths.contains(path)
+    }
+
+    /// Is nothing?
+    pub(super) fn is_empty(&self) -> bool {
+        self.left().errors.is_empty()
+    }
+
+    /// One error for all of them, if there are any; `of` is what the rest of is restored.
+    pub(super) fn into_error(self, of: &str) -> Option<Error> {
+        let Left { errors, others, .. } = self.0.into_inner().unwrap_or_else(|e| e.into_inner());
+        let told = errors.len();
+        let mut errors = errors.into_iter().map(|(_, error)| error);
         let first = errors.next()?;
         let error = errors.fold(first, |error, other| error.detail(other.line()));
-        let others = if self.others == 0 { String::new() } else { format!("and {} others; ", self.others) };
+        let others = if others == 0 { String::new() } else { format!("and {others} others; ") };
         let are = if told == 1 { "it is" } else { "they are" };
-        Some(error.detail(format!("{others}{are} left out; the rest of the tar is restored")))
+        Some(error.detail(format!("{others}{are} left out; the rest of the {of} is restored")))
     }
 }
 
 /// Is this error of writing about the one object, so that others can be expected to do better?
-pub(super) fn is_of_one(error: &Error) -> bool {
+fn is_of_one(error: &Error) -> bool {
     let of_all = error.system().is_some_and(|error| is_failure_of_the_disk(error) || is_shortage(error));
     !of_all && !matches!(error.kind, Kind::Full | Kind::Corrupt | Kind::Bug)
 }
@@ -60,6 +111,12 @@ pub(super) fn alone(path: &[u8], target: &[u8], was_asked_for: bool) -> Error {
     }
 }
 
+/// A hard link to what is left out. What stands at its place, if anything, is something else.
+pub(super) fn alone_too(path: &[u8], target: &[u8]) -> Error {
+    let what = format!("cannot restore {}, a hard link to {}", quoted(path), quoted(target));
+    Error::new(Kind::NotFound, what).because("what it is a name of is left out")
+}
+
 /// A piece of a file, in a segment of an incremental backup.
 pub(super) fn piece(path: &[u8]) -> Error {
     let what = format!("cannot restore {}: it is a piece of a file, as incremental backups have them", quoted(path));
@@ -78,4 +135,50 @@ pub(super) fn unknown(name: &[u8], typeflag: u8) -> Option<(Error, &'static str)
     let kind = char::from(typeflag);
     let what = format!("cannot restore {}, a member of type {kind:?}: {why}", quoted(name));
     Some((Error::new(Kind::Unsupported, what), why))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::io::Errno;
+    use std::io;
+
+    fn error(path: &str, errno: Errno) -> Error {
+        Error::io(format!("could not create {path:?}"), io::Error::from(errno))
+    }
+
+    #[test]
+    fn what_is_of_one_entry_is_told_from_what_is_of_all() {
+        for errno in
+            [Errno::NOSYS, Errno::PERM, Errno::ILSEQ, Errno::INVAL, Errno::NAMETOOLONG, Errno::EXIST, Errno::FBIG]
+        {
+            assert!(is_of_one(&error("a", errno)), "{errno}");
+        }
+        let all = [Errno::NOSPC, Errno::DQUOT, Errno::IO, Errno::ROFS, Errno::MFILE, Errno::NFILE, Errno::NOMEM];
+        for errno in all.into_iter().chain([Errno::NOTCONN, Errno::UCLEAN]) {
+            assert!(!is_of_one(&error("a", errno)), "{errno}");
+        }
+        assert!(!is_of_one(&Error::corrupt("a frame is damaged")));
+    }
+
+    #[test]
+    fn the_first_in_archive_order_are_told_whatever_the_order_in_which_they_come() {
+        let told = |order: &mut dyn Iterator<Item = u32>| {
+            let refused = Refused::default();
+            order.map(|number| format!("f{number:02}")).for_each(|path| {
+                refused.add(path.as_bytes(), error(&path, Errno::ILSEQ));
+                refused.add(path.as_bytes(), error("the same again", Errno::PERM));
+            });
+            assert!(refused.holds(b"f13") && !refused.holds(b"f15"));
+            let error = refused.into_error("backup").unwrap();
+            (error.line(), error.detail)
+        };
+        let (first, detail) = told(&mut (0..15));
+        assert!(first.starts_with("could not create \"f00\": "), "{first}");
+        assert_eq!(detail.len(), TOLD);
+        assert!(detail[TOLD - 2].starts_with("could not create \"f09\": "), "{detail:?}");
+        assert_eq!(detail[TOLD - 1], "and 5 others; they are left out; the rest of the backup is restored");
+        assert_eq!(told(&mut (0..15).rev()), (first, detail));
+        assert!(Refused::default().into_error("backup").is_none());
+    }
 }

@@ -117,9 +117,15 @@ pub fn is_no_open_file(error: &io::Error) -> bool {
     is_in_the_way(error) || matches!(error.raw_os_error(), Some(libc::EISDIR | libc::ENXIO | libc::ETXTBSY))
 }
 
-/// Did the device fail, so that no other file can be expected to do better?
+/// Did the device fail, or the file system as a whole, so that no other file can be expected to do better?
 pub fn is_failure_of_the_disk(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EIO | libc::EROFS))
+    matches!(error.raw_os_error(), Some(libc::EIO | libc::EROFS | libc::EUCLEAN)) || is_out_of_reach(error)
+}
+
+/// Is who serves the file system not there any more: another machine, or a process on this one?
+fn is_out_of_reach(error: &io::Error) -> bool {
+    let gone = [libc::ENOTCONN, libc::ESHUTDOWN, libc::ESTALE, libc::ETIMEDOUT, libc::EHOSTDOWN, libc::EHOSTUNREACH];
+    error.raw_os_error().is_some_and(|code| gone.contains(&code))
 }
 
 fn some(written: usize) -> io::Result<usize> {

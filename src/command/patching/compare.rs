@@ -31,8 +31,14 @@ impl Work<'_> {
 
     pub(super) fn compare(&self, hand: &mut Hand, unit: Unit) -> Result<Vec<Want>> {
         match unit {
-            Unit::Whole(item) if item.entry.is_file() => self.compare_file(hand, item),
-            Unit::Whole(item) => self.other(hand, &item).map(|()| Vec::new()),
+            Unit::Whole(item) => {
+                let path = item.entry.path.clone();
+                let wants = match item.entry.is_file() {
+                    true => self.compare_file(hand, item),
+                    false => self.other(hand, &item).map(|()| Vec::new()),
+                };
+                self.run.unless_refused(&path, wants).map(Option::unwrap_or_default)
+            }
             Unit::Stretch(target, item, range, offset) => self.compare_blocks(hand, &target, &item, range, offset),
         }
     }
@@ -59,7 +65,7 @@ impl Work<'_> {
         }
         let target = Arc::new(self.target_anew(&mut hand.writer, &item, entry.data_len())?);
         if item.extents.is_empty() {
-            return self.end(hand, &target).map(|()| Vec::new());
+            return self.end_or_refuse(hand, &target).map(|()| Vec::new());
         }
         target.unproven.store(true, Relaxed);
         self.ends(target.clone());

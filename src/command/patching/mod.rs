@@ -144,7 +144,7 @@ impl<'a> Work<'a> {
         crew::work(
             self.workers,
             || self.hand(),
-            |hand, target: Arc<Target>| self.end(hand, &target),
+            |hand, target: Arc<Target>| self.end_or_refuse(hand, &target),
             |send| ended.into_iter().try_for_each(send),
         )
     }
@@ -158,6 +158,9 @@ impl<'a> Work<'a> {
         send: &mut dyn FnMut(Unit) -> Result<()>,
     ) -> Result<()> {
         let parts = item.more || item.from > 0;
+        if item.from > 0 && self.run.refused.holds(&item.entry.path) {
+            return Ok(());
+        }
         let len = item.described_bytes();
         let known = going_on.get(&item.entry.path).map_or(0, |target| target.next.fetch_add(len, Relaxed));
         if known != item.from || (!item.more && item.from + len != item.entry.data_len()) {
@@ -168,9 +171,10 @@ impl<'a> Work<'a> {
         }
         let target = match going_on.remove(&item.entry.path) {
             Some(target) => target,
-            None => match self.target(writer, &item, len)? {
-                Some(target) => Arc::new(target),
-                None => return send(Unit::Whole(item)),
+            None => match self.run.unless_refused(&item.entry.path, self.target(writer, &item, len))? {
+                Some(Some(target)) => Arc::new(target),
+                Some(None) => return send(Unit::Whole(item)),
+                None => return Ok(()),
             },
         };
         if item.more {
@@ -249,9 +253,12 @@ impl<'a> Work<'a> {
                 return self.spoil(hand, want);
             }
             self.delta.written.fetch_add(content.len() as u64, Relaxed);
-            hand.writer.file(entry, content)?;
-            return self.count(true).map(drop);
+            let made = self.run.unless_refused(&entry.path, hand.writer.file(entry, content))?;
+            return if made.is_some() { self.count(true).map(drop) } else { Ok(()) };
         };
+        if self.run.refused.holds(&entry.path) {
+            return Ok(());
+        }
         if self.provable(&want.item, want.offset, len)
             && self.judged(&want.item, want.offset, content, len).iter().any(|(_, same)| *same == Some(false))
         {
@@ -262,7 +269,10 @@ impl<'a> Work<'a> {
         }
         for block in want.blocks.iter().filter_map(|block| Some((block.start, content.get(block.clone())?))) {
             self.delta.written.fetch_add(block.1.len() as u64, Relaxed);
-            target.patch.write(&hand.writer, entry, want.offset + block.0 as u64, block.1)?;
+            let written = target.patch.write(&hand.writer, entry, want.offset + block.0 as u64, block.1);
+            if self.run.unless_refused(&entry.path, written)?.is_none() {
+                break;
+            }
         }
         Ok(())
     }
@@ -292,6 +302,17 @@ impl<'a> Work<'a> {
         self.run.tree.remove_all(path)?;
         self.run.report.became(path, &format!("is removed: it is damaged in the backup, and {why}"));
         Ok(())
+    }
+
+    /// As [`Work::end`]. A file that the target cannot take stays what it was, unless some of that is lost.
+    fn end_or_refuse(&self, hand: &mut Hand, target: &Target) -> Result<()> {
+        let path = &target.item.entry.path;
+        if !self.run.refused.holds(path) {
+            let ended = self.end(hand, target);
+            self.run.unless_refused(path, ended)?;
+        }
+        let is_lost = self.run.refused.holds(path) && target.patch.is_touched();
+        if is_lost { self.run.tree.remove_all(path) } else { Ok(()) }
     }
 
     /// All pieces of a file are written.

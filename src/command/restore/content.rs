@@ -80,9 +80,7 @@ impl Run<'_> {
         lap(&self.meter.workers.busy, &mut clock);
         let mut pieces = job.pieces.iter().zip(checked);
         let written = pieces.try_for_each(|(piece, checked)| self.write(&mut hand.writer, piece, &plain, checked));
-        let written = written.and_then(|()| job.bare.iter().try_for_each(|item| bare(&mut hand.writer, item)));
-        let empty = job.bare.iter().filter(|item| item.entry.is_file()).count();
-        self.meter.files.fetch_add(empty as u64, Relaxed);
+        let written = written.and_then(|()| job.bare.iter().try_for_each(|item| self.bare(&mut hand.writer, item)));
         lap(&self.meter.sink.busy, &mut clock);
         hand.plain = plain;
         written
@@ -143,8 +141,9 @@ impl Run<'_> {
         match (&wanted.of, checked) {
             (Of::Whole(item), Checked::Whole(End::Damaged(why))) => self.report.file(item, &why),
             (Of::Whole(item), _) => {
-                self.count(content, true);
-                writer.file(&item.entry, content)
+                let made = self.unless_refused(&item.entry.path, writer.file(&item.entry, content))?;
+                self.count(content, made.is_some());
+                Ok(())
             }
             (Of::Part(shared, offset), Checked::Part(hash)) => self.write_part(writer, shared, *offset, content, hash),
             (Of::Part(..), Checked::Whole(_)) => Ok(()),
@@ -159,8 +158,12 @@ impl Run<'_> {
         content: &[u8],
         hash: Hash,
     ) -> Result<()> {
+        let entry = &shared.item.entry;
         if !shared.is_damaged() {
-            shared.handle.write(writer, &shared.item.entry, offset, content)?;
+            let written = shared.handle.write(writer, entry, offset, content);
+            if self.unless_refused(&entry.path, written)?.is_none() {
+                shared.spoil();
+            }
         }
         self.count(content, false);
         self.end(writer, shared, shared.done(offset, content.len() as u64, hash))
@@ -169,6 +172,17 @@ impl Run<'_> {
     fn count(&self, content: &[u8], file: bool) {
         self.meter.bytes.fetch_add(content.len() as u64, Relaxed);
         self.meter.files.fetch_add(u64::from(file), Relaxed);
+    }
+
+    /// Something without content.
+    fn bare(&self, writer: &mut Writer, item: &Item) -> Result<()> {
+        let made = match item.entry.kind {
+            Kind::File { .. } => writer.file(&item.entry, &[]),
+            _ => writer.other(&item.entry),
+        };
+        let made = self.unless_refused(&item.entry.path, made)?;
+        self.meter.files.fetch_add(u64::from(made.is_some() && item.entry.is_file()), Relaxed);
+        Ok(())
     }
 
     /// What to do with a large file after a piece of it.
@@ -184,12 +198,14 @@ impl Run<'_> {
         match end {
             End::NotYet => Ok(()),
             End::Right | End::Unknown(_) => {
-                self.meter.files.fetch_add(1, Relaxed);
-                shared.handle.finish(writer, &shared.item.entry)
+                let finished = shared.handle.finish(writer, &shared.item.entry);
+                let made = self.unless_refused(&shared.item.entry.path, finished)?;
+                self.meter.files.fetch_add(u64::from(made.is_some()), Relaxed);
+                Ok(())
             }
             End::Damaged(why) => {
                 shared.handle.discard();
-                // A damaged frame has been reported with all its files.
+                // A damaged frame has been reported with all its files, and what the target cannot take by itself.
                 if shared.is_damaged() { Ok(()) } else { self.report.file(&shared.item, &why) }
             }
         }
@@ -222,11 +238,4 @@ fn parts(job: &Job) -> impl Iterator<Item = (&Wanted<Large>, &Arc<Shared<Large>>
         Of::Part(shared, offset) => Some((wanted, shared, *offset)),
         Of::Whole(_) => None,
     })
-}
-
-fn bare(writer: &mut Writer, item: &Item) -> Result<()> {
-    match item.entry.kind {
-        Kind::File { .. } => writer.file(&item.entry, &[]),
-        _ => writer.other(&item.entry),
-    }
 }

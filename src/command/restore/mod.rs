@@ -10,10 +10,11 @@ mod lacking;
 pub use self::lacking::Lacking;
 
 use super::{
-    cluster,
+    cluster::{self, Last},
     damage::{Damage, Report},
     delta::{Changes, Delta},
     extra::Extra,
+    refused::{Refused, alone_too},
     severed,
 };
 use crate::pipeline::meter::Meter;
@@ -146,8 +147,8 @@ impl Restore {
         let tree = Self { overwrite: self.overwrite || delta.is_some(), ..self.clone() }.tree(&layout)?;
         extra.paths.iter().try_for_each(|path| tree.remove_all(path))?;
         let lacking = Mutex::new(Lacking::new(unnamed));
-        let (stand_ins, not_ours) = Default::default();
-        let run = Run { archive, selection, cluster, tree, report, meter, stand_ins, lacking, not_ours };
+        let (stand_ins, not_ours, refused) = Default::default();
+        let run = Run { archive, selection, cluster, tree, report, meter, stand_ins, lacking, not_ours, refused };
         let workers = self.workers_that_fit(&run.archive);
         meter.share(workers.get());
         match delta {
@@ -157,13 +158,23 @@ impl Restore {
         cluster::write_files(&run.cluster, &run.archive, &run.tree, &run.report)?;
         run.links_and_directories()?;
         run.tree.sync()?;
-        let last = cluster::finish(self, &run.cluster, &run.archive, &run.tree)?;
         let lacking = run.lacking.into_inner().unwrap_or_else(|e| e.into_inner());
+        let damage = run.report.damage();
+        // A cluster without one of its files must not look complete.
+        let last = match run.refused.is_empty() {
+            true => cluster::finish(self, &run.cluster, &run.archive, &run.tree)?,
+            false => Last::default(),
+        };
+        if damage.is_empty()
+            && let Some(error) = run.refused.into_error("backup")
+        {
+            return Err(lacking.lines().into_iter().fold(error, Error::detail));
+        }
         let said = run.report.warnings().into_iter().chain(extra.kept).chain(run.tree.notes.lines()).chain(last.notes);
         let notes = lacking.lines().into_iter().chain(said).collect();
         let entries = meter.entries.load(Relaxed);
         let digested = run.archive.root.options.digest != Algorithm::None;
-        let (id, damage) = (run.archive.root.id, run.report.damage());
+        let id = run.archive.root.id;
         // Nobody is told to start what is not whole.
         let next = if damage.is_empty() && lacking.is_captured() { last.next } else { Vec::new() };
         let changes = delta.map(|delta| delta.changes(extra.paths.len() as u64));
@@ -229,6 +240,8 @@ pub(super) struct Run<'a> {
     lacking: Mutex<Lacking>,
     /// Directories that keep the metadata they have.
     not_ours: Mutex<HashSet<EntryPath>>,
+    /// What the target cannot take.
+    pub(super) refused: Refused,
 }
 
 impl Run<'_> {
@@ -259,9 +272,15 @@ impl Run<'_> {
         }
     }
 
+    /// What was done, or `None`: what is at `path` is left out.
+    pub(super) fn unless_refused<T>(&self, path: &[u8], done: Result<T>) -> Result<Option<T>> {
+        self.refused.unless(&self.tree, "entry", path, done)
+    }
+
     /// A directory that was there is not ours to change if it is only above what was asked for.
     fn directory(&self, writer: &mut Writer, path: &EntryPath) -> Result<()> {
-        if !writer.directory(path)? && !self.selection.holds(path) {
+        let Some(ours) = self.unless_refused(path, writer.directory(path))? else { return Ok(()) };
+        if !ours && !self.selection.holds(path) {
             self.not_ours.lock().unwrap_or_else(|e| e.into_inner()).insert(path.clone());
         }
         Ok(())
@@ -288,8 +307,11 @@ impl Run<'_> {
             // A page that cannot be read was reported by the first pass.
             let Ok(item) = item else { continue };
             match &item.entry.kind {
-                Kind::Directory if not_ours.contains(&item.entry.path) => {}
-                Kind::Directory if item.state != State::Vanished => writer.finish_directory(&item.entry)?,
+                Kind::Directory if not_ours.contains(&item.entry.path) || self.refused.holds(&item.entry.path) => {}
+                Kind::Directory if item.state != State::Vanished => {
+                    let finished = writer.finish_directory(&item.entry);
+                    self.unless_refused(&item.entry.path, finished)?;
+                }
                 Kind::HardLink(target) if item.state.is_stored() => self.link(&mut writer, target, &item.entry.path)?,
                 _ => {}
             }
@@ -302,12 +324,17 @@ impl Run<'_> {
         if stand_in.as_ref() == Some(path) {
             return Ok(());
         }
-        match writer.link(stand_in.as_ref().unwrap_or(target), path) {
-            Err(e) if e.kind == ErrorKind::NotFound => {
-                self.tree.notes.add("hard link", "what it is a name of is not there", path);
-                Ok(())
-            }
-            other => other,
-        }
+        let target = stand_in.as_ref().unwrap_or(target);
+        let linked = match self.refused.holds(target) {
+            true => Err(alone_too(path, target)),
+            false => match writer.link(target, path) {
+                Err(e) if e.kind == ErrorKind::NotFound => {
+                    self.tree.notes.add("hard link", "what it is a name of is not there", path);
+                    Ok(())
+                }
+                other => other,
+            },
+        };
+        self.unless_refused(path, linked).map(drop)
     }
 }
