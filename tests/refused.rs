@@ -4,7 +4,10 @@
 
 mod runs;
 
-use runs::{Ran, fullbore, has, make_fifo, noise, or_skip, set_mode, set_mtime, tampered, temp, text, write};
+use runs::{
+    Mount, Ran, fullbore, has, is_root, make_fifo, noise, or_skip, set_mode, set_mtime, shell, tampered, temp, text,
+    write,
+};
 use std::{
     ffi::OsString,
     fs,
@@ -104,4 +107,92 @@ fn what_no_entry_would_escape_ends_the_restore_at_once() {
             fs::remove_dir_all(&to).unwrap();
         }
     }
+}
+
+/// A place that takes names of another case for the same, if one can be mounted here.
+fn folding(dir: &Path) -> Option<Mount> {
+    let (image, at) = (dir.join("image"), dir.join("m"));
+    fs::create_dir(&at).unwrap();
+    let line = "truncate -s 64M \"$1\" && mkntfs -F -q \"$1\" && lowntfs-3g -o ignore_case \"$1\" \"$2\"";
+    let is_mounted = is_root() && shell(line, args![image, at]).code == 0;
+    or_skip(is_mounted, "nothing that ignores case can be mounted").then(|| Mount::at(&at))
+}
+
+#[test]
+fn names_that_the_target_takes_for_one_never_replace_each_other() {
+    let dir = temp();
+    let Some(_mount) = folding(dir.path()) else { return };
+    let (tree, repository, archive) = (dir.path().join("tree"), dir.path().join("r"), dir.path().join("a.tar"));
+    for [name, other] in [["Case", "case"], ["D/f", "d/g"], ["Large", "large"], ["one/X", "one/x"]] {
+        write(tree.join(name), noise(1, 3_000_000));
+        write(tree.join(other), noise(2, 3_000_000));
+    }
+    for name in ["a", "b", "c"] {
+        write(tree.join(name), name);
+    }
+    fs::hard_link(tree.join("case"), tree.join("zero")).unwrap();
+    fs::hard_link(tree.join("Case"), tree.join("zeta")).unwrap();
+    fullbore(args!["backup", tree, "--to", repository]).ends_with(0);
+    fullbore(args!["backup", tree, "--to", archive, "--compress", "none"]).ends_with(0);
+    let stream = |to: &Path| shell("\"$1\" restore - --to \"$2\" < \"$3\"", args![runs::FULLBORE, to, archive]);
+    let to = dir.path().join("m/to");
+    for [before, how] in [
+        ["", ""],
+        ["", "--overwrite"],
+        ["", "--delta"],
+        ["", "-"],
+        ["full", "--overwrite"],
+        ["full", "--delta"],
+        ["stale", "--overwrite"],
+        ["stale", "--delta"],
+    ] {
+        if before != "full" {
+            let _ = fs::remove_dir_all(&to);
+        }
+        if before == "stale" {
+            ["CASE", "large", "d/F", "one/x"].iter().for_each(|name| write(to.join(name), "stale"));
+        }
+        let ran = match how {
+            "-" => stream(&to),
+            _ => fullbore(
+                args!["restore", repository, "--to", to]
+                    .into_iter()
+                    .chain(Some(how.into()).filter(|_| !how.is_empty())),
+            ),
+        };
+        let case = format!("{before} {how}");
+        let ran = ran.ends_with(1).has_one_error("takes its name for that of something else in the backup");
+        assert!(!ran.err.contains("--overwrite"), "{case}: {}", ran.err);
+        // Of two names the first in the order of the backup is there, whichever that is, and the other is named.
+        let mut named = 0;
+        for name in ["Case", "case", "D/f", "d/g", "Large", "large", "one/X", "one/x", "zero", "zeta"] {
+            let is_named = ran.err.contains(&format!("{name}\""));
+            named += usize::from(is_named);
+            let there = fs::read(to.join(name)).ok();
+            assert!(is_named || there == fs::read(tree.join(name)).ok(), "{case}: {name}\n{}", ran.err);
+        }
+        assert!((5..=6).contains(&named), "{case}: {named}\n{}", ran.err);
+        ["a", "b", "c"].iter().for_each(|name| assert_eq!(fs::read_to_string(to.join(name)).unwrap(), *name));
+    }
+}
+
+#[test]
+fn a_target_that_ignores_case_takes_what_has_no_such_names_again_and_again() {
+    let dir = temp();
+    let Some(_mount) = folding(dir.path()) else { return };
+    let (repository, to) = (dir.path().join("r"), dir.path().join("m/to"));
+    let tree = dir.path().join("tree");
+    write(tree.join("Dir/File"), "one");
+    write(tree.join("Dir/empty"), "");
+    fs::hard_link(tree.join("Dir/File"), tree.join("Link")).unwrap();
+    fullbore(args!["backup", tree, "--to", repository]).ends_with(0);
+    let line =
+        "\"$1\" restore \"$2\" --to \"$3\" $4 && cmp \"$5/Link\" \"$3/Link\" && cmp \"$5/Dir/File\" \"$3/Dir/File\"";
+    for how in ["", "--overwrite", "--delta", "--delta", "--overwrite"] {
+        shell(line, args![runs::FULLBORE, repository, to, how, tree]).ends_with(0);
+    }
+    // A later member of the same name still replaces an earlier one.
+    let line = "cd \"$2\" && tar -cf x.tar -C tree . && echo two > tree/Dir/File && tar -rf x.tar -C tree ./Dir/File && \
+        \"$1\" restore x.tar --to m/tar && cmp tree/Dir/File m/tar/Dir/File && rm -r m/tar";
+    shell(line, args![runs::FULLBORE, dir.path()]).ends_with(0);
 }

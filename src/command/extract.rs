@@ -22,6 +22,7 @@ use crate::{
     sink::{
         large::Large,
         places::Layout,
+        spelling::is_taken,
         tree::{Options, Tree},
         writer::Writer,
     },
@@ -96,6 +97,11 @@ fn run(restore: &Restore, input: Plain, meter: &Meter) -> Result<Summary> {
 fn open_tree(restore: &Restore) -> Result<Arc<Tree>> {
     let Restore { overwrite, numeric_owner, tricks, .. } = *restore;
     Tree::create(&Layout::plain(&restore.to), Options { overwrite, numeric_owner, tricks, usual_parents: true })
+}
+
+/// Does what this very tar has under another name stand in the way, which the file system takes for the same?
+fn is_of_another_name(error: &Error) -> bool {
+    error.system().is_some_and(is_taken)
 }
 
 fn cut_short(error: Error) -> Error {
@@ -242,7 +248,7 @@ impl Run<'_> {
     /// anyway. Was it made? If it cannot be, it is refused.
     fn replacing(&mut self, path: &[u8], mut create: impl FnMut(&mut Writer) -> Result<()>) -> Result<bool> {
         let made = match create(&mut self.writer) {
-            Err(error) if error.kind == ErrorKind::Exists && !path.is_empty() => {
+            Err(error) if error.kind == ErrorKind::Exists && !path.is_empty() && !is_of_another_name(&error) => {
                 self.writer.remove(path).and_then(|()| create(&mut self.writer))
             }
             other => other,

@@ -11,6 +11,7 @@ pub mod last;
 pub mod notes;
 pub mod patch;
 pub mod places;
+pub mod spelling;
 pub mod stream;
 pub mod tree;
 pub mod writer;

@@ -46,7 +46,7 @@ impl Patch {
     pub fn open(writer: &mut Writer, entry: &Entry) -> Result<Option<Self>> {
         let tree = writer.tree.clone();
         let (dir, name) = writer.enter(&entry.path)?;
-        let fd = match write::open_write(dir, name) {
+        let fd = match tree.making(&entry.path, dir, name, || write::open_write(dir, name)) {
             Ok(fd) => fd,
             Err(e) if is_another_kind(&e) => return Ok(None),
             Err(e) => return Err(tree.error("open", &entry.path, e)),
@@ -168,7 +168,7 @@ impl Patch {
 pub fn is_there(writer: &mut Writer, entry: &Entry) -> Result<bool> {
     let (tree, owner) = (writer.tree.clone(), writer.numbers(&entry.owner));
     let (dir, name) = writer.enter(&entry.path)?;
-    let stat = match walk::stat(dir, name) {
+    let stat = match tree.making(&entry.path, dir, name, || walk::stat(dir, name)) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
         other => other.map_err(|e| tree.error("look at", &entry.path, e))?,
     };

@@ -8,6 +8,7 @@
 use super::{
     notes::Notes,
     places::{Fresh, Layout, Places},
+    spelling::{Made, folds, taken},
 };
 use crate::{
     error::{Error, Kind as ErrorKind, Result},
@@ -58,6 +59,8 @@ pub struct Tree {
     /// The file systems of the target, each with a directory opened before anything was written to it.
     systems: Mutex<HashMap<u64, OwnedFd>>,
     mask: Mask,
+    /// What was made, where the file system may take another name for the same.
+    made: Option<Mutex<Made>>,
 }
 
 /// The mask is the process's: cleared while any tree is open. What it was before.
@@ -92,8 +95,11 @@ impl Tree {
     /// error; mostly before anything was made.
     pub fn create(layout: &Layout, options: Options) -> Result<Arc<Self>> {
         layout.check(options.overwrite)?;
+        let places = Places::open(layout)?;
+        let made = places.all().any(|place| folds(&place.dir)).then(Mutex::default);
         let tree = Self {
-            places: Places::open(layout)?,
+            places,
+            made,
             options,
             notes: Notes::default(),
             names: Names::default(),
@@ -115,7 +121,7 @@ impl Tree {
         let (parent, name) = self.places.split(path);
         let dir = self.open_parent(parent).map_err(|e| self.error("create the directory of", path, e))?;
         let create = |dir: BorrowedFd<'_>| write::symlink_at(target.as_os_str().as_bytes(), dir, name);
-        self.replacing(dir.as_fd(), name, create).map_err(|e| self.error("link", path, e))
+        self.replacing(path, dir.as_fd(), name, create).map_err(|e| self.error("link", path, e))
     }
 
     /// An error about the entry at `path`.
@@ -135,7 +141,27 @@ impl Tree {
     }
 
     /// Open a directory beneath its place; it and its parents are made where they are missing.
+    ///
+    /// # Errors
+    /// The system's, or that one of them was made under another name.
     pub(super) fn open_parent(&self, parent: &[u8]) -> io::Result<OwnedFd> {
+        let Some(made) = &self.made else { return self.open_or_make(parent) };
+        let mut made = made.lock().unwrap_or_else(|e| e.into_inner());
+        let ends = (0..parent.len()).filter(|at| parent[*at] == b'/').chain([parent.len()]);
+        for above in ends.map(|end| &parent[..end]).filter(|above| !above.is_empty()) {
+            if made.has(above) || self.places.mounted(above).is_some() {
+                continue;
+            }
+            let stat = walk::stat_fd(self.open_or_make(above)?)?;
+            if made.is_taken(above, &stat) {
+                return Err(taken());
+            }
+            made.note(above, &stat);
+        }
+        self.open_or_make(parent)
+    }
+
+    fn open_or_make(&self, parent: &[u8]) -> io::Result<OwnedFd> {
         match self.open_dir(parent) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 let (place, rest) = self.places.resolve(parent);
@@ -271,16 +297,111 @@ impl Tree {
     /// Do `create`; if something stands in the way and may be replaced, remove it and do it again.
     pub(super) fn replacing<T>(
         &self,
+        path: &[u8],
         dir: BorrowedFd<'_>,
         name: &[u8],
         create: impl Fn(BorrowedFd<'_>) -> io::Result<T>,
     ) -> io::Result<T> {
-        match create(dir) {
+        self.making(path, dir, name, || match create(dir) {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists && self.options.overwrite => {
                 self.clear_way(dir, name)?;
                 create(dir)
             }
             other => other,
+        })
+    }
+
+    /// Do `make`, which makes what is called `name` or takes what is there. Not if that was made under another name.
+    ///
+    /// Where names may be taken for others this is done by one thread at a time: none finds what another has made and not
+    /// remembered yet.
+    pub(super) fn making<T>(
+        &self,
+        path: &[u8],
+        dir: impl AsFd,
+        name: &[u8],
+        make: impl FnOnce() -> io::Result<T>,
+    ) -> io::Result<T> {
+        let Some(made) = &self.made else { return make() };
+        let mut made = made.lock().unwrap_or_else(|e| e.into_inner());
+        let before = walk::stat(&dir, name).ok();
+        if before.is_some_and(|stat| made.is_taken(path, &stat)) {
+            return Err(taken());
+        }
+        let done = make()?;
+        before.iter().for_each(|stat| made.forget(stat));
+        made.note(path, &walk::stat(&dir, name)?);
+        Ok(done)
+    }
+
+    /// Was what is called `name` made under another name than `path`?
+    pub(super) fn is_taken(&self, path: &[u8], dir: impl AsFd, name: &[u8]) -> bool {
+        self.made.as_ref().is_some_and(|made| {
+            let made = made.lock().unwrap_or_else(|e| e.into_inner());
+            walk::stat(dir, name).is_ok_and(|stat| made.is_taken(path, &stat))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sink::writer::Writer;
+    use std::fs;
+
+    /// A tree that takes names of another case for the same. Where they are not, a test makes the other name.
+    fn folding(root: &std::path::Path) -> Arc<Tree> {
+        let options = Options { overwrite: true, ..Options::default() };
+        let mut tree = Tree::create(&Layout::plain(root), options).unwrap();
+        Arc::get_mut(&mut tree).unwrap().made.get_or_insert_default();
+        tree
+    }
+
+    fn file(path: &str, data: &str) -> Entry {
+        let kind = Kind::File { size: data.len() as u64, map: None };
+        Entry { path: path.as_bytes().to_vec(), kind, mode: 0o644, ..Entry::default() }
+    }
+
+    #[test]
+    fn what_a_restore_has_made_is_not_replaced_under_another_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        fs::write(at("Case"), "from before").unwrap();
+        let mut writer = Writer::new(&folding(dir.path()));
+        writer.file(&file("Case", "one"), b"one").unwrap();
+        fs::hard_link(at("Case"), at("case")).unwrap();
+        let error = writer.file(&file("case", "two"), b"two").unwrap_err();
+        assert_eq!((error.kind, error.hint.is_none()), (ErrorKind::Exists, true), "{}", error.line());
+        assert_eq!(writer.link(b"case", b"other").unwrap_err().kind, ErrorKind::NotFound);
+        assert_eq!(fs::read(at("case")).unwrap(), b"one");
+        // A name of a file of which another name was replaced.
+        fs::write(at("x"), "x").unwrap();
+        fs::hard_link(at("x"), at("y")).unwrap();
+        writer.tree.making(b"x", fs::File::open(dir.path()).unwrap(), b"x", || Ok(())).unwrap();
+        [("x", "anew"), ("y", "anew too")].iter().for_each(|(name, data)| {
+            writer.file(&file(name, data), data.as_bytes()).unwrap();
+        });
+        // The same name again, as a tar may have it.
+        writer.file(&file("Case", "three"), b"three").unwrap();
+        assert_eq!((fs::read(at("Case")).unwrap(), fs::read(at("case")).unwrap()), (b"three".into(), b"one".into()));
+    }
+
+    #[test]
+    fn a_directory_that_a_restore_has_made_is_not_entered_under_another_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        fs::create_dir(at("before")).unwrap();
+        let mut writer = Writer::new(&folding(dir.path()));
+        assert!(writer.directory(b"Dir").unwrap() && !writer.directory(b"before").unwrap());
+        writer.file(&file("Implied/f", ""), b"").unwrap();
+        for [name, other] in [["Dir", "dir"], ["before", "BEFORE"], ["Implied", "implied"]] {
+            fs::create_dir(at(other)).unwrap();
+            let error = writer.directory(other.as_bytes()).unwrap_err();
+            assert_eq!(error.kind, ErrorKind::Exists, "{}", error.line());
+            let below = file(&format!("{other}/in/it"), "");
+            assert_eq!(writer.file(&below, b"").unwrap_err().kind, ErrorKind::Exists);
+            assert_eq!(fs::read_dir(at(other)).unwrap().count(), 0);
+            writer.file(&file(&format!("{name}/in/it"), ""), b"").unwrap();
         }
     }
 }

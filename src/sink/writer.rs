@@ -2,6 +2,7 @@
 
 use super::{
     dress::{Before, reason},
+    spelling::is_taken,
     tree::Tree,
 };
 use crate::{
@@ -111,7 +112,7 @@ impl Writer {
     pub(super) fn create(&mut self, entry: &Entry, mode: u32) -> Result<OwnedFd> {
         let tree = self.tree.clone();
         let (dir, name) = self.enter(&entry.path)?;
-        let created = tree.replacing(dir.as_fd(), name, |dir| write::create_file(dir, name, mode));
+        let created = tree.replacing(&entry.path, dir.as_fd(), name, |dir| write::create_file(dir, name, mode));
         created.map_err(|e| self.in_the_way(&entry.path, e))
     }
 
@@ -119,12 +120,12 @@ impl Writer {
     pub(super) fn create_to_read(&mut self, entry: &Entry) -> Result<OwnedFd> {
         let tree = self.tree.clone();
         let (dir, name) = self.enter(&entry.path)?;
-        let created = tree.replacing(dir.as_fd(), name, |dir| write::create_to_read(dir, name, PRIVATE));
+        let created = tree.replacing(&entry.path, dir.as_fd(), name, |dir| write::create_to_read(dir, name, PRIVATE));
         created.map_err(|e| self.in_the_way(&entry.path, e))
     }
 
     fn in_the_way(&self, path: &[u8], error: io::Error) -> Error {
-        let exists = error.kind() == io::ErrorKind::AlreadyExists;
+        let exists = error.kind() == io::ErrorKind::AlreadyExists && !is_taken(&error);
         let error = self.tree.error("create", path, error);
         if exists { error.hint("--overwrite replaces what stands in the way") } else { error }
     }
@@ -136,7 +137,7 @@ impl Writer {
     pub fn other(&mut self, entry: &Entry) -> Result<()> {
         let tree = self.tree.clone();
         let (dir, name) = self.enter(&entry.path)?;
-        match tree.replacing(dir.as_fd(), name, |dir| make(dir, name, entry)) {
+        match tree.replacing(&entry.path, dir.as_fd(), name, |dir| make(dir, name, entry)) {
             Ok(()) => self.dress_at(entry),
             Err(e) if is_device(&entry.kind) && e.kind() == io::ErrorKind::PermissionDenied => {
                 self.tree.notes.add("device", &reason(&e), &entry.path);
@@ -157,15 +158,17 @@ impl Writer {
             return Ok(tree.places.resolve(path).0.is_new);
         }
         let (dir, name) = self.enter(path)?;
-        match write::create_dir(dir, name, 0o700) {
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(e) => return Err(tree.error("create", path, e)),
-            Ok(()) => return Ok(true),
+        let create = || match write::create_dir(dir, name, 0o700) {
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+            other => other.map(|()| true),
+        };
+        if tree.making(path, dir, name, create).map_err(|e| tree.error("create", path, e))? {
+            return Ok(true);
         }
         let there = open_dir(dir, name, tree.options.tricks);
         let is_new = there.is_err();
         let there = there.or_else(|_| {
-            tree.replacing(dir.as_fd(), name, |dir| write::create_dir(dir, name, 0o700))?;
+            tree.replacing(path, dir.as_fd(), name, |dir| write::create_dir(dir, name, 0o700))?;
             open_dir(dir, name, tree.options.tricks)
         });
         let there = there.map_err(|e| self.in_the_way(path, e))?;
@@ -202,8 +205,11 @@ impl Writer {
         let (parent, old) = tree.places.split(target);
         let failed = |e| tree.error("link", path, e);
         let from = tree.open_dir(parent).map_err(failed)?;
+        if tree.is_taken(target, &from, old) {
+            return Err(failed(io::ErrorKind::NotFound.into()));
+        }
         let (dir, name) = self.enter(path)?;
-        let linked = tree.replacing(dir.as_fd(), name, |dir| write::link_at(&from, old, dir, name));
+        let linked = tree.replacing(path, dir.as_fd(), name, |dir| write::link_at(&from, old, dir, name));
         linked.map_err(failed)
     }
 
