@@ -193,17 +193,24 @@ fn act(role: Role, number: usize, habits: Habits) -> Box<dyn FnOnce(Actor) + Sen
     })
 }
 
-/// Early versions kept nothing that says that a backup was forgotten, though others held what it stored. Of one that fails, and is
-/// forgotten by its own run, in the moment of such a prune, objects may so be left of which nobody knows what they are; the
-/// next prune says so and stops. That is not looked at here.
+/// Early versions kept nothing that says that a backup was forgotten, though others held what it stored. Where no root mentions what
+/// they left, as a backup was alive beside them, the next prune says that it does not know what that is, and stops; that is
+/// not looked at here.
 fn early_prune(actor: &Actor) -> Result<()> {
     let mut forgotten = documents(actor, BTreeMap::new())?;
     forgotten.retain(|_, document| document.state == State::Forgotten);
-    let named: BTreeSet<String> =
-        alive(actor)?.into_iter().flat_map(|(id, alive)| alive.bases.into_iter().chain([id])).collect();
     prune(actor, false)?;
-    let gone = forgotten.keys().filter(|id| !named.contains(*id));
-    { gone }.try_for_each(|id| actor.remove(&key(id, "forgotten.json")))
+    let documents = documents(actor, BTreeMap::new())?;
+    let listed = documents.values().filter(|document| document.state == State::Listed);
+    let needed: BTreeSet<&String> =
+        listed.filter_map(|document| document.facts.as_ref()).flat_map(|facts| facts.needs.keys()).collect();
+    for id in forgotten.keys() {
+        let left = actor.list(&format!("backups/{id}"))?;
+        if left.iter().all(|name| name == "forgotten.json" || needed.contains(&key(id, name))) {
+            actor.remove(&key(id, "forgotten.json"))?;
+        }
+    }
+    Ok(())
 }
 
 /// Forget what is left of a backup, if it is not alive.
