@@ -17,7 +17,7 @@ use fullbore::{
     repo::{
         documents::{State, documents, key, needs},
         objects::Objects,
-        protocol::{Intent, alive, check, forget, give_up, intent_key, refer, remove_abandoned, write_off},
+        protocol::{Intent, check, forget, give_up, intent_key, refer, remove_abandoned, write_off},
         prune::prune,
     },
 };
