@@ -103,18 +103,20 @@ pub(super) fn leads_out(name: &[u8]) -> Error {
 
 /// A hard link without its file: that was not asked for, or is not there.
 pub(super) fn alone(path: &[u8], target: &[u8], was_asked_for: bool) -> Error {
-    let what = format!("cannot restore {}, a hard link to {}", quoted(path), quoted(target));
-    let error = Error::new(Kind::NotFound, what);
     match was_asked_for {
-        true => error.because("what it is a name of does not stand before it"),
-        false => error.because("what it is a name of was not asked for").hint("ask for both"),
+        true => no_link(path, target, "what it is a name of does not stand before it"),
+        false => no_link(path, target, "what it is a name of was not asked for").hint("ask for both"),
     }
 }
 
 /// A hard link to what is left out. What stands at its place, if anything, is something else.
 pub(super) fn alone_too(path: &[u8], target: &[u8]) -> Error {
+    no_link(path, target, "what it is a name of is left out")
+}
+
+fn no_link(path: &[u8], target: &[u8], why: &'static str) -> Error {
     let what = format!("cannot restore {}, a hard link to {}", quoted(path), quoted(target));
-    Error::new(Kind::NotFound, what).because("what it is a name of is left out")
+    Error::new(Kind::NotFound, what).because(why)
 }
 
 /// A piece of a file, in a segment of an incremental backup.
