@@ -97,7 +97,7 @@ impl Sample {
         lost.extend(blame(&check.stock, &check.bad, &check.report));
         let sampled = remember(&self.repository, &check, covered, &all(&check, &tables), &checked);
         let verdict = check.verdict(lost, start);
-        let is_final = verdict.exit_code() == 0 || check.is_of_what_is_listed(&self.repository)?;
+        let is_final = check.is_final(&verdict, &self.repository)?;
         Ok((verdict, sampled, is_final))
     }
 

@@ -149,7 +149,7 @@ impl Verify {
                 lost_roots.into_iter().map(|(id, error)| check.no_root(id, error)).collect::<Result<Vec<_>>>()?;
             let files = check.run(self.workers)?;
             let verdict = check.verdict(lost.into_iter().chain(files).collect(), start);
-            if verdict.exit_code() == 0 || check.is_of_what_is_listed(repository)? {
+            if check.is_final(&verdict, repository)? {
                 return Ok(verdict);
             }
         }
@@ -201,8 +201,12 @@ impl<'a> Check<'a> {
         Self { stock, bad: Bad::default(), report: Report::new(true), meter, data, used }
     }
 
-    /// Are all the backups still there? What was missing of one that was forgotten in the meantime may have been pruned.
-    pub(super) fn is_of_what_is_listed(&self, repository: &Path) -> Result<bool> {
+    /// Is the verdict good, or at least of backups that are all still there? What was missing of one that was forgotten in the
+    /// meantime may have been pruned.
+    pub(super) fn is_final(&self, verdict: &Verdict, repository: &Path) -> Result<bool> {
+        if verdict.exit_code() == 0 {
+            return Ok(true);
+        }
         let listed = backup_ids(repository)?;
         Ok(self.stock.archives.iter().all(|archive| listed.contains(&archive.root.id)))
     }
