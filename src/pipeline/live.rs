@@ -98,9 +98,9 @@ impl Count {
         self.frames += u64::from(last.is_none());
         self.end = self.end.max(offset + stored);
         let before = last.unwrap_or(Frame { offset, used: 0, at: 0 });
-        let (from, len) = (u64::from(extent.inner), u64::from(extent.len));
-        let from = from.saturating_sub(header).max(before.at);
-        let at = (u64::from(extent.inner) + len + padding(len) as u64).min(plain).max(from);
+        let (inner, len) = (u64::from(extent.inner), u64::from(extent.len));
+        let from = inner.saturating_sub(header).max(before.at);
+        let at = (inner + len + padding(len) as u64).min(plain).max(from);
         let used = before.used + (at - from);
         let share = |used: u64| stored * used / plain.max(1);
         self.bytes += share(used) - share(before.used);
