@@ -29,7 +29,7 @@ const MAX_BLOCKS: usize = 16 << 20;
 /// What a fork costs beside its blocks, in blocks.
 const FORK_BLOCKS: usize = 32;
 
-/// See the module. Four bytes for each block that changed, up to [`MAX_BLOCKS`].
+/// See the module. Four bytes for each block that changed, up to `MAX_BLOCKS`.
 #[derive(Debug, Clone, Default)]
 pub struct Changes {
     forks: HashMap<Name, Blocks>,

@@ -5,7 +5,7 @@
 //! nothing. Some of the segments of which little is live are not referred to any more, so that they can go.
 
 use super::{
-    compare::{Compare, Compared, Cursor, Rules},
+    compare::{Compare, Compared, Cursor, Rules, is_complete},
     moved::Moved,
     open::{backup_ids, cut_off_ids},
     worn,
@@ -186,7 +186,7 @@ impl Base {
         let (archive, begun) = cursors.first().map(Cursor::place)?;
         let parts = self.moved.lock().unwrap_or_else(|e| e.into_inner()).find(archive, &scanned.entry)?;
         let trust = self.rules.trust_moved(scanned, parts.first()?, begun)?;
-        Some((parts, trust))
+        is_complete(&parts).then_some((parts, trust))
     }
 }
 

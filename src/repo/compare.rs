@@ -131,7 +131,7 @@ impl Compared {
 }
 
 /// Are all parts of a record there?
-fn is_complete(parts: &[Item]) -> bool {
+pub(super) fn is_complete(parts: &[Item]) -> bool {
     begins(parts) && parts.last().is_some_and(|last| !last.more)
 }
 

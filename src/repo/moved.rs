@@ -4,10 +4,14 @@
 //! has the largest, so that its size does not depend on how many there are.
 
 use crate::{
-    format::{entry::Entry, page::Item},
+    format::{
+        entry::Entry,
+        page::{Item, Page},
+    },
     platform,
     source::archive::Archive,
 };
+use std::sync::Arc;
 
 /// Files in the index, at most; 16 bytes each.
 const MAX_FILES: usize = 1 << 20;
@@ -15,19 +19,26 @@ const MAX_FILES: usize = 1 << 20;
 const FEW_PAGES: usize = 16;
 /// So many files with new paths pay for an index of many pages.
 const PATIENCE: usize = 1000;
+/// So many files that are found pay for reading one more page; and so does a file of [`LARGE_BYTES`].
+const FILES_OF_A_PAGE: usize = 16;
+const LARGE_BYTES: u64 = 1 << 20;
 
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Moved {
     asked: usize,
+    found: usize,
+    read: usize,
     index: Option<Vec<Place>>,
+    /// The page read last: files below a directory that was renamed follow each other.
+    page: Option<(u32, Arc<Page>)>,
 }
 
 /// A file: its inode, and where its record is.
 type Place = (u64, u32, u32);
 
 impl Moved {
-    /// The record of the file of `archive` that has the inode of `entry`, in all its parts.
+    /// The record of the file of `archive` that has the inode of `entry`, in all its parts. Their pages are not kept.
     pub(super) fn find(&mut self, archive: &Archive, entry: &Entry) -> Option<Vec<Item>> {
         self.asked += 1;
         if entry.inode == 0 || (archive.root.pages.len() > FEW_PAGES && self.asked < PATIENCE) {
@@ -36,9 +47,21 @@ impl Moved {
         let index = self.index.get_or_insert_with(|| index(archive));
         let at = index.binary_search_by_key(&entry.inode, |(inode, ..)| *inode).ok()?;
         let (_, page, record) = index[at];
-        let page = archive.page(page as usize).ok()?;
-        let path = &page.records.get(record as usize)?.entry.path;
-        archive.find(path).ok()
+        let item = Item::new(self.page(archive, page, entry.size())?, record as usize)?;
+        self.found += 1;
+        if item.more { archive.find(&item.entry.path).ok() } else { Some(vec![item.alone()]) }
+    }
+
+    /// A page, if it is worth reading for a file of `size` bytes.
+    fn page(&mut self, archive: &Archive, number: u32, size: u64) -> Option<Arc<Page>> {
+        if self.page.as_ref().is_none_or(|(last, _)| *last != number) {
+            if size < LARGE_BYTES && self.read > FEW_PAGES + self.found / FILES_OF_A_PAGE {
+                return None;
+            }
+            self.read += 1;
+            self.page = Some((number, archive.page(number as usize).ok()?));
+        }
+        self.page.as_ref().map(|(_, page)| page.clone())
     }
 }
 

@@ -4,7 +4,11 @@
 //! read before it is needed: one file out of a large backup costs the root, one or two pages and its frames. Every page
 //! is checked against the digest the root has of it, and taken from its copy in a segment if the manifest's is damaged.
 
-use super::store::{Archived, Directory, Object, Store};
+pub use super::records::Records;
+use super::{
+    records::settled,
+    store::{Archived, Directory, Object, Store},
+};
 use crate::{
     error::{Error, Kind, Result},
     format::{
@@ -15,11 +19,7 @@ use crate::{
     },
     stage::codec::Codec,
 };
-use std::{
-    cmp::Ordering,
-    ops::Deref,
-    sync::{Arc, Mutex},
-};
+use std::sync::{Arc, Mutex};
 
 /// A larger root is refused before memory is taken: 256 MiB are a million pages, 8 billion entries.
 const MAX_ROOT_BYTES: u64 = 256 << 20;
@@ -313,7 +313,11 @@ impl Archive {
     /// # Errors
     /// [`Kind::Corrupt`] if a page that might hold it is damaged.
     pub fn find(&self, path: &[u8]) -> Result<Vec<Item>> {
-        self.look(path, |record| record.entry.path == path)
+        let parts = self.look(path, |record| record.entry.path == path)?;
+        match parts.last().filter(|last| parts.len() > 1 && !last.more).cloned() {
+            Some(last) => Ok(parts.into_iter().filter_map(|part| settled(part, &last)).collect()),
+            None => Ok(parts),
+        }
     }
 
     /// Is `path` in the backup, itself or as a directory above something?
@@ -363,87 +367,4 @@ fn read_root(store: &dyn Store) -> Result<Root> {
     let mut bytes = Vec::new();
     store.read_at(&Object::Root, 0, len as usize, &mut bytes)?;
     Root::open(&bytes, &name)
-}
-
-/// See [`Archive::records`].
-pub struct Records<A> {
-    archive: A,
-    selection: Selection,
-    cursors: Vec<Cursor>,
-    backwards: bool,
-}
-
-/// How far one stream was read.
-struct Cursor {
-    /// Pages not opened yet; the next one is the last.
-    pages: Vec<usize>,
-    now: Option<(Arc<Page>, usize)>,
-}
-
-impl<A: Deref<Target = Archive>> Records<A> {
-    fn new(archive: A, selection: &Selection, backwards: bool, wants: impl Fn(&PageAt) -> bool) -> Self {
-        let cursor = |mut pages: Vec<usize>| {
-            pages.retain(|at| wants(&archive.root.pages[*at]));
-            if !backwards {
-                pages.reverse();
-            }
-            Cursor { pages, now: None }
-        };
-        let cursors = archive.pages(selection).into_iter().map(cursor).collect();
-        Self { archive, selection: selection.clone(), cursors, backwards }
-    }
-
-    /// Bring the cursor to its next wanted record; `false` at the end of the stream.
-    fn settle(&mut self, at: usize) -> Result<bool> {
-        let (archive, backwards) = (&self.archive, self.backwards);
-        let cursor = &mut self.cursors[at];
-        loop {
-            while let Some((page, index)) = &mut cursor.now {
-                let Some(record) = page.records.get(place(page, *index, backwards)) else { break };
-                if self.selection.takes(&record.entry.path) {
-                    return Ok(true);
-                }
-                *index += 1;
-            }
-            cursor.now = None;
-            let Some(next) = cursor.pages.pop() else { return Ok(false) };
-            cursor.now = Some((archive.page(next)?, 0));
-        }
-    }
-
-    fn item(&self, at: usize) -> Option<Item> {
-        let (page, index) = self.cursors[at].now.as_ref()?;
-        Item::new(page.clone(), place(page, *index, self.backwards))
-    }
-
-    fn before(&self, a: &Item, b: &Item) -> bool {
-        let order = entry::order(&a.entry.path, &b.entry.path);
-        if self.backwards { order == Ordering::Greater } else { order == Ordering::Less }
-    }
-}
-
-fn place(page: &Page, index: usize, backwards: bool) -> usize {
-    if backwards { page.records.len().wrapping_sub(1 + index) } else { index }
-}
-
-impl<A: Deref<Target = Archive>> Iterator for Records<A> {
-    type Item = Result<Item>;
-
-    fn next(&mut self) -> Option<Result<Item>> {
-        let mut best: Option<(usize, Item)> = None;
-        for at in 0..self.cursors.len() {
-            if let Err(error) = self.settle(at) {
-                return Some(Err(error));
-            }
-            let Some(item) = self.item(at) else { continue };
-            if best.as_ref().is_none_or(|(_, least)| self.before(&item, least)) {
-                best = Some((at, item));
-            }
-        }
-        let (at, item) = best?;
-        if let Some((_, index)) = &mut self.cursors[at].now {
-            *index += 1;
-        }
-        Some(Ok(item))
-    }
 }

@@ -2,7 +2,7 @@
 //!
 //! A job is one frame with everything that is wanted of it, so that each frame is fetched and decoded once however many
 //! files want it. Jobs come out in the order in which the records first need them, which is the order of the
-//! segments; what is held back is bounded by [`WINDOW`] pieces, whatever the number of files.
+//! segments; what is held back is bounded by `WINDOW` pieces, whatever the number of files.
 
 use crate::{
     error::{Error, Result, quoted},
@@ -245,7 +245,7 @@ impl<H: Default, S: FnMut(Job<H>) -> Result<()>> Planner<H, S> {
 
     fn add_shared(&mut self, item: &Item) -> Result<()> {
         let (shared, mut at) = self.going_on.remove(&item.entry.path).unwrap_or_else(|| (share(item), 0));
-        if at != item.from {
+        if at != item.from || item.entry.data_len() != shared.item.entry.data_len() {
             return Err(misfit(item));
         }
         shared.joined().digest = item.digest;

@@ -58,8 +58,30 @@ impl Item {
         self.with(record)
     }
 
-    fn with(&self, record: Record) -> Self {
-        let page = Page { segments: self.page.segments.clone(), records: vec![record], origin: None };
+    /// The same part of a file that turned out to be like its `last` part.
+    #[must_use]
+    pub fn like(&self, last: &Self) -> Self {
+        self.with(Record { entry: last.entry.clone(), state: last.state.clone(), ..Record::clone(self) })
+    }
+
+    /// The same record as all there is of its file, in a page of its own.
+    #[must_use]
+    pub fn alone(&self) -> Self {
+        self.with(Record { from: 0, ..Record::clone(self) })
+    }
+
+    /// Of the segments of its page, only those it needs go with it.
+    fn with(&self, mut record: Record) -> Self {
+        let mut segments: Vec<SegmentId> = Vec::new();
+        for extent in &mut record.extents {
+            let id = self.segment(&extent.frame);
+            let at = segments.iter().position(|known| known == id).unwrap_or(segments.len());
+            if at == segments.len() {
+                segments.push(id.clone());
+            }
+            extent.frame.segment = at as u32;
+        }
+        let page = Page { segments, records: vec![record], origin: None };
         Self { page: Arc::new(page), index: 0 }
     }
 }

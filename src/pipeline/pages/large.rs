@@ -179,8 +179,8 @@ impl Pages {
         // What it has of earlier segments stays in this page, which knows their numbers.
         let mut part = std::mem::replace(&mut open.record, next);
         part.more = true;
-        if part.from == 0 {
-            self.count(&part.entry);
+        if let Kind::File { size: size @ u64::MAX, .. } = &mut part.entry.kind {
+            *size = open.data_bytes; // so much is known of a stream
         }
         self.refer_to_earlier(&part);
         self.page.records.push(part);

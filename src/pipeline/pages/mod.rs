@@ -148,12 +148,10 @@ impl Pages {
         }
     }
 
-    /// Count a record, and tell of it if it is the last part.
+    /// Count a record and tell of it, if it is the last part: what the file is, that one says.
     fn learn(&mut self, record: &Record, crc32c: Option<u32>) {
-        if record.from == 0 {
-            self.count(&record.entry);
-        }
         if !record.more {
+            self.count(&record.entry);
             (self.tell)(record, crc32c);
             self.note(record);
         }

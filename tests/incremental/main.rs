@@ -2,6 +2,8 @@
 
 #![allow(missing_docs)]
 
+mod parts;
+#[path = "../runs/mod.rs"]
 mod runs;
 
 use proptest::{collection::vec, prelude::*};
@@ -441,73 +443,6 @@ proptest! {
 /// All entries of the last backup as `list` has them.
 fn listed(repo: &Path) -> Vec<serde_json::Value> {
     fullbore(args!["list", format!("{}@latest", repo.display()), "--json"]).ends_with(0).json()
-}
-
-/// Fill standard output's place in a test with a backup that is killed once it has made so many checkpoints.
-fn cut_off(tree: &Path, repo: &Path, options: &[&str], enough: impl Fn(&serde_json::Value) -> bool) -> String {
-    let before: Vec<String> = if repo.exists() { ids(repo) } else { Vec::new() };
-    let command = args!["backup", tree, "--to", repo, "--quiet", "--checkpoint-interval", "0", "--workers", "1"];
-    let mut child = runs::started(command.into_iter().chain(runs::args(options)));
-    let dead = loop {
-        assert!(child.try_wait().unwrap().is_none(), "it ended before it could be killed");
-        let new = if repo.join("backups").exists() { ids(repo) } else { Vec::new() };
-        let under_way = new.into_iter().find(|id| !before.contains(id));
-        if let Some(id) = under_way.filter(|id| repo.join("backups").join(id).join("partial.json").exists()) {
-            let partial: serde_json::Value =
-                serde_json::from_slice(&fs::read(repo.join("backups").join(&id).join("partial.json")).unwrap())
-                    .unwrap();
-            if enough(&partial) {
-                break id;
-            }
-        }
-        sleep(Duration::from_millis(2));
-    };
-    child.kill().unwrap();
-    child.wait().unwrap();
-    dead
-}
-
-#[test]
-fn of_a_large_file_that_was_cut_off_what_was_stored_is_gone_on_from() {
-    let dir = temp();
-    let (tree, repo) = (dir.path().join("tree"), dir.path().join("repo"));
-    write(tree.join("image"), noise(1, 48 << 20));
-    sleep(SETTLED);
-    let stored = |partial: &serde_json::Value| partial["segments"][0]["bytes"].as_u64().unwrap_or(0);
-    let dead = cut_off(&tree, &repo, &["--compress", "zstd:12"], |partial| stored(partial) > 12 << 20);
-    let file = fs::File::options().write(true).open(tree.join("image")).unwrap();
-    file.write_all_at(b"changed meanwhile", 3 << 20).unwrap();
-    let result = backup(&tree, &repo, &[]);
-    assert_eq!(result["bases"][0], dead.as_str());
-    let again = result["stored_bytes"].as_u64().unwrap();
-    assert!(again < 40 << 20, "of 48 MiB, of which 12 and more were there, {again} bytes were stored again");
-    assert_same(&shape(&tree), &restored(&repo, "latest"), "gone on");
-    verified(&repo, "latest");
-}
-
-#[test]
-fn a_backup_that_was_cut_off_is_gone_on_from() {
-    let dir = temp();
-    let (tree, repo) = (dir.path().join("tree"), dir.path().join("repo"));
-    // Files enough for some pages, and bytes enough to be killed on the way.
-    (0..17_500u64).for_each(|i| write(tree.join(format!("d{:02}/f{i}", i / 500)), i.to_string()));
-    (0..30u64).for_each(|i| write(tree.join(format!("z/large{i}")), noise(i, 1 << 20)));
-    sleep(SETTLED);
-    let dead = cut_off(&tree, &repo, &["--compress", "zstd:19"], |partial| {
-        partial["totals"]["entries"].as_u64().unwrap() > 17_000
-    });
-    fullbore(args!["restore", &repo, "--to", dir.path().join("none")])
-        .ends_with(1)
-        .has_one_error("could not find a backup");
-    write(tree.join("d00/f1"), b"changed meanwhile");
-    let result = backup(&tree, &repo, &[]);
-    assert_eq!(result["bases"][0], dead.as_str());
-    assert!(result["kept"].as_u64().unwrap() >= 16_000, "{result}");
-    assert_same(&shape(&tree), &restored(&repo, "latest"), "gone on");
-    verified(&repo, "latest");
-    backup(&tree, &repo, &[]);
-    assert_eq!(root(&repo, ids(&repo).last().unwrap())["bases"].as_array().unwrap().len(), 1);
-    verified(&repo, "latest");
 }
 
 /// Bytes of all files below a directory.
