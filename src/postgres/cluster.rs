@@ -10,13 +10,14 @@ use super::{
     check::PageCheck,
     control,
     late::Late,
-    lsn::{Lsn, segment_name},
-    manifest::{Manifest, WalRange},
+    lsn::Lsn,
+    manifest::Manifest,
     offline,
     relation::Sizes,
     request::Wal,
     session::{Held, Stopped},
     summary::Changes,
+    timeline::Timelines,
     witness,
 };
 use crate::{
@@ -136,12 +137,13 @@ impl Cluster {
                 if !stopped.tablespace_map.is_empty() {
                     scanned.push(self.late(tree, b"tablespace_map", &stopped.tablespace_map)?);
                 }
-                scanned.extend(self.wal_files(tree, session, &stopped)?);
-                ranges.extend(self.start.map(|start| WalRange {
-                    timeline: stopped.timeline,
-                    start_lsn: start.0,
-                    end_lsn: stopped.lsn.0,
-                }));
+                if let Some(start) = self.start {
+                    let timelines = Timelines::read(&self.data, stopped.start_timeline, stopped.timeline)?;
+                    let bytes = lock(&self.facts).wal_segment_bytes;
+                    let names = timelines.segments(start, stopped.lsn, bytes);
+                    scanned.extend(self.wal_files(tree, session, stopped.timeline, &names)?);
+                    ranges = timelines.ranges(start, stopped.lsn);
+                }
             }
             None => offline::still_clean(&self.data, &self.control)?,
         }
@@ -196,24 +198,28 @@ impl Cluster {
     }
 
     /// The WAL from start to stop (rule 25): it is in `pg_wal`, as the slot held it, or it is in the archive.
-    fn wal_files(&self, tree: &Tree, session: &Held, stopped: &Stopped) -> Result<Vec<Scanned>> {
-        let Some(start) = self.start else { return Ok(Vec::new()) };
-        let (bytes, timeline) = (lock(&self.facts).wal_segment_bytes, stopped.timeline);
-        // The end of the last record may be the start of a segment that holds nothing of it.
-        let numbers = start.0 / bytes..=(stopped.lsn.0 - 1) / bytes;
-        let names: Vec<String> = numbers.map(|n| segment_name(timeline, Lsn(n * bytes), bytes)).collect();
-        if let (Some(first), Some(last)) = (names.first(), names.last()) {
-            lock(&self.facts).wal_segments = vec![first.clone(), last.clone()];
-            if self.wal == Wal::Archived {
-                session.with(|session| archive::wait(session, last, archive::PATIENCE))?;
-            }
+    fn wal_files(&self, tree: &Tree, session: &Held, timeline: u32, names: &[Vec<String>]) -> Result<Vec<Scanned>> {
+        let bytes = {
+            let mut facts = lock(&self.facts);
+            facts.wal_segments =
+                [names.first(), names.last()].into_iter().flatten().map(|same| same[0].clone()).collect();
+            facts.wal_segment_bytes
+        };
+        if let (Wal::Archived, Some(last)) = (self.wal, names.last()) {
+            session.with(|session| archive::wait(session, &last[0], archive::PATIENCE))?;
         }
         if self.wal != Wal::Included {
             return Ok(Vec::new());
         }
+        let mut segments = Vec::new();
+        for same in names {
+            segments.push((&same[0], segment(tree, &same[0], bytes)?));
+            // What an earlier timeline has of it, only tools look at.
+            segments.extend(same[1..].iter().filter_map(|name| Some((name, segment(tree, name, bytes).ok()?))));
+        }
         let mut files = Vec::new();
-        for name in &names {
-            files.push(segment(tree, name, bytes)?);
+        for (name, segment) in segments {
+            files.push(segment);
             // So that the restored server does not archive it again.
             files.push(self.late(tree, format!("pg_wal/archive_status/{name}.done").as_bytes(), b"")?);
         }
@@ -253,10 +259,11 @@ fn unreadable(path: &[u8], why: &str) -> Result<()> {
 
 impl Source for Part {
     fn scan(&self) -> Result<Stream<Scanned>> {
-        let scanned = self.tree.scan()?;
-        Ok(Box::new(scanned.map(|scanned| {
+        let (scanned, late) = (self.tree.scan()?, self.cluster.late.clone());
+        Ok(Box::new(scanned.map(move |scanned| {
             let scanned = scanned?;
             readable(&scanned.entry.path, &scanned.state)?;
+            late.is_here(&scanned.entry)?;
             Ok(scanned)
         })))
     }

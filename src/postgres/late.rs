@@ -2,7 +2,7 @@
 
 use super::layout::Layout;
 use crate::{
-    error::{Error, Result},
+    error::{Error, Kind as ErrorKind, Result, quoted},
     format::{
         entry::{Entry, Kind, Path, Time},
         page::State,
@@ -34,6 +34,20 @@ impl Late {
     /// Of a cluster with this layout, whose tablespaces are stored at these paths.
     pub fn new(layout: Layout, tablespaces: HashSet<Path>) -> Self {
         Self { layout, tablespaces, files: RwLock::default() }
+    }
+
+    /// Is what the server keeps at this place stored with it (rule 14)?
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] if it is a link: a restored server would write to where the live one has its data.
+    pub fn is_here(&self, entry: &Entry) -> Result<()> {
+        let Kind::Symlink(target) = &entry.kind else { return Ok(()) };
+        if !self.layout.is_data(&entry.path) {
+            return Ok(());
+        }
+        let what = format!("cannot back up the cluster: {} is a link to {}", quoted(&entry.path), quoted(target));
+        let error = Error::new(ErrorKind::Unsupported, what).because("the server has no links there".to_owned());
+        Err(error.hint("with the server stopped, put in its place what it leads to, or move that into a tablespace"))
     }
 
     /// Let `file` be the content of `path`.

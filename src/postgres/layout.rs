@@ -7,7 +7,7 @@
 
 use super::relation::{self, Fork};
 use crate::{
-    format::entry::split,
+    format::entry::{is_within, split},
     platform::walk::{FileKind, Name},
 };
 use std::collections::HashSet;
@@ -34,6 +34,9 @@ const SKIPPED: [&[u8]; 10] = [
 
 /// Status of transactions: in files of pages, which WAL has. Those of [`EMPTIED`] are not backed up.
 const STATUS: [&[u8]; 4] = [b"pg_commit_ts", b"pg_multixact/members", b"pg_multixact/offsets", b"pg_xact"];
+
+/// What else it keeps there, beside relations and WAL.
+const OWN: [&[u8]; 5] = [b"pg_commit_ts", b"pg_logical", b"pg_multixact", b"pg_twophase", b"pg_xact"];
 
 /// What of a cluster is backed up.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -93,6 +96,17 @@ impl Layout {
         match self.place(dir) {
             Place::Global | Place::Database => relation::parse(name).is_some(),
             _ => STATUS.contains(&dir),
+        }
+    }
+
+    /// Is what stands at `path` part of what the server itself has written? Its directories can be links, and those of its
+    /// tablespaces are.
+    pub fn is_data(&self, path: &[u8]) -> bool {
+        let (dir, _) = split(path);
+        match self.place(dir) {
+            Place::Root | Place::Tablespaces | Place::Emptied => false,
+            Place::Other => OWN.iter().any(|own| is_within(dir, own)),
+            _ => true,
         }
     }
 
@@ -242,6 +256,15 @@ mod tests {
         assert!(layout.is_repaired(b"pg_multixact/offsets/0000"));
         let not = ["postgresql.auto.conf", "global/pg_filenode.map", "base/5/PG_VERSION", "pg_logical/1", "mine/1259"];
         assert!(!not.iter().any(|path| layout.is_repaired(path.as_bytes())));
+    }
+
+    #[test]
+    fn only_directly_in_its_directory_the_server_may_have_links() {
+        let layout = Layout::new(15, 202_209_061, true);
+        let data = ["base/5", "base/5/1259", "global/1262", "pg_tblspc/16400/PG_15_202209061", "pg_multixact/members"];
+        assert!(data.iter().all(|path| layout.is_data(path.as_bytes())));
+        let not = ["pg_wal", "postgresql.conf", "server.crt", "pg_tblspc/16400", "conf.d/mine.conf", "log/now"];
+        assert!(!not.iter().any(|path| layout.is_data(path.as_bytes())));
     }
 
     #[test]

@@ -19,5 +19,6 @@ pub mod request;
 pub mod restore;
 pub mod session;
 pub mod summary;
+pub mod timeline;
 pub mod tls;
 pub mod witness;

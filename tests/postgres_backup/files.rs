@@ -80,6 +80,20 @@ fn a_pg_wal_that_is_a_link_is_stored_as_a_directory() {
 }
 
 #[test]
+fn a_link_to_data_elsewhere_ends_the_backup() {
+    for version in some_versions() {
+        let cluster = Cluster::new(version, &[]);
+        let path = cluster.psql("SELECT pg_relation_filepath('small')");
+        let (inside, outside) = (cluster.data().join(&path), cluster.path("elsewhere"));
+        fs::rename(&inside, &outside).unwrap();
+        std::os::unix::fs::symlink(&outside, &inside).unwrap();
+        let ran = cluster.backup("repository", &["--quiet"]).ends_with(1);
+        ran.has_one_error(&format!("{path:?} is a link to {outside:?}"));
+        cluster.assert_nothing_is_left();
+    }
+}
+
+#[test]
 fn the_wal_in_a_backup_is_what_recovery_needs_and_is_not_archived_again() {
     for version in some_versions() {
         let cluster = Cluster::new(version, &[]);

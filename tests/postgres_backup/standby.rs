@@ -2,7 +2,7 @@
 
 use crate::{
     args,
-    cluster::{Cluster, debian, versions},
+    cluster::{Cluster, debian, some_versions, versions},
     runs::{Ran, fullbore},
     servers::wait_until,
     slow::{Slow, assert_nothing_is_listed, started_into},
@@ -11,11 +11,17 @@ use crate::{
 /// A standby of the primary, made from a backup, up to date.
 fn standby_of(primary: &Cluster) -> Cluster {
     primary.backup("for_standby", &["--quiet"]).ends_with(0);
-    let connect = format!("primary_conninfo=host={} user=postgres", primary.path("").display());
+    let standby = following(primary, primary);
+    catch_up(primary, &standby);
+    standby
+}
+
+/// Another from the same backup, which gets its WAL from `of`.
+fn following(primary: &Cluster, of: &Cluster) -> Cluster {
+    let connect = format!("primary_conninfo=host={} user=postgres", of.path("").display());
     let flags = ["--recovery", "standby", "--set", &connect];
     let standby = Cluster::restored_with(&primary.version, &primary.path("for_standby"), &flags);
     standby.start();
-    catch_up(primary, &standby);
     standby
 }
 
@@ -82,4 +88,31 @@ fn a_backup_of_timeline_2_has_the_history_and_is_followed_by_a_standby() {
     let restored = Cluster::restored(version, &next.path("repository"));
     restored.start();
     restored.assert_has_content();
+}
+
+#[test]
+fn a_standby_that_followed_a_new_primary_is_backed_up_with_the_wal_of_both_timelines() {
+    for version in some_versions() {
+        let settings = ["wal_keep_size = 64MB", "checkpoint_timeout = 1h"];
+        let primary = Cluster::new(version, &settings);
+        let promoted = standby_of(&primary);
+        let next = following(&primary, &promoted);
+        primary.psql_each(&["CHECKPOINT", "CREATE TABLE before AS SELECT n FROM generate_series(1, 5000) n"]);
+        primary.psql_each(&["SELECT pg_switch_wal()", "UPDATE before SET n = 0"]);
+        catch_up(&primary, &promoted);
+        catch_up(&primary, &next);
+        // No checkpoint is made by a promotion until its own, spread one ends.
+        promoted.psql_each(&["SELECT pg_promote()", "CREATE TABLE after (n int)"]);
+        wait_until("the standby follows", || next.psql("SELECT count(*) FROM pg_class WHERE relname = 'after'") == "1");
+        next.backup("repository", &["--quiet"]).ends_with(0);
+        let root = fullbore(args!["show", next.path("repository"), "--json"]).json().remove(0);
+        let segments: Vec<&str> =
+            root["postgres"]["wal_segments"].as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
+        assert!(segments[0].starts_with("00000001") && segments[1].starts_with("00000002"), "{segments:?}");
+        let restored = Cluster::restored(version, &next.path("repository"));
+        restored.assert_verifies();
+        restored.start();
+        assert_eq!(restored.psql("SELECT count(*) FROM before WHERE n = 0"), "5000");
+        assert_eq!(restored.psql("SELECT count(*) FROM after"), "0");
+    }
 }

@@ -1,0 +1,114 @@
+//! The timelines that the WAL of a backup is of.
+//!
+//! It is mostly one. A standby that follows a new primary begins its backups, up to its next restartpoint, where it was
+//! before the switch.
+
+use super::{
+    lsn::{Lsn, segment_name},
+    manifest::WalRange,
+};
+use crate::error::{Error, Kind, Result};
+use std::{fs, path::Path};
+
+/// The timelines on the way to one, the latest first, each with where it begins.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Timelines(Vec<(u32, Lsn)>);
+
+impl Timelines {
+    /// From `first` to `last`, as the server with the data directory `data` came from one to the other.
+    ///
+    /// # Errors
+    /// The system's if there is no history of `last`, [`Kind::Unsupported`] if it does not lead back to `first`.
+    pub fn read(data: &Path, first: u32, last: u32) -> Result<Self> {
+        if first == last {
+            return Ok(Self(vec![(last, Lsn(0))]));
+        }
+        let path = data.join(format!("pg_wal/{last:08X}.history"));
+        let text = fs::read_to_string(&path).map_err(|e| Error::io(format!("could not read {path:?}"), e))?;
+        Self::parse(&text, first, last).ok_or_else(|| {
+            Error::new(Kind::Unsupported, format!("cannot find the way from timeline {first} in {path:?}"))
+        })
+    }
+
+    /// Each line says where a timeline ended: its number, the place, and why.
+    fn parse(history: &str, first: u32, last: u32) -> Option<Self> {
+        let mut begins = Lsn(0);
+        let mut all = Vec::new();
+        for line in history.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
+            let mut words = line.split_whitespace();
+            all.push((words.next()?.parse().ok()?, begins));
+            begins = words.next()?.parse().ok()?;
+        }
+        all.push((last, begins));
+        all.reverse();
+        all.truncate(all.iter().position(|(timeline, _)| *timeline == first)? + 1);
+        Some(Self(all))
+    }
+
+    /// What the segments are called, of so many bytes each, that hold the WAL from `start` to `end`: of one that timelines
+    /// share, the latest's, which recovery reads, comes first.
+    pub fn segments(&self, start: Lsn, end: Lsn, bytes: u64) -> Vec<Vec<String>> {
+        // The end of the last record may be the start of a segment that holds nothing of it.
+        let numbers = start.0 / bytes..=(end.0 - 1) / bytes;
+        let names = |number: u64| {
+            let mut ends = u64::MAX;
+            let of = |(timeline, begins): &(u32, Lsn)| {
+                let ends = std::mem::replace(&mut ends, begins.0);
+                let is_there = number * bytes < ends && begins.0 < (number + 1) * bytes;
+                is_there.then(|| segment_name(*timeline, Lsn(number * bytes), bytes))
+            };
+            self.0.iter().filter_map(of).collect()
+        };
+        numbers.map(names).collect()
+    }
+
+    fn earliest(&self) -> &(u32, Lsn) {
+        &self.0[self.0.len() - 1]
+    }
+
+    /// What recovery from `start` to `end` needs of each, the latest first, as the server lists it.
+    pub fn ranges(&self, start: Lsn, end: Lsn) -> Vec<WalRange> {
+        let mut end_lsn = end.0;
+        let range = |&(timeline, begins): &(u32, Lsn)| {
+            let start_lsn = if timeline == self.earliest().0 { start.0 } else { begins.0 };
+            WalRange { timeline, start_lsn, end_lsn: std::mem::replace(&mut end_lsn, begins.0) }
+        };
+        self.0.iter().map(range).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HISTORY: &str = "1\t0/5000098\tno recovery target specified\n\n# comment\n3\t0/9000000\tbefore 2024-01-01\n";
+
+    #[test]
+    fn a_segment_is_of_the_latest_timeline_that_has_it() {
+        let mib = 1 << 20;
+        let timelines = Timelines::parse(HISTORY, 1, 4).unwrap();
+        let names = |start, end, bytes| timelines.segments(Lsn(start), Lsn(end), bytes);
+        assert_eq!(
+            names(0x40f_0000, 0x610_0000, 16 * mib),
+            [
+                vec!["000000010000000000000004"],
+                vec!["000000030000000000000005", "000000010000000000000005"],
+                vec!["000000030000000000000006"],
+            ]
+        );
+        let whole = [["000000030000000000000008"], ["000000040000000000000009"]]; // it ends with a segment
+        assert_eq!(names(0x800_0000, 0xa00_0000, 16 * mib), whole);
+        assert_eq!(names(0x8f0_0000, 0x910_0000, mib), [["00000003000000000000008F"], ["000000040000000000000090"]]);
+    }
+
+    #[test]
+    fn what_is_needed_of_each_ends_where_the_next_begins() {
+        let range = |timeline, start_lsn, end_lsn| WalRange { timeline, start_lsn, end_lsn };
+        let ranges = |first| Timelines::parse(HISTORY, first, 4).unwrap().ranges(Lsn(0x400_0000), Lsn(0xa00_0000));
+        let all =
+            [range(4, 0x900_0000, 0xa00_0000), range(3, 0x500_0098, 0x900_0000), range(1, 0x400_0000, 0x500_0098)];
+        assert_eq!(ranges(1), all);
+        assert_eq!(ranges(4), [range(4, 0x400_0000, 0xa00_0000)]);
+        assert_eq!(Timelines::parse(HISTORY, 2, 4), None);
+    }
+}
