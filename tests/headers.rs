@@ -112,8 +112,9 @@ fn one_page_that_is_lost_is_made_anew_beside_those_that_are_not() {
     let bytes = fs::read(whole.join(&segment)).unwrap();
     let pages: Vec<usize> = (0..bytes.len() - 8).filter(|at| bytes[*at..].starts_with(TAG)).collect();
     assert!(pages.len() > 1, "{pages:?}");
-    for (at, has_root) in pages.iter().flat_map(|at| [(*at, true), (*at, false)]) {
-        let case = format!("page at {at}, root {has_root}");
+    let ways = [(true, &[][..]), (true, &["--data"]), (false, &[])];
+    for (at, (has_root, flags)) in pages.iter().flat_map(|at| ways.map(|way| (*at, way))) {
+        let case = format!("page at {at}, root {has_root}, {flags:?}");
         let _ = fs::remove_dir_all(&copy);
         runs::shell("cp -r \"$1\" \"$2\"", args![whole, copy]).ends_with(0);
         let mut bytes = bytes.clone();
@@ -124,7 +125,7 @@ fn one_page_that_is_lost_is_made_anew_beside_those_that_are_not() {
         if !has_root {
             fs::remove_file(home.join("root.json")).unwrap();
         }
-        fullbore(args!["repair", copy, "--yes"]).ends_with(0);
+        fullbore(args!["repair", copy, "--yes"].into_iter().chain(runs::args(flags))).ends_with(0);
         let after = fullbore(args!["verify", copy, "--data"]);
         assert_eq!(after.code, 0, "{case}: {}{}", after.out, after.err);
         restore(&copy, &id, &to);

@@ -10,7 +10,7 @@ use super::{
 use crate::{
     format::{
         entry::{Kind, Path as EntryPath},
-        page::{Item, SegmentId},
+        page::{Item, SegmentId, are_all},
     },
     source::{
         archive::{Archive, Selection},
@@ -32,6 +32,8 @@ pub struct Loss {
     pub all: bool,
     /// Files, and other names of them, that no restore gives, in order.
     pub files: Vec<EntryPath>,
+    /// Those of them that are lost only because nothing says where all of a file is, with that file.
+    pub cut_off: BTreeMap<EntryPath, EntryPath>,
     /// What is lost with pages that are nowhere, in words: nobody knows the names.
     pub unnamed: Vec<String>,
 }
@@ -51,6 +53,12 @@ pub(super) struct Things {
     parts: Vec<(SegmentId, u64, u64)>,
     /// What pages described that are nowhere, by backup.
     pages: BTreeMap<usize, Vec<String>>,
+}
+
+impl Things {
+    fn has_file(&self, archive: &Archive, item: &Item) -> bool {
+        !self.files.is_empty() && self.files.contains(&fingerprint(archive, item))
+    }
 }
 
 impl Bad {
@@ -113,10 +121,10 @@ pub(super) fn blame(stock: &Stock, bad: &Bad, report: &Report) -> Vec<Loss> {
     let mut touched = Touched::new();
     let mut losses = Vec::new();
     for (at, archive) in stock.archives.iter().enumerate() {
-        let files = lost_files(at, archive, &things, &places, &mut touched);
+        let (files, cut_off) = lost_files(at, archive, &things, &places, &mut touched);
         let unnamed = things.pages.remove(&at).unwrap_or_default();
         if !files.is_empty() || !unnamed.is_empty() {
-            losses.push(Loss { backup: archive.root.id.clone(), all: false, files, unnamed });
+            losses.push(Loss { backup: archive.root.id.clone(), all: false, files, cut_off, unnamed });
         }
     }
     for ((place, archive), (count, first)) in touched {
@@ -145,19 +153,31 @@ fn places(stock: &Stock, things: &Things, report: &Report) -> Vec<Hole> {
     missing.chain(parts).filter(|(.., what)| report.has(what)).collect()
 }
 
-fn lost_files(at: usize, archive: &Archive, things: &Things, places: &[Hole], touched: &mut Touched) -> Vec<EntryPath> {
-    let mut lost = BTreeSet::new();
+/// Files that are lost, and which of them are only cut off: see [`Loss`].
+fn lost_files(
+    at: usize,
+    archive: &Archive,
+    things: &Things,
+    places: &[Hole],
+    touched: &mut Touched,
+) -> (Vec<EntryPath>, BTreeMap<EntryPath, EntryPath>) {
+    let (mut lost, mut cut_off) = (BTreeSet::new(), BTreeMap::new());
     let all = Selection::default();
     for parts in files(archive.records(&all, false)) {
         let Some(first) = parts.first().filter(|first| first.state.is_stored()) else { continue };
         let path = &first.entry.path;
-        let is_lost = match &first.entry.kind {
-            Kind::HardLink(target) => lost.contains(target),
-            Kind::File { .. } => parts.iter().any(|part| is_lost(archive, part, things)),
-            _ => false,
+        let (is_lost, of) = match &first.entry.kind {
+            Kind::HardLink(target) => (lost.contains(target), cut_off.get(target)),
+            Kind::File { .. } => {
+                let lacks_frames = parts.iter().any(|part| lacks_frames(archive, part, things));
+                let is_lost = lacks_frames || parts.iter().any(|part| things.has_file(archive, part));
+                (is_lost, (!lacks_frames && !are_all(&parts)).then_some(path))
+            }
+            _ => (false, None),
         };
         if is_lost {
             lost.insert(path.clone());
+            of.cloned().into_iter().for_each(|of| drop(cut_off.insert(path.clone(), of)));
         }
         for (place, hole) in places.iter().enumerate() {
             if parts.iter().any(|part| touches(archive, part, hole)) {
@@ -169,16 +189,15 @@ fn lost_files(at: usize, archive: &Archive, things: &Things, places: &[Hole], to
             }
         }
     }
-    lost.into_iter().collect()
+    (lost.into_iter().collect(), cut_off)
 }
 
-fn is_lost(archive: &Archive, item: &Item, things: &Things) -> bool {
-    let frame_is_lost =
+fn lacks_frames(archive: &Archive, item: &Item, things: &Things) -> bool {
+    let is_lost =
         |segment: SegmentId, offset| things.missing.contains(&segment) || things.frames.contains(&(segment, offset));
     let mut frames =
         item.extents.iter().map(|extent| (full(archive, item.segment(&extent.frame)), extent.frame.offset));
-    frames.any(|(segment, offset)| frame_is_lost(segment, offset))
-        || (!things.files.is_empty() && things.files.contains(&fingerprint(archive, item)))
+    frames.any(|(segment, offset)| is_lost(segment, offset))
 }
 
 fn touches(archive: &Archive, item: &Item, (segment, from, to, _): &Hole) -> bool {

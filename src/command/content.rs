@@ -15,13 +15,13 @@ use crate::{
     format::{
         digest::{crc64, crc64_join},
         entry::{Kind, Path as EntryPath},
-        page::{Item, SegmentId},
+        page::{Item, SegmentId, are_all},
         root::PART_BYTES,
     },
     pipeline::meter::{Meter, lap},
     source::{
         archive::{Archive, Selection},
-        jobs::{self, End, Of, Planner, check_whole},
+        jobs::{self, End, Of, Planner, check_whole, misfit},
         store::Object,
     },
     stage::codec::Decompressor,
@@ -89,8 +89,9 @@ impl Content<'_> {
     /// # Errors
     /// What makes going on impossible; damage is reported.
     pub(super) fn check(&self, workers: NonZeroUsize) -> Result<()> {
-        let roots = self.stock.archives.iter().map(|archive| &archive.root.totals);
-        self.meter.total_bytes.store(roots.map(|totals| totals.bytes.saturating_sub(totals.kept_bytes)).sum(), Relaxed);
+        let new = |archive: &Archive| archive.root.totals.bytes.saturating_sub(archive.root.totals.kept_bytes);
+        let all = self.stock.archives.iter().map(new).fold(0, u64::saturating_add);
+        self.meter.total_bytes.store(all, Relaxed);
         crew::work(workers, Hand::default, |hand, task| self.task(hand, task), |send| self.plan(send))
     }
 
@@ -121,7 +122,9 @@ impl Content<'_> {
                 continue;
             }
             let first = parts[0].clone();
-            let added = parts.into_iter().filter(is_content).try_for_each(|item| planner.add(item));
+            let whole = if is_content(&first) && !are_all(&parts) { Err(misfit(&first)) } else { Ok(parts) };
+            let content = |parts: Vec<Item>| parts.into_iter().filter(is_content);
+            let added = whole.and_then(|parts| content(parts).try_for_each(|item| planner.add(item)));
             if added.is_err() {
                 self.bad.file(archive, &first);
             }

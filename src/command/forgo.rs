@@ -4,7 +4,7 @@
 //! Pages that speak of lost files are written anew, behind the others in the backup's own manifest: other backups may refer to
 //! those that are there. They have no copy in a segment, as no segment is ever changed.
 
-use super::{anew::Anew, blame::Loss, stock::full};
+use super::{anew::Anew, blame::Loss, severed::cut_off, stock::full};
 use crate::{
     error::{Result, quoted},
     format::{
@@ -15,7 +15,7 @@ use crate::{
     },
     source::{archive::Archive, store::Object},
 };
-use std::{borrow::Borrow, collections::HashSet, hash::Hash};
+use std::collections::HashSet;
 
 /// What is said of a file.
 const REASON: &str = "it was backed up, and lost by damage to the repository";
@@ -27,6 +27,8 @@ pub(super) struct Rest {
     pub(super) added: Vec<(u64, Vec<u8>)>,
     /// How many of them the headers of the tar gave.
     pub(super) anew: usize,
+    /// Files that are lost, and other names of them, in order.
+    pub(super) lost: Vec<EntryPath>,
     /// What is lost with pages, in words: nobody knows the names.
     pub(super) unnamed: Vec<String>,
     /// Why not more could be had.
@@ -40,20 +42,21 @@ pub(super) struct Rest {
 /// # Errors
 /// If a page cannot be encoded; the system's.
 pub(super) fn forgo(archive: &Archive, loss: Option<&Loss>, missing: &HashSet<SegmentId>) -> Result<Rest> {
-    let files: HashSet<&EntryPath> = loss.iter().flat_map(|loss| &loss.files).collect();
     let mut anew = Anew::of(archive)?;
+    let files = lost(archive, loss, &anew);
     let mut rest = Rest {
         root: archive.root.clone(),
         added: Vec::new(),
         anew: anew.len(),
+        lost: files.iter().cloned().collect(),
         unnamed: Vec::new(),
         notes: std::mem::take(&mut anew.notes),
         end: end(archive),
     };
+    rest.lost.sort();
     rest.root.pages.clear();
     for (index, at) in archive.root.pages.iter().enumerate() {
-        let page = archive.copies(at).iter().find_map(|copy| archive.read_copy(at, copy).ok());
-        match page {
+        match whole(archive, at) {
             Some(page) if page.records.iter().any(|record| files.contains(&record.entry.path)) => {
                 rest.add(at, page, &files)?;
             }
@@ -70,6 +73,34 @@ pub(super) fn forgo(archive: &Archive, loss: Option<&Loss>, missing: &HashSet<Se
     Ok(rest)
 }
 
+/// The files that no restore gives: those that are lost in themselves, and those of which nothing says where all is, not the
+/// pages that were made anew either.
+fn lost(archive: &Archive, loss: Option<&Loss>, anew: &Anew) -> HashSet<EntryPath> {
+    let (mut parts, no_pages) = (Vec::new(), Vec::new());
+    let mut take = |records: Vec<Record>| {
+        let of_many = records.into_iter().filter(|record| record.more || record.from > 0);
+        parts.extend(of_many.map(|record| Record { blocks: Vec::new(), crcs: Vec::new(), ..record }));
+    };
+    for (index, at) in archive.root.pages.iter().enumerate() {
+        match whole(archive, at) {
+            Some(page) => take(page.records),
+            None => anew.pages.get(&index).unwrap_or(&no_pages).iter().for_each(|page| take(page.records.clone())),
+        }
+    }
+    let mut files = cut_off(parts.iter());
+    if let Some(loss) = loss {
+        let is_lost = |path: &&EntryPath| loss.cut_off.get(*path).is_none_or(|of| files.contains(of));
+        let told: Vec<EntryPath> = loss.files.iter().filter(is_lost).cloned().collect();
+        files.extend(told);
+    }
+    files
+}
+
+/// A page, if any of its copies is whole.
+fn whole(archive: &Archive, at: &PageAt) -> Option<Page> {
+    archive.copies(at).iter().find_map(|copy| archive.read_copy(at, copy).ok())
+}
+
 /// Where a manifest ends. Others may refer to pages that this backup does not have any more.
 fn end(archive: &Archive) -> u64 {
     let own = archive.root.pages.iter().filter(|page| page.backup.is_empty());
@@ -79,7 +110,7 @@ fn end(archive: &Archive) -> u64 {
 
 impl Rest {
     /// Put pages in the place of one that is lost.
-    fn replace(&mut self, at: &PageAt, pages: Vec<Page>, files: &HashSet<&EntryPath>) -> Result<()> {
+    fn replace(&mut self, at: &PageAt, pages: Vec<Page>, files: &HashSet<EntryPath>) -> Result<()> {
         let there: usize = pages.iter().map(|page| page.records.len()).sum();
         let lost = at.entries.saturating_sub(there as u64);
         if lost > 0 {
@@ -103,7 +134,7 @@ impl Rest {
     }
 
     /// Add a page behind the others, without these files.
-    fn add(&mut self, at: &PageAt, page: Page, files: &HashSet<&EntryPath>) -> Result<()> {
+    fn add(&mut self, at: &PageAt, page: Page, files: &HashSet<EntryPath>) -> Result<()> {
         let root = &mut self.root;
         let page = without(page, files, REASON, |record| {
             root.totals.bytes -= record.entry.size().min(root.totals.bytes);
@@ -130,12 +161,7 @@ fn without_copy(archive: &Archive, at: PageAt, missing: &HashSet<SegmentId>) -> 
 
 /// The records of a page, those of lost files without content, for that reason; each is told to `lost` first. Later parts of a
 /// large file are left out.
-pub(super) fn without<P: Borrow<EntryPath> + Eq + Hash>(
-    page: Page,
-    files: &HashSet<P>,
-    reason: &str,
-    mut lost: impl FnMut(&Record),
-) -> Page {
+pub(super) fn without(page: Page, files: &HashSet<EntryPath>, reason: &str, mut lost: impl FnMut(&Record)) -> Page {
     let mut records = Vec::with_capacity(page.records.len());
     for mut record in page.records {
         if !files.contains(&record.entry.path) {

@@ -71,8 +71,8 @@ fn count(root: &mut Root, record: &Record) {
         Some(Digest::Crc32c(_)) => root.options.digest = Algorithm::Crc32c,
         None => {}
     }
-    if record.from > 0 {
-        return;
+    if record.more {
+        return; // what the file is, its last part says
     }
     let totals: &mut Totals = &mut root.totals;
     totals.entries += 1;

@@ -277,7 +277,7 @@ fn missing(stock: &Stock) -> HashSet<SegmentId> {
 fn forgo_step(repository: &Path, archive: &Archive, loss: Option<&Loss>, missing: &HashSet<SegmentId>) -> Result<Step> {
     let rest = forgo(archive, loss, missing)?;
     let id = &archive.root.id;
-    let files = loss.iter().flat_map(|loss| &loss.files).map(|path| quoted(path));
+    let files = rest.lost.iter().map(|path| quoted(path));
     let lost: Vec<String> = rest.unnamed.iter().cloned().chain(files).collect();
     let mark = format!("mark {} of backup {id:?}, which nothing can restore, as not captured", things(&rest, &lost));
     let what = match (rest.anew, lost.len()) {

@@ -9,7 +9,7 @@ use crate::{
     error::Result,
     format::{
         entry::{Kind, Path as EntryPath},
-        page::Record,
+        page::{Record, are_all},
         root::{MAX_NOT_CAPTURED, Name, NotCaptured, Root},
     },
     source::archive::{Archive, Selection},
@@ -73,25 +73,16 @@ pub(super) fn give_up(found: &mut Vec<Found>) -> Result<usize> {
 }
 
 /// The files of which these records do not say where all is.
-fn cut_off<'a>(records: impl Iterator<Item = &'a Record>) -> HashSet<EntryPath> {
+pub(super) fn cut_off<'a>(records: impl Iterator<Item = &'a Record>) -> HashSet<EntryPath> {
     let mut files: BTreeMap<&EntryPath, Vec<&Record>> = BTreeMap::new();
     for record in records.filter(|record| record.more || record.from > 0) {
         files.entry(&record.entry.path).or_default().push(record);
     }
-    files.retain(|_, parts| !fit(parts));
-    files.into_keys().cloned().collect()
-}
-
-/// Do these parts, in any order, make a whole?
-fn fit(parts: &mut [&Record]) -> bool {
-    parts.sort_by_key(|part| part.from);
-    let mut at = 0;
-    let follow = parts.iter().all(|part| {
-        let follows = part.from == at;
-        at += part.described_bytes();
-        follows
+    files.retain(|_, parts| {
+        parts.sort_by_key(|part| part.from);
+        !are_all(parts)
     });
-    follow && parts.last().is_some_and(|last| !last.more)
+    files.into_keys().cloned().collect()
 }
 
 #[cfg(test)]

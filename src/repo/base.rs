@@ -5,7 +5,7 @@
 //! nothing. Some of the segments of which little is live are not referred to any more, so that they can go.
 
 use super::{
-    compare::{Compare, Compared, Cursor, Rules, is_complete},
+    compare::{Compare, Compared, Cursor, Rules},
     moved::Moved,
     open::{backup_ids, cut_off_ids},
     worn,
@@ -15,7 +15,7 @@ use crate::{
     format::{
         digest::Algorithm,
         entry::{Kind, Run},
-        page::{Extent, Item, SegmentId},
+        page::{Extent, Item, SegmentId, are_all},
         root::{Cluster, Live, Options, Root, Source as Origin},
     },
     frame::Scanned,
@@ -186,7 +186,7 @@ impl Base {
         let (archive, begun) = cursors.first().map(Cursor::place)?;
         let parts = self.moved.lock().unwrap_or_else(|e| e.into_inner()).find(archive, &scanned.entry)?;
         let trust = self.rules.trust_moved(scanned, parts.first()?, begun)?;
-        is_complete(&parts).then_some((parts, trust))
+        are_all(&parts).then_some((parts, trust))
     }
 }
 

@@ -9,7 +9,7 @@ use crate::{
     error::Result,
     format::{
         entry::{Entry, Kind, Time, order},
-        page::{Item, Record, State},
+        page::{Item, Record, State, are_all, begin},
     },
     frame::Scanned,
     known::{Known, Trust},
@@ -108,9 +108,9 @@ impl Compared {
         let (mut found, mut unfinished) = (None, None);
         for cursor in &mut self.cursors {
             let parts = cursor.take(&scanned.entry.path);
-            if found.is_none() && is_complete(&parts) {
+            if found.is_none() && are_all(&parts) {
                 found = Some((parts, cursor.begun));
-            } else if self.base.rules.unfinished && begins(&parts) {
+            } else if self.base.rules.unfinished && begin(&parts) {
                 unfinished = Some(parts);
             }
         }
@@ -128,17 +128,6 @@ impl Compared {
         };
         self.base.usable(Known::new(parts.into(), trust))
     }
-}
-
-/// Are all parts of a record there?
-pub(super) fn is_complete(parts: &[Item]) -> bool {
-    begins(parts) && parts.last().is_some_and(|last| !last.more)
-}
-
-/// Are the first parts of a file there, as far as a backup came that was cut off?
-fn begins(parts: &[Item]) -> bool {
-    let follows = |pair: &[Item]| pair[0].more && pair[1].from == pair[0].from + pair[0].described_bytes();
-    parts.first().is_some_and(|first| first.from == 0) && parts.windows(2).all(follows)
 }
 
 /// What is trusted.
@@ -166,7 +155,7 @@ impl Rules {
         let mtime = then.size() == size && then.mtime == entry.mtime;
         let unchanged = match self.compare {
             Compare::Inode => mtime && is_same_inode(then, entry) && entry.mtime.max(entry.ctime) < begun,
-            Compare::Mtime => mtime,
+            Compare::Mtime => mtime && entry.mtime < begun,
             Compare::Size => then.size() == size,
             Compare::Content => false,
         };

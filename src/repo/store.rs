@@ -210,7 +210,9 @@ pub(super) fn announce(root: &Path, id: &str, time: &str) -> Result<(File, Inten
     // A copy of a repository may have lost what was empty.
     [BACKUPS, INTENTS].iter().try_for_each(|dir| fs::create_dir_all(root.join(dir))).map_err(failed)?;
     loop {
-        let file = File::create(&path).map_err(failed)?;
+        // What it says stays until it is ours.
+        let options = File::options().write(true).create(true).truncate(false).clone();
+        let file = options.open(&path).map_err(failed)?;
         match write::lock_exclusive(&file) {
             Ok(true) => {}
             // Another backup looks whether we are dead; it lets go at once.

@@ -41,7 +41,8 @@ pub(super) fn chosen(segments: HashMap<SegmentId, (u64, u64)>) -> HashSet<Segmen
 pub(super) fn blocks(runs: Vec<Run>, block: u64, len: u64) -> Vec<Run> {
     let mut whole: Vec<Run> = Vec::new();
     for run in runs {
-        let (from, end) = (run.offset / block * block, (run.offset + run.len).next_multiple_of(block).min(len));
+        let (from, end) = (run.offset / block * block, run.offset + run.len);
+        let end = end.next_multiple_of(block).min(len.max(end)); // a file that was cut off may have more than is known
         match whole.last_mut() {
             Some(last) if last.offset + last.len >= from => last.len = end - last.offset,
             _ => whole.push(Run { offset: from, len: end - from }),

@@ -307,7 +307,8 @@ impl<H: Default, S: FnMut(Job<H>) -> Result<()>> Planner<H, S> {
     }
 }
 
-fn misfit(item: &Item) -> Error {
+/// The error of a file whose records do not say where all of it is.
+pub fn misfit(item: &Item) -> Error {
     Error::corrupt(format!("the manifest does not say where all of {} is", quoted(&item.entry.path)))
 }
 

@@ -4,6 +4,7 @@ use crate::{
     args,
     cluster::{Cluster, debian, versions},
     runs::{fullbore, names},
+    servers::wait_until,
     slow::Slow,
 };
 use fullbore::postgres::{
@@ -13,6 +14,9 @@ use fullbore::postgres::{
 };
 use std::{fs, time::Duration};
 
+/// Into a directory beside the cluster's.
+const ARCHIVE: &str = "archive_command = 'cp %p ../archive/%f'";
+
 /// Segments of WAL that a backup of the cluster holds.
 fn wal_in(restored: &Cluster) -> Vec<String> {
     names(&restored.data().join("pg_wal")).into_iter().filter(|name| name.len() == 24).collect()
@@ -21,8 +25,7 @@ fn wal_in(restored: &Cluster) -> Vec<String> {
 #[test]
 fn wal_that_is_archived_is_not_stored_and_restored_by_restore_command() {
     for version in versions() {
-        let archive = "archive_command = 'cp %p ../archive/%f'";
-        let cluster = Cluster::stopped(version, &["archive_mode = on", archive]);
+        let cluster = Cluster::stopped(version, &["archive_mode = on", ARCHIVE]);
         let archive = cluster.make_dir("archive");
         cluster.start();
         cluster.psql("CREATE TABLE before AS SELECT 7 AS n");
@@ -130,4 +133,54 @@ fn an_archive_that_is_behind_is_waited_for_while_it_moves() {
     let last = session.switch_wal().unwrap();
     archive::wait(&mut session, &last, patience).unwrap();
     assert!(begun.elapsed() > patience);
+}
+
+#[test]
+fn one_database_is_recovered_though_wal_speaks_of_pages_of_the_others() {
+    let Some(version) = debian() else { return };
+    let cluster = Cluster::stopped(version, &["archive_mode = on", ARCHIVE, "autovacuum = off"]);
+    let archive = cluster.make_dir("archive");
+    assert!(cluster.command("pg_checksums").args(["--disable", "-D"]).arg(cluster.data()).status().unwrap().success());
+    cluster.start();
+    cluster.psql_each(&["CREATE DATABASE shop", "CREATE DATABASE other"]);
+    cluster.in_database("shop", "CREATE TABLE t AS SELECT generate_series(1, 1000)");
+    cluster.in_database("other", "CREATE TABLE t AS SELECT generate_series(1, 100000)");
+    let ran = cluster.backup("repository", &[]).ends_with(0);
+    assert!(!ran.err.contains("error"), "{}", ran.err);
+    // What VACUUM says of pages has no image of them where there are no checksums.
+    cluster.in_database("other", "VACUUM t");
+    cluster.in_database("shop", "INSERT INTO t VALUES (1)");
+    cluster.psql("SELECT pg_switch_wal()");
+    let fetch = format!("cp {}/%f %p", archive.display());
+    let flags = ["--database", "shop", "--restore-command", &fetch, "--set", "archive_mode=off"];
+    let restored = Cluster::restored_with(version, &cluster.path("repository"), &flags);
+    restored.start();
+    wait_until("it is promoted", || restored.psql("SELECT pg_is_in_recovery()") == "f");
+    assert_eq!(restored.in_database("shop", "SELECT count(*) FROM t"), "1001");
+    restored.psql_each(&["DROP DATABASE other", "ALTER SYSTEM RESET ignore_invalid_pages"]);
+}
+
+#[test]
+fn what_another_recovery_left_in_the_configuration_does_not_count() {
+    for version in versions() {
+        let left = ["recovery_target_time = '2001-01-01'", "recovery_target_timeline = '1'"];
+        let lines = ["archive_mode = on", ARCHIVE, "recovery_target_action = 'shutdown'", left[0], left[1]];
+        let cluster = Cluster::stopped(version, &lines);
+        let archive = cluster.make_dir("archive");
+        cluster.start();
+        cluster.backup("repository", &["--quiet"]).ends_with(0);
+        let made =
+            ["CREATE TABLE here (n int)", "SELECT pg_create_restore_point('here')", "CREATE TABLE later (n int)"];
+        cluster.psql_each(&made);
+        cluster.psql("SELECT pg_switch_wal()");
+        let fetch = format!("cp {}/%f %p", archive.display());
+        for (target, found) in [(&["--target-name", "here"][..], "here"), (&["--recovery", "point"], "here later")] {
+            let flags = [target, &["--restore-command", &fetch, "--set", "archive_mode=off"]].concat();
+            let restored = Cluster::restored_with(version, &cluster.path("repository"), &flags);
+            restored.start();
+            let tables = "SELECT string_agg(relname, ' ' ORDER BY relname) FROM pg_class \
+                WHERE relname IN ('here', 'later')";
+            wait_until("it has come to its target", || restored.psql(tables) == found);
+        }
+    }
 }

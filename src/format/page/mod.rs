@@ -20,7 +20,7 @@ use super::{
 };
 use crate::error::{Error, Result};
 use minicbor::{Decode, Encode, bytes::ByteVec};
-use std::sync::Arc;
+use std::{ops::Deref, sync::Arc};
 
 /// Records in a page. 8,192: about 0.3 MiB compressed, what one pick reads to find one file.
 pub const MAX_RECORDS: usize = 8192;
@@ -91,6 +91,18 @@ impl Record {
     pub fn described_bytes(&self) -> u64 {
         self.extents.iter().map(|extent| u64::from(extent.len)).sum()
     }
+}
+
+/// Do these records, in order, say where the content of one file is, from its beginning on?
+pub fn begin<R: Deref<Target = Record>>(parts: &[R]) -> bool {
+    let follows = |pair: &[R]| pair[0].more && pair[1].from == pair[0].from + pair[0].described_bytes();
+    parts.first().is_some_and(|first| first.from == 0) && parts.windows(2).all(follows)
+}
+
+/// Do they say it up to its end?
+pub fn are_all<R: Deref<Target = Record>>(parts: &[R]) -> bool {
+    let ends = |last: &R| last.from + last.described_bytes() == last.entry.data_len() || !last.state.is_stored();
+    begin(parts) && parts.last().is_some_and(|last| !last.more && (ends(last) || !last.entry.is_file()))
 }
 
 /// How well an entry was captured.

@@ -26,6 +26,8 @@ pub const BACKUP_LABEL: &[u8] = b"backup_label";
 pub const AUTO_CONF: &[u8] = b"postgresql.auto.conf";
 /// Written by a server that runs.
 pub const POSTMASTER_PID: &[u8] = b"postmaster.pid";
+/// Has recovery go on where WAL speaks of pages that are not there.
+const IGNORE_INVALID_PAGES: &str = "ignore_invalid_pages";
 /// The database that tools connect to.
 const MAINTENANCE: &[u8] = b"postgres";
 
@@ -81,7 +83,13 @@ impl Plan {
     pub fn new(options: &Options, cluster: &Cluster, known: &Known<'_>) -> Result<Self> {
         let mounts = tablespaces::mounts(options, cluster)?;
         let unwanted = unwanted(options, cluster)?;
-        let (recovery, notes) = recovery::plan(&options.recovery, cluster, known)?;
+        let (mut recovery, notes) = recovery::plan(&options.recovery, cluster, known)?;
+        let mut next: Vec<String> = unwanted.iter().map(|database| drop_database(database)).collect();
+        // Without checksums WAL speaks of pages that it does not bring: in those that are holes now, recovery would stop.
+        if cluster.online && !cluster.checksums && !unwanted.is_empty() {
+            recovery.settings.push((IGNORE_INVALID_PAGES.to_owned(), "on".to_owned()));
+            next.push(format!("ALTER SYSTEM RESET {IGNORE_INVALID_PAGES};"));
+        }
         // A server without `backup_label` would start from the wrong checkpoint, and nobody would notice (rule 9).
         let only_with = cluster.online.then(|| BACKUP_LABEL.to_vec());
         let mut left_out: Vec<&[u8]> = vec![POSTMASTER_PID];
@@ -98,7 +106,7 @@ impl Plan {
             recovery,
             notes,
             before_start: None,
-            next: unwanted.iter().map(|database| drop_database(database)).collect(),
+            next,
             emptied: unwanted.into_iter().map(|database| database.oid).collect(),
             left_out,
         })

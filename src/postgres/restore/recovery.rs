@@ -13,6 +13,19 @@ pub const RECOVERY_SIGNAL: &[u8] = b"recovery.signal";
 pub const STANDBY_SIGNAL: &[u8] = b"standby.signal";
 const RESTORE_COMMAND: &str = "restore_command";
 
+/// What a target left in a configuration file that is not written anew, or lies elsewhere, would count as if it was meant for
+/// this recovery (rule 32). The server takes an empty target for none only as long as there is no other: so these stand first.
+const UNLESS_SAID: [(&str, &str); 8] = [
+    ("recovery_target", ""),
+    ("recovery_target_lsn", ""),
+    ("recovery_target_name", ""),
+    ("recovery_target_time", ""),
+    ("recovery_target_xid", ""),
+    ("recovery_target_action", "pause"),
+    ("recovery_target_inclusive", "true"),
+    ("recovery_target_timeline", "latest"),
+];
+
 /// How a server recovers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
@@ -126,6 +139,9 @@ pub(super) fn plan(options: &Options, cluster: &Cluster, known: &Known<'_>) -> R
         Mode::Point => Some(RECOVERY_SIGNAL),
         Mode::Standby => Some(STANDBY_SIGNAL),
     };
+    let unsaid = UNLESS_SAID.iter().filter(|(name, _)| settings.iter().all(|(said, _)| said != name));
+    let unsaid = unsaid.filter(|_| signal.is_some()).map(|(name, value)| setting(name, value));
+    let settings = unsaid.chain(settings.iter().cloned()).collect();
     Ok((Recovery { settings, signal }, notes))
 }
 
@@ -281,7 +297,8 @@ mod tests {
         let known = Known { finished: "2026-11-21T05:45:02Z", restore_command: true, ..Known::default() };
         let (recovery, notes) = plan(&options, &cluster(), &known)?;
         assert_eq!(notes, [""; 0]);
-        let settings = recovery.settings.iter().map(|(name, value)| format!("{name}={value}"));
+        let said = |pair: &&(String, String)| !UNLESS_SAID.contains(&(&pair.0, &pair.1));
+        let settings = recovery.settings.iter().filter(said).map(|(name, value)| format!("{name}={value}"));
         let signal = recovery.signal.map(|name| String::from_utf8_lossy(name).into_owned());
         Ok(settings.chain(signal).collect::<Vec<_>>().join(" "))
     }
@@ -303,16 +320,13 @@ mod tests {
             (to(Target::Immediate), "recovery_target=immediate recovery_target_timeline=current recovery.signal"),
             (
                 Options { timeline: Some("latest".into()), ..to(Target::Immediate) },
-                "recovery_target=immediate recovery_target_timeline=latest recovery.signal",
+                "recovery_target=immediate recovery.signal",
             ),
             (
                 Options { exclusive: true, action: Some(Action::Promote), ..to(Target::Xid("700".into())) },
                 "recovery_target_xid=700 recovery_target_inclusive=false recovery_target_action=promote recovery.signal",
             ),
-            (
-                Options { timeline: Some("latest".into()), ..Options::default() },
-                "recovery_target_timeline=latest recovery.signal",
-            ),
+            (Options { timeline: Some("latest".into()), ..Options::default() }, "recovery.signal"),
             (
                 Options { mode: Some(Mode::Standby), timeline: Some("4".into()), ..Options::default() },
                 "recovery_target_timeline=4 standby.signal",
