@@ -196,3 +196,26 @@ fn a_target_that_ignores_case_takes_what_has_no_such_names_again_and_again() {
         \"$1\" restore x.tar --to m/tar && cmp tree/Dir/File m/tar/Dir/File && rm -r m/tar";
     shell(line, args![runs::FULLBORE, dir.path()]).ends_with(0);
 }
+
+#[test]
+fn attributes_for_which_there_is_no_room_end_the_restore_and_others_are_noted() {
+    if !or_skip(has("strace"), "strace") {
+        return;
+    }
+    let dir = temp();
+    let (tree, repo) = (dir.path().join("tree"), dir.path().join("repo"));
+    write(tree.join("file"), b"content");
+    let set = rustix::fs::setxattr(tree.join("file"), "user.color", b"red", rustix::fs::XattrFlags::empty());
+    if !or_skip(set.is_ok(), "attributes") {
+        return;
+    }
+    fullbore(args!["backup", tree, "--to", repo, "--quiet"]).ends_with(0);
+    // A file system that has room says "no space" of an attribute that is too long for it.
+    for (error, code) in [("EDQUOT", 1), ("ENOSPC", 0), ("E2BIG", 0)] {
+        let to = dir.path().join(error);
+        let restore = args!["restore", repo, "--to", to];
+        let ran = tampered(&format!("fsetxattr:error={error}"), None, restore).ends_with(code);
+        assert_eq!(ran.err.contains("error: could not set an attribute of"), code == 1, "{}", ran.err);
+        assert_eq!(ran.err.contains("note: attribute \"user.color\" not restored"), code == 0, "{}", ran.err);
+    }
+}

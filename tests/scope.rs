@@ -419,3 +419,12 @@ fn the_latest_of_many_backups_in_one_second_is_the_last() {
     fullbore(args!["restore", to, "--to", dir.path().join("b"), "--quiet"]).ends_with(0);
     assert_eq!(fs::read(dir.path().join("b/f")).unwrap(), b"11");
 }
+
+#[test]
+fn what_goes_to_standard_output_goes_nowhere_if_that_is_closed() {
+    let dir = temp();
+    runs::write(dir.path().join("tree/file"), b"content");
+    let closed = shell("\"$1\" backup \"$2\" --to - >&-", args![FULLBORE, dir.path().join("tree")]).ends_with(2);
+    closed.has_one_error("it is closed");
+    shell("\"$1\" backup \"$2\" --to - >/dev/null", args![FULLBORE, dir.path().join("tree")]).ends_with(0);
+}

@@ -9,6 +9,7 @@ use std::{
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::Path,
+    path::PathBuf,
     sync::OnceLock,
 };
 
@@ -165,6 +166,11 @@ fn wait_for_lease(root: impl AsFd, rel: &[u8], tricks: Tricks) -> io::Result<Own
 pub(super) fn through_proc(fd: impl AsFd) -> String {
     use std::os::fd::AsRawFd;
     format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd())
+}
+
+/// Where an open directory is, as the system says it now; empty if it does not.
+pub fn path_of(dir: impl AsFd) -> PathBuf {
+    std::fs::read_link(through_proc(dir)).unwrap_or_default()
 }
 
 fn open_noatime(root: BorrowedFd<'_>, rel: &[u8], flags: OFlags, tricks: Tricks) -> io::Result<OwnedFd> {

@@ -117,9 +117,21 @@ pub fn is_no_open_file(error: &io::Error) -> bool {
     is_in_the_way(error) || matches!(error.raw_os_error(), Some(libc::EISDIR | libc::ENXIO | libc::ETXTBSY))
 }
 
+/// A file system with less is full: nobody can tell who takes the last block.
+const LITTLE_BYTES: u64 = 64 << 10;
+
 /// Did the device fail, or the file system as a whole, so that no other file can be expected to do better?
 pub fn is_failure_of_the_disk(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EIO | libc::EROFS | libc::EUCLEAN)) || is_out_of_reach(error)
+}
+
+/// Is there no room on the file system of `fd`? Some say so as well of an attribute that is too long for them.
+pub fn is_full(error: &io::Error, fd: impl AsFd) -> bool {
+    match error.raw_os_error() {
+        Some(libc::EDQUOT) => true,
+        Some(libc::ENOSPC) => free_bytes(fd).is_ok_and(|free| free < LITTLE_BYTES),
+        _ => false,
+    }
 }
 
 /// Is who serves the file system not there any more: another machine, or a process on this one?
@@ -376,6 +388,14 @@ pub fn free_bytes(fd: impl AsFd) -> io::Result<u64> {
     let fs = rustix::fs::fstatvfs(fd)?;
     // Some network file systems say 0 for "unknown".
     Ok(if fs.f_blocks == 0 { u64::MAX } else { fs.f_bavail.saturating_mul(fs.f_frsize) })
+}
+
+/// Was standard output closed when the program began? Then it is `/dev/null`, opened in a way that no shell opens it.
+pub fn is_stdout_closed() -> bool {
+    let out = std::io::stdout();
+    const NULL: Device = Device { major: 1, minor: 3 };
+    let is_null = walk::stat_fd(&out).is_ok_and(|stat| stat.kind == FileKind::CharDevice && stat.rdev == NULL);
+    is_null && rustix::fs::fcntl_getfl(&out).is_ok_and(|flags| flags.contains(OFlags::RDWR))
 }
 
 /// May this process make names in the directory `path`?

@@ -11,7 +11,7 @@ use crate::{
     platform,
     source::archive::Archive,
 };
-use std::sync::Arc;
+use std::{collections::VecDeque, sync::Arc};
 
 /// Files in the index, at most; 16 bytes each.
 const MAX_FILES: usize = 1 << 20;
@@ -23,6 +23,9 @@ const PATIENCE: usize = 1000;
 const FILES_OF_A_PAGE: usize = 16;
 const LARGE_BYTES: u64 = 1 << 20;
 
+/// Pages of the base that are kept.
+const KEPT_PAGES: usize = 4;
+
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Moved {
@@ -30,8 +33,8 @@ pub(super) struct Moved {
     found: usize,
     read: usize,
     index: Option<Vec<Place>>,
-    /// The page read last: files below a directory that was renamed follow each other.
-    page: Option<(u32, Arc<Page>)>,
+    /// The pages read last: files below a directory that was renamed follow each other.
+    pages: VecDeque<(u32, Arc<Page>)>,
 }
 
 /// A file: its inode, and where its record is.
@@ -54,14 +57,17 @@ impl Moved {
 
     /// A page, if it is worth reading for a file of `size` bytes.
     fn page(&mut self, archive: &Archive, number: u32, size: u64) -> Option<Arc<Page>> {
-        if self.page.as_ref().is_none_or(|(last, _)| *last != number) {
-            if size < LARGE_BYTES && self.read > FEW_PAGES + self.found / FILES_OF_A_PAGE {
-                return None;
-            }
-            self.read += 1;
-            self.page = Some((number, archive.page(number as usize).ok()?));
+        if let Some((_, page)) = self.pages.iter().find(|(kept, _)| *kept == number) {
+            return Some(page.clone());
         }
-        self.page.as_ref().map(|(_, page)| page.clone())
+        if size < LARGE_BYTES && self.read > FEW_PAGES + self.found / FILES_OF_A_PAGE {
+            return None;
+        }
+        self.read += 1;
+        let page = archive.page(number as usize).ok()?;
+        self.pages.truncate(KEPT_PAGES - 1);
+        self.pages.push_front((number, page.clone()));
+        Some(page)
     }
 }
 

@@ -111,7 +111,7 @@ impl Writer {
         for (name, value) in entry.xattrs.iter().filter(|(name, _)| name.starts_with(b"user.") == user) {
             match set(name, value) {
                 Ok(()) => {}
-                Err(e) if write::is_failure_of_the_disk(&e) => {
+                Err(e) if write::is_failure_of_the_disk(&e) || self.tree.is_full(&entry.path, &e) => {
                     return Err(self.tree.error("set an attribute of", &entry.path, e));
                 }
                 Err(e) => {

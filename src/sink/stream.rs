@@ -3,7 +3,7 @@
 use super::{Abilities, Destination, Place, Placed, Role, Sink};
 use crate::{
     error::{Error, Kind, Result},
-    platform::walk::stat_fd,
+    platform::{walk::stat_fd, write::is_stdout_closed},
 };
 use std::io::{IsTerminal, Write};
 
@@ -12,8 +12,11 @@ pub struct Stdout;
 
 impl Stdout {
     /// # Errors
-    /// [`Kind::Usage`] if it is a terminal, which nobody can restore from.
+    /// [`Kind::Usage`] if it is closed, or a terminal, which nobody can restore from.
     pub fn begin() -> Result<Self> {
+        if is_stdout_closed() {
+            return Err(Error::new(Kind::Usage, "cannot write a backup to standard output: it is closed"));
+        }
         match std::io::stdout().is_terminal() {
             false => Ok(Self),
             true => Err(Error::new(Kind::Usage, "cannot write a backup to a terminal")

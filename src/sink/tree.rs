@@ -134,6 +134,11 @@ impl Tree {
         }
     }
 
+    /// Did what belongs at `path` find no room?
+    pub(super) fn is_full(&self, path: &[u8], error: &io::Error) -> bool {
+        write::is_full(error, &self.places.resolve(path).0.dir)
+    }
+
     /// Open a directory beneath its place.
     pub(super) fn open_dir(&self, path: &[u8]) -> io::Result<OwnedFd> {
         let (place, rest) = self.places.resolve(path);

@@ -206,6 +206,11 @@ impl Archive {
         Ok(page)
     }
 
+    /// Keep no pages.
+    pub(super) fn let_go(&self) {
+        self.kept.lock().unwrap_or_else(|e| e.into_inner()).clear();
+    }
+
     fn read_page(&self, at: &PageAt) -> Result<Page> {
         let mut copies = self.copies(at);
         let Some((first, rest)) = copies.split_first_mut() else { return Err(no_copy(at)) };

@@ -15,7 +15,7 @@ use crate::{
 use std::{cmp::Ordering, ops::Deref, sync::Arc};
 
 /// See [`Archive::records`].
-pub struct Records<A> {
+pub struct Records<A: Deref<Target = Archive>> {
     archive: A,
     selection: Selection,
     cursors: Vec<Cursor>,
@@ -73,6 +73,13 @@ impl<A: Deref<Target = Archive>> Records<A> {
     fn before(&self, a: &Item, b: &Item) -> bool {
         let order = entry::order(&a.entry.path, &b.entry.path);
         if self.backwards { order == Ordering::Greater } else { order == Ordering::Less }
+    }
+}
+
+impl<A: Deref<Target = Archive>> Drop for Records<A> {
+    /// Who goes through many backups, one after the other, does not keep pages of each.
+    fn drop(&mut self) {
+        self.archive.let_go();
     }
 }
 

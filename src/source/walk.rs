@@ -18,7 +18,7 @@ use crate::{
     platform::walk,
     queue::{Answer, Promise, Queue, promise, start},
 };
-use std::{collections::VecDeque, io, sync::Arc};
+use std::{collections::VecDeque, ffi::OsStr, io, os::unix::ffi::OsStrExt, sync::Arc};
 
 /// Directories of one level that are asked for together, and those of one level and of all that are asked for ahead.
 const GROUP: usize = 8;
@@ -181,7 +181,10 @@ impl Walk {
         let child = walk::stat(&top.dir, name).and_then(|stat| inner.child(&top.dir, name, top.at.clone(), stat));
         let mut child = match child {
             Ok(child) => child,
-            Err(error) => return Some(Err(Error::io(format!("could not read {}", quoted(&top.at)), error))),
+            Err(error) => {
+                let place = walk::path_of(&top.dir).join(OsStr::from_bytes(top.name.as_deref().unwrap_or_default()));
+                return Some(Err(Error::io(format!("could not read {}", quoted(place.as_os_str().as_bytes())), error)));
+            }
         };
         if top.alone {
             inner.dress(&mut child.scanned);
