@@ -151,6 +151,21 @@ fn tls_checks_what_sslmode_says() {
     assert_eq!(refused("localhost", "&sslmode=verify-full&sslrootcert=/none").kind, Kind::NotFound);
     assert_eq!(refused("localhost", "&sslrootcert=system").kind, Kind::Permission);
 
+    // Without -extfile: of version 1, which libpq's users have had for long.
+    server.openssl("x509 -req -in server.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 2 -out server.crt");
+    server.restart();
+    assert!(encrypted(&at("localhost", "")), "prefer");
+    assert!(encrypted(&at("localhost", "&sslmode=require")));
+    let shown = std::process::Command::new("openssl")
+        .args(["x509", "-noout", "-text", "-in"])
+        .arg(server.certificate("server.crt"))
+        .output()
+        .unwrap();
+    if String::from_utf8_lossy(&shown.stdout).contains("Version: 1 ") {
+        let error = refused("localhost", &format!("&sslmode=verify-ca&sslrootcert={ca}"));
+        assert!(format!("{error:?}").contains("version 1 of X.509"), "{error:?}");
+    }
+
     // The server's own certificate as the root, as `openssl req -x509` makes it: an authority that signs itself.
     server.openssl(
         "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=localhost \

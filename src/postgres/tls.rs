@@ -2,7 +2,7 @@
 //!
 //! A certificate is checked against the roots whenever there are any, whatever the mode; the server's name only by
 //! `verify-full`. Unlike libpq: a root file that was named and is not there is an error in every mode; and a name must be
-//! among the certificate's alternative names, as its common name is not read.
+//! among the certificate's alternative names, as its common name is not read. One of version 1 cannot be verified.
 
 use super::conninfo::{Roots, SslMode, Tls};
 use crate::error::{Error, Kind, Result};
@@ -13,7 +13,7 @@ use rustls::{
         verify_server_cert_signed_by_trust_anchor, verify_server_name,
     },
     crypto::{self, CryptoProvider},
-    pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime, pem::PemObject},
+    pki_types::{CertificateDer, PrivateKeyDer, ServerName, SubjectPublicKeyInfoDer, UnixTime, pem::PemObject},
     server::ParsedCertificate,
 };
 use std::{
@@ -23,6 +23,10 @@ use std::{
     sync::Arc,
 };
 use tokio_postgres_rustls::MakeRustlsConnect;
+use x509_cert::{
+    Certificate, Version,
+    der::{Decode, Encode},
+};
 
 /// Where systems keep the certificates that they trust, all in one file.
 const BUNDLES: [&str; 5] = [
@@ -109,6 +113,17 @@ fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>> {
     })
 }
 
+/// What is said of a certificate of version 1 if it is to be verified: it cannot say what it is for.
+const FIRST_VERSION: &str = "the server's certificate is of version 1 of X.509, and cannot be verified: `openssl x509 -req` makes one of \
+    version 3 if -extfile names a file with a subjectAltName";
+
+/// The public key in a certificate of version 1: good enough where nobody wants to know whose it is. `None` of any other.
+fn key_of_first_version(cert: &CertificateDer<'_>) -> Option<SubjectPublicKeyInfoDer<'static>> {
+    let cert = Certificate::from_der(cert).ok()?.tbs_certificate;
+    let key = cert.subject_public_key_info.to_der().ok()?;
+    (cert.version == Version::V1).then(|| key.into())
+}
+
 #[derive(Debug)]
 struct Trusted {
     roots: RootCertStore,
@@ -156,7 +171,11 @@ impl ServerCertVerifier for Verifier {
         now: UnixTime,
     ) -> std::result::Result<ServerCertVerified, rustls::Error> {
         if let Some(trusted) = &self.trusted {
-            let cert = ParsedCertificate::try_from(end_entity)?;
+            let cert =
+                ParsedCertificate::try_from(end_entity).map_err(|error| match key_of_first_version(end_entity) {
+                    Some(_) => rustls::Error::General(FIRST_VERSION.to_owned()),
+                    None => error,
+                })?;
             trusted.verify(&cert, end_entity, intermediates, now, &self.provider)?;
             if self.name_too {
                 verify_server_name(&cert, server_name)?;
@@ -180,7 +199,11 @@ impl ServerCertVerifier for Verifier {
         cert: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> std::result::Result<HandshakeSignatureValid, rustls::Error> {
-        crypto::verify_tls13_signature(message, cert, signed, &self.provider.signature_verification_algorithms)
+        let algorithms = &self.provider.signature_verification_algorithms;
+        match key_of_first_version(cert) {
+            Some(key) => crypto::verify_tls13_signature_with_raw_key(message, &key, signed, algorithms),
+            None => crypto::verify_tls13_signature(message, cert, signed, algorithms),
+        }
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
