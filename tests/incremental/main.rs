@@ -364,6 +364,7 @@ enum Change {
     Mode(usize, u32),
     Touch(usize, i64),
     Hole(usize, u64),
+    SwapDirectories,
 }
 
 fn change() -> impl Strategy<Value = Change> {
@@ -378,6 +379,7 @@ fn change() -> impl Strategy<Value = Change> {
         1 => (0usize..24, 0u32..0o1000).prop_map(|(file, mode)| Change::Mode(file, mode | 0o600)),
         1 => (0usize..24, 0i64..2_000_000_000).prop_map(|(file, time)| Change::Touch(file, time)),
         1 => (0usize..24, 0u64..900_000).prop_map(|(file, size)| Change::Hole(file, size)),
+        1 => Just(Change::SwapDirectories),
     ]
 }
 
@@ -406,6 +408,11 @@ fn happen(tree: &Path, change: &Change) {
             file.set_len(size).unwrap();
             file.write_all_at(&noise(size, 3000), size / 2).unwrap();
         }
+        Change::SwapDirectories => {
+            for (from, to) in [("d0", "aside"), ("d1", "d0"), ("aside", "d1")] {
+                fs::rename(tree.join(from), tree.join(to)).unwrap();
+            }
+        }
         Change::Mode(..) | Change::Touch(..) => {}
     }
 }
@@ -413,29 +420,42 @@ fn happen(tree: &Path, change: &Change) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 12, failure_persistence: None, max_shrink_iters: 40, ..ProptestConfig::default() })]
 
-    /// Whatever happens between them, every backup gives back what was there when it was made; and says the same of it as a
-    /// full one would.
+    /// Whatever happens between them, and if some are killed, every backup gives back what was there when it was made; and says
+    /// the same of it as a full one would.
     #[test]
-    fn every_backup_of_a_sequence_is_complete(days in vec(vec(change(), 0..8), 2..6), settle in 0usize..6, small in any::<bool>()) {
+    fn every_backup_of_a_sequence_is_complete(
+        days in vec((vec(change(), 0..8), prop::option::of(0u64..60)), 2..6),
+        settle in 0usize..6,
+        small in any::<bool>(),
+        often in any::<bool>(),
+    ) {
         let dir = temp();
         let (tree, repo) = (dir.path().join("tree"), dir.path().join("repo"));
         (0..6).for_each(|i| fs::create_dir_all(place(&tree, i).parent().unwrap()).unwrap());
         let frame: &[&str] = if small { &["--frame-size", "64K", "--block-size", "16K", "--segment-size", "1M"] } else { &[] };
+        let options = [frame, if often { &["--checkpoint-interval", "0"] } else { &[] }].concat();
         let mut shapes = Vec::new();
-        for (day, changes) in days.iter().enumerate() {
+        for (day, (changes, killed)) in days.iter().enumerate() {
             changes.iter().for_each(|change| happen(&tree, change));
             if day == settle {
                 sleep(SETTLED);
             }
-            backup(&tree, &repo, frame);
-            shapes.push(shape(&tree));
+            if let Some(after) = killed {
+                let command = args!["backup", tree, "--to", repo, "--quiet"].into_iter().chain(runs::args(&options));
+                let mut child = runs::started(command);
+                sleep(Duration::from_millis(*after));
+                child.kill().unwrap(); // it may be over
+                child.wait().unwrap();
+            }
+            let id = backup(&tree, &repo, &options)["id"].as_str().unwrap().to_owned();
+            shapes.push((id, shape(&tree)));
         }
-        for (id, shape) in ids(&repo).iter().zip(&shapes) {
+        for (id, shape) in &shapes {
             assert_same(shape, &restored(&repo, id), id);
             verified(&repo, id);
         }
         let full = dir.path().join("full");
-        backup(&tree, &full, frame);
+        backup(&tree, &full, &options);
         prop_assert_eq!(listed(&repo), listed(&full));
     }
 }
