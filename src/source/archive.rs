@@ -277,6 +277,11 @@ impl Archive {
 
     /// Indices of the pages that can hold entries of `selection`, for each sequence of a stream in order.
     pub fn pages(&self, selection: &Selection) -> Vec<Vec<usize>> {
+        self.pages_where(|first, next| selection.reaches(first, next))
+    }
+
+    /// Those of which `wants` says so, by the path that a page begins with, and that the next one does.
+    fn pages_where(&self, wants: impl Fn(&[u8], Option<&[u8]>) -> bool) -> Vec<Vec<usize>> {
         let pages = &self.root.pages;
         let sequence = |page: &PageAt| (page.stream, page.late);
         let mut sequences: Vec<_> = pages.iter().map(sequence).collect();
@@ -285,7 +290,7 @@ impl Archive {
         let of = |wanted: &(u32, bool)| {
             let own: Vec<usize> = (0..pages.len()).filter(|i| sequence(&pages[*i]) == *wanted).collect();
             let next = own.iter().skip(1).map(|i| Some(&pages[*i].first.0[..])).chain([None]);
-            let reached = own.iter().zip(next).filter(|(i, next)| selection.reaches(&pages[**i].first.0, *next));
+            let reached = own.iter().zip(next).filter(|(i, next)| wants(&pages[**i].first.0, *next));
             reached.map(|(i, _)| *i).collect()
         };
         sequences.iter().map(of).collect()
@@ -330,14 +335,18 @@ impl Archive {
     /// # Errors
     /// As [`Archive::find`].
     pub fn has(&self, path: &[u8]) -> Result<bool> {
-        Ok(!self.look(path, |record| entry::is_within(&record.entry.path, path))?.is_empty())
+        let begins_there = |page: &PageAt| entry::is_within(&page.first.0, path);
+        Ok(self.root.pages.iter().any(begins_there)
+            || !self.look(path, |record| entry::is_within(&record.entry.path, path))?.is_empty())
     }
 
     /// The records that match, at or right behind the place where `path` stands.
     fn look(&self, path: &[u8], matches: impl Fn(&Record) -> bool) -> Result<Vec<Item>> {
-        let selection = Selection(vec![path.to_vec()]);
+        let is_between = |first: &[u8], next: Option<&[u8]>| {
+            entry::order(first, path).is_le() && next.is_none_or(|next| entry::order(path, next).is_le())
+        };
         let mut found = Vec::new();
-        for index in self.pages(&selection).into_iter().flatten() {
+        for index in self.pages_where(is_between).into_iter().flatten() {
             let page = self.page(index)?;
             let at = page.records.partition_point(|record| entry::order(&record.entry.path, path).is_lt());
             found.extend(Item::new(page, at).filter(|item| matches(item)));

@@ -20,12 +20,13 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 /// The oldest version that was tried.
 const OLDEST: u32 = 13;
 
-/// Before anything that has a name: a database's owner may have put functions of his own before the system's.
-const SEARCH_PATH: &str = "SET search_path = pg_catalog, pg_temp";
+/// Before anything that has a name, or takes time: a database's owner may have put functions of his own before the system's, and
+/// a role may have been given little time.
+const FIRST: &str = "SET statement_timeout = 0; SET search_path = pg_catalog, pg_temp";
 
 /// Rule 4, and no limits: a checkpoint or an archive may take hours. Those that a version lacks are left out.
 const SETTINGS: &str = "SELECT set_config(name, value, false) FROM (VALUES \
-    ('max_parallel_workers_per_gather', '0'), ('statement_timeout', '0'), ('lock_timeout', '0'), \
+    ('max_parallel_workers_per_gather', '0'), ('lock_timeout', '0'), \
     ('idle_in_transaction_session_timeout', '0'), ('idle_session_timeout', '0'), ('transaction_timeout', '0')) \
     AS wanted (name, value) JOIN pg_settings USING (name)";
 
@@ -70,7 +71,7 @@ fn session(params: &Params, host: &Host) -> Result<Session> {
     let (client, place) = (client(params, host)?, host.to_string());
     let mut session = Session { client, place, version: 0, standby: false, process: 0, slot: None };
     let changing = "could not change the settings of the session";
-    session.client.batch_execute(SEARCH_PATH).map_err(|error| failed(changing, &error))?;
+    session.client.batch_execute(FIRST).map_err(|error| failed(changing, &error))?;
     session.rows(changing, SETTINGS, &[])?;
     let sql = "SELECT current_setting('server_version_num')::int, pg_is_in_recovery(), pg_backend_pid()";
     let row = session.row("could not ask the server for its version", sql, &[])?;
