@@ -1,6 +1,6 @@
 //! What a restore does for PostgreSQL besides writing files; for any other backup nothing.
 
-use super::{damage::Report, extra::extra, restore::Restore};
+use super::{configuration::Configuration, damage::Report, extra::extra, restore::Restore};
 use crate::{
     error::{Error, Kind as ErrorKind, Result, quoted},
     format::entry::{self, Entry, Kind, Time},
@@ -57,38 +57,22 @@ pub(super) fn plan(restore: &Restore, archive: &Archive, selection: &Selection) 
     if is_whole && restore.overwrite {
         refuse_another(&restore.to)?;
     }
-    let (main, auto) = (settings(archive, b"postgresql.conf")?, settings(archive, AUTO_CONF)?);
-    let sets = |name| [&auto, &main].into_iter().flatten().any(|text| conf::value(text, name).is_some());
-    let archive_mode = [&auto, &main].into_iter().flatten().find_map(|text| conf::value(text, "archive_mode"));
+    let conf = Configuration::read(archive, &restore.to)?;
     let known = Known {
         finished: &archive.root.finished,
-        archives: archive_mode.is_some_and(|mode| notes::archives(&mode)),
-        restore_command: sets("restore_command"),
-        primary: sets("primary_conninfo"),
+        archives: conf.value("archive_mode").is_some_and(|mode| notes::archives(&mode)),
+        restore_command: conf.value("restore_command").is_some(),
+        primary: conf.value("primary_conninfo").is_some(),
     };
     let mut plan = Plan::new(&restore.postgres, cluster, &known)?;
     plan.mounts.retain(|mount| selection.takes(&mount.at));
     // One that is not restored must not be taken out of the target either.
     plan.last = plan.last.filter(|_| is_whole);
-    if is_whole && main.is_none() {
-        let places: Vec<_> = cluster.configuration.iter().map(|path| quoted(&path.0)).collect();
-        let places = if places.is_empty() { "elsewhere".to_owned() } else { format!("in {}", places.join(", ")) };
-        plan.notes.push(format!("\"postgresql.conf\" is not in the backup: the server had its configuration {places}"));
-        // With the place of the old data directory in it, the server would start there.
-        plan.before_start = Some(format!(
-            "put \"pg_hba.conf\" and a \"postgresql.conf\" that sets no data_directory into {:?}",
-            restore.to
-        ));
+    if is_whole {
+        plan.notes.extend(conf.notes(cluster));
+        plan.before_start = conf.before_start();
     }
     Ok(plan)
-}
-
-/// The text of a configuration file; nothing if it is damaged, which the restore of the file itself will tell.
-fn settings(archive: &Archive, path: &[u8]) -> Result<Option<Vec<u8>>> {
-    match content(archive, path) {
-        Err(error) if error.kind == ErrorKind::Corrupt => Ok(Some(Vec::new())),
-        other => Ok(other?.map(|(_, text)| text)),
-    }
 }
 
 /// Nobody writes below a server that runs (rule 33).

@@ -6,6 +6,7 @@ pub mod backup;
 pub mod bench;
 pub mod blame;
 mod cluster;
+mod configuration;
 mod content;
 pub mod copy;
 mod crew;

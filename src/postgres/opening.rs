@@ -1,6 +1,6 @@
 //! Opens the trees of a cluster: its data directory, and what is on other devices.
 
-use super::{late::Late, layout::Layout, relation, request::Reading};
+use super::{late::Late, layout::Layout, relation, request::Reading, restore::conf};
 use crate::{
     error::{Error, Result},
     format::{
@@ -136,6 +136,21 @@ pub(super) fn named(links: Vec<Tablespace>, names: &[(u32, Name)]) -> Vec<Tables
         None => place(&link).exists().then_some(link),
     };
     links.into_iter().filter_map(named).collect()
+}
+
+/// The files of a server's configuration that are outside of its data directory: those that it `said`, and those that links in the
+/// data directory lead to, which are stored as links (rule 14).
+pub(super) fn configuration(data: &FilePath, mut said: Vec<Name>) -> Vec<Name> {
+    let Ok(real) = data.canonicalize() else { return said };
+    for path in conf::FILES.map(|name| data.join(name)).into_iter().filter(|path| path.is_symlink()) {
+        let Ok(target) = path.canonicalize() else { continue };
+        let is_here = target.starts_with(&real);
+        let name = Name(target.into_os_string().into_vec());
+        if !is_here && !said.contains(&name) {
+            said.push(name);
+        }
+    }
+    said
 }
 
 fn place(space: &Tablespace) -> &FilePath {

@@ -148,7 +148,7 @@ impl Request {
             wal: self.wal.name().to_owned(),
             wal_segment_bytes: facts.wal_segment_bytes,
             data_directory: root::Name(data.as_os_str().as_bytes().to_vec()),
-            configuration: facts.configuration,
+            configuration: opening::configuration(data, facts.configuration),
             databases: facts.databases,
             ..root::Cluster::default()
         }
@@ -213,6 +213,7 @@ fn stopped(data: &Path, reading: &Reading) -> Result<Cluster> {
         wal: Wal::Included.name().to_owned(),
         wal_segment_bytes: control.wal_segment_bytes.into(),
         data_directory: root::Name(data.as_os_str().as_bytes().to_vec()),
+        configuration: opening::configuration(&data, Vec::new()),
         tablespaces,
         ..root::Cluster::default()
     };

@@ -186,3 +186,27 @@ fn names_that_are_in_another_encoding_are_kept_as_they_are() {
         }
     }
 }
+
+#[test]
+fn a_configuration_behind_a_link_is_named() {
+    let Some(version) = debian() else { return };
+    let cluster = Cluster::stopped(version, &[]);
+    let (link, conf) = (cluster.data().join("postgresql.conf"), cluster.path("main.conf"));
+    fs::rename(&link, &conf).unwrap();
+    std::os::unix::fs::symlink("../main.conf", &link).unwrap();
+    let is_named = |repository: &str| {
+        let root = fullbore(args!["show", cluster.path(repository), "--json"]).json().remove(0);
+        assert_eq!(root["postgres"]["configuration"], serde_json::json!([conf]), "{repository}");
+    };
+    fullbore(args!["backup", cluster.data(), "--offline", "--to", cluster.path("offline"), "--quiet"]).ends_with(0);
+    is_named("offline");
+    cluster.start();
+    let ran = cluster.backup("online", &[]).ends_with(0);
+    let said = format!("note: outside of the data directory, and not in this backup: {conf:?}\n");
+    assert!(ran.err.contains(&said), "{}", ran.err);
+    is_named("online");
+    let to = cluster.path("restored");
+    let ran = fullbore(args!["restore", cluster.path("online"), "--to", to]).ends_with(0);
+    let wanted = format!("next: remove {:?}, so that nothing is written", to.join("postgresql.conf"));
+    assert!(ran.err.contains(&wanted), "{}", ran.err);
+}

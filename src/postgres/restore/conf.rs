@@ -1,5 +1,8 @@
 //! Configuration files of a server: what they set, and text added to them.
 
+/// Where a server keeps its configuration, unless that says otherwise.
+pub const FILES: [&str; 3] = ["postgresql.conf", "pg_hba.conf", "pg_ident.conf"];
+
 /// The value of a setting in the text of a configuration file: the last one counts. Empty values are none.
 pub fn value(text: &[u8], name: &str) -> Option<String> {
     let text = String::from_utf8_lossy(text);
