@@ -59,7 +59,7 @@ pub(super) fn plan(restore: &Restore, archive: &Archive, selection: &Selection) 
     }
     let conf = Configuration::read(archive, &restore.to)?;
     let known = Known {
-        finished: &archive.root.finished,
+        stopped: archive.root.captured(),
         archives: conf.value("archive_mode").is_some_and(|mode| notes::archives(&mode)),
         restore_command: conf.value("restore_command").is_some(),
         primary: conf.value("primary_conninfo").is_some(),

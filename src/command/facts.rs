@@ -35,6 +35,7 @@ pub(super) fn add(repository: &Path, root: &mut Root, pages: &[(u64, Vec<u8>)]) 
         checksums: control.checksum_version > 0,
         start_lsn: label.as_deref().and_then(start).unwrap_or_default(),
         stop_lsn: text(b"backup_manifest").map(line).as_deref().and_then(stop).unwrap_or_default(),
+        stopped: String::new(),
         wal: if wal.is_empty() { "none" } else { "included" }.to_owned(),
         wal_segments: wal.first().into_iter().chain(wal.last()).cloned().collect(),
         wal_segment_bytes: control.wal_segment_bytes.into(),

@@ -94,6 +94,9 @@ pub struct Cluster {
     pub start_lsn: String,
     /// Where it is consistent; empty if it was not running.
     pub stop_lsn: String,
+    /// When the server was there by its own clock, as RFC 3339 in UTC; empty if it was not running, and in older roots.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub stopped: String,
     /// `included`, `archived` or `none`: where the WAL between the two is.
     pub wal: String,
     /// Names of the WAL segments that recovery needs, first and last; empty if none.
@@ -289,6 +292,12 @@ pub struct Live {
 }
 
 impl Root {
+    /// When all of it was captured. Of a cluster that ran, waiting for its WAL to be archived may come after that.
+    pub fn captured(&self) -> &str {
+        let stopped = self.postgres.as_ref().map_or("", |cluster| &cluster.stopped);
+        if stopped.is_empty() { &self.finished } else { stopped }
+    }
+
     /// The other backups whose objects it refers to, each once, ascending.
     pub fn others(&self) -> Vec<&str> {
         let live = self.liveness.iter().map(|live| &live.backup[..]);

@@ -174,6 +174,7 @@ impl Cluster {
             return Err(Error::new(Kind::System, what).hint("run the same command again"));
         }
         facts.stop_lsn = stopped.lsn.to_string();
+        facts.stopped = stopped.time.clone();
         Ok(())
     }
 

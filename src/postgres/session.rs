@@ -17,6 +17,9 @@ use crate::error::{Error, Kind, Result};
 use postgres::{Client, types::Type};
 use std::hash::{BuildHasher, Hasher, RandomState};
 
+/// The server's clock, as RFC 3339 in UTC.
+const NOW: &str = "to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')";
+
 /// A connection to a server that is known to be new enough.
 pub struct Session {
     client: Client,
@@ -35,6 +38,8 @@ pub struct Session {
 pub struct Stopped {
     /// Recovery is consistent here. The last segment it needs holds the byte before.
     pub lsn: Lsn,
+    /// When that was by the server's clock, as RFC 3339 in UTC: no transaction before it is later.
+    pub time: String,
     /// The file `backup_label`, byte for byte (rule 7).
     pub backup_label: Vec<u8>,
     /// The file `tablespace_map`, byte for byte; empty if there is to be none.
@@ -120,14 +125,14 @@ impl Session {
             15.. => "pg_backup_stop($1)",
             _ => "pg_stop_backup(false, $1)",
         };
-        let sql = format!("SELECT lsn::text, textsend(labelfile), textsend(spcmapfile) FROM {call}");
+        let sql = format!("SELECT lsn::text, textsend(labelfile), textsend(spcmapfile), {NOW} FROM {call}");
         let row = self.raw_row("could not end the backup", &sql, &[(&wait_for_archive, Type::BOOL)])?;
         let (lsn, backup_label): (&str, Vec<u8>) = (row.get(0)?, row.get(1)?);
         let start_timeline = start_timeline(&backup_label)
             .ok_or_else(|| Error::new(Kind::Unsupported, "cannot find the timeline in the server's backup label"))?;
         let timeline = if self.standby { self.timeline()?.max(start_timeline) } else { start_timeline };
         let tablespace_map = row.get::<Option<Vec<u8>>>(2)?.unwrap_or_default();
-        Ok(Stopped { lsn: lsn.parse()?, backup_label, tablespace_map, start_timeline, timeline })
+        Ok(Stopped { lsn: lsn.parse()?, time: row.get(3)?, backup_label, tablespace_map, start_timeline, timeline })
     }
 
     /// Is the session still the one it was?

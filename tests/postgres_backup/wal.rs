@@ -2,7 +2,7 @@
 
 use crate::{
     args,
-    cluster::{Cluster, debian, versions},
+    cluster::{Cluster, debian, some_versions, versions},
     runs::{fullbore, names},
     servers::wait_until,
     slow::Slow,
@@ -88,6 +88,22 @@ fn an_archive_that_works_again_is_waited_for() {
         slow.end().0.ends_with(0);
     });
     assert!(!names(&archive).is_empty());
+}
+
+#[test]
+fn waiting_for_the_archive_comes_after_the_end_of_the_backup() {
+    for version in some_versions() {
+        let cluster = Cluster::stopped(version, &["archive_mode = on", "archive_command = 'sleep 2'"]);
+        cluster.start();
+        cluster.backup("repository", &["--wal", "archived", "--quiet"]).ends_with(0);
+        let root = fullbore(args!["show", cluster.path("repository"), "--json"]).json().remove(0);
+        let [begun, stopped, finished] = [&root["time"], &root["postgres"]["stopped"], &root["finished"]]
+            .map(|time| time.as_str().unwrap().parse::<jiff::Timestamp>().unwrap());
+        assert!(begun < stopped && stopped.as_second() < finished.as_second(), "{begun} {stopped} {finished}");
+        let (to, time) = (cluster.path("to"), stopped.to_string());
+        let args = args!["restore", cluster.path("repository"), "--to", to, "--target-time", time, "--quiet"];
+        fullbore(args.into_iter().chain(args!["--restore-command", "false"])).ends_with(0);
+    }
 }
 
 #[test]

@@ -56,6 +56,24 @@ fn a_target_is_written_for_the_server_and_earlier_ones_become_comments() {
 }
 
 #[test]
+fn a_time_is_compared_with_the_end_of_the_backup_not_of_waiting_for_the_archive() {
+    let time = |text: &str| recovery::Options {
+        target: Some(Target::Time(text.into())),
+        settings: vec![command()],
+        ..Default::default()
+    };
+    let root = cluster().write_repository(&Place::new().at("repo"));
+    let finished: jiff::Timestamp = root.finished.parse().unwrap();
+    let before = |seconds: i64| (finished - jiff::SignedDuration::from_secs(seconds)).to_string();
+    let place = Place::with(&cluster(), |cluster| cluster.stopped = before(60));
+    let words = format!("the backup ended later, at {}", before(60));
+    assert_refused(&with(&place, time(&before(61))), Kind::Usage, &words);
+    run(&with(&place, time(&before(60)))).unwrap();
+    // Older backups do not say it.
+    assert_refused(&with(&Place::new(), time(&before(60))), Kind::Usage, &root.finished);
+}
+
+#[test]
 fn a_standby_gets_its_signal_and_keeps_no_target() {
     let place = Place::new();
     let restore = with(

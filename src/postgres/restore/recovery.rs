@@ -85,8 +85,8 @@ pub struct Options {
 /// What is known of a backup besides its cluster.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Known<'a> {
-    /// When it ended, as RFC 3339.
-    pub finished: &'a str,
+    /// When all was captured, as RFC 3339.
+    pub stopped: &'a str,
     /// Does a configuration file in it set `restore_command`?
     pub restore_command: bool,
     /// And `primary_conninfo`?
@@ -176,7 +176,7 @@ fn setting(name: &str, value: &str) -> (String, String) {
 fn targets(options: &Options, cluster: &Cluster, known: &Known<'_>) -> Result<Vec<(String, String)>> {
     let target = match &options.target {
         None => return Ok(Vec::new()),
-        Some(Target::Time(text)) => setting("recovery_target_time", &time(text, known.finished)?),
+        Some(Target::Time(text)) => setting("recovery_target_time", &time(text, known.stopped)?),
         Some(Target::Lsn(text)) => setting("recovery_target_lsn", lsn(text, cluster)?),
         Some(Target::Name(text)) => setting("recovery_target_name", name(text)?),
         Some(Target::Xid(text)) => setting("recovery_target_xid", xid(text)?),
@@ -215,15 +215,15 @@ fn timeline(options: &Options, cluster: &Cluster) -> Result<Option<String>> {
 }
 
 /// The time in UTC, as the server reads it whatever its own time zone. Without an offset it is local time here.
-fn time(text: &str, finished: &str) -> Result<String> {
+fn time(text: &str, stopped: &str) -> Result<String> {
     let local = |time: DateTime| time.to_zoned(TimeZone::system()).map(|zoned| zoned.timestamp());
     let parsed = text.parse::<Timestamp>().or_else(|_| text.parse::<Zoned>().map(|zoned| zoned.timestamp()));
     let Ok(time) = parsed.or_else(|_| text.parse::<DateTime>().and_then(local)) else {
         let what = format!("cannot recover to time {text:?}: it is no time");
         return Err(Error::new(Kind::Usage, what).hint("use a time like \"2026-11-21 05:45:01+00\""));
     };
-    if finished.parse::<Timestamp>().is_ok_and(|end| time < end) {
-        let what = format!("cannot recover to {time}: the backup ended later, at {finished}");
+    if let Some(end) = stopped.parse::<Timestamp>().ok().filter(|end| time < *end) {
+        let what = format!("cannot recover to {time}: the backup ended later, at {end}");
         return Err(Error::new(Kind::Usage, what).hint("choose a backup that ended before that time"));
     }
     Ok(time.strftime("%Y-%m-%d %H:%M:%S.%6f+00").to_string())
@@ -294,7 +294,7 @@ mod tests {
     }
 
     fn planned(options: Options) -> Result<String> {
-        let known = Known { finished: "2026-11-21T05:45:02Z", restore_command: true, ..Known::default() };
+        let known = Known { stopped: "2026-11-21T05:45:02Z", restore_command: true, ..Known::default() };
         let (recovery, notes) = plan(&options, &cluster(), &known)?;
         assert_eq!(notes, [""; 0]);
         let said = |pair: &&(String, String)| !UNLESS_SAID.contains(&(&pair.0, &pair.1));
