@@ -21,7 +21,7 @@ use fullbore::{
         entry::Kind,
         layout,
         page::State,
-        root::{Cluster, Database, Name, Root, Tablespace},
+        root::{Cluster, Database, Name, NotCaptured, Root, Tablespace},
         seal::seal,
     },
     pipeline::meter::Meter,
@@ -272,6 +272,48 @@ fn without_backup_label_there_is_no_pg_control() {
     // A cluster that did not run needs none.
     let place = Place::with(&cluster(), |cluster| cluster.online = false);
     assert!(there(&place, &Restore { paths, ..place.plan() }).0);
+}
+
+#[test]
+fn a_cluster_of_which_something_may_be_missing_gets_no_pg_control() {
+    let restored = |place: &Place, overwrite| {
+        let summary = run(&Restore { overwrite, ..place.plan() }).unwrap();
+        let names = runs::names(&place.at("to/global")).join(" ");
+        (names, summary.notes.join(" "), summary.next.len())
+    };
+    let relation = |state: State| {
+        let mut fixture = cluster();
+        let found = fixture.entries.iter_mut().find(|(_, entry, ..)| entry.path == b"base/5/1259").unwrap();
+        if matches!(state, State::Unreadable(_)) {
+            found.2.clear();
+        }
+        found.3 = state;
+        Place::with(&fixture, |_| {})
+    };
+    // What `repair` says in a root that it made anew.
+    let reason = "the root was lost: what this backup shared with others by whole pages is not in it any more";
+    let lost = |online| {
+        let place = Place { dir: temp() };
+        let mut root = cluster().write_repository(&place.at("repo"));
+        root.not_captured = vec![NotCaptured { path: Name::default(), reason: reason.into() }];
+        declare(&place.at("repo"), &root, Cluster { online, ..facts(&place.at("old")) });
+        place
+    };
+    for place in [lost(true), lost(false), relation(State::Unreadable("gone".into()))] {
+        // What is left of the first is no other cluster's.
+        for overwrite in [false, true] {
+            let (names, notes, next) = restored(&place, overwrite);
+            assert_eq!((&*names, next), (".fullbore-unfinished 1262", 0));
+            assert!(
+                notes.contains("\"global/pg_control\" is left out, as files of the cluster are missing"),
+                "{notes}"
+            );
+        }
+    }
+    // Wrong as they are, pages that were stored are there.
+    let place = relation(State::BadPages(vec![0]));
+    let (names, notes, _) = restored(&place, false);
+    assert!(names == "1262 pg_control" && notes.contains("wrong page checksums"), "{names} {notes}");
 }
 
 #[test]

@@ -32,6 +32,10 @@ use std::{
 const MAX_CONF_BYTES: u64 = 16 << 20;
 /// The first version that has `recovery_init_sync_method`.
 const SYNCFS_SINCE: u32 = 14;
+const WITHOUT_LABEL: &str =
+    "\"global/pg_control\" is left out: a server that starts without \"backup_label\" corrupts its data";
+const NOT_WHOLE: &str = "\"global/pg_control\" is left out, as files of the cluster are missing, or may be: \
+    until somebody renames it who knows which, it is \"global/.fullbore-unfinished\"";
 
 /// What is for clusters only was not asked of anything else.
 ///
@@ -225,20 +229,20 @@ pub(super) struct Last {
     pub(super) next: Vec<String>,
 }
 
-/// Everything is durable: put `global/pg_control` in place (rule 34).
+/// Everything is durable: put `global/pg_control` in place (rule 34), if the cluster `is_whole`.
 ///
 /// # Errors
 /// The system's, with the path.
-pub(super) fn finish(restore: &Restore, plan: &Plan, archive: &Archive, tree: &Tree) -> Result<Last> {
+pub(super) fn finish(restore: &Restore, plan: &Plan, archive: &Archive, tree: &Tree, is_whole: bool) -> Result<Last> {
     let Some(cluster) = &archive.root.postgres else { return Ok(Last::default()) };
     let (mut notes, mut next) = (plan.notes.clone(), Vec::new());
-    let placed = tree.put_last()?;
-    if placed == Placed::Withheld {
-        notes.push(
-            "\"global/pg_control\" is left out: a server that starts without \"backup_label\" corrupts its data"
-                .to_owned(),
-        );
-    }
+    let placed = tree.put_last(is_whole)?;
+    let left_out = match placed {
+        Placed::Withheld => Some(WITHOUT_LABEL),
+        Placed::Kept => Some(NOT_WHOLE),
+        Placed::Done | Placed::Missing => None,
+    };
+    notes.extend(left_out.map(str::to_owned));
     if placed == Placed::Done {
         // Everything is durable, and the server need not open and sync each file once more (rule 38).
         let sync = if cluster.major < SYNCFS_SINCE { "" } else { " -o \"-c recovery_init_sync_method=syncfs\"" };

@@ -38,6 +38,8 @@ pub enum Placed {
     Missing,
     /// It was removed, as what it must not be without is not there.
     Withheld,
+    /// It keeps its other name, as something else may be missing.
+    Kept,
 }
 
 impl Tree {
@@ -56,11 +58,11 @@ impl Tree {
         Ok(())
     }
 
-    /// Put the last file in place; everything else must be durable.
+    /// Put the last file in place, if all of the tree is there; everything else must be durable.
     ///
     /// # Errors
     /// The system's, with the path.
-    pub fn put_last(&self) -> Result<Placed> {
+    pub fn put_last(&self, is_whole: bool) -> Result<Placed> {
         let Some(last) = &self.places.last else { return Ok(Placed::Missing) };
         let Some(dir) = self.parent_if_there(&last.path)? else { return Ok(Placed::Missing) };
         let failed = |e| self.error("put in place", &last.path, e);
@@ -68,6 +70,9 @@ impl Tree {
             return Ok(Placed::Missing);
         }
         let may = last.only_with.as_ref().map_or(Ok(true), |path| self.is_there(path))?;
+        if may && !is_whole {
+            return Ok(Placed::Kept);
+        }
         let mtime = stat_fd(&dir).map_err(failed)?.mtime;
         if may {
             write::rename_at(&dir, UNFINISHED, &dir, entry::split(&last.path).1).map_err(failed)?;

@@ -10,7 +10,7 @@ mod lacking;
 pub use self::lacking::Lacking;
 
 use super::{
-    cluster::{self, Last},
+    cluster,
     damage::{Damage, Report},
     delta::{Changes, Delta},
     extra::Extra,
@@ -160,11 +160,9 @@ impl Restore {
         run.tree.sync()?;
         let lacking = run.lacking.into_inner().unwrap_or_else(|e| e.into_inner());
         let damage = run.report.damage();
-        // A cluster without one of its files must not look complete.
-        let last = match run.refused.is_empty() {
-            true => cluster::finish(self, &run.cluster, &run.archive, &run.tree)?,
-            false => Last::default(),
-        };
+        // A cluster of which something is missing, or may be, must not look complete.
+        let is_whole = run.refused.is_empty() && lacking.is_captured();
+        let last = cluster::finish(self, &run.cluster, &run.archive, &run.tree, is_whole)?;
         if damage.is_empty()
             && let Some(error) = run.refused.into_error("backup")
         {
