@@ -3,7 +3,7 @@
 //! Content is compared by digest, by many workers, and byte by byte where there is none; the rest by one thread that walks
 //! both in the same order. Memory holds the names of the directories between the root and the entry at hand.
 
-use super::{crew, text, undigested::Stored};
+use super::{crew, roots::Roots, text, undigested::Stored};
 use crate::pipeline::meter::Meter;
 use crate::{
     error::{Error, Result, quoted},
@@ -16,9 +16,10 @@ use crate::{
         Tricks, is_shortage,
         owner::Names,
         read::data_map,
-        walk::{self, FileKind, Stat, open_dir, open_read, open_root},
+        walk::{self, FileKind, Stat, open_dir, open_read},
         xattr,
     },
+    postgres::restore::TABLESPACE_MAP,
     source::archive::{Archive, Selection},
 };
 use std::{
@@ -59,8 +60,8 @@ pub(super) fn compare(
     tricks: Tricks,
     meter: &Meter,
 ) -> Result<Vec<Difference>> {
-    let root = open_root(dir).map_err(|e| Error::io(format!("could not open {dir:?}"), e))?;
-    let tree = Against { archive, root, tricks, names: Names::default(), found: Mutex::default(), meter };
+    let roots = Roots::open(dir, archive.root.postgres.as_ref())?;
+    let tree = Against { archive, roots, tricks, names: Names::default(), found: Mutex::default(), meter };
     crew::work(
         workers,
         || (vec![0; 1 << 20], Stored::default()),
@@ -74,7 +75,7 @@ pub(super) fn compare(
 
 struct Against<'a> {
     archive: &'a Archive,
-    root: OwnedFd,
+    roots: Roots,
     tricks: Tricks,
     names: Names,
     found: Mutex<Vec<Difference>>,
@@ -135,7 +136,8 @@ impl Against<'_> {
 
     /// The directory on disk, if there is one.
     fn enter(&self, path: &[u8]) -> Result<Option<Level>> {
-        let listed = open_dir(&self.root, path, self.tricks)
+        let (root, beneath) = self.roots.of(path);
+        let listed = open_dir(root, beneath, self.tricks)
             .and_then(|dir| walk::read_dir(&dir, &mut Vec::new()).map(|names| (dir, names)));
         match listed {
             Ok((dir, names)) => {
@@ -170,8 +172,10 @@ impl Against<'_> {
                 }
                 same_kind && item.entry.is_file() && stat.size == item.entry.size()
             }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                self.note(&item.entry.path, "missing");
+            Err(error) if walk::is_no_directory(&error) => {
+                if item.entry.path != TABLESPACE_MAP || !self.roots.has_links() {
+                    self.note(&item.entry.path, "missing");
+                }
                 false
             }
             Err(error) => {
@@ -182,13 +186,15 @@ impl Against<'_> {
     }
 
     fn look(&self, levels: &[Level], path: &[u8]) -> io::Result<(Stat, Option<Vec<u8>>, Vec<entry::Xattr>)> {
-        let (parent, name) = entry::split(path);
-        let name = if path.is_empty() { b"." } else { name };
+        let (root, beneath) = self.roots.of(path);
+        let (parent, name) = entry::split(beneath);
+        let name = if beneath.is_empty() { b"." } else { name };
         let opened;
-        let dir = match levels.iter().rev().find(|level| level.path == parent && !path.is_empty()) {
+        let in_level = |level: &&Level| level.path == entry::split(path).0 && !beneath.is_empty();
+        let dir = match levels.iter().rev().find(in_level) {
             Some(level) => &level.dir,
             None => {
-                opened = open_dir(&self.root, parent, self.tricks)?;
+                opened = open_dir(root, parent, self.tricks)?;
                 &opened
             }
         };
@@ -225,8 +231,9 @@ impl Against<'_> {
 
     /// Another name of a file must lead to the same inode; what that is like is said of the file.
     fn link(&self, entry: &Entry, target: &[u8], stat: &Stat) {
-        let (parent, name) = entry::split(target);
-        let found = open_dir(&self.root, parent, self.tricks).and_then(|dir| walk::stat(dir, name));
+        let (root, beneath) = self.roots.of(target);
+        let (parent, name) = entry::split(beneath);
+        let found = open_dir(root, parent, self.tricks).and_then(|dir| walk::stat(dir, name));
         if !found.is_ok_and(|found| (found.dev, found.inode) == (stat.dev, stat.inode)) {
             self.note(&entry.path, format!("no hard link to {}", text::name(target)));
         }
@@ -269,7 +276,8 @@ impl Against<'_> {
 
     fn is_same(&self, buffer: &mut [u8], stored: &mut Stored, item: &Item) -> Result<bool> {
         let failed = |e| Error::io(format!("could not read {}", quoted(&item.entry.path)), e);
-        let file: File = open_read(&self.root, &item.entry.path, self.tricks).map_err(failed)?.into();
+        let (root, beneath) = self.roots.of(&item.entry.path);
+        let file: File = open_read(root, beneath, self.tricks).map_err(failed)?.into();
         if item.digest.is_some() {
             return has_content(&file, item, buffer).map_err(failed);
         }

@@ -35,6 +35,7 @@ mod refused;
 mod remake;
 pub mod repair;
 pub mod restore;
+mod roots;
 pub mod sample;
 pub mod scope;
 mod severed;

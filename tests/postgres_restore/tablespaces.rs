@@ -88,6 +88,37 @@ fn two_tablespaces_need_two_places() {
 }
 
 #[test]
+fn a_restored_cluster_is_compared_through_the_links_of_its_tablespaces() {
+    let place = Place::new();
+    run(&place.plan()).unwrap();
+    let differences = |code: u8| {
+        let ran = runs::fullbore(args!["verify", place.at("repo"), "--against", place.at("to"), "--json"]);
+        let mut found = ran.ends_with(code.into()).json().remove(0)["differences"].take();
+        let found = found.as_array_mut().unwrap().iter().map(|found| found["path"].as_str().unwrap().to_owned());
+        found.collect::<Vec<_>>()
+    };
+    // What is left out is no tablespace's business.
+    assert_eq!(differences(1), ["recovery.signal"]);
+    fs::write(place.at("to/recovery.signal"), "").unwrap();
+    let (space, inside) = (place.at("ts/fast").join(VERSION), format!("pg_tblspc/16400/{VERSION}"));
+    fs::write(space.join("5/24576"), content(9, 10_000)).unwrap();
+    fs::remove_file(space.join("4/24576")).unwrap();
+    fs::write(space.join("1/other"), "").unwrap();
+    let found = differences(1);
+    for path in ["1/other", "4/24576", "5/24576"] {
+        assert!(found.contains(&format!("{inside}/{path}")), "{path}: {found:?}");
+    }
+    assert!(!found.contains(&"tablespace_map".to_owned()), "{found:?}");
+    // A link to nothing is none of a tablespace, and all below it is missing.
+    fs::remove_dir_all(place.at("ts/fast")).unwrap();
+    let found = differences(1);
+    let ran = runs::fullbore(args!["verify", place.at("repo"), "--against", place.at("to")]).ends_with(1);
+    let said = ran.out + &ran.err;
+    assert!(said.contains(&format!("{inside}/5/24576: missing")) && !said.contains("symbolic links"), "{said}");
+    assert!(["tablespace_map", "pg_tblspc/16400"].iter().all(|path| found.contains(&(*path).to_owned())), "{found:?}");
+}
+
+#[test]
 fn a_tablespace_that_was_made_in_place_stays_in_place() {
     let place = Place::with(&cluster(), |cluster| cluster.tablespaces[0].location = Name("pg_tblspc/16400".into()));
     run(&place.plan()).unwrap();

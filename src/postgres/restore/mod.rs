@@ -22,6 +22,8 @@ use std::path::PathBuf;
 pub const PG_CONTROL: &[u8] = b"global/pg_control";
 /// What tells a server that its files come from a backup, and where recovery begins.
 pub const BACKUP_LABEL: &[u8] = b"backup_label";
+/// Has a server make the links of its tablespaces.
+pub const TABLESPACE_MAP: &[u8] = b"tablespace_map";
 /// Settings that the server itself writes; it reads them after `postgresql.conf`.
 pub const AUTO_CONF: &[u8] = b"postgresql.auto.conf";
 /// Written by a server that runs.
@@ -99,7 +101,7 @@ impl Plan {
         } // A standby that was shut down goes on as one: it must not write on the timeline of its primary.
         left_out.extend(recovery.changes_settings().then_some(AUTO_CONF));
         // The server would make our links anew, from where the tablespaces were (rule 36).
-        left_out.extend((!mounts.is_empty()).then_some(&b"tablespace_map"[..]));
+        left_out.extend((!mounts.is_empty()).then_some(TABLESPACE_MAP));
         Ok(Self {
             last: Some(Last { path: PG_CONTROL.to_vec(), only_with }),
             mounts,

@@ -1,0 +1,57 @@
+//! Where a tree on disk is: beneath its root, and what is in the tablespaces of a cluster beneath the directories that links in it
+//! lead to. No other link is followed.
+
+use crate::{
+    error::{Error, Result},
+    format::{
+        entry::{self, Path as EntryPath},
+        root::Cluster,
+    },
+    platform::walk::{is_no_directory, open_root},
+};
+use std::{
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+};
+
+/// See the module.
+pub(super) struct Roots {
+    root: OwnedFd,
+    /// Tablespaces that are links, as a restore makes them and a server has them.
+    spaces: Vec<(EntryPath, OwnedFd)>,
+}
+
+impl Roots {
+    /// Those of the tree at `dir`, which a backup of this cluster is to be compared with.
+    ///
+    /// # Errors
+    /// If `dir` is not there; the system's.
+    pub(super) fn open(dir: &Path, cluster: Option<&Cluster>) -> Result<Self> {
+        let failed = |path: PathBuf| move |e| Error::io(format!("could not open {path:?}"), e);
+        let root = open_root(dir).map_err(failed(dir.to_owned()))?;
+        let mut spaces = Vec::new();
+        for space in cluster.iter().flat_map(|cluster| &cluster.tablespaces) {
+            let at = format!("pg_tblspc/{}", space.oid);
+            let link = dir.join(&at);
+            match link.is_symlink().then(|| open_root(&link)) {
+                Some(Ok(dir)) => spaces.push((at.into_bytes(), dir)),
+                Some(Err(error)) if !is_no_directory(&error) => return Err(failed(link)(error)),
+                // A directory, or a link that leads nowhere, is what it is.
+                _ => {}
+            }
+        }
+        Ok(Self { root, spaces })
+    }
+
+    /// The directory that is opened for what is at `path`, and the path beneath it.
+    pub(super) fn of<'a>(&self, path: &'a [u8]) -> (&OwnedFd, &'a [u8]) {
+        let space = self.spaces.iter().find(|(at, _)| entry::is_within(path, at));
+        let beneath = |at: &EntryPath| path[at.len()..].strip_prefix(b"/").unwrap_or_default();
+        space.map_or((&self.root, path), |(at, dir)| (dir, beneath(at)))
+    }
+
+    /// Are there links that the map of tablespaces would have the server make? Then a restore leaves it out (rule 36).
+    pub(super) fn has_links(&self) -> bool {
+        !self.spaces.is_empty()
+    }
+}
