@@ -21,6 +21,9 @@ pub(super) struct ClusterArgs {
     /// Restore all other tablespaces into this directory, each below its name
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     tablespaces_under: Option<PathBuf>,
+    /// Put the WAL into this directory; pg_wal is a link to it
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    waldir: Option<PathBuf>,
     /// Restore only this database, postgres and the templates; the others are to be dropped; can be repeated
     #[arg(long, value_name = "NAME")]
     database: Vec<String>,
@@ -104,6 +107,7 @@ impl From<ClusterArgs> for Options {
         Self {
             tablespaces: args.tablespace,
             tablespaces_under: args.tablespaces_under,
+            waldir: args.waldir,
             databases: args.database,
             recovery,
         }

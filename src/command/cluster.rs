@@ -6,11 +6,11 @@ use crate::{
     format::entry::{self, Entry, Kind, Time},
     platform,
     postgres::restore::{
-        AUTO_CONF, Fate, Options, PG_CONTROL, POSTMASTER_PID, Plan, conf, notes, recovery::Known, tablespaces,
+        AUTO_CONF, Fate, Options, PG_CONTROL, PG_WAL, POSTMASTER_PID, Plan, conf, notes, recovery::Known, tablespaces,
     },
     sink::{
         last::{Placed, UNFINISHED},
-        places::Layout,
+        places::{Layout, Mount},
         tree::Tree,
         writer::Writer,
     },
@@ -69,6 +69,9 @@ pub(super) fn plan(restore: &Restore, archive: &Archive, selection: &Selection) 
         primary: conf.value("primary_conninfo").is_some(),
     };
     let mut plan = Plan::new(&restore.postgres, cluster, &known)?;
+    if restore.postgres.waldir.is_none() {
+        plan.mounts.extend(linked_wal(&restore.to));
+    }
     plan.mounts.retain(|mount| selection.takes(&mount.at));
     // One that is not restored must not be taken out of the target either.
     plan.last = plan.last.filter(|_| is_whole);
@@ -77,6 +80,13 @@ pub(super) fn plan(restore: &Restore, archive: &Archive, selection: &Selection) 
         plan.before_start = conf.before_start();
     }
     Ok(plan)
+}
+
+/// A cluster that is replaced keeps its WAL where a link has it.
+fn linked_wal(to: &Path) -> Option<Mount> {
+    let link = to.join(PG_WAL);
+    let directory = link.canonicalize().ok().filter(|directory| link.is_symlink() && directory.is_dir())?;
+    Some(Mount { at: PG_WAL.into(), directory, bytes: 0 })
 }
 
 /// Nobody writes below a server that runs (rule 33).

@@ -1,5 +1,5 @@
-//! Where a tree on disk is: beneath its root, and what is in the tablespaces of a cluster beneath the directories that links in it
-//! lead to. No other link is followed.
+//! Where a tree on disk is: beneath its root, and what is in the tablespaces of a cluster, and its WAL, beneath the directories that
+//! links in it lead to. No other link is followed.
 
 use crate::{
     error::{Error, Result},
@@ -8,16 +8,19 @@ use crate::{
         root::Cluster,
     },
     platform::walk::{is_no_directory, open_root},
+    postgres::restore::PG_WAL,
 };
 use std::{
     os::fd::OwnedFd,
     path::{Path, PathBuf},
 };
 
+const TABLESPACES: &str = "pg_tblspc/";
+
 /// See the module.
 pub(super) struct Roots {
     root: OwnedFd,
-    /// Tablespaces that are links, as a restore makes them and a server has them.
+    /// Tablespaces, and the directory of the WAL, that are links, as a restore makes them and a server has them.
     spaces: Vec<(EntryPath, OwnedFd)>,
 }
 
@@ -30,8 +33,9 @@ impl Roots {
         let failed = |path: PathBuf| move |e| Error::io(format!("could not open {path:?}"), e);
         let root = open_root(dir).map_err(failed(dir.to_owned()))?;
         let mut spaces = Vec::new();
-        for space in cluster.iter().flat_map(|cluster| &cluster.tablespaces) {
-            let at = format!("pg_tblspc/{}", space.oid);
+        let tablespaces = cluster.iter().flat_map(|cluster| &cluster.tablespaces);
+        let places = tablespaces.map(|space| format!("{TABLESPACES}{}", space.oid));
+        for at in places.chain(cluster.map(|_| PG_WAL.to_owned())) {
             let link = dir.join(&at);
             match link.is_symlink().then(|| open_root(&link)) {
                 Some(Ok(dir)) => spaces.push((at.into_bytes(), dir)),
@@ -52,6 +56,6 @@ impl Roots {
 
     /// Are there links that the map of tablespaces would have the server make? Then a restore leaves it out (rule 36).
     pub(super) fn has_links(&self) -> bool {
-        !self.spaces.is_empty()
+        self.spaces.iter().any(|(at, _)| at.starts_with(TABLESPACES.as_bytes()))
     }
 }

@@ -89,8 +89,9 @@ impl Layout {
     }
 
     fn is_linked(&self, mount: &Mount) -> bool {
-        let link = std::fs::read_link(self.root.join(OsStr::from_bytes(&mount.at)));
-        link.is_ok_and(|target| target == mount.directory)
+        let link = self.root.join(OsStr::from_bytes(&mount.at));
+        let is_there = |real: PathBuf| mount.directory.canonicalize().is_ok_and(|directory| directory == real);
+        link.is_symlink() && link.canonicalize().is_ok_and(is_there)
     }
 
     /// No directory is another one, or within another.

@@ -80,6 +80,35 @@ fn a_pg_wal_that_is_a_link_is_stored_as_a_directory() {
 }
 
 #[test]
+fn the_wal_is_put_where_it_is_wanted_and_stays_there() {
+    for version in some_versions() {
+        let cluster = Cluster::new(version, &[]);
+        cluster.backup("repository", &["--quiet"]).ends_with(0);
+        let (repository, elsewhere) = (cluster.path("repository"), cluster.make_dir("elsewhere"));
+        let wal = elsewhere.join("wal");
+        let restored = Cluster::restored_with(version, &repository, &["--waldir", wal.to_str().unwrap()]);
+        let link = restored.data().join("pg_wal");
+        assert_eq!(fs::read_link(&link).unwrap(), wal);
+        let verify = args!["verify", repository, "--against", restored.data()];
+        fullbore(verify.clone()).ends_with(0);
+        restored.assert_verifies();
+        restored.start();
+        restored.assert_has_content();
+        restored.psql("CREATE TABLE later AS SELECT generate_series(1, 10000)");
+        restored.stop("fast");
+        let delta = args!["restore", repository, "--to", restored.data(), "--delta", "--delete", "--quiet"];
+        fullbore(delta).ends_with(0);
+        assert_eq!(fs::read_link(&link).unwrap(), wal);
+        fullbore(verify).ends_with(0);
+        restored.start();
+        restored.assert_has_content();
+        assert_eq!(restored.psql("SELECT count(*) FROM pg_class WHERE relname = 'later'"), "0");
+        let refused = args!["restore", repository, "--to", cluster.path("other"), "--waldir", wal];
+        fullbore(refused).ends_with(1).has_one_error("it is not empty");
+    }
+}
+
+#[test]
 fn a_link_to_data_elsewhere_ends_the_backup() {
     for version in some_versions() {
         let cluster = Cluster::new(version, &[]);

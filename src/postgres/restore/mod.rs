@@ -22,6 +22,8 @@ use std::path::PathBuf;
 pub const PG_CONTROL: &[u8] = b"global/pg_control";
 /// What tells a server that its files come from a backup, and where recovery begins.
 pub const BACKUP_LABEL: &[u8] = b"backup_label";
+/// The directory of the WAL.
+pub const PG_WAL: &str = "pg_wal";
 /// Has a server make the links of its tablespaces.
 pub const TABLESPACE_MAP: &[u8] = b"tablespace_map";
 /// Settings that the server itself writes; it reads them after `postgresql.conf`.
@@ -40,6 +42,8 @@ pub struct Options {
     pub tablespaces: Vec<(Vec<u8>, PathBuf)>,
     /// Where all other tablespaces are to be, each below its name.
     pub tablespaces_under: Option<PathBuf>,
+    /// Where the WAL is to be; `None`: in the data directory.
+    pub waldir: Option<PathBuf>,
     /// Databases that are wanted; none means all of them.
     pub databases: Vec<String>,
     /// How the server recovers, and with which settings.
@@ -83,7 +87,7 @@ impl Plan {
     /// # Errors
     /// [`Kind::Usage`] for what cannot be done with this cluster.
     pub fn new(options: &Options, cluster: &Cluster, known: &Known<'_>) -> Result<Self> {
-        let mounts = tablespaces::mounts(options, cluster)?;
+        let mut mounts = tablespaces::mounts(options, cluster)?;
         let unwanted = unwanted(options, cluster)?;
         let (mut recovery, notes) = recovery::plan(&options.recovery, cluster, known)?;
         let mut next: Vec<String> = unwanted.iter().map(|database| drop_database(database)).collect();
@@ -102,6 +106,7 @@ impl Plan {
         left_out.extend(recovery.changes_settings().then_some(AUTO_CONF));
         // The server would make our links anew, from where the tablespaces were (rule 36).
         left_out.extend((!mounts.is_empty()).then_some(TABLESPACE_MAP));
+        mounts.extend(options.waldir.as_deref().map(tablespaces::wal).transpose()?);
         Ok(Self {
             last: Some(Last { path: PG_CONTROL.to_vec(), only_with }),
             mounts,

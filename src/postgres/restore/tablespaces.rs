@@ -1,6 +1,6 @@
-//! Where tablespaces are to be.
+//! Where tablespaces and the WAL are to be.
 
-use super::Options;
+use super::{Options, PG_WAL};
 use crate::{
     error::{Error, Kind, Result, quoted},
     format::root::{Cluster, Tablespace},
@@ -13,7 +13,8 @@ use std::{
 };
 
 /// What to try if a tablespace cannot be where it is to be.
-pub const HINT: &str = "--tablespace OLD=NEW restores a tablespace elsewhere, --tablespaces-under DIR all of them";
+pub const HINT: &str =
+    "--tablespace OLD=NEW restores a tablespace elsewhere, --tablespaces-under DIR all of them, --waldir DIR the WAL";
 
 /// A mount for each tablespace that is not in the data directory.
 pub(super) fn mounts(options: &Options, cluster: &Cluster) -> Result<Vec<Mount>> {
@@ -38,18 +39,27 @@ fn mount(options: &Options, tablespace: &Tablespace) -> Result<Mount> {
         (None, Some(dir)) => absolute(dir)?.join(own_name(tablespace)),
         (None, None) => PathBuf::from(OsStr::from_bytes(&tablespace.location.0)),
     };
-    // The server refuses relative ones; `..` would be another directory for it than for us if a link is on the way.
-    let is_plain = directory.is_absolute() && !directory.components().any(|part| part == Component::ParentDir);
-    if !is_plain {
-        let what = format!(
-            "cannot restore tablespace {} to {directory:?}: that is no absolute path",
-            quoted(&tablespace.name.0)
-        );
-        return Err(Error::new(Kind::Usage, what).hint(HINT));
+    match plain(&directory) {
+        Some(directory) => Ok(Mount { at: at(tablespace), directory, bytes: 0 }),
+        None => Err(misplaced(&format!("tablespace {}", quoted(&tablespace.name.0)), &directory)),
     }
-    // Without a slash at its end, as the server writes its links.
-    let directory = directory.components().collect();
-    Ok(Mount { at: at(tablespace), directory, bytes: 0 })
+}
+
+/// A mount for the WAL.
+pub(super) fn wal(dir: &Path) -> Result<Mount> {
+    let directory = plain(&absolute(dir)?).ok_or_else(|| misplaced("the WAL", dir))?;
+    Ok(Mount { at: PG_WAL.into(), directory, bytes: 0 })
+}
+
+/// Without a slash at its end, as the server writes its links. It refuses relative ones; `..` would be another directory for it
+/// than for us if a link is on the way.
+fn plain(directory: &Path) -> Option<PathBuf> {
+    let is_plain = directory.is_absolute() && !directory.components().any(|part| part == Component::ParentDir);
+    is_plain.then(|| directory.components().collect())
+}
+
+fn misplaced(what: &str, directory: &Path) -> Error {
+    Error::new(Kind::Usage, format!("cannot restore {what} to {directory:?}: that is no absolute path")).hint(HINT)
 }
 
 fn absolute(dir: &Path) -> Result<PathBuf> {
