@@ -4,7 +4,7 @@
 
 mod runs;
 
-use runs::{fullbore, has, noise, or_skip, tampered, temp, text, write};
+use runs::{fullbore, has, noise, or_skip, shell, tampered, temp, text, write};
 use serde_json::Value;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -272,4 +272,19 @@ fn a_backup_in_a_directory_of_another_name_is_damaged_and_no_base() {
     fullbore(args!["verify", format!("{}@{other}", repository.display())]).ends_with(4).has_one_error(&all[2].0);
     fullbore(args!["backup", tree, "--to", repository]).ends_with(0);
     fullbore(args!["verify", repository.display().to_string() + "@latest", "--data"]).ends_with(0);
+}
+
+#[test]
+fn more_backups_are_checked_than_files_can_be_open() {
+    let dir = temp();
+    let (tree, repository) = (dir.path().join("tree"), dir.path().join("repo"));
+    write(tree.join("a"), noise(1, 50_000));
+    let line = "for i in {1..80}; do echo $i > \"$2/b\"; \"$1\" backup \"$2\" --to \"$3\" --quiet || exit; done";
+    shell(line, args![runs::FULLBORE, tree, repository]).ends_with(0);
+    let checks =
+        ["verify \"$2\"", "verify \"$2\" --data", "verify \"$2\" --sample 20%", "repair \"$2\"", "find \"$2\" b"];
+    for check in checks {
+        let line = format!("ulimit -n 64 && \"$1\" {check}");
+        shell(&line, args![runs::FULLBORE, repository]).ends_with(0);
+    }
 }

@@ -1,6 +1,6 @@
 //! Where the bytes of a stored backup are read from: a directory of a repository, or one archive file.
 //!
-//! Files are opened once and read by position, from any thread. Nothing here knows what the bytes mean, except that a
+//! Files are kept open and read by position, from any thread. Nothing here knows what the bytes mean, except that a
 //! one-file archive says at its end where its root is.
 
 use crate::{
@@ -13,16 +13,19 @@ use crate::{
             skippable_len,
         },
     },
-    platform::is_media_error,
+    platform::{is_media_error, open_files_limit},
     sink::{Place, place_of},
 };
 use std::{
-    collections::HashMap,
+    collections::BTreeMap,
     fs::File,
     io,
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, OnceLock},
+    sync::{
+        Arc, Mutex, OnceLock,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
 };
 
 /// One of the things a backup is stored as.
@@ -61,8 +64,12 @@ pub trait Store: Send + Sync {
     }
 }
 
-/// Open files that are kept. Below the usual limit of 1,024 descriptors with room for the sink's.
-const MAX_OPEN: usize = 64;
+/// Open files that are kept, those of all repositories together, by the number of what reads them. A check opens all backups
+/// there are, and there may be more of them than files can be open.
+static KEPT: Mutex<BTreeMap<(u64, PathBuf), Arc<File>>> = Mutex::new(BTreeMap::new());
+
+/// So many are kept at most, and no more than a quarter of those that can be open: the rest is the source's and the sink's.
+const MAX_KEPT: u64 = 256;
 
 /// A backup in a repository on this machine.
 #[derive(Debug)]
@@ -71,19 +78,22 @@ pub struct Directory {
     backup: String,
     suffix: OnceLock<&'static str>,
     root: &'static str,
-    open: Mutex<HashMap<PathBuf, Arc<File>>>,
+    number: u64,
 }
 
 impl Directory {
     /// Backup `id` of the repository at `repository`. Nothing is opened yet.
     pub fn new(repository: &Path, id: &str) -> Self {
-        let (suffix, open) = Default::default();
-        Self { repository: repository.to_owned(), backup: id.to_owned(), suffix, root: layout::ROOT, open }
+        static NUMBERS: AtomicU64 = AtomicU64::new(0);
+        let (repository, backup, number) = (repository.to_owned(), id.to_owned(), NUMBERS.fetch_add(1, Relaxed));
+        Self { repository, backup, suffix: OnceLock::new(), root: layout::ROOT, number }
     }
 
     /// As far as it came, if it has not ended.
     pub fn partial(repository: &Path, id: &str) -> Self {
-        Self { root: layout::PARTIAL, ..Self::new(repository, id) }
+        let mut directory = Self::new(repository, id);
+        directory.root = layout::PARTIAL;
+        directory
     }
 
     /// How the files of its segments end; `tar.zst` until this is called. Known once the root was read.
@@ -106,17 +116,27 @@ impl Directory {
     }
 
     fn file(&self, object: &Object) -> Result<(PathBuf, Arc<File>)> {
-        let path = self.path(object);
-        let mut open = self.open.lock().unwrap_or_else(|e| e.into_inner());
-        if let Some(file) = open.get(&path) {
-            return Ok((path, file.clone()));
+        let key = (self.number, self.path(object));
+        let lock = || KEPT.lock().unwrap_or_else(|e| e.into_inner());
+        if let Some(file) = lock().get(&key).cloned() {
+            return Ok((key.1, file));
         }
-        let file = Arc::new(open_file(&path)?);
-        if open.len() >= MAX_OPEN {
-            open.clear();
+        let file = Arc::new(open_file(&key.1)?);
+        // A root is read once.
+        if *object != Object::Root {
+            let mut kept = lock();
+            if kept.len() as u64 >= MAX_KEPT.min(open_files_limit() / 4) {
+                kept.clear();
+            }
+            kept.insert(key.clone(), file.clone());
         }
-        open.insert(path.clone(), file.clone());
-        Ok((path, file))
+        Ok((key.1, file))
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        KEPT.lock().unwrap_or_else(|e| e.into_inner()).retain(|(number, _), _| *number != self.number);
     }
 }
 
