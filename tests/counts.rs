@@ -37,7 +37,7 @@ fn peak(args: impl IntoIterator<Item = std::ffi::OsString>) -> u64 {
     let script = "import resource, subprocess, sys\nsubprocess.run(sys.argv[1:], check=True)\n\
         print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)";
     let all = [script.into(), runs::FULLBORE.into()].into_iter().chain(args);
-    shell("python3 -c \"$@\"", all).ends_with(0).out.trim().parse().unwrap()
+    shell("python3 -c \"$@\"", all).ends_with(0).out.lines().last().unwrap().parse().unwrap()
 }
 
 #[test]
@@ -120,4 +120,23 @@ fn a_file_that_was_changed_here_and_there_again_and_again_is_written_a_stretch_a
     // 16 MiB in frames of 1 MiB; the changed blocks are 117 of 256, hardly two of them neighbours.
     assert!(writes <= 32, "{writes}");
     assert_same(&shape(&tree), &shape(&back), "changed here and there");
+}
+
+#[test]
+fn what_is_found_is_not_held() {
+    if !or_skip(has("python3"), "there is no python3") {
+        return;
+    }
+    let dir = temp();
+    let (tree, store) = (dir.path().join("t"), dir.path().join("r"));
+    for sub in 0..80 {
+        fs::create_dir_all(tree.join(format!("d{sub:02}"))).unwrap();
+        (0..500).for_each(|i| fs::write(tree.join(format!("d{sub:02}/a name of some length {i}")), "").unwrap());
+    }
+    for _ in 0..2 {
+        fullbore(args!["backup", tree, "--to", store, "--full", "--quiet"]).ends_with(0);
+    }
+    let [one, all] = ["d00", "a name of*"].map(|pattern| peak(args!["find", store, pattern]));
+    assert_eq!(fullbore(args!["find", store, "a name of*"]).ends_with(0).out.lines().count(), 40_000);
+    assert!(all <= one + (12 << 10), "{one} KiB, and {all} KiB to find everything");
 }

@@ -1,6 +1,8 @@
 //! Print which backups of a repository hold a path, and when it changed.
 //!
-//! Each page is read once, however many backups refer to it, and only those that can hold what the pattern says.
+//! Each page is read once, however many backups refer to it, and only those that can hold what the pattern says. Pages are
+//! read in path order, those of all backups side by side, and a path is printed as soon as no page that is still to be read
+//! can hold it: memory holds what a few pages say, however much is found.
 
 use super::{
     list::{kind_parts, source_text},
@@ -10,7 +12,7 @@ use crate::{
     error::{Error, Kind, Result},
     format::{
         digest::Digest,
-        entry::{self, Path, Time},
+        entry::{self, Path, Time, order},
         page::Record,
         root::Name,
     },
@@ -19,7 +21,14 @@ use crate::{
 };
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
 use serde::Serialize;
-use std::{collections::HashMap, ffi::OsStr, io::Write, os::unix::ffi::OsStrExt, rc::Rc};
+use std::{
+    cmp::Ordering,
+    collections::{BTreeMap, HashMap},
+    ffi::OsStr,
+    io::Write,
+    iter::Peekable,
+    os::unix::ffi::OsStrExt,
+};
 
 /// What to find.
 #[derive(Debug, Clone, Default)]
@@ -42,12 +51,12 @@ struct Version {
     target: Option<Name>,
 }
 
-/// A version, and the backups that hold it.
+/// A version, and the backups that hold it: the first and the last by their places among those of the source, and how many.
 #[derive(Debug)]
 struct Held {
     version: Version,
-    first: String,
-    last: String,
+    first: u32,
+    last: u32,
     backups: u64,
 }
 
@@ -68,8 +77,8 @@ struct Line<'a> {
     backups: u64,
 }
 
-/// What of one page matches.
-type Matches = Rc<Vec<(Path, Version)>>;
+/// A path, and its versions by the backups that hold them first.
+type Found = (Path, Vec<Held>);
 
 impl Find {
     /// Print to `out`; the result is the exit code: 0 if something was found, 1 if nothing was, 4 if a backup is damaged, which
@@ -80,12 +89,12 @@ impl Find {
     pub fn run(&self, out: &mut dyn Write) -> Result<u8> {
         let pattern = pattern(&self.pattern)?;
         let selection = Selection::new(&prefix(&self.pattern))?;
-        let mut search = Search { pattern, selection, pages: HashMap::new(), found: HashMap::new() };
+        let repository = std::path::Path::new(&self.repository);
+        let mut sources: BTreeMap<String, Vec<Archive>> = BTreeMap::new();
         let mut code = 1;
-        for (id, root) in list_backups(std::path::Path::new(&self.repository))? {
-            let opened = root.and_then(|_| Archive::open_backup(std::path::Path::new(&self.repository), &id));
-            match opened {
-                Ok(archive) => search.backup(&archive)?,
+        for (id, root) in list_backups(repository)? {
+            match root.and_then(|_| Archive::open_backup(repository, &id)) {
+                Ok(archive) => sources.entry(source_text(&archive.root.source)).or_default().push(archive),
                 Err(error) => {
                     code = 4;
                     match self.json {
@@ -95,22 +104,29 @@ impl Find {
                 }
             }
         }
-        let found = search.sorted();
-        self.print(&found, out)?;
-        Ok(if code == 1 && !found.is_empty() { 0 } else { code })
+        let of = |(name, archives): (String, Vec<Archive>)| {
+            let ids = archives.iter().map(|archive| archive.root.id.clone()).collect();
+            Source { name, ids, found: Sweep::new(archives, &pattern, &selection).peekable() }
+        };
+        let found = self.print(sources.into_iter().map(of).collect(), out)?;
+        Ok(if code == 1 && found { 0 } else { code })
     }
 
-    fn print(&self, found: &[((String, Path), Vec<Held>)], out: &mut dyn Write) -> Result<()> {
-        let several = found.iter().any(|((source, _), _)| *source != found[0].0.0);
-        for ((source, path), versions) in found {
-            for held in versions {
-                match self.json {
-                    true => text::json(out, &line(source, path, held))?,
-                    false => text::line(out, &plain(several.then_some(source), path, held))?,
+    /// Was there anything?
+    fn print(&self, mut sources: Vec<Source<'_>>, out: &mut dyn Write) -> Result<bool> {
+        let with_some = sources.iter_mut().filter_map(|source| source.found.peek().map(drop)).take(2).count();
+        for Source { name, ids, found } in sources {
+            for found in found {
+                let (path, versions) = found?;
+                for held in &versions {
+                    match self.json {
+                        true => text::json(out, &line(&name, &ids, &path, held))?,
+                        false => text::line(out, &plain((with_some > 1).then_some(&name), &ids, &path, held))?,
+                    }
                 }
             }
         }
-        Ok(())
+        Ok(with_some > 0)
     }
 }
 
@@ -133,53 +149,111 @@ fn prefix(pattern: &str) -> Vec<Vec<u8>> {
     if anchored && !parts.is_empty() { vec![parts.join("/").into_bytes()] } else { Vec::new() }
 }
 
-struct Search {
-    pattern: Gitignore,
-    selection: Selection,
-    /// What was found in each page, by the backup that has it and where.
-    pages: HashMap<(String, Option<u64>), Matches>,
-    /// By source and path.
-    found: HashMap<(String, Path), Vec<Held>>,
+/// What backups were made of, with their ids, oldest first, and what matches.
+struct Source<'a> {
+    name: String,
+    ids: Vec<String>,
+    found: Peekable<Sweep<'a>>,
 }
 
-impl Search {
-    fn backup(&mut self, archive: &Archive) -> Result<()> {
-        let source = source_text(&archive.root.source);
-        for index in archive.pages(&self.selection).into_iter().flatten() {
-            for (path, version) in self.page(archive, index)?.iter() {
-                let versions = self.found.entry((source.clone(), path.clone())).or_default();
-                hold(versions, version, &archive.root.id);
-            }
+/// What of one source matches, in archive order.
+///
+/// Pages are read in the order of their beginnings, so what stands before the beginning of the next one is on none of those
+/// that are still to be read.
+struct Sweep<'a> {
+    /// The backups of the source, oldest first.
+    archives: Vec<Archive>,
+    pattern: &'a Gitignore,
+    /// The pages to be read, the next one last.
+    sheets: Vec<Sheet>,
+    met: BTreeMap<InOrder, Vec<Held>>,
+}
+
+/// A page: a backup that refers to it and where its root does, and all backups that do.
+struct Sheet {
+    at: (usize, usize),
+    of: Vec<u32>,
+}
+
+/// A path in the order of archives.
+#[derive(PartialEq, Eq)]
+struct InOrder(Path);
+
+impl Ord for InOrder {
+    fn cmp(&self, other: &Self) -> Ordering {
+        order(&self.0, &other.0)
+    }
+}
+
+impl PartialOrd for InOrder {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<'a> Sweep<'a> {
+    fn new(archives: Vec<Archive>, pattern: &'a Gitignore, selection: &Selection) -> Self {
+        let mut sheets = sheets(&archives, selection);
+        sheets.sort_by(|a, b| order(begin(&archives, b), begin(&archives, a)));
+        Self { archives, pattern, sheets, met: BTreeMap::new() }
+    }
+
+    fn read(&mut self, sheet: &Sheet) -> Result<()> {
+        let archive = &self.archives[sheet.at.0];
+        let page = archive.read_page(&archive.root.pages[sheet.at.1])?;
+        // A file that goes on over pages is found once, by the part that has its digest.
+        for record in page.records.iter().filter(|record| !record.more && matches(self.pattern, record)) {
+            let versions = self.met.entry(InOrder(record.entry.path.clone())).or_default();
+            hold(versions, version(record), &sheet.of);
         }
         Ok(())
     }
+}
 
-    fn page(&mut self, archive: &Archive, index: usize) -> Result<Matches> {
-        let at = &archive.root.pages[index];
-        let backup = if at.backup.is_empty() { &archive.root.id } else { &at.backup };
-        let key = (backup.clone(), at.manifest_offset);
-        if let Some(known) = self.pages.get(&key) {
-            return Ok(known.clone());
+impl Iterator for Sweep<'_> {
+    type Item = Result<Found>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let next = self.sheets.last().map(|sheet| begin(&self.archives, sheet));
+            if let Some(met) = self.met.first_entry()
+                && next.is_none_or(|next| order(&met.key().0, next).is_lt())
+            {
+                let (InOrder(path), mut versions) = met.remove_entry();
+                versions.sort_by_key(|held| held.first);
+                return Some(Ok((path, versions)));
+            }
+            let sheet = self.sheets.pop()?;
+            if let Err(error) = self.read(&sheet) {
+                return Some(Err(error));
+            }
         }
-        let page = archive.page(index)?;
-        // A file that goes on over pages is found once, by the part that has its digest.
-        let found = page.records.iter().filter(|record| !record.more && self.matches(record));
-        let matches = Rc::new(found.map(|record| (record.entry.path.clone(), version(record))).collect::<Vec<_>>());
-        self.pages.insert(key, matches.clone());
-        Ok(matches)
     }
+}
 
-    fn matches(&self, record: &Record) -> bool {
-        let (path, directory) = (OsStr::from_bytes(&record.entry.path), record.entry.kind == entry::Kind::Directory);
-        !path.is_empty() && self.pattern.matched(path, directory).is_ignore()
-    }
+/// The path that a page begins with.
+fn begin<'a>(archives: &'a [Archive], sheet: &Sheet) -> &'a [u8] {
+    &archives[sheet.at.0].root.pages[sheet.at.1].first.0
+}
 
-    /// By source, then path.
-    fn sorted(self) -> Vec<((String, Path), Vec<Held>)> {
-        let mut found: Vec<_> = self.found.into_iter().collect();
-        found.sort_by(|((a, x), _), ((b, y), _)| a.cmp(b).then_with(|| entry::order(x, y)));
-        found
+/// Each page of these backups once.
+fn sheets(archives: &[Archive], selection: &Selection) -> Vec<Sheet> {
+    let (mut known, mut sheets) = (HashMap::new(), Vec::<Sheet>::new());
+    for (number, archive) in archives.iter().enumerate() {
+        for index in archive.pages(selection).into_iter().flatten() {
+            let sheet = *known.entry(&archive.root.pages[index].digest).or_insert(sheets.len());
+            if sheet == sheets.len() {
+                sheets.push(Sheet { at: (number, index), of: Vec::new() });
+            }
+            sheets[sheet].of.push(number as u32);
+        }
     }
+    sheets
+}
+
+fn matches(pattern: &Gitignore, record: &Record) -> bool {
+    let (path, directory) = (OsStr::from_bytes(&record.entry.path), record.entry.kind == entry::Kind::Directory);
+    !path.is_empty() && pattern.matched(path, directory).is_ignore()
 }
 
 fn version(record: &Record) -> Version {
@@ -188,17 +262,19 @@ fn version(record: &Record) -> Version {
     Version { kind, size, mtime, digest: record.digest, target }
 }
 
-fn hold(versions: &mut Vec<Held>, version: &Version, id: &str) {
-    match versions.iter_mut().find(|held| held.version == *version) {
+/// A version that these backups hold, oldest first.
+fn hold(versions: &mut Vec<Held>, version: Version, of: &[u32]) {
+    let (Some(first), Some(last)) = (of.first().copied(), of.last().copied()) else { return };
+    match versions.iter_mut().find(|held| held.version == version) {
         Some(held) => {
-            id.clone_into(&mut held.last);
-            held.backups += 1;
+            (held.first, held.last) = (held.first.min(first), held.last.max(last));
+            held.backups += of.len() as u64;
         }
-        None => versions.push(Held { version: version.clone(), first: id.to_owned(), last: id.to_owned(), backups: 1 }),
+        None => versions.push(Held { version, first, last, backups: of.len() as u64 }),
     }
 }
 
-fn line<'a>(source: &'a str, path: &Path, held: &'a Held) -> Line<'a> {
+fn line<'a>(source: &'a str, ids: &'a [String], path: &Path, held: &'a Held) -> Line<'a> {
     let Held { version, first, last, backups } = held;
     Line {
         path: Name(path.clone()),
@@ -208,17 +284,18 @@ fn line<'a>(source: &'a str, path: &Path, held: &'a Held) -> Line<'a> {
         mtime: text::rfc3339(version.mtime),
         digest: version.digest.map(|digest| digest.to_string()),
         target: version.target.as_ref(),
-        first,
-        last,
+        first: &ids[*first as usize],
+        last: &ids[*last as usize],
         backups: *backups,
     }
 }
 
-fn plain(source: Option<&String>, path: &Path, held: &Held) -> String {
+fn plain(source: Option<&String>, ids: &[String], path: &Path, held: &Held) -> String {
     let Held { version, first, last, backups } = held;
     let (size, time) = (text::count(version.size), text::local_minute(version.mtime));
     let source = source.map_or(String::new(), |source| format!("  of {source}"));
-    let until = if first == last { format!("{:>26}", "") } else { format!(" to {last}") };
+    let until = if first == last { format!("{:>26}", "") } else { format!(" to {}", ids[*last as usize]) };
+    let first = &ids[*first as usize];
     format!("{size:>15} {time}  {first}{until}  {backups:>4}  {}{source}", text::name(path))
 }
 

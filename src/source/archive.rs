@@ -211,7 +211,11 @@ impl Archive {
         self.kept.lock().unwrap_or_else(|e| e.into_inner()).clear();
     }
 
-    fn read_page(&self, at: &PageAt) -> Result<Page> {
+    /// Read the page `at` from the first of its copies that is whole; it is not kept.
+    ///
+    /// # Errors
+    /// As [`Archive::page`].
+    pub fn read_page(&self, at: &PageAt) -> Result<Page> {
         let mut copies = self.copies(at);
         let Some((first, rest)) = copies.split_first_mut() else { return Err(no_copy(at)) };
         let damage = match self.read_copy(at, first) {
