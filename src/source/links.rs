@@ -4,23 +4,32 @@
 //! seen, is waited for to the end of the walk, and meanwhile the number may be given to another file. So a name is one more
 //! of the same file only if the inode was made at the same time; where the file system does not tell, if size and mtime are
 //! the same.
+//!
+//! There may be as many of them as there are files, so each takes little room: about 110 bytes, with a name of up to 24.
 
 use super::listing::Child;
-use crate::format::entry::{Kind, Path, Time};
-use std::collections::HashMap;
+use crate::{
+    format::entry::{Kind, join, split},
+    frame::Scanned,
+};
+use std::{
+    collections::{BTreeMap, HashMap},
+    hash::{BuildHasher, RandomState},
+};
 
-/// The files of which not all names were seen, by device and inode: one path for each.
+/// The files of which not all names were seen, by device and inode.
 #[derive(Default)]
-pub(super) struct Links(HashMap<(u64, u64), First>);
-
-/// The first name of a file, and how many are still to come.
-struct First {
-    path: Path,
-    left: u32,
-    born: Option<Time>,
-    size: u64,
-    mtime: Time,
+pub(super) struct Links {
+    firsts: HashMap<u64, BTreeMap<u64, First>>,
+    directories: Directories,
+    marks: RandomState,
 }
+
+/// The first name of a file, and how many are still to come. One piece of memory holds how many, the mark of the file and the
+/// number of its directory, at 4, 8 and 4 bytes, and its name.
+struct First(Box<[u8]>);
+
+const NAME_AT: usize = 16;
 
 impl Links {
     /// A name, in archive order: if it is one more of a file that came before, it becomes a link.
@@ -28,32 +37,109 @@ impl Links {
         if !child.scanned.entry.is_file() || child.nlink < 2 {
             return;
         }
-        let key = (child.dev, child.scanned.entry.inode);
-        let now = First::of(child);
-        match self.0.get_mut(&key).filter(|first| first.is_same(&now)) {
+        let (inode, mark) = (child.scanned.entry.inode, self.mark(&child.scanned));
+        let firsts = self.firsts.entry(child.dev).or_default();
+        let left = match firsts.get_mut(&inode).filter(|first| first.mark() == mark) {
             Some(first) => {
-                child.scanned.entry.kind = Kind::HardLink(first.path.clone());
-                first.left -= 1;
-                if first.left == 0 {
-                    self.0.remove(&key);
-                }
+                child.scanned.entry.kind = Kind::HardLink(join(self.directories.path(first.directory()), first.name()));
+                first.pass()
             }
-            None => _ = self.0.insert(key, now),
+            None => {
+                let (directory, name) = split(&child.scanned.entry.path);
+                let first = First::new(child.nlink - 1, mark, self.directories.enter(directory), name);
+                let old = firsts.insert(inode, first);
+                old.iter().for_each(|old| self.directories.leave(old.directory()));
+                return;
+            }
+        };
+        if left == 0 {
+            let last = firsts.remove(&inode);
+            last.iter().for_each(|first| self.directories.leave(first.directory()));
+        }
+    }
+
+    /// Stands for when a file was made; where that is not told, for its size and mtime.
+    fn mark(&self, Scanned { born, entry, .. }: &Scanned) -> u64 {
+        match born {
+            Some(born) => self.marks.hash_one((born.seconds, born.nanos)),
+            None => self.marks.hash_one((entry.size(), entry.mtime.seconds, entry.mtime.nanos)),
         }
     }
 }
 
 impl First {
-    fn of(child: &Child) -> Self {
-        let (scanned, left) = (&child.scanned, child.nlink - 1);
-        let entry = &scanned.entry;
-        Self { path: entry.path.clone(), left, born: scanned.born, size: entry.size(), mtime: entry.mtime }
+    fn new(left: u32, mark: u64, directory: u32, name: &[u8]) -> Self {
+        Self([&left.to_le_bytes()[..], &mark.to_le_bytes(), &directory.to_le_bytes(), name].concat().into())
     }
 
-    fn is_same(&self, now: &Self) -> bool {
-        match (self.born, now.born) {
-            (Some(first), Some(now)) => first == now,
-            _ => self.size == now.size && self.mtime == now.mtime,
+    fn bytes<const N: usize>(&self, at: usize) -> [u8; N] {
+        std::array::from_fn(|i| self.0[at + i])
+    }
+
+    /// One more name was seen; gives how many are left.
+    fn pass(&mut self) -> u32 {
+        let left = u32::from_le_bytes(self.bytes(0)) - 1;
+        self.0[..4].copy_from_slice(&left.to_le_bytes());
+        left
+    }
+
+    fn mark(&self) -> u64 {
+        u64::from_le_bytes(self.bytes(4))
+    }
+
+    fn directory(&self) -> u32 {
+        u32::from_le_bytes(self.bytes(12))
+    }
+
+    fn name(&self) -> &[u8] {
+        &self.0[NAME_AT..]
+    }
+}
+
+/// The directories of first names, by numbers: names in one directory mostly follow each other.
+#[derive(Default)]
+struct Directories {
+    all: Vec<Shared>,
+    free: Vec<u32>,
+    last: Option<u32>,
+}
+
+/// The path of a directory, and how many names share it.
+#[derive(Default)]
+struct Shared {
+    path: Box<[u8]>,
+    names: usize,
+}
+
+impl Directories {
+    fn path(&self, number: u32) -> &[u8] {
+        &self.all[number as usize].path
+    }
+
+    /// The number of a directory, for one more name.
+    fn enter(&mut self, path: &[u8]) -> u32 {
+        let number = match self.last.filter(|last| self.path(*last) == path) {
+            Some(last) => last,
+            None => {
+                let number = self.free.pop().unwrap_or(self.all.len() as u32);
+                self.all.resize_with(self.all.len().max(number as usize + 1), Shared::default);
+                self.all[number as usize].path = path.into();
+                number
+            }
+        };
+        self.all[number as usize].names += 1;
+        self.last = Some(number);
+        number
+    }
+
+    /// A name is not needed any more.
+    fn leave(&mut self, number: u32) {
+        let shared = &mut self.all[number as usize];
+        shared.names -= 1;
+        if shared.names == 0 {
+            *shared = Shared::default();
+            self.free.push(number);
+            self.last = self.last.filter(|last| *last != number);
         }
     }
 }
@@ -62,8 +148,10 @@ impl First {
 mod tests {
     use super::*;
     use crate::{
-        format::{entry::Entry, page::State},
-        frame::Scanned,
+        format::{
+            entry::{Entry, Time},
+            page::State,
+        },
         source::listing::Ahead,
     };
 
@@ -108,5 +196,28 @@ mod tests {
         assert_eq!(found, [None, Some("a".into())]);
         let found = links([file("a", None, (5, 1)), file("b", None, (5, 1))]);
         assert_eq!(found, [None, Some("a".into())]);
+    }
+
+    #[test]
+    fn names_are_forgotten_when_the_last_of_them_was_seen() {
+        let mut links = Links::default();
+        let mut see = |name: String, inode: u64, target: Option<String>| {
+            let mut child = file(&name, Some(1), (5, 1));
+            (child.scanned.entry.inode, child.nlink) = (inode, 2);
+            links.see(&mut child);
+            let found = match child.scanned.entry.kind {
+                Kind::HardLink(to) => Some(String::from_utf8(to).unwrap()),
+                _ => None,
+            };
+            assert_eq!(found, target, "{name}");
+            links.directories.all.len() - links.directories.free.len()
+        };
+        let first = |i: u64| if i < 4 { format!("top {i}") } else { format!("d{}/deep/f{i}", i / 4) };
+        let held: Vec<_> = (0..40).map(|i| see(first(i), i, None)).collect();
+        assert_eq!(held, (0..40).map(|i| i / 4 + 1).collect::<Vec<_>>());
+        let held: Vec<_> = (0..40).rev().map(|i| see(format!("z/{i}"), i, Some(first(i)))).collect();
+        assert_eq!(held, (0..40).rev().map(|i| (i as usize).div_ceil(4)).collect::<Vec<_>>());
+        assert_eq!(see("again".into(), 7, None), 1);
+        assert!(links.firsts[&1].len() == 1 && links.directories.all.len() == 10);
     }
 }
