@@ -189,3 +189,37 @@ fn other_names_of_a_file_that_could_not_be_read_are_listed_also_if_they_are_as_t
     fullbore(args!["restore", repository, "--to", back]).ends_with(3);
     assert_eq!(runs::names(&back), [""; 0]);
 }
+
+#[test]
+fn a_file_that_is_not_as_long_as_the_system_says_is_unreadable() {
+    let dir = temp();
+    let (tree, repository, back) = (dir.path().join("t"), dir.path().join("r"), dir.path().join("b"));
+    let why = "its size is not what the file system says";
+    if runs::or_skip(Path::new("/proc/version").exists(), "there is no /proc") {
+        let ran = fullbore(args!["backup", "/proc/version", "--to", repository]).ends_with(3);
+        assert!(ran.err.contains(why), "{}", ran.err);
+        let ran = fullbore(args!["backup", "/proc/version", "--to", repository, "--json"]).ends_with(3);
+        let result = ran.json().pop().unwrap();
+        assert_eq!((&result["unreadable"], &result["changed"]), (&1.into(), &0.into()), "{result}");
+        fullbore(args!["verify", repository, "--data"]).ends_with(0);
+        fullbore(args!["restore", repository, "--to", back]).ends_with(3);
+        assert_eq!(runs::names(&back), [""; 0]);
+    }
+    if !runs::or_skip(runs::has("strace"), "there is no strace") {
+        return;
+    }
+    runs::write(tree.join("a stays"), noise(1, 1000));
+    for (name, len) in [("small", 5000), ("large", 3_000_000)] {
+        let (file, repository, back) = (tree.join(name), dir.path().join(name), dir.path().join("to").join(name));
+        runs::write(&file, noise(2, len));
+        let args = args!["backup", tree, "--to", repository, "--json"];
+        let ran = runs::tampered("preadv2,pread64,read:retval=0", Some(&file), args).ends_with(3);
+        let result = ran.json().pop().unwrap();
+        assert_eq!((&result["unreadable"], &result["changed"]), (&1.into(), &0.into()), "{name}: {result}");
+        assert!(fullbore(args!["show", repository]).ends_with(0).out.contains(&format!("{name}: {why}")));
+        fullbore(args!["verify", repository, "--data"]).ends_with(0);
+        fullbore(args!["restore", repository, "--to", back]).ends_with(3);
+        assert_eq!(runs::names(&back), ["a stays"], "{name}");
+        fs::remove_file(file).unwrap();
+    }
+}

@@ -85,18 +85,26 @@ pub fn read_full(
     Ok(done)
 }
 
-/// Append the first `len` bytes of a file to `buffer`, and one byte more if it has more; returns how many came.
+/// Append the last `len` bytes of a file, those at `offset`, to `buffer`, and one byte more if it has more; returns how many
+/// came.
 ///
 /// One call where the file is as long as it was said to be: a last call that finds its end would be one for each file.
 ///
 /// # Errors
 /// As [`read_full`].
-pub fn read_file(fd: impl AsFd, buffer: &mut Vec<u8>, len: usize, cache: Cache, tricks: Tricks) -> io::Result<usize> {
+pub fn read_end(
+    fd: impl AsFd,
+    buffer: &mut Vec<u8>,
+    offset: u64,
+    len: usize,
+    cache: Cache,
+    tricks: Tricks,
+) -> io::Result<usize> {
     buffer.reserve(len + 1);
     let mut done = 0;
     loop {
         let room = &mut buffer.spare_capacity_mut()[..len + 1 - done];
-        let got = read_once(fd.as_fd(), room, done as u64, cache, tricks)?;
+        let got = read_once(fd.as_fd(), room, offset + done as u64, cache, tricks)?;
         // SAFETY: `read_once` initialized the first `got` bytes of the spare capacity.
         unsafe { buffer.set_len(buffer.len() + got) };
         done += got;

@@ -1,6 +1,6 @@
 //! Large files of a tree: one open file that all readers share, read piece by piece.
 
-use super::tree::{Inner, changed, pad, part, unstorable};
+use super::tree::{Inner, changed, has_holes, pad, part, unstorable};
 use crate::{
     error::{Result, reason},
     format::{
@@ -63,9 +63,16 @@ impl Inner {
             return Ok(self.patched(fd, file.clone(), (offset, len, last), patches, buf));
         }
         let mut complete = true;
+        // Whether there is more behind the end is not to be told where there are holes.
+        let reads_end = last && !has_holes(&file.entry);
         for Run { offset, len } in runs(&file.entry, offset, len.into()) {
             let start = buf.len();
-            match read::read_full(fd, &mut buf, offset, len as usize, self.cache(), self.rules.tricks) {
+            let (cache, tricks) = (self.cache(), self.rules.tricks);
+            let read = match reads_end {
+                true => read::read_end(fd, &mut buf, offset, len as usize, cache, tricks),
+                false => read::read_full(fd, &mut buf, offset, len as usize, cache, tricks),
+            };
+            match read {
                 Ok(got) => complete &= got as u64 == len,
                 Err(error) => self.fail(&file, &error),
             }
@@ -82,9 +89,17 @@ impl Inner {
 
     /// A piece was read: did the file change while it was?
     fn note_change(&self, fd: &OwnedFd, file: &Large, complete: bool) {
-        let differs = || self.now(fd).is_some_and(|now| changed(&now, &file.entry));
-        if !self.is_plain() && (!complete || (file.unread.fetch_sub(1, AcqRel) == 1 && differs())) {
-            file.changed.store(true, Release);
+        if self.is_plain() || (complete && file.unread.fetch_sub(1, AcqRel) > 1) {
+            return;
+        }
+        let now = self.now(fd);
+        let checked = if complete { Ok(()) } else { now.as_ref().map_or(Ok(()), |now| self.check_size(fd, now)) };
+        match checked {
+            Err(error) => self.fail(file, &error),
+            Ok(()) if !complete || now.is_some_and(|now| changed(&now, &file.entry)) => {
+                file.changed.store(true, Release)
+            }
+            Ok(()) => {}
         }
     }
 

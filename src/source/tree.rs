@@ -267,8 +267,11 @@ impl Inner {
             return Ok(part(What::Whole(entry, unstorable(&error)), start, 0));
         }
         let mut inner = buf.len();
-        let read = self.content(&fd, &entry, buf);
+        let mut read = self.content(&fd, &entry, buf);
         let now = is_suspect(&read, &entry).then(|| self.now(&fd)).flatten();
+        if matches!(read, Ok(false)) {
+            read = now.as_ref().map_or(Ok(()), |now| self.check_size(&fd, now)).and(read);
+        }
         self.close(fd);
         let len = buf.len() - inner;
         match read {
@@ -320,6 +323,22 @@ impl Inner {
         if self.is_plain() { None } else { walk::stat_fd(fd).ok() }
     }
 
+    /// A file was not as long as the scan said, and this is what it is now: is it as long as the system says? If not, and it
+    /// stands still, it did not change: no size that the system says of it is to be believed.
+    ///
+    /// # Errors
+    /// If it is not. What cannot be read to know it is none.
+    pub(super) fn check_size(&self, fd: &OwnedFd, now: &Stat) -> io::Result<()> {
+        let (last, mut end) = (now.size.saturating_sub(1), Vec::new());
+        let got = read::read_full(fd, &mut end, last, 2, self.cache(), self.rules.tricks);
+        let is_wrong = got.is_ok_and(|got| got as u64 != now.size.min(1));
+        let looks = |stat: &Stat| (stat.size, stat.mtime, stat.ctime);
+        match is_wrong && self.now(fd).is_some_and(|again| looks(&again) == looks(now)) {
+            true => Err(io::Error::other("its size is not what the file system says")),
+            false => Ok(()),
+        }
+    }
+
     /// Whose file it is and who may read it go with the content: another may have its name since the scan. Did they differ?
     pub(super) fn adopt(&self, now: &Stat, entry: &mut Entry) -> bool {
         if now.mode == entry.mode && (now.uid, now.gid) == (entry.owner.uid, entry.owner.gid) {
@@ -342,7 +361,7 @@ impl Inner {
                 }
             }
             _ => {
-                let got = read::read_file(fd, buf, want, self.cache(), self.rules.tricks)?;
+                let got = read::read_end(fd, buf, 0, want, self.cache(), self.rules.tricks)?;
                 complete = got == want;
             }
         }
@@ -370,7 +389,11 @@ pub(super) fn part(what: What, inner: usize, len: usize) -> Part {
 /// of it, and no call is spent on it, where there are four in all; so if another of that length took its name since, mode and
 /// owner stay those of the scan. With holes it is read here and there, where the scan found data.
 fn is_suspect(read: &io::Result<bool>, entry: &Entry) -> bool {
-    matches!(read, Ok(false)) || matches!(entry.kind, Kind::File { map: Some(_), .. })
+    matches!(read, Ok(false)) || has_holes(entry)
+}
+
+pub(super) fn has_holes(entry: &Entry) -> bool {
+    matches!(entry.kind, Kind::File { map: Some(_), .. })
 }
 
 /// Is it not what the scan saw?
