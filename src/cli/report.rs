@@ -11,7 +11,7 @@ use crate::{
         blame::Loss, copy::Copied, damage::Damage, export::Exported, restore::Summary, text, verify::Verdict as Found,
     },
     error::{Error, quoted},
-    format::root::{Cluster, Name, Root},
+    format::root::{Cluster, Name, Root, Tablespace},
     pipeline::meter::{Meter, Sample, Side, Verdict, verdict},
     queue::start_in,
 };
@@ -147,6 +147,7 @@ pub(super) fn backup(root: &Root, verdict: &Verdict, to: &str) -> Vec<String> {
     ));
     lines.push(limit(verdict, ["source", "workers", "sink"]));
     lines.extend(root.postgres.iter().filter(|cluster| !cluster.configuration.is_empty()).map(elsewhere));
+    lines.extend(root.postgres.iter().flat_map(|cluster| &cluster.tablespaces_meanwhile).map(meanwhile));
     lines.extend(root.postgres.iter().map(cluster));
     lines.push(format!("backup {} {to}", root.id));
     lines
@@ -156,6 +157,15 @@ pub(super) fn backup(root: &Root, verdict: &Verdict, to: &str) -> Vec<String> {
 fn elsewhere(cluster: &Cluster) -> String {
     let files: Vec<_> = cluster.configuration.iter().map(|path| quoted(&path.0)).collect();
     format!("note: outside of the data directory, and not in this backup: {}", files.join(", "))
+}
+
+/// What a server that is restored from the backup would do to this one.
+fn meanwhile(space: &Tablespace) -> String {
+    let (name, location) = (quoted(&space.name.0), quoted(&space.location.0));
+    format!(
+        "WARNING: tablespace {name} was created at {location} while the backup ran: a restored server will create it there again, \
+         and write there; take another backup"
+    )
 }
 
 /// What a backup of a cluster begins and ends with, and where its WAL is.

@@ -42,6 +42,7 @@ pub(super) fn add(repository: &Path, root: &mut Root, pages: &[(u64, Vec<u8>)]) 
         data_directory: Name::default(),
         configuration: Vec::new(),
         tablespaces: text(b"tablespace_map").map(|map| tablespaces(&map)).unwrap_or_default(),
+        tablespaces_meanwhile: Vec::new(),
         databases: databases(&archive),
         witness: None,
     };

@@ -140,6 +140,7 @@ fn cluster(cluster: &Cluster) -> Vec<(&'static str, String)> {
     };
     facts.extend(cluster.configuration.iter().map(|path| ("not included", text::name(&path.0))));
     facts.extend(cluster.tablespaces.iter().map(space));
+    facts.extend(cluster.tablespaces_meanwhile.iter().map(space).map(|(_, space)| ("created later", space)));
     facts.extend(
         cluster
             .databases

@@ -110,6 +110,9 @@ pub struct Cluster {
     pub configuration: Vec<Name>,
     /// Its tablespaces, in order of their numbers. What is in one is stored below `pg_tblspc/OID`.
     pub tablespaces: Vec<Tablespace>,
+    /// Those that were made while the backup ran: recovery makes them anew, where they were.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tablespaces_meanwhile: Vec<Tablespace>,
     /// Its databases, in order of their numbers.
     pub databases: Vec<Database>,
     /// By which a later backup knows that the server has the same past; not of every cluster.

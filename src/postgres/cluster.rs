@@ -12,10 +12,10 @@ use super::{
     late::Late,
     lsn::Lsn,
     manifest::Manifest,
-    offline,
+    offline, opening,
     relation::Sizes,
     request::Wal,
-    session::{Held, Stopped},
+    session::{Catalog, Held, Stopped},
     summary::Changes,
     timeline::Timelines,
     witness,
@@ -44,6 +44,8 @@ pub struct Cluster {
     /// How it was when the backup began; what a stopped one must still be at the end.
     pub(super) control: Vec<u8>,
     pub(super) data: PathBuf,
+    /// What the catalog said before it began; empty if it was stopped.
+    pub(super) catalog: Catalog,
     /// Of pages, and of files of them.
     pub(super) sizes: Sizes,
     pub(super) start: Option<Lsn>,
@@ -130,6 +132,7 @@ impl Cluster {
                 self.note_witness(session);
                 // Before the stop, as on a standby it says where the backup is consistent (rules 15, 27).
                 let (control, _) = control::read(&control::path(&self.data))?;
+                self.check_catalog(session)?;
                 let stopped = session.with(|session| session.stop(false))?;
                 self.check_timeline(&stopped)?;
                 scanned.push(self.control_file(tree, &control)?);
@@ -164,6 +167,22 @@ impl Cluster {
             platform::debug(|| format!("the next backup will not ask which blocks changed: {}", error.line()));
             None
         });
+    }
+
+    /// A database that was moved meanwhile is not in the backup as it can be recovered; a tablespace that was made meanwhile will
+    /// be made by recovery, where it is now.
+    fn check_catalog(&self, session: &Held) -> Result<()> {
+        let now = session.with(|session| session.catalog())?;
+        if let Some(name) = self.catalog.moved(&now) {
+            let what = format!("cannot complete the backup: database {} was moved meanwhile", quoted(&name.0));
+            return Err(Error::new(Kind::System, what)
+                .because("recovery cannot bring it to its new tablespace".to_owned())
+                .hint("run the same command again"));
+        }
+        let mut spaces = opening::named(opening::tablespaces(&self.data)?, &now.tablespaces);
+        spaces.retain(|space| self.catalog.is_new(space.oid) && space.location.0.starts_with(b"/"));
+        lock(&self.facts).tablespaces_meanwhile = spaces;
+        Ok(())
     }
 
     fn check_timeline(&self, stopped: &Stopped) -> Result<()> {

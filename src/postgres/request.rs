@@ -9,7 +9,7 @@ use super::{
     manifest::Manifest,
     offline,
     opening::{self, Opening},
-    session::{Facts, Held, Session},
+    session::{Catalog, Facts, Held, Session},
 };
 use crate::{
     error::{Error, Kind, Result},
@@ -101,6 +101,7 @@ impl Request {
         let facts = session.facts()?;
         facts.warning.iter().for_each(|warning| crate::platform::debug(|| warning.clone()));
         let (data, control) = files_of(&facts)?;
+        let catalog = session.catalog()?;
         let start = id.map(|id| self.begin(&mut session, &facts, id)).transpose()?;
         // Tablespaces and databases as they are now that every change to them is in the WAL. Links first: what the catalog shows
         // only then is behind the start, or its link is among them.
@@ -114,6 +115,7 @@ impl Request {
             wal: self.wal,
             session: Some(Held::new(session)?),
             control,
+            catalog,
             sizes: now.sizes,
             start,
             manifest: Mutex::new(Some(Manifest::new(facts.major, facts.system_identifier)?)),
@@ -221,6 +223,7 @@ fn stopped(data: &Path, reading: &Reading) -> Result<Cluster> {
         wal: Wal::Included,
         session: None,
         control: bytes,
+        catalog: Catalog::default(),
         sizes: control.sizes,
         start: None,
         manifest: Mutex::new(Some(Manifest::new(major, control.system_identifier)?)),

@@ -4,11 +4,13 @@
 //! ever, says when it is gone, and takes the slot that holds its WAL with it. What is copied meanwhile is not its business.
 
 mod answer;
+mod catalog;
 mod facts;
 mod held;
 mod reach;
 mod summaries;
 
+pub use catalog::Catalog;
 pub use facts::Facts;
 pub use held::Held;
 

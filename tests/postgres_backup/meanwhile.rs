@@ -2,7 +2,7 @@
 
 use crate::{
     args,
-    cluster::{Cluster, debian, versions},
+    cluster::{Cluster, debian, some_versions, versions},
     slow::Slow,
 };
 
@@ -51,6 +51,28 @@ fn tables_that_change_while_they_are_read_are_restored_as_they_were_at_the_end()
         assert_eq!(restored.psql("SELECT count(*) FROM large WHERE length(words) > 256"), "800");
         assert_eq!(restored.psql("SELECT count(*) FROM pg_database WHERE datname = 'another'"), "1");
         assert_eq!(restored.psql("SELECT count(*) FROM pg_roles WHERE rolname = 'somebody'"), "1");
+    }
+}
+
+#[test]
+fn a_database_that_is_moved_makes_the_backup_void_and_a_new_tablespace_is_warned_of() {
+    for version in some_versions() {
+        let cluster = Cluster::new(version, &[]);
+        let create = |name: &str| {
+            let at = cluster.make_dir(name);
+            cluster.psql(&format!("CREATE TABLESPACE {name} LOCATION '{}'", at.display()));
+            at
+        };
+        create("early");
+        cluster.psql("CREATE DATABASE mover");
+        let slow = Slow::of_running(&cluster);
+        cluster.psql("ALTER DATABASE mover SET TABLESPACE early");
+        slow.end().0.ends_with(1).has_one_error("database \"mover\" was moved meanwhile");
+        let slow = Slow::of_running(&cluster);
+        let late = create("late");
+        cluster.psql("CREATE DATABASE other TABLESPACE early");
+        let said = format!("WARNING: tablespace \"late\" was created at {late:?} while the backup ran");
+        assert!(slow.end().0.ends_with(0).err.contains(&said), "{said}");
     }
 }
 

@@ -119,6 +119,17 @@ fn a_restored_cluster_is_compared_through_the_links_of_its_tablespaces() {
 }
 
 #[test]
+fn a_tablespace_that_recovery_will_make_where_it_was_is_spoken_of() {
+    let late = Tablespace { oid: 16401, name: "late".into(), location: Name("/srv/late".into()) };
+    let place = Place::with(&cluster(), |cluster| cluster.tablespaces_meanwhile = vec![late]);
+    let notes = run(&place.plan()).unwrap().notes;
+    let said = "tablespace \"late\" was created while the backup ran: recovery will create it at \"/srv/late\" again";
+    assert!(notes.len() == 1 && notes[0].starts_with(said), "{notes:?}");
+    let shown = runs::fullbore(args!["show", place.at("repo")]).ends_with(0).out;
+    assert!(shown.contains("created later 16401 late at /srv/late\n"), "{shown}");
+}
+
+#[test]
 fn a_tablespace_that_was_made_in_place_stays_in_place() {
     let place = Place::with(&cluster(), |cluster| cluster.tablespaces[0].location = Name("pg_tblspc/16400".into()));
     run(&place.plan()).unwrap();

@@ -89,7 +89,8 @@ impl Plan {
     pub fn new(options: &Options, cluster: &Cluster, known: &Known<'_>) -> Result<Self> {
         let mut mounts = tablespaces::mounts(options, cluster)?;
         let unwanted = unwanted(options, cluster)?;
-        let (mut recovery, notes) = recovery::plan(&options.recovery, cluster, known)?;
+        let (mut recovery, mut notes) = recovery::plan(&options.recovery, cluster, known)?;
+        notes.extend(notes::meanwhile(cluster));
         let mut next: Vec<String> = unwanted.iter().map(|database| drop_database(database)).collect();
         // Without checksums WAL speaks of pages that it does not bring: in those that are holes now, recovery would stop.
         if cluster.online && !cluster.checksums && !unwanted.is_empty() {

@@ -2,7 +2,7 @@
 
 use super::recovery::{Known, Mode, Options};
 use crate::{
-    error::{Error, Kind, Result},
+    error::{Error, Kind, Result, quoted},
     format::root::Cluster,
 };
 
@@ -31,6 +31,17 @@ pub(super) fn missing(mode: Mode, cluster: &Cluster, archive: bool, primary: boo
         _ => return Ok(None),
     };
     Ok(Some(note.to_owned()))
+}
+
+/// That recovery makes tablespaces where they were, whatever the restore does.
+pub(super) fn meanwhile(cluster: &Cluster) -> impl Iterator<Item = String> {
+    cluster.tablespaces_meanwhile.iter().map(|space| {
+        let (name, location) = (quoted(&space.name.0), quoted(&space.location.0));
+        format!(
+            "tablespace {name} was created while the backup ran: recovery will create it at {location} again and write there, \
+             into the files of the server that was backed up if that is on this host; a later backup is without that"
+        )
+    })
 }
 
 /// That it will archive as the server that was backed up does.

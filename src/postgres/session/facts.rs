@@ -106,7 +106,7 @@ impl Session {
         })
     }
 
-    fn tablespaces(&mut self) -> Result<Vec<(u32, Name)>> {
+    pub(super) fn tablespaces(&mut self) -> Result<Vec<(u32, Name)>> {
         let rows = self.raw_rows("could not ask the server for its tablespaces", TABLESPACES, &[])?;
         rows.iter().map(|row| Ok((row.get(0)?, Name(row.get(1)?)))).collect()
     }
