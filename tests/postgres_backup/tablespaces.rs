@@ -90,6 +90,7 @@ fn a_tablespace_behind_a_relative_link_comes_along() {
             assert_eq!(root["postgres"]["tablespaces"][0]["location"], space.to_str().unwrap());
             let restored = Cluster::restored(version, repository);
             assert!(std::fs::read_link(restored.data().join(format!("pg_tblspc/{oid}"))).unwrap().is_absolute());
+            fullbore(args!["verify", repository, "--against", restored.data()]).ends_with(0);
             restored.assert_verifies();
             restored.start();
             assert_eq!(restored.psql("SELECT count(*), sum(n) FROM in_space"), "500|125250");
