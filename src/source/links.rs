@@ -5,7 +5,7 @@
 //! of the same file only if the inode was made at the same time; where the file system does not tell, if size and mtime are
 //! the same.
 //!
-//! There may be as many of them as there are files, so each takes little room: about 110 bytes, with a name of up to 24.
+//! There may be as many of them as there are files, so each takes little room: about 120 bytes, with a name of up to 24.
 
 use super::listing::Child;
 use crate::{
