@@ -213,3 +213,43 @@ fn of_a_backup_that_refers_to_others_its_own_part_comes_back_and_the_rest_is_nam
         assert!(root["totals"]["unreadable"].as_u64().unwrap() > 0, "{}", done.out);
     }
 }
+
+#[test]
+fn of_a_file_of_which_a_part_is_nowhere_no_part_is_left() {
+    let dir = temp();
+    let (tree, repository, to) = (dir.path().join("tree"), dir.path().join("repository"), dir.path().join("to"));
+    write(tree.join("large"), noise(1, 2_000_000));
+    write(tree.join("small"), "small");
+    let backup = || {
+        let args = args!["backup", tree, "--to", repository, "--json", "--frame-size", "64K"];
+        let often = args!["--checkpoint-interval", "0"];
+        let ran = fullbore(args.into_iter().chain(often)).ends_with(0);
+        ran.json().pop().unwrap()["id"].as_str().unwrap().to_owned()
+    };
+    backup();
+    // Of an incremental backup the tar does not say where the rest of a file is.
+    write(tree.join("large"), [noise(2, 1_000_000), noise(1, 2_000_000)].concat());
+    let id = backup();
+    let home = repository.join("backups").join(&id);
+    let root: serde_json::Value = serde_json::from_slice(&fs::read(home.join("root.json")).unwrap()).unwrap();
+    let pages: Vec<_> = root["pages"].as_array().unwrap().iter().filter(|page| page["first"] == "large").collect();
+    let page = pages[pages.len() / 2];
+    let number = |name: &str| page[name].as_u64().unwrap() as usize;
+    let segment = home.join(format!("s{:02}-{:06}.tar.zst", number("stream"), number("segment")));
+    for (file, at) in [(home.join("manifest"), number("manifest_offset")), (segment, number("offset"))] {
+        let mut bytes = fs::read(&file).unwrap();
+        bytes[at + 20..at + 80].iter_mut().for_each(|byte| *byte = !*byte);
+        fs::write(file, bytes).unwrap();
+    }
+    fullbore(args!["verify", repository]).ends_with(4);
+    fullbore(args!["repair", repository, "--yes"]).ends_with(0);
+    fullbore(args!["verify", repository, "--data"]).ends_with(0);
+    assert!(restored(&repository, &id, &to).ends_with(3).err.is_empty());
+    assert_eq!(fs::read_dir(&to).unwrap().map(|entry| entry.unwrap().file_name()).collect::<Vec<_>>(), ["small"]);
+    let again = fullbore(args!["repair", repository, "--yes", "--data"]).ends_with(0);
+    assert!(again.out.contains("nothing is to be done") || again.err.contains("nothing is to be done"));
+    // The next backup has all of it again.
+    let next = backup();
+    restore(&repository, &next, &to);
+    assert_same(&shape(&tree), &shape(&to), "next");
+}
