@@ -75,7 +75,7 @@ impl Item {
         let mut segments: Vec<SegmentId> = Vec::new();
         for extent in &mut record.extents {
             let id = self.segment(&extent.frame);
-            let at = segments.iter().position(|known| known == id).unwrap_or(segments.len());
+            let at = segments.iter().rposition(|known| known == id).unwrap_or(segments.len());
             if at == segments.len() {
                 segments.push(id.clone());
             }
