@@ -10,7 +10,7 @@ use crate::{
     },
     sink::{
         last::{Placed, UNFINISHED},
-        places::{Layout, Mount},
+        places::Layout,
         tree::Tree,
         writer::Writer,
     },
@@ -57,6 +57,9 @@ pub(super) fn not_asked(restore: &Restore) -> Result<()> {
 pub(super) fn plan(restore: &Restore, archive: &Archive, selection: &Selection) -> Result<Plan> {
     let Some(cluster) = &archive.root.postgres else { return not_asked(restore).map(|()| Plan::default()) };
     refuse_live(&restore.to)?;
+    if selection.takes(PG_WAL.as_bytes()) {
+        refuse_linked_wal(restore)?;
+    }
     let is_whole = selection.holds(PG_CONTROL);
     if is_whole && restore.overwrite {
         refuse_another(&restore.to)?;
@@ -69,9 +72,6 @@ pub(super) fn plan(restore: &Restore, archive: &Archive, selection: &Selection) 
         primary: conf.value("primary_conninfo").is_some(),
     };
     let mut plan = Plan::new(&restore.postgres, cluster, &known)?;
-    if restore.postgres.waldir.is_none() {
-        plan.mounts.extend(linked_wal(&restore.to));
-    }
     plan.mounts.retain(|mount| selection.takes(&mount.at));
     // One that is not restored must not be taken out of the target either.
     plan.last = plan.last.filter(|_| is_whole);
@@ -82,11 +82,15 @@ pub(super) fn plan(restore: &Restore, archive: &Archive, selection: &Selection) 
     Ok(plan)
 }
 
-/// A cluster that is replaced keeps its WAL where a link has it.
-fn linked_wal(to: &Path) -> Option<Mount> {
-    let link = to.join(PG_WAL);
-    let directory = link.canonicalize().ok().filter(|directory| link.is_symlink() && directory.is_dir())?;
-    Some(Mount { at: PG_WAL.into(), directory, bytes: 0 })
+/// A link to the WAL is followed only to where the operator says: in a copy of a data directory it leads to that of the live one.
+fn refuse_linked_wal(restore: &Restore) -> Result<()> {
+    let link = restore.to.join(PG_WAL);
+    let Some(directory) = std::fs::read_link(&link).ok().filter(|_| restore.postgres.waldir.is_none()) else {
+        return Ok(());
+    };
+    let what = format!("cannot restore to {:?}: {link:?} is a link to {directory:?}", restore.to);
+    Err(Error::new(ErrorKind::Exists, what)
+        .hint("--waldir DIR restores the WAL there; without the link it will be in the data directory"))
 }
 
 /// Nobody writes below a server that runs (rule 33).

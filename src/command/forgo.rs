@@ -10,7 +10,7 @@ use crate::{
     format::{
         digest::hex,
         entry::{Path as EntryPath, order},
-        page::{Page, Record, SegmentId, State},
+        page::{Extent, Page, Record, SegmentId, State},
         root::{MAX_NOT_CAPTURED, Name, NotCaptured, PageAt, Root},
     },
     source::{archive::Archive, store::Object},
@@ -79,7 +79,7 @@ fn lost(archive: &Archive, loss: Option<&Loss>, anew: &Anew) -> HashSet<EntryPat
     let (mut parts, no_pages) = (Vec::new(), Vec::new());
     let mut take = |records: Vec<Record>| {
         let of_many = records.into_iter().filter(|record| record.more || record.from > 0);
-        parts.extend(of_many.map(|record| Record { blocks: Vec::new(), crcs: Vec::new(), ..record }));
+        parts.extend(of_many.map(|record| lean(&record)));
     };
     for (index, at) in archive.root.pages.iter().enumerate() {
         match whole(archive, at) {
@@ -94,6 +94,18 @@ fn lost(archive: &Archive, loss: Option<&Loss>, anew: &Anew) -> HashSet<EntryPat
         files.extend(told);
     }
     files
+}
+
+/// A part of a file, with as much as says which bytes of it it describes.
+fn lean(part: &Record) -> Record {
+    let mut left = part.described_bytes();
+    let mut lean = Record { entry: part.entry.clone(), from: part.from, more: part.more, ..Record::default() };
+    while let Some(extent) = part.extents.first().filter(|_| left > 0) {
+        let len = u32::try_from(left).unwrap_or(u32::MAX);
+        lean.extents.push(Extent { len, ..*extent });
+        left -= u64::from(len);
+    }
+    Record { state: part.state.clone(), ..lean }
 }
 
 /// A page, if any of its copies is whole.

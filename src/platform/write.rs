@@ -390,7 +390,7 @@ pub fn free_bytes(fd: impl AsFd) -> io::Result<u64> {
     Ok(if fs.f_blocks == 0 { u64::MAX } else { fs.f_bavail.saturating_mul(fs.f_frsize) })
 }
 
-/// Was standard output closed when the program began? Then it is `/dev/null`, opened in a way that no shell opens it.
+/// Was standard output closed when the program began? Then it is `/dev/null`, opened for both as no shell opens it.
 pub fn is_stdout_closed() -> bool {
     let out = std::io::stdout();
     const NULL: Device = Device { major: 1, minor: 3 };

@@ -113,9 +113,14 @@ fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>> {
     })
 }
 
-/// What is said of a certificate of version 1 if it is to be verified: it cannot say what it is for.
-const FIRST_VERSION: &str = "the server's certificate is of version 1 of X.509, and cannot be verified: `openssl x509 -req` makes one of \
-    version 3 if -extfile names a file with a subjectAltName";
+/// What is said of a certificate of version 1 if it is to be verified, as it cannot say what it is for; or TLS is older than 1.3.
+const FIRST_VERSION: &str = "the server's certificate is of version 1 of X.509, good for TLS 1.3 and only if nothing is verified: \
+    `openssl x509 -req` makes one of version 3 if -extfile names a file with a subjectAltName";
+
+/// The error of a certificate, in words where it is of version 1.
+fn unusable(cert: &CertificateDer<'_>, error: rustls::Error) -> rustls::Error {
+    if key_of_first_version(cert).is_some() { rustls::Error::General(FIRST_VERSION.to_owned()) } else { error }
+}
 
 /// The public key in a certificate of version 1: good enough where nobody wants to know whose it is. `None` of any other.
 fn key_of_first_version(cert: &CertificateDer<'_>) -> Option<SubjectPublicKeyInfoDer<'static>> {
@@ -171,11 +176,7 @@ impl ServerCertVerifier for Verifier {
         now: UnixTime,
     ) -> std::result::Result<ServerCertVerified, rustls::Error> {
         if let Some(trusted) = &self.trusted {
-            let cert =
-                ParsedCertificate::try_from(end_entity).map_err(|error| match key_of_first_version(end_entity) {
-                    Some(_) => rustls::Error::General(FIRST_VERSION.to_owned()),
-                    None => error,
-                })?;
+            let cert = ParsedCertificate::try_from(end_entity).map_err(|error| unusable(end_entity, error))?;
             trusted.verify(&cert, end_entity, intermediates, now, &self.provider)?;
             if self.name_too {
                 verify_server_name(&cert, server_name)?;
@@ -191,6 +192,7 @@ impl ServerCertVerifier for Verifier {
         signed: &DigitallySignedStruct,
     ) -> std::result::Result<HandshakeSignatureValid, rustls::Error> {
         crypto::verify_tls12_signature(message, cert, signed, &self.provider.signature_verification_algorithms)
+            .map_err(|error| unusable(cert, error))
     }
 
     fn verify_tls13_signature(

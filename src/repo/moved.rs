@@ -21,7 +21,7 @@ const FEW_PAGES: usize = 16;
 const PATIENCE: usize = 1000;
 /// So many files that are found pay for reading one more page; and so does a file of [`LARGE_BYTES`].
 const FILES_OF_A_PAGE: usize = 16;
-const LARGE_BYTES: u64 = 1 << 20;
+const LARGE_BYTES: u64 = 128 << 10;
 
 /// Pages of the base that are kept.
 const KEPT_PAGES: usize = 4;
@@ -33,7 +33,7 @@ pub(super) struct Moved {
     found: usize,
     read: usize,
     index: Option<Vec<Place>>,
-    /// The pages read last: files below a directory that was renamed follow each other.
+    /// The pages used last, the latest first: files below a directory that was renamed follow each other.
     pages: VecDeque<(u32, Arc<Page>)>,
 }
 
@@ -57,8 +57,9 @@ impl Moved {
 
     /// A page, if it is worth reading for a file of `size` bytes.
     fn page(&mut self, archive: &Archive, number: u32, size: u64) -> Option<Arc<Page>> {
-        if let Some((_, page)) = self.pages.iter().find(|(kept, _)| *kept == number) {
-            return Some(page.clone());
+        if let Some(at) = self.pages.iter().position(|(kept, _)| *kept == number) {
+            self.pages.make_contiguous()[..=at].rotate_right(1);
+            return self.pages.front().map(|(_, page)| page.clone());
         }
         if size < LARGE_BYTES && self.read > FEW_PAGES + self.found / FILES_OF_A_PAGE {
             return None;

@@ -15,7 +15,8 @@ impl Stdout {
     /// [`Kind::Usage`] if it is closed, or a terminal, which nobody can restore from.
     pub fn begin() -> Result<Self> {
         if is_stdout_closed() {
-            return Err(Error::new(Kind::Usage, "cannot write a backup to standard output: it is closed"));
+            let what = "cannot write a backup to standard output: it is closed, or /dev/null";
+            return Err(Error::new(Kind::Usage, what).hint("--to null: measures a backup that goes nowhere"));
         }
         match std::io::stdout().is_terminal() {
             false => Ok(Self),

@@ -7,7 +7,7 @@ use super::archive::{Archive, Selection};
 use crate::{
     error::Result,
     format::{
-        entry,
+        entry::{self, Path},
         page::{Item, Page},
         root::PageAt,
     },
@@ -27,8 +27,10 @@ struct Cursor {
     /// Pages not opened yet; the next one is the last.
     pages: Vec<usize>,
     now: Option<Open>,
-    /// The last part of the file that was met last, if it goes on over pages.
-    last: Option<Item>,
+    /// The next record, until it is the turn of this stream.
+    ready: Option<Item>,
+    /// The last part of the file that was met last, if it goes on over pages; `None` in it if there is none that can be read.
+    last: Option<(Path, Option<Item>)>,
 }
 
 /// A page, by its number in the root, and how many of its records have passed.
@@ -45,29 +47,28 @@ impl<A: Deref<Target = Archive>> Records<A> {
             if !backwards {
                 pages.reverse();
             }
-            Cursor { pages, now: None, last: None }
+            Cursor { pages, now: None, ready: None, last: None }
         };
         let cursors = archive.pages(selection).into_iter().map(cursor).collect();
         Self { archive, selection: selection.clone(), cursors, backwards }
     }
 
-    /// Bring the cursor to its next wanted record; `None` at the end of the stream.
-    fn settle(&mut self, at: usize) -> Result<Option<Item>> {
+    /// Bring the cursor to its next wanted record; it has none at the end of the stream.
+    fn settle(&mut self, at: usize) -> Result<()> {
         let (archive, cursor) = (&*self.archive, &mut self.cursors[at]);
-        loop {
-            while let Some(open) = &mut cursor.now {
-                let Some(item) = open.item(self.backwards) else { break };
-                if self.selection.takes(&item.entry.path)
-                    && let Some(item) = settled_at(archive, open.number, item, &mut cursor.last)
-                {
-                    return Ok(Some(item));
-                }
-                open.passed += 1;
+        while cursor.ready.is_none() {
+            let Some(item) = cursor.now.as_mut().and_then(|open| open.next(self.backwards)) else {
+                cursor.now = None;
+                let Some(number) = cursor.pages.pop() else { break };
+                cursor.now = Some(Open { number, page: archive.page(number)?, passed: 0 });
+                continue;
+            };
+            if self.selection.takes(&item.entry.path) {
+                let number = cursor.now.as_ref().map_or(0, |open| open.number);
+                cursor.ready = settled_at(archive, number, item, &mut cursor.last);
             }
-            cursor.now = None;
-            let Some(number) = cursor.pages.pop() else { return Ok(None) };
-            cursor.now = Some(Open { number, page: archive.page(number)?, passed: 0 });
         }
+        Ok(())
     }
 
     fn before(&self, a: &Item, b: &Item) -> bool {
@@ -84,9 +85,10 @@ impl<A: Deref<Target = Archive>> Drop for Records<A> {
 }
 
 impl Open {
-    fn item(&self, backwards: bool) -> Option<Item> {
+    fn next(&mut self, backwards: bool) -> Option<Item> {
         let count = self.page.records.len();
         let place = if backwards { count.checked_sub(1 + self.passed)? } else { self.passed };
+        self.passed += 1;
         Item::new(self.page.clone(), place)
     }
 }
@@ -95,38 +97,35 @@ impl<A: Deref<Target = Archive>> Iterator for Records<A> {
     type Item = Result<Item>;
 
     fn next(&mut self) -> Option<Result<Item>> {
-        let mut best: Option<(usize, Item)> = None;
         for at in 0..self.cursors.len() {
-            let item = match self.settle(at) {
-                Ok(Some(item)) => item,
-                Ok(None) => continue,
-                Err(error) => return Some(Err(error)),
-            };
-            if best.as_ref().is_none_or(|(_, least)| self.before(&item, least)) {
-                best = Some((at, item));
+            if let Err(error) = self.settle(at) {
+                return Some(Err(error));
             }
         }
-        let (at, item) = best?;
-        if let Some(open) = &mut self.cursors[at].now {
-            open.passed += 1;
-        }
-        Some(Ok(item))
+        let ready = |at: &usize| self.cursors[*at].ready.is_some();
+        let first = |a: usize, b: usize| match (&self.cursors[a].ready, &self.cursors[b].ready) {
+            (Some(item), Some(other)) if self.before(other, item) => b,
+            _ => a,
+        };
+        let at = (0..self.cursors.len()).filter(ready).reduce(first)?;
+        self.cursors[at].ready.take().map(Ok)
     }
 }
 
 /// The record of page `number` as its file turned out; `None` if it has nothing to say. `last` is kept from part to part.
-fn settled_at(archive: &Archive, number: usize, item: Item, last: &mut Option<Item>) -> Option<Item> {
+fn settled_at(archive: &Archive, number: usize, item: Item, known: &mut Option<(Path, Option<Item>)>) -> Option<Item> {
     if item.from == 0 && !item.more {
         return Some(item);
     }
+    let path = &item.entry.path;
     if !item.more {
-        *last = Some(item.clone());
-    } else if last.as_ref().is_none_or(|last| last.entry.path != item.entry.path) {
-        *last = last_part(archive, number, &item.entry.path);
+        *known = Some((path.clone(), Some(item.clone())));
+    } else if known.as_ref().is_none_or(|(of, _)| of != path) {
+        *known = Some((path.clone(), last_part(archive, number, path)));
     }
-    match last {
-        Some(last) => settled(item, last),
-        None => Some(item), // where the backup ends that was cut off, or at a page that is damaged, as will be said
+    match known {
+        Some((_, Some(last))) => settled(item, last),
+        _ => Some(item), // where the backup ends that was cut off, or at a page that is damaged, as will be said
     }
 }
 

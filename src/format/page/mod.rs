@@ -87,6 +87,11 @@ impl Record {
         self.blocks.get(index).filter(|digest| **digest != UNKNOWN_BLOCK)
     }
 
+    /// Bytes of the file's data up to the end of this part.
+    fn end(&self) -> u64 {
+        self.from.saturating_add(self.described_bytes())
+    }
+
     /// Bytes of the file's data that this part of the record describes.
     pub fn described_bytes(&self) -> u64 {
         self.extents.iter().map(|extent| u64::from(extent.len)).sum()
@@ -95,13 +100,13 @@ impl Record {
 
 /// Do these records, in order, say where the content of one file is, from its beginning on?
 pub fn begin<R: Deref<Target = Record>>(parts: &[R]) -> bool {
-    let follows = |pair: &[R]| pair[0].more && pair[1].from == pair[0].from + pair[0].described_bytes();
+    let follows = |pair: &[R]| pair[0].more && pair[1].from == pair[0].end();
     parts.first().is_some_and(|first| first.from == 0) && parts.windows(2).all(follows)
 }
 
 /// Do they say it up to its end?
 pub fn are_all<R: Deref<Target = Record>>(parts: &[R]) -> bool {
-    let ends = |last: &R| last.from + last.described_bytes() == last.entry.data_len() || !last.state.is_stored();
+    let ends = |last: &R| last.end() == last.entry.data_len() || !last.state.is_stored();
     begin(parts) && parts.last().is_some_and(|last| !last.more && (ends(last) || !last.entry.is_file()))
 }
 
