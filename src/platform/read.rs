@@ -70,19 +70,7 @@ pub fn read_full(
     cache: Cache,
     tricks: Tricks,
 ) -> io::Result<usize> {
-    buffer.reserve(len);
-    let mut done = 0;
-    while done < len {
-        let room = &mut buffer.spare_capacity_mut()[..len - done];
-        let got = read_once(fd.as_fd(), room, offset + done as u64, cache, tricks)?;
-        // SAFETY: `read_once` initialized the first `got` bytes of the spare capacity.
-        unsafe { buffer.set_len(buffer.len() + got) };
-        done += got;
-        if got == 0 {
-            break;
-        }
-    }
-    Ok(done)
+    append(fd, buffer, offset, (len, len), cache, tricks)
 }
 
 /// Append the last `len` bytes of a file, those at `offset`, to `buffer`, and one byte more if it has more; returns how many
@@ -100,18 +88,29 @@ pub fn read_end(
     cache: Cache,
     tricks: Tricks,
 ) -> io::Result<usize> {
-    buffer.reserve(len + 1);
-    let mut done = 0;
-    loop {
-        let room = &mut buffer.spare_capacity_mut()[..len + 1 - done];
-        let got = read_once(fd.as_fd(), room, offset + done as u64, cache, tricks)?;
+    append(fd, buffer, offset, (len, len + 1), cache, tricks)
+}
+
+/// Append bytes at `offset` to `buffer` until there are enough or the file ends, and no more than there is room for.
+fn append(
+    fd: impl AsFd,
+    buffer: &mut Vec<u8>,
+    offset: u64,
+    (enough, room): (usize, usize),
+    cache: Cache,
+    tricks: Tricks,
+) -> io::Result<usize> {
+    buffer.reserve(room);
+    let (mut done, mut ended) = (0, room == 0);
+    while !ended {
+        let spare = &mut buffer.spare_capacity_mut()[..room - done];
+        let got = read_once(fd.as_fd(), spare, offset + done as u64, cache, tricks)?;
         // SAFETY: `read_once` initialized the first `got` bytes of the spare capacity.
         unsafe { buffer.set_len(buffer.len() + got) };
         done += got;
-        if got == 0 || done >= len {
-            return Ok(done);
-        }
+        ended = got == 0 || done >= enough;
     }
+    Ok(done)
 }
 
 /// Initializes the first bytes of `room`, as many as are returned.
