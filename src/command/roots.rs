@@ -5,23 +5,22 @@ use crate::{
     error::{Error, Result},
     format::{
         entry::{self, Path as EntryPath},
-        root::Cluster,
+        root::{Cluster, Tablespace},
     },
     platform::walk::{is_no_directory, open_root},
     postgres::restore::PG_WAL,
 };
 use std::{
-    os::fd::OwnedFd,
+    ffi::OsStr,
+    os::{fd::OwnedFd, unix::ffi::OsStrExt},
     path::{Path, PathBuf},
 };
-
-const TABLESPACES: &str = "pg_tblspc/";
 
 /// See the module.
 pub(super) struct Roots {
     root: OwnedFd,
     /// Tablespaces, and the directory of the WAL, that are links, as a restore makes them and a server has them.
-    spaces: Vec<(EntryPath, OwnedFd)>,
+    links: Vec<(EntryPath, OwnedFd)>,
 }
 
 impl Roots {
@@ -32,30 +31,29 @@ impl Roots {
     pub(super) fn open(dir: &Path, cluster: Option<&Cluster>) -> Result<Self> {
         let failed = |path: PathBuf| move |e| Error::io(format!("could not open {path:?}"), e);
         let root = open_root(dir).map_err(failed(dir.to_owned()))?;
-        let mut spaces = Vec::new();
+        let mut links = Vec::new();
         let tablespaces = cluster.iter().flat_map(|cluster| &cluster.tablespaces);
-        let places = tablespaces.map(|space| format!("{TABLESPACES}{}", space.oid));
-        for at in places.chain(cluster.map(|_| PG_WAL.to_owned())) {
-            let link = dir.join(&at);
+        for at in tablespaces.map(Tablespace::path).chain(cluster.map(|_| PG_WAL.into())) {
+            let link = dir.join(OsStr::from_bytes(&at));
             match link.is_symlink().then(|| open_root(&link)) {
-                Some(Ok(dir)) => spaces.push((at.into_bytes(), dir)),
+                Some(Ok(dir)) => links.push((at, dir)),
                 Some(Err(error)) if !is_no_directory(&error) => return Err(failed(link)(error)),
                 // A directory, or a link that leads nowhere, is what it is.
                 _ => {}
             }
         }
-        Ok(Self { root, spaces })
+        Ok(Self { root, links })
     }
 
     /// The directory that is opened for what is at `path`, and the path beneath it.
     pub(super) fn of<'a>(&self, path: &'a [u8]) -> (&OwnedFd, &'a [u8]) {
-        let space = self.spaces.iter().find(|(at, _)| entry::is_within(path, at));
+        let link = self.links.iter().find(|(at, _)| entry::is_within(path, at));
         let beneath = |at: &EntryPath| path[at.len()..].strip_prefix(b"/").unwrap_or_default();
-        space.map_or((&self.root, path), |(at, dir)| (dir, beneath(at)))
+        link.map_or((&self.root, path), |(at, dir)| (dir, beneath(at)))
     }
 
     /// Are there links that the map of tablespaces would have the server make? Then a restore leaves it out (rule 36).
     pub(super) fn has_links(&self) -> bool {
-        self.spaces.iter().any(|(at, _)| at.starts_with(TABLESPACES.as_bytes()))
+        self.links.iter().any(|(at, _)| at != PG_WAL.as_bytes())
     }
 }

@@ -144,6 +144,13 @@ pub struct Tablespace {
     pub location: Name,
 }
 
+impl Tablespace {
+    /// The path that what is in it is stored below.
+    pub fn path(&self) -> Vec<u8> {
+        format!("pg_tblspc/{}", self.oid).into_bytes()
+    }
+}
+
 /// A database.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 pub struct Database {

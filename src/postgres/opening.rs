@@ -35,7 +35,7 @@ pub(super) struct Opening<'a> {
 impl Opening<'_> {
     /// The data directory with the tablespaces on its device, and a tree for each other device.
     pub(super) fn trees(&self, spaces: &[Tablespace], reading: &Reading) -> Result<(Arc<Late>, Vec<Arc<Tree>>)> {
-        let stored = spaces.iter().map(|space| format!("pg_tblspc/{}", space.oid).into_bytes()).collect();
+        let stored = spaces.iter().map(Tablespace::path).collect();
         let late = Arc::new(Late::new(Layout::new(self.major, self.catalog, self.online), stored));
         let rules = Arc::new(Rules {
             exclude: Gitignore::empty(),
@@ -78,8 +78,7 @@ impl Opening<'_> {
             devices[0].1.push(open(name.as_bytes(), &self.data.join(&name))?.1);
         }
         for space in spaces {
-            let at = format!("pg_tblspc/{}", space.oid);
-            let (device, top) = open(at.as_bytes(), place(space))?;
+            let (device, top) = open(&space.path(), place(space))?;
             match devices.iter_mut().find(|(known, _)| *known == device) {
                 Some((_, tops)) => tops.push(top),
                 None => devices.push((device, vec![top])),

@@ -297,7 +297,10 @@ mod tests {
         let known = Known { stopped: "2026-11-21T05:45:02Z", restore_command: true, ..Known::default() };
         let (recovery, notes) = plan(&options, &cluster(), &known)?;
         assert_eq!(notes, [""; 0]);
-        let said = |pair: &&(String, String)| !UNLESS_SAID.contains(&(&pair.0, &pair.1));
+        let times = |name: &str| recovery.settings.iter().filter(|(set, _)| set == name).count();
+        assert!(recovery.signal.is_none() || UNLESS_SAID.iter().all(|(name, _)| times(name) == 1));
+        let is_said = |name: &str| name == "recovery_target_timeline" && options.timeline.is_some();
+        let said = |pair: &&(String, String)| is_said(&pair.0) || !UNLESS_SAID.contains(&(&pair.0, &pair.1));
         let settings = recovery.settings.iter().filter(said).map(|(name, value)| format!("{name}={value}"));
         let signal = recovery.signal.map(|name| String::from_utf8_lossy(name).into_owned());
         Ok(settings.chain(signal).collect::<Vec<_>>().join(" "))
@@ -320,13 +323,16 @@ mod tests {
             (to(Target::Immediate), "recovery_target=immediate recovery_target_timeline=current recovery.signal"),
             (
                 Options { timeline: Some("latest".into()), ..to(Target::Immediate) },
-                "recovery_target=immediate recovery.signal",
+                "recovery_target=immediate recovery_target_timeline=latest recovery.signal",
             ),
             (
                 Options { exclusive: true, action: Some(Action::Promote), ..to(Target::Xid("700".into())) },
                 "recovery_target_xid=700 recovery_target_inclusive=false recovery_target_action=promote recovery.signal",
             ),
-            (Options { timeline: Some("latest".into()), ..Options::default() }, "recovery.signal"),
+            (
+                Options { timeline: Some("latest".into()), ..Options::default() },
+                "recovery_target_timeline=latest recovery.signal",
+            ),
             (
                 Options { mode: Some(Mode::Standby), timeline: Some("4".into()), ..Options::default() },
                 "recovery_target_timeline=4 standby.signal",

@@ -23,13 +23,9 @@ pub(super) fn mounts(options: &Options, cluster: &Cluster) -> Result<Vec<Mount>>
             return Err(unknown(old, cluster));
         }
     }
-    let elsewhere = |tablespace: &&Tablespace| tablespace.location.0 != at(tablespace);
+    // One that was made in place is at its location.
+    let elsewhere = |tablespace: &&Tablespace| tablespace.location.0 != tablespace.path();
     cluster.tablespaces.iter().filter(elsewhere).map(|tablespace| mount(options, tablespace)).collect()
-}
-
-/// Where it is in the data directory: a link to its location, or itself if it was made in place.
-fn at(tablespace: &Tablespace) -> Vec<u8> {
-    format!("pg_tblspc/{}", tablespace.oid).into_bytes()
 }
 
 fn mount(options: &Options, tablespace: &Tablespace) -> Result<Mount> {
@@ -40,7 +36,7 @@ fn mount(options: &Options, tablespace: &Tablespace) -> Result<Mount> {
         (None, None) => PathBuf::from(OsStr::from_bytes(&tablespace.location.0)),
     };
     match plain(&directory) {
-        Some(directory) => Ok(Mount { at: at(tablespace), directory, bytes: 0 }),
+        Some(directory) => Ok(Mount { at: tablespace.path(), directory, bytes: 0 }),
         None => Err(misplaced(&format!("tablespace {}", quoted(&tablespace.name.0)), &directory)),
     }
 }
