@@ -6,6 +6,7 @@
 
 use super::{
     list::{kind_parts, source_text},
+    stock::{Sheet, sheets},
     text,
 };
 use crate::{
@@ -21,14 +22,7 @@ use crate::{
 };
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
 use serde::Serialize;
-use std::{
-    cmp::Ordering,
-    collections::{BTreeMap, HashMap},
-    ffi::OsStr,
-    io::Write,
-    iter::Peekable,
-    os::unix::ffi::OsStrExt,
-};
+use std::{cmp::Ordering, collections::BTreeMap, ffi::OsStr, io::Write, iter::Peekable, os::unix::ffi::OsStrExt};
 
 /// What to find.
 #[derive(Debug, Clone, Default)]
@@ -55,8 +49,8 @@ struct Version {
 #[derive(Debug)]
 struct Held {
     version: Version,
-    first: u32,
-    last: u32,
+    first: usize,
+    last: usize,
     backups: u64,
 }
 
@@ -169,12 +163,6 @@ struct Sweep<'a> {
     met: BTreeMap<InOrder, Vec<Held>>,
 }
 
-/// A page: a backup that refers to it and where its root does, and all backups that do.
-struct Sheet {
-    at: (usize, usize),
-    of: Vec<u32>,
-}
-
 /// A path in the order of archives.
 #[derive(PartialEq, Eq)]
 struct InOrder(Path);
@@ -193,7 +181,8 @@ impl PartialOrd for InOrder {
 
 impl<'a> Sweep<'a> {
     fn new(archives: Vec<Archive>, pattern: &'a Gitignore, selection: &Selection) -> Self {
-        let mut sheets = sheets(&archives, selection);
+        let wanted = |archive: &Archive| archive.pages(selection).into_iter().flatten().collect();
+        let mut sheets = sheets(&archives, wanted);
         sheets.sort_by(|a, b| order(begin(&archives, b), begin(&archives, a)));
         Self { archives, pattern, sheets, met: BTreeMap::new() }
     }
@@ -236,21 +225,6 @@ fn begin<'a>(archives: &'a [Archive], sheet: &Sheet) -> &'a [u8] {
     &archives[sheet.at.0].root.pages[sheet.at.1].first.0
 }
 
-/// Each page of these backups once.
-fn sheets(archives: &[Archive], selection: &Selection) -> Vec<Sheet> {
-    let (mut known, mut sheets) = (HashMap::new(), Vec::<Sheet>::new());
-    for (number, archive) in archives.iter().enumerate() {
-        for index in archive.pages(selection).into_iter().flatten() {
-            let sheet = *known.entry(&archive.root.pages[index].digest).or_insert(sheets.len());
-            if sheet == sheets.len() {
-                sheets.push(Sheet { at: (number, index), of: Vec::new() });
-            }
-            sheets[sheet].of.push(number as u32);
-        }
-    }
-    sheets
-}
-
 fn matches(pattern: &Gitignore, record: &Record) -> bool {
     let (path, directory) = (OsStr::from_bytes(&record.entry.path), record.entry.kind == entry::Kind::Directory);
     !path.is_empty() && pattern.matched(path, directory).is_ignore()
@@ -263,7 +237,7 @@ fn version(record: &Record) -> Version {
 }
 
 /// A version that these backups hold, oldest first.
-fn hold(versions: &mut Vec<Held>, version: Version, of: &[u32]) {
+fn hold(versions: &mut Vec<Held>, version: Version, of: &[usize]) {
     let (Some(first), Some(last)) = (of.first().copied(), of.last().copied()) else { return };
     match versions.iter_mut().find(|held| held.version == version) {
         Some(held) => {
@@ -284,8 +258,8 @@ fn line<'a>(source: &'a str, ids: &'a [String], path: &Path, held: &'a Held) -> 
         mtime: text::rfc3339(version.mtime),
         digest: version.digest.map(|digest| digest.to_string()),
         target: version.target.as_ref(),
-        first: &ids[*first as usize],
-        last: &ids[*last as usize],
+        first: &ids[*first],
+        last: &ids[*last],
         backups: *backups,
     }
 }
@@ -294,8 +268,8 @@ fn plain(source: Option<&String>, ids: &[String], path: &Path, held: &Held) -> S
     let Held { version, first, last, backups } = held;
     let (size, time) = (text::count(version.size), text::local_minute(version.mtime));
     let source = source.map_or(String::new(), |source| format!("  of {source}"));
-    let until = if first == last { format!("{:>26}", "") } else { format!(" to {}", ids[*last as usize]) };
-    let first = &ids[*first as usize];
+    let until = if first == last { format!("{:>26}", "") } else { format!(" to {}", ids[*last]) };
+    let first = &ids[*first];
     format!("{size:>15} {time}  {first}{until}  {backups:>4}  {}{source}", text::name(path))
 }
 

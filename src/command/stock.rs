@@ -64,7 +64,7 @@ impl Stock {
         };
         archives.sort_by_cached_key(key);
         let segments = segments(&archives, repository);
-        let sheets = sheets(&archives);
+        let sheets = sheets(&archives, |archive| (0..archive.root.pages.len()).collect());
         Self { archives, segments, sheets }
     }
 
@@ -169,11 +169,13 @@ impl Known {
     }
 }
 
-fn sheets(archives: &[Archive]) -> Vec<Sheet> {
+/// Each page of these backups once, of those that `wanted` says by their numbers.
+pub(super) fn sheets(archives: &[Archive], wanted: impl Fn(&Archive) -> Vec<usize>) -> Vec<Sheet> {
     let mut found: HashMap<(String, u32, u32, u64, String), usize> = HashMap::new();
     let mut sheets: Vec<Sheet> = Vec::new();
     for (at, archive) in archives.iter().enumerate() {
-        for (index, page) in archive.root.pages.iter().enumerate() {
+        for index in wanted(archive) {
+            let page = &archive.root.pages[index];
             let backup = if page.backup.is_empty() { &archive.root.id } else { &page.backup };
             let key = (backup.clone(), page.stream, page.segment, page.offset, page.digest.clone());
             let sheet = *found.entry(key).or_insert(sheets.len());
