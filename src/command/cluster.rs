@@ -34,8 +34,6 @@ const MAX_CONF_BYTES: u64 = 16 << 20;
 const SYNCFS_SINCE: u32 = 14;
 const WITHOUT_LABEL: &str =
     "\"global/pg_control\" is left out: a server that starts without \"backup_label\" corrupts its data";
-const NOT_WHOLE: &str = "\"global/pg_control\" is left out, as files of the cluster are missing, or may be: \
-    until somebody renames it who knows which, it is \"global/.fullbore-unfinished\"";
 
 /// What is for clusters only was not asked of anything else.
 ///
@@ -243,6 +241,14 @@ pub(super) struct Last {
     pub(super) next: Vec<String>,
 }
 
+fn not_whole() -> String {
+    format!(
+        "\"global/pg_control\" is left out, as files of the cluster are missing, or may be: until somebody renames it who knows \
+         which, it is {}",
+        quoted(&entry::join(b"global", UNFINISHED))
+    )
+}
+
 /// Everything is durable: put `global/pg_control` in place (rule 34), if the cluster `is_whole`.
 ///
 /// # Errors
@@ -252,11 +258,11 @@ pub(super) fn finish(restore: &Restore, plan: &Plan, archive: &Archive, tree: &T
     let (mut notes, mut next) = (plan.notes.clone(), Vec::new());
     let placed = tree.put_last(is_whole)?;
     let left_out = match placed {
-        Placed::Withheld => Some(WITHOUT_LABEL),
-        Placed::Kept => Some(NOT_WHOLE),
+        Placed::Withheld => Some(WITHOUT_LABEL.to_owned()),
+        Placed::Kept => Some(not_whole()),
         Placed::Done | Placed::Missing => None,
     };
-    notes.extend(left_out.map(str::to_owned));
+    notes.extend(left_out);
     if placed == Placed::Done {
         // Everything is durable, and the server need not open and sync each file once more (rule 38).
         let sync = if cluster.major < SYNCFS_SINCE { "" } else { " -o \"-c recovery_init_sync_method=syncfs\"" };

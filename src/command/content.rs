@@ -122,9 +122,10 @@ impl Content<'_> {
                 continue;
             }
             let first = parts[0].clone();
-            let whole = if is_content(&first) && !are_all(&parts) { Err(misfit(&first)) } else { Ok(parts) };
-            let content = |parts: Vec<Item>| parts.into_iter().filter(is_content);
-            let added = whole.and_then(|parts| content(parts).try_for_each(|item| planner.add(item)));
+            let added = match is_content(&first) && !are_all(&parts) {
+                true => Err(misfit(&first.entry.path)),
+                false => parts.into_iter().filter(is_content).try_for_each(|item| planner.add(item)),
+            };
             if added.is_err() {
                 self.bad.file(archive, &first);
             }

@@ -8,8 +8,7 @@ use std::{
     ffi::CStr,
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    path::Path,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::OnceLock,
 };
 

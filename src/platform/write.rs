@@ -392,8 +392,8 @@ pub fn free_bytes(fd: impl AsFd) -> io::Result<u64> {
 
 /// Was standard output closed when the program began? Then it is `/dev/null`, opened for both as no shell opens it.
 pub fn is_stdout_closed() -> bool {
-    let out = std::io::stdout();
     const NULL: Device = Device { major: 1, minor: 3 };
+    let out = std::io::stdout();
     let is_null = walk::stat_fd(&out).is_ok_and(|stat| stat.kind == FileKind::CharDevice && stat.rdev == NULL);
     is_null && rustix::fs::fcntl_getfl(&out).is_ok_and(|flags| flags.contains(OFlags::RDWR))
 }

@@ -11,7 +11,7 @@ use crate::{
     platform,
     source::archive::Archive,
 };
-use std::{collections::VecDeque, sync::Arc};
+use std::sync::Arc;
 
 /// Files in the index, at most; 16 bytes each.
 const MAX_FILES: usize = 1 << 20;
@@ -34,7 +34,7 @@ pub(super) struct Moved {
     read: usize,
     index: Option<Vec<Place>>,
     /// The pages used last, the latest first: files below a directory that was renamed follow each other.
-    pages: VecDeque<(u32, Arc<Page>)>,
+    pages: Vec<(u32, Arc<Page>)>,
 }
 
 /// A file: its inode, and where its record is.
@@ -58,8 +58,8 @@ impl Moved {
     /// A page, if it is worth reading for a file of `size` bytes.
     fn page(&mut self, archive: &Archive, number: u32, size: u64) -> Option<Arc<Page>> {
         if let Some(at) = self.pages.iter().position(|(kept, _)| *kept == number) {
-            self.pages.make_contiguous()[..=at].rotate_right(1);
-            return self.pages.front().map(|(_, page)| page.clone());
+            self.pages[..=at].rotate_right(1);
+            return self.pages.first().map(|(_, page)| page.clone());
         }
         if size < LARGE_BYTES && self.read > FEW_PAGES + self.found / FILES_OF_A_PAGE {
             return None;
@@ -67,7 +67,7 @@ impl Moved {
         self.read += 1;
         let page = archive.page(number as usize).ok()?;
         self.pages.truncate(KEPT_PAGES - 1);
-        self.pages.push_front((number, page.clone()));
+        self.pages.insert(0, (number, page.clone()));
         Some(page)
     }
 }

@@ -10,7 +10,7 @@ use crate::{
     format::{
         digest::{Algorithm, Digest, Piece, piece},
         entry::Path,
-        page::{FrameAt, Item, SegmentId, State, is_block},
+        page::{FrameAt, Item, SegmentId, State, begin, is_block},
     },
     known::{Known, Trust},
     stage::codec::Codec,
@@ -33,19 +33,14 @@ pub(super) struct Run<'a> {
     alone: bool,
 }
 
-/// What is said of a file whose records do not fit together.
-pub(super) fn misfit(path: &[u8]) -> Error {
-    Error::corrupt(format!("the manifest does not say where all of {} is", quoted(path)))
-}
-
 impl Content {
     /// From the records of one file, in order, at least one; `None` if they do not say where all of it is.
     pub(super) fn new(parts: Vec<Item>) -> Option<Self> {
+        if !begin(&parts) {
+            return None;
+        }
         let (mut at, mut extents) = (0, Vec::new());
         for (number, part) in parts.iter().enumerate() {
-            if part.from != at {
-                return None;
-            }
             for (index, extent) in part.extents.iter().enumerate() {
                 extents.push((at, number as u32, index as u32));
                 at += u64::from(extent.len);

@@ -220,7 +220,7 @@ impl<H: Default, S: FnMut(Job<H>) -> Result<()>> Planner<H, S> {
         let len: u64 = item.described_bytes();
         let whole = item.from.checked_add(len).is_some_and(|end| end == item.entry.data_len());
         if !whole && !item.more {
-            return Err(misfit(&item));
+            return Err(misfit(&item.entry.path));
         }
         if let ([extent], 0, false) = (&item.extents[..], item.from, item.more) {
             let (extent, frame) = (*extent, (item.segment(&extent.frame).clone(), extent.frame));
@@ -233,7 +233,7 @@ impl<H: Default, S: FnMut(Job<H>) -> Result<()>> Planner<H, S> {
 
     fn add_bare(&mut self, item: Item) -> Result<()> {
         if item.entry.data_len() > 0 {
-            return Err(misfit(&item));
+            return Err(misfit(&item.entry.path));
         }
         self.bare.push(item);
         if self.bare.len() >= BATCH { self.send_bare() } else { Ok(()) }
@@ -246,7 +246,7 @@ impl<H: Default, S: FnMut(Job<H>) -> Result<()>> Planner<H, S> {
     fn add_shared(&mut self, item: &Item) -> Result<()> {
         let (shared, mut at) = self.going_on.remove(&item.entry.path).unwrap_or_else(|| (share(item), 0));
         if at != item.from || item.entry.data_len() != shared.item.entry.data_len() {
-            return Err(misfit(item));
+            return Err(misfit(&item.entry.path));
         }
         shared.joined().digest = item.digest;
         for extent in &item.extents {
@@ -303,13 +303,13 @@ impl<H: Default, S: FnMut(Job<H>) -> Result<()>> Planner<H, S> {
     pub fn finish(mut self) -> Result<()> {
         self.flush(true)?;
         self.send_bare()?;
-        self.going_on.values().next().map_or(Ok(()), |(shared, _)| Err(misfit(&shared.item)))
+        self.going_on.values().next().map_or(Ok(()), |(shared, _)| Err(misfit(&shared.item.entry.path)))
     }
 }
 
 /// The error of a file whose records do not say where all of it is.
-pub fn misfit(item: &Item) -> Error {
-    Error::corrupt(format!("the manifest does not say where all of {} is", quoted(&item.entry.path)))
+pub fn misfit(path: &[u8]) -> Error {
+    Error::corrupt(format!("the manifest does not say where all of {} is", quoted(path)))
 }
 
 fn share<H: Default>(item: &Item) -> Arc<Shared<H>> {

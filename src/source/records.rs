@@ -57,14 +57,14 @@ impl<A: Deref<Target = Archive>> Records<A> {
     fn settle(&mut self, at: usize) -> Result<()> {
         let (archive, cursor) = (&*self.archive, &mut self.cursors[at]);
         while cursor.ready.is_none() {
-            let Some(item) = cursor.now.as_mut().and_then(|open| open.next(self.backwards)) else {
+            let next = cursor.now.as_mut().and_then(|open| Some((open.number, open.next(self.backwards)?)));
+            let Some((number, item)) = next else {
                 cursor.now = None;
                 let Some(number) = cursor.pages.pop() else { break };
                 cursor.now = Some(Open { number, page: archive.page(number)?, passed: 0 });
                 continue;
             };
             if self.selection.takes(&item.entry.path) {
-                let number = cursor.now.as_ref().map_or(0, |open| open.number);
                 cursor.ready = settled_at(archive, number, item, &mut cursor.last);
             }
         }

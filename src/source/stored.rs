@@ -10,8 +10,9 @@
 use super::{
     Source, Stream,
     archive::{Archive, Records},
-    content::{Content, misfit},
+    content::Content,
     frames::{Frames, Place},
+    jobs::misfit,
     tree::{pad, part},
 };
 use crate::{
