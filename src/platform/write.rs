@@ -13,7 +13,7 @@ use std::{
 use rustix::{
     fs::{
         Access, AtFlags, CWD, FallocateFlags, FileType, FlockOperation, Gid, Mode, OFlags, Timespec, Timestamps,
-        UTIME_OMIT, Uid,
+        UTIME_NOW, Uid,
     },
     io::{Errno, retry_on_intr},
 };
@@ -225,9 +225,10 @@ pub fn set_times_at(dir: impl AsFd, name: &[u8], mtime: Time) -> io::Result<()> 
     Ok(rustix::fs::utimensat(dir, name, &only(mtime), AtFlags::SYMLINK_NOFOLLOW)?)
 }
 
+/// The other is now, as what is written was looked at: FUSE 2 sets neither if it is told of one.
 fn only(mtime: Time) -> Timestamps {
     Timestamps {
-        last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+        last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_NOW },
         last_modification: Timespec { tv_sec: mtime.seconds, tv_nsec: mtime.nanos.into() },
     }
 }
