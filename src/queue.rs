@@ -138,6 +138,11 @@ impl<T> Queue<T> {
         item
     }
 
+    /// Does something wait in it?
+    pub fn has_items(&self) -> bool {
+        !self.0.lock().0.items.is_empty()
+    }
+
     /// No more come. Whoever waits for room is told that there is none.
     pub fn close(&self) {
         self.0.change(|queue| queue.closed = true);

@@ -10,7 +10,7 @@ use crate::{
     },
     frame::Scanned,
     platform::{
-        read,
+        self, read,
         walk::{self, FileKind, Stat},
         xattr,
     },
@@ -21,6 +21,7 @@ use std::{
     io,
     os::{fd::OwnedFd, unix::ffi::OsStrExt},
     sync::Arc,
+    time::{Duration, Instant},
 };
 
 /// Objects after which a thread hands over what it has listed. Handing over each directory by itself cost more than
@@ -29,6 +30,36 @@ pub(super) const BATCH: usize = 512;
 
 /// A directory to list, and who is told.
 pub(super) type Request = (Path, Promise<io::Result<Listing>>);
+
+/// How one thread gets on with one job.
+pub(super) struct Pace {
+    /// Objects that are left before it hands over what it has.
+    left: usize,
+    done: usize,
+    since: Instant,
+    sleeps: u64,
+    /// Did it sleep over one in [`SLEPT_OVER`] of its objects, or more?
+    pub(super) is_slow: bool,
+}
+
+/// Of names that are in memory it sleeps over none, of a disk's over one in some dozen, of a network's over each.
+const SLEPT_OVER: u64 = 4;
+/// Nobody asks how often it slept in less.
+const QUICK: Duration = Duration::from_millis(1);
+
+impl Pace {
+    pub(super) fn begin() -> Self {
+        Self { left: BATCH, done: 0, since: Instant::now(), sleeps: platform::times_asleep(), is_slow: false }
+    }
+
+    /// It has looked at so many objects more.
+    pub(super) fn spend(&mut self, objects: usize) {
+        self.done += objects;
+        let slept = || platform::times_asleep() - self.sleeps;
+        self.is_slow = self.since.elapsed() > QUICK && slept() * SLEPT_OVER >= self.done as u64;
+        self.left = if self.is_slow { 0 } else { self.left.saturating_sub(objects) };
+    }
+}
 
 /// What a directory holds, and its own attributes.
 pub(super) struct Listing {
@@ -148,29 +179,35 @@ impl Inner {
         children
     }
 
-    /// List directories. What is listed is kept back until it is worth waking somebody for it.
-    pub(super) fn list_all(&self, directories: Vec<Request>, buffer: &mut Vec<u8>) {
-        let (mut listed, mut left) = (Vec::with_capacity(directories.len()), BATCH);
-        for (path, promise) in directories {
-            listed.push((promise, self.list_below(&path, buffer, &mut left)));
-            if left == 0 {
+    /// List directories. What is listed is kept back until it is worth waking somebody for it. Where it is slow, others may do
+    /// the rest, which is returned.
+    pub(super) fn list_all(&self, directories: Vec<Request>, buffer: &mut Vec<u8>, pace: &mut Pace) -> Vec<Request> {
+        let mut listed = Vec::with_capacity(directories.len());
+        let mut directories = directories.into_iter();
+        for (path, promise) in &mut directories {
+            listed.push((promise, self.list_below(&path, buffer, pace)));
+            if pace.left == 0 {
                 listed.drain(..).for_each(|(promise, listing)| promise.keep(listing));
-                left = BATCH;
+                pace.left = BATCH;
+            }
+            if pace.is_slow {
+                break;
             }
         }
         listed.into_iter().for_each(|(promise, listing)| promise.keep(listing));
+        directories.collect()
     }
 
-    /// List a directory, and what comes after it below it while there are objects `left` to list.
-    fn list_below(&self, path: &[u8], buffer: &mut Vec<u8>, left: &mut usize) -> io::Result<Listing> {
+    /// List a directory, and what comes after it below it while there are objects left to list.
+    fn list_below(&self, path: &[u8], buffer: &mut Vec<u8>, pace: &mut Pace) -> io::Result<Listing> {
         let mut listing = self.list(path, buffer)?;
-        *left = left.saturating_sub(1 + listing.children.len());
+        pace.spend(1 + listing.children.len());
         for child in &mut listing.children {
-            if *left == 0 {
+            if pace.left == 0 {
                 break;
             }
             if self.enters(child, listing.dev) {
-                child.listing = Ahead::Listed(self.list_below(&child.scanned.entry.path, buffer, left));
+                child.listing = Ahead::Listed(self.list_below(&child.scanned.entry.path, buffer, pace));
             }
         }
         Ok(listing)

@@ -2,10 +2,13 @@
 //!
 //! Memory is that of the names in the directories on the way down and of what is listed ahead, whatever the tree holds; and
 //! one path for every file with several names of which not all have been seen.
+//!
+//! Where a look at an object makes the thread sleep, as over a network, jobs are smaller and more threads do them: they
+//! wait at the same time then.
 
 use super::{
     links::Links,
-    listing::{Ahead, BATCH, Child, Listing, Request},
+    listing::{Ahead, BATCH, Child, Listing, Pace, Request},
     tree::Inner,
 };
 use crate::{
@@ -18,7 +21,16 @@ use crate::{
     platform::walk,
     queue::{Answer, Promise, Queue, promise, start},
 };
-use std::{collections::VecDeque, ffi::OsStr, io, os::unix::ffi::OsStrExt, sync::Arc};
+use std::{
+    collections::VecDeque,
+    ffi::OsStr,
+    io,
+    os::unix::ffi::OsStrExt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
+    },
+};
 
 /// Directories of one level that are asked for together, and those of one level and of all that are asked for ahead.
 const GROUP: usize = 8;
@@ -28,16 +40,30 @@ const AHEAD_ALL: usize = 128;
 /// Batches of a directory's names that are looked at ahead.
 const AHEAD_BATCHES: usize = 4;
 
+/// The same where threads sleep: batches and the names of each, and how many threads there may be.
+const SLOW_BATCHES: usize = 16;
+const SLOW_BATCH: usize = 32;
+const MAX_WALKERS: usize = 32;
+
 const LOST: &str = "a thread that lists directories stopped";
 
 /// The walk: an iterator over everything in the tree.
 pub(super) struct Walk {
     inner: Arc<Inner>,
-    jobs: Arc<Queue<Job>>,
+    walkers: Arc<Walkers>,
     tops: usize,
     levels: Vec<Level>,
     outstanding: usize,
     links: Links,
+}
+
+/// The threads of a walk, and what they are to do.
+struct Walkers {
+    inner: Arc<Inner>,
+    jobs: Queue<Job>,
+    threads: AtomicUsize,
+    /// Did the last of them sleep over what it did?
+    slow: AtomicBool,
 }
 
 /// What the threads of a walk do.
@@ -62,50 +88,78 @@ struct Level {
     rest: std::vec::IntoIter<walk::Name>,
 }
 
+impl Walkers {
+    fn start(self: &Arc<Self>) -> Result<()> {
+        let walkers = self.clone();
+        start(move || walkers.work())?;
+        self.threads.fetch_add(1, Relaxed);
+        Ok(())
+    }
+
+    fn work(self: Arc<Self>) {
+        let mut buffer = Vec::new();
+        while let Some(job) = self.jobs.pop() {
+            let mut pace = Pace::begin();
+            match job {
+                Job::Directories(directories) => {
+                    let left = self.inner.list_all(directories, &mut buffer, &mut pace);
+                    left.into_iter().for_each(|one| _ = self.jobs.push(Job::Directories(vec![one])));
+                }
+                Job::Names(path, names, promise) => {
+                    let count = names.len();
+                    promise.keep(self.inner.look_at(&path, names));
+                    pace.spend(count);
+                }
+            }
+            self.slow.store(pace.is_slow, Relaxed);
+            if pace.is_slow && self.jobs.has_items() && self.threads.load(Relaxed) < MAX_WALKERS {
+                // There may be none left: those that run go on.
+                let _ = self.start();
+            }
+        }
+    }
+
+    fn are_slow(&self) -> bool {
+        self.slow.load(Relaxed)
+    }
+}
+
 impl Walk {
     /// With as many threads as the rules say, or as the system has.
     ///
     /// # Errors
     /// If it has none.
     pub(super) fn start(inner: Arc<Inner>) -> Result<Self> {
-        let jobs = Arc::new(Queue::<Job>::default());
-        for walker in 0..inner.rules.walkers {
-            let (inner, jobs) = (inner.clone(), jobs.clone());
-            let started = start(move || {
-                let mut buffer = Vec::new();
-                while let Some(job) = jobs.pop() {
-                    match job {
-                        Job::Directories(directories) => inner.list_all(directories, &mut buffer),
-                        Job::Names(path, names, promise) => promise.keep(inner.look_at(&path, names)),
-                    }
-                }
-            });
-            match started {
-                Err(error) if walker == 0 => return Err(error),
-                Err(_) => break,
-                Ok(_) => {}
-            }
-        }
-        Ok(Self { inner, jobs, tops: 0, levels: Vec::new(), outstanding: 0, links: Links::default() })
+        let (jobs, threads, slow) = Default::default();
+        let walkers = Arc::new(Walkers { inner: inner.clone(), jobs, threads, slow });
+        walkers.start()?;
+        // One suffices where there are no more.
+        let _ = (1..inner.rules.walkers).try_for_each(|_| walkers.start());
+        Ok(Self { inner, walkers, tops: 0, levels: Vec::new(), outstanding: 0, links: Links::default() })
     }
 
     /// Have the next batches of the deepest level looked at, and its next directories listed.
     fn look_ahead(&mut self) {
         let Some(level) = self.levels.last_mut() else { return };
-        while level.batches.len() < AHEAD_BATCHES && level.rest.len() > 0 {
+        let slow = self.walkers.are_slow();
+        let (batches, names) = if slow { (SLOW_BATCHES, SLOW_BATCH) } else { (AHEAD_BATCHES, BATCH) };
+        while level.batches.len() < batches && level.rest.len() > 0 {
             let (promise, answer) = promise();
-            let names = level.rest.by_ref().take(BATCH).collect();
-            self.jobs.push(Job::Names(level.path.clone(), names, promise));
+            let names = level.rest.by_ref().take(names).collect();
+            self.walkers.jobs.push(Job::Names(level.path.clone(), names, promise));
             level.batches.push_back(answer);
         }
         if level.asked + GROUP > AHEAD_LEVEL || self.outstanding + GROUP > AHEAD_ALL {
             return;
         }
+        // Together they are worth waking a thread for; where each makes it sleep, each is.
+        let room = (AHEAD_LEVEL - level.asked).min(AHEAD_ALL - self.outstanding);
+        let (most, together) = if slow { (room, 1) } else { (GROUP, GROUP) };
         let mut group = Vec::new();
         level.unseen = level.unseen.min(level.children.len());
         let seen = level.children.len() - level.unseen;
         for child in &mut level.children.as_mut_slice()[seen..] {
-            if group.len() == GROUP {
+            if group.len() == most {
                 break;
             }
             level.unseen -= 1;
@@ -117,8 +171,9 @@ impl Walk {
         }
         level.asked += group.len();
         self.outstanding += group.len();
-        if !group.is_empty() {
-            self.jobs.push(Job::Directories(group));
+        let mut group = group.into_iter();
+        while group.len() > 0 {
+            self.walkers.jobs.push(Job::Directories(group.by_ref().take(together).collect()));
         }
     }
 
@@ -134,7 +189,7 @@ impl Walk {
                 }
                 Ahead::Not => {
                     let (promise, answer) = promise();
-                    self.jobs.push(Job::Directories(vec![(child.scanned.entry.path.clone(), promise)]));
+                    self.walkers.jobs.push(Job::Directories(vec![(child.scanned.entry.path.clone(), promise)]));
                     answer.wait()
                 }
             };
@@ -205,7 +260,7 @@ impl Walk {
 
 impl Drop for Walk {
     fn drop(&mut self) {
-        self.jobs.close();
+        self.walkers.jobs.close();
     }
 }
 
