@@ -3,7 +3,12 @@
 //! Content is compared by digest, by many workers, and byte by byte where there is none; the rest by one thread that walks
 //! both in the same order. Memory holds the names of the directories between the root and the entry at hand.
 
-use super::{crew, roots::Roots, text, undigested::Stored};
+use super::{
+    crew::{self, Hands},
+    roots::Roots,
+    text,
+    undigested::Stored,
+};
 use crate::pipeline::meter::Meter;
 use crate::{
     error::{Error, Result, quoted},
@@ -49,6 +54,13 @@ impl fmt::Display for Difference {
     }
 }
 
+/// Objects that a worker gets at once, and the bytes of files after which it gets no more.
+const BATCH: usize = 32;
+const BATCH_BYTES: u64 = 1 << 20;
+
+/// Files that are compared at the same time, at most; 1 MiB of each is in memory.
+const MAX_WORKERS: usize = 64;
+
 /// All differences between `archive` and the tree at `dir`, in path order. What was not captured is one, if it is there.
 ///
 /// # Errors
@@ -63,9 +75,9 @@ pub(super) fn compare(
     let roots = Roots::open(dir, archive.root.postgres.as_ref())?;
     let tree = Against { archive, roots, tricks, names: Names::default(), found: Mutex::default(), meter };
     crew::work(
-        workers,
-        || (vec![0; 1 << 20], Stored::default()),
-        |(buffer, stored), item| tree.content(buffer, stored, &item),
+        &Hands::climbing(workers, MAX_WORKERS, meter),
+        || Hand { buffer: vec![0; 1 << 20], stored: Stored::default(), parent: None },
+        |hand, items: Vec<Item>| items.iter().try_for_each(|item| tree.item(hand, item)),
         |send| tree.walk(send),
     )?;
     let mut found = tree.found.into_inner().unwrap_or_else(|e| e.into_inner());
@@ -85,8 +97,15 @@ struct Against<'a> {
 /// A directory of the tree that the walk is in, with the names the backup has not spoken of yet.
 struct Level {
     path: EntryPath,
-    dir: OwnedFd,
     names: BTreeSet<Vec<u8>>,
+}
+
+/// What a worker has.
+struct Hand {
+    buffer: Vec<u8>,
+    stored: Stored,
+    /// The directory that it looked into last.
+    parent: Option<(EntryPath, OwnedFd)>,
 }
 
 impl Against<'_> {
@@ -95,9 +114,11 @@ impl Against<'_> {
         self.found.lock().unwrap_or_else(|e| e.into_inner()).push(difference);
     }
 
-    fn walk(&self, send: &mut dyn FnMut(Item) -> Result<()>) -> Result<()> {
+    /// Hand out everything the backup has, and note what it has not.
+    fn walk(&self, send: &mut dyn FnMut(Vec<Item>) -> Result<()>) -> Result<()> {
         let all = Selection::default();
         let mut levels: Vec<Level> = Vec::new();
+        let (mut batch, mut bytes) = (Vec::new(), 0);
         for item in self.archive.records(&all, false) {
             let item = item?;
             if item.more {
@@ -109,20 +130,35 @@ impl Against<'_> {
                 // The directory that this is in may not be on disk; then what is looked for here is that directory.
                 level.names.remove(entry::step(&level.path, path));
             }
-            match &item.state {
-                state if state.is_stored() && self.metadata(&levels, &item)? => send(item.clone())?,
-                State::Unreadable(why) if self.look(&levels, path).is_ok() => {
-                    self.note(path, format!("not captured by the backup: {why}"));
-                }
-                State::Vanished if self.look(&levels, path).is_ok() => self.note(path, "extra"),
-                _ => {}
-            }
             if matches!(item.entry.kind, Kind::Directory) {
                 levels.extend(self.enter(path)?);
             }
+            bytes += item.entry.data_len();
+            batch.push(item);
+            if batch.len() >= BATCH || bytes >= BATCH_BYTES {
+                bytes = 0;
+                send(std::mem::take(&mut batch))?;
+            }
         }
         self.leave(&mut levels, |_| false);
-        Ok(())
+        send(batch)
+    }
+
+    /// Compare one object.
+    fn item(&self, hand: &mut Hand, item: &Item) -> Result<()> {
+        let path = &item.entry.path;
+        match &item.state {
+            state if state.is_stored() && self.metadata(hand, item)? => self.content(hand, item),
+            State::Unreadable(why) if self.look(hand, path).is_ok() => {
+                self.note(path, format!("not captured by the backup: {why}"));
+                Ok(())
+            }
+            State::Vanished if self.look(hand, path).is_ok() => {
+                self.note(path, "extra");
+                Ok(())
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Leave the directories that are not kept; names nobody spoke of are extra.
@@ -137,12 +173,11 @@ impl Against<'_> {
     /// The directory on disk, if there is one.
     fn enter(&self, path: &[u8]) -> Result<Option<Level>> {
         let (root, beneath) = self.roots.of(path);
-        let listed = open_dir(root, beneath, self.tricks)
-            .and_then(|dir| walk::read_dir(&dir, &mut Vec::new()).map(|names| (dir, names)));
+        let listed = open_dir(root, beneath, self.tricks).and_then(|dir| walk::read_dir(&dir, &mut Vec::new()));
         match listed {
-            Ok((dir, names)) => {
+            Ok(names) => {
                 let names = names.into_iter().map(|name| name.bytes).collect();
-                Ok(Some(Level { path: path.to_vec(), dir, names }))
+                Ok(Some(Level { path: path.to_vec(), names }))
             }
             Err(error) => {
                 if !walk::is_no_directory(&error) {
@@ -163,8 +198,8 @@ impl Against<'_> {
     }
 
     /// Compare all but the content; is there content to compare?
-    fn metadata(&self, levels: &[Level], item: &Item) -> Result<bool> {
-        Ok(match self.look(levels, &item.entry.path) {
+    fn metadata(&self, hand: &mut Hand, item: &Item) -> Result<bool> {
+        Ok(match self.look(hand, &item.entry.path) {
             Ok((stat, link, xattrs)) => {
                 let same_kind = self.kind(&item.entry, &stat, link.as_deref());
                 if same_kind {
@@ -185,19 +220,17 @@ impl Against<'_> {
         })
     }
 
-    fn look(&self, levels: &[Level], path: &[u8]) -> io::Result<(Stat, Option<Vec<u8>>, Vec<entry::Xattr>)> {
+    fn look(&self, hand: &mut Hand, path: &[u8]) -> io::Result<(Stat, Option<Vec<u8>>, Vec<entry::Xattr>)> {
         let (root, beneath) = self.roots.of(path);
         let (parent, name) = entry::split(beneath);
         let name = if beneath.is_empty() { b"." } else { name };
-        let opened;
-        let in_level = |level: &&Level| level.path == entry::split(path).0 && !beneath.is_empty();
-        let dir = match levels.iter().rev().find(in_level) {
-            Some(level) => &level.dir,
-            None => {
-                opened = open_dir(root, parent, self.tricks)?;
-                &opened
-            }
+        // What is a root is looked at from within.
+        let at = if beneath.is_empty() { path } else { entry::split(path).0 };
+        let opened = match hand.parent.take().filter(|(last, _)| last == at) {
+            Some(last) => last,
+            None => (at.to_vec(), open_dir(root, parent, self.tricks)?),
         };
+        let dir = &hand.parent.insert(opened).1;
         let stat = walk::stat(dir, name)?;
         let link = if stat.kind == FileKind::Symlink { Some(walk::read_link(dir, name)?) } else { None };
         Ok((stat, link, xattr::read_all_at(dir, name)?))
@@ -262,8 +295,8 @@ impl Against<'_> {
     }
 
     /// Compare the content of a file of the right size.
-    fn content(&self, buffer: &mut [u8], stored: &mut Stored, item: &Item) -> Result<()> {
-        match self.is_same(buffer, stored, item) {
+    fn content(&self, hand: &mut Hand, item: &Item) -> Result<()> {
+        match self.is_same(&mut hand.buffer, &mut hand.stored, item) {
             Ok(true) => {}
             Ok(false) => self.note(&item.entry.path, "other content"),
             Err(error) if error.system().is_some_and(is_shortage) => return Err(error),

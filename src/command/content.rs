@@ -6,7 +6,7 @@
 
 use super::{
     blame::Bad,
-    crew,
+    crew::{self, Hands},
     damage::{Report, frame_damage},
     stock::{Place, Stock, files, full},
 };
@@ -60,6 +60,9 @@ pub(super) struct Part {
     pub(super) index: u64,
 }
 
+/// What all workers hold together, at most.
+const BUFFER_BYTES: u64 = 128 << 20;
+
 /// What a worker has.
 #[derive(Default)]
 pub(super) struct Hand {
@@ -92,7 +95,14 @@ impl Content<'_> {
         let new = |archive: &Archive| archive.root.totals.bytes.saturating_sub(archive.root.totals.kept_bytes);
         let all = self.stock.archives.iter().map(new).fold(0, u64::saturating_add);
         self.meter.total_bytes.store(all, Relaxed);
-        crew::work(workers, Hand::default, |hand, task| self.task(hand, task), |send| self.plan(send))
+        let hands = Hands::climbing(workers, self.workers_that_fit(), self.meter);
+        crew::work(&hands, Hand::default, |hand, task| self.task(hand, task), |send| self.plan(send))
+    }
+
+    /// Each holds a frame twice, stored and decoded.
+    fn workers_that_fit(&self) -> usize {
+        let largest = self.stock.archives.iter().map(|archive| archive.root.options.frame_bytes).max();
+        (BUFFER_BYTES / (2 * largest.unwrap_or(0).max(1 << 16))) as usize
     }
 
     fn plan(&self, send: &mut dyn FnMut(Task) -> Result<()>) -> Result<()> {

@@ -145,7 +145,7 @@ struct Run<'a> {
 
 impl Run<'_> {
     fn all(&self, workers: NonZeroUsize, tasks: &[Task]) -> Result<()> {
-        crew::work(workers, Vec::new, |buf, task| self.one(buf, task), |send| tasks.iter().try_for_each(send))
+        crew::work(&workers.into(), Vec::new, |buf, task| self.one(buf, task), |send| tasks.iter().try_for_each(send))
     }
 
     fn one(&self, buf: &mut Vec<u8>, task: &Task) -> Result<()> {

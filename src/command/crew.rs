@@ -2,16 +2,48 @@
 
 use crate::{
     error::{Error, Kind, Result},
+    pipeline::{
+        climb::{Climb, processors_sleep},
+        meter::Meter,
+    },
+    platform,
     queue::{End, Queue, start_in},
 };
 use std::{
     num::NonZeroUsize,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, Ordering::Relaxed},
+        atomic::{
+            AtomicBool, AtomicUsize,
+            Ordering::{AcqRel, Acquire, Relaxed},
+        },
+        mpsc,
     },
     thread,
+    time::Duration,
 };
+
+/// How many workers there are.
+pub(super) struct Hands<'a> {
+    /// So many now,
+    now: AtomicUsize,
+    /// and up to so many while they wait for a device and not for a processor; what they have done stands in the meter.
+    climb: Option<(usize, &'a Meter)>,
+}
+
+impl From<NonZeroUsize> for Hands<'_> {
+    fn from(workers: NonZeroUsize) -> Self {
+        Self { now: workers.get().into(), climb: None }
+    }
+}
+
+impl<'a> Hands<'a> {
+    /// At first as many as may compute at once; no more than `fit`.
+    pub(super) fn climbing(workers: NonZeroUsize, fit: usize, meter: &'a Meter) -> Self {
+        let most = (8 * workers.get()).clamp(16, 64).min(fit);
+        Self { now: workers.get().into(), climb: Some((most, meter)) }
+    }
+}
 
 /// The first failure of any thread; after it nobody begins anything.
 #[derive(Default)]
@@ -29,24 +61,39 @@ impl Failure {
     }
 }
 
-/// Run `plan` on this thread; the jobs it hands out are done by `workers` threads, each with what `make` gave it.
+/// Run `plan` on this thread; the jobs it hands out are done by other `hands`, each with what `make` gave it.
 ///
 /// At most two jobs a worker wait. The first error of anybody ends everything and is the result.
 pub(super) fn work<J: Send, W>(
-    workers: NonZeroUsize,
+    hands: &Hands<'_>,
     make: impl Fn() -> W + Sync,
     each: impl Fn(&mut W, J) -> Result<()> + Sync,
     plan: impl FnOnce(&mut dyn FnMut(J) -> Result<()>) -> Result<()>,
 ) -> Result<()> {
-    let failure = Failure::default();
+    let first = hands.now.load(Relaxed);
+    let most = hands.climb.map_or(first, |(most, _)| most.max(first));
+    let (failure, crew) = (Failure::default(), Crew::default());
     thread::scope(|scope| {
-        let jobs = End(Arc::new(Queue::with_room(2 * workers.get())));
-        for _ in 0..workers.get() {
-            let jobs = End(jobs.0.clone());
-            if let Err(error) = start_in(scope, || serve(jobs, &failure, make(), &each)) {
-                failure.note(error);
-                break;
+        let jobs = End(Arc::new(Queue::with_room(2 * most)));
+        let (queue, failure, crew, make, each) = (jobs.0.clone(), &failure, &crew, &make, &each);
+        let resize = move |size: usize| {
+            crew.wanted.store(size, Relaxed);
+            while crew.joined(size) {
+                let queue = queue.clone();
+                start_in(scope, move || serve(&queue, failure, crew, make(), each)).inspect_err(|_| crew.leave())?;
             }
+            Ok(())
+        };
+        if let Err(error) = resize(first) {
+            failure.note(error);
+        }
+        let (done, over) = mpsc::channel::<()>();
+        if let Some((most, meter)) = hands.climb {
+            meter.share(first);
+            let queue = jobs.0.clone();
+            let attend = move || attend(&queue, &over, (hands, most), meter, resize);
+            // Without a thread for it their number stays what it is.
+            let _ = start_in(scope, attend);
         }
         let mut send = |job| match !failure.failed.load(Relaxed) && jobs.0.push(job) {
             true => Ok(()),
@@ -55,8 +102,56 @@ pub(super) fn work<J: Send, W>(
         if let Err(error) = plan(&mut send) {
             failure.note(error);
         }
+        drop(done);
     });
     failure.error.into_inner().unwrap_or_else(|e| e.into_inner()).map_or(Ok(()), Err)
+}
+
+/// Until there is nothing more to hand out: more workers where they pay, fewer where they did not.
+fn attend<J>(
+    jobs: &Queue<J>,
+    over: &mpsc::Receiver<()>,
+    (hands, most): (&Hands<'_>, usize),
+    meter: &Meter,
+    resize: impl Fn(usize) -> Result<()>,
+) {
+    let mut climb = Climb::new(meter);
+    while over.recv_timeout(Duration::from_millis(50)) == Err(mpsc::RecvTimeoutError::Timeout) {
+        let sleep = |since: &_, now: &_| jobs.has_items() && processors_sleep(since, now);
+        let now = hands.now.load(Relaxed);
+        let wanted = climb.advise(meter.sample(), now, most, sleep);
+        if wanted != now {
+            hands.now.store(wanted, Relaxed);
+            meter.share(wanted);
+            if let Err(error) = resize(wanted) {
+                platform::debug(|| error.line());
+            }
+        }
+    }
+}
+
+/// How many workers there are, and how many there should be.
+#[derive(Default)]
+struct Crew {
+    here: AtomicUsize,
+    wanted: AtomicUsize,
+}
+
+impl Crew {
+    /// One joins, if there are less than `size`.
+    fn joined(&self, size: usize) -> bool {
+        self.here.fetch_update(AcqRel, Acquire, |here| (here < size).then_some(here + 1)).is_ok()
+    }
+
+    fn leave(&self) {
+        self.here.fetch_sub(1, AcqRel);
+    }
+
+    /// One leaves, if there are more than wanted.
+    fn left(&self) -> bool {
+        let wanted = self.wanted.load(Relaxed);
+        self.here.fetch_update(AcqRel, Acquire, |here| (here > wanted).then(|| here - 1)).is_ok()
+    }
 }
 
 /// Never seen: the failure that stopped us was noted before.
@@ -65,8 +160,21 @@ fn stopped() -> Error {
 }
 
 /// A worker that panics closes the queue: nobody may wait for room that it would have made.
-fn serve<J, W>(jobs: End<J>, failure: &Failure, mut with: W, each: &impl Fn(&mut W, J) -> Result<()>) {
-    while let Some(job) = jobs.0.pop() {
+struct Watch<'a, J>(&'a Queue<J>);
+
+impl<J> Drop for Watch<'_, J> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.close();
+        }
+    }
+}
+
+fn serve<J, W>(jobs: &Queue<J>, failure: &Failure, crew: &Crew, mut with: W, each: &impl Fn(&mut W, J) -> Result<()>) {
+    let _watch = Watch(jobs);
+    while !crew.left()
+        && let Some(job) = jobs.pop()
+    {
         if failure.failed.load(Relaxed) {
             continue;
         }

@@ -6,6 +6,7 @@
 //! to the backup is removed only if that was asked for, and announced before anything is changed.
 
 use super::{
+    crew::Hands,
     extra::{Extra, extra},
     patching::Work,
     restore::{Restore, Run, Summary},
@@ -24,7 +25,6 @@ use crate::{
 };
 use std::{
     collections::HashMap,
-    num::NonZeroUsize,
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
@@ -114,7 +114,7 @@ impl<'a> Delta<'a> {
     }
 
     /// Everything but hard links and the metadata of directories.
-    pub(super) fn content(&self, run: &Run<'_>, workers: NonZeroUsize) -> Result<()> {
+    pub(super) fn content(&self, run: &Run<'_>, hands: &Hands<'_>) -> Result<()> {
         run.meter.total_bytes.store(run.archive.root.totals.bytes, Relaxed);
         let mut writer = Writer::new(&run.tree);
         let mut batch = Batch::default();
@@ -127,12 +127,12 @@ impl<'a> Delta<'a> {
             let planned = item.and_then(|item| run.plan_one(add, &mut writer, item));
             run.report.survive(planned)?;
             if batch.items.len() >= BATCH_ITEMS || batch.bytes >= BATCH_BYTES {
-                Work::new(self, run, workers).batch(std::mem::take(&mut batch), &mut going_on)?;
+                Work::new(self, run, hands).batch(std::mem::take(&mut batch), &mut going_on)?;
             }
         }
-        Work::new(self, run, workers).batch(batch, &mut going_on)?;
+        Work::new(self, run, hands).batch(batch, &mut going_on)?;
         // The page with the rest of them is damaged, as was reported.
-        let work = Work::new(self, run, workers);
+        let work = Work::new(self, run, hands);
         going_on.into_iter().try_for_each(|(path, target)| work.give_up(&path, target.patch.is_touched()))
     }
 }

@@ -284,7 +284,7 @@ fn measure(archive: &Archive, workers: NonZeroUsize, sample: Sample) -> Result<(
     };
     let runs = sample.runs;
     let threads = workers.get().min(runs.len()).max(1) as f64;
-    crew::work(workers, hand, each, |send| runs.into_iter().try_for_each(send))?;
+    crew::work(&workers.into(), hand, each, |send| runs.into_iter().try_for_each(send))?;
     let rate = |bytes: &AtomicU64, busy: &AtomicU64| {
         bytes.load(Relaxed) as f64 * threads * 1e9 / (busy.load(Relaxed) as f64).max(1.0)
     };

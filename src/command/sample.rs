@@ -131,7 +131,7 @@ impl Sample {
             Ok(())
         };
         let is_over = || matches!(self.amount, Amount::Time(time) if start.elapsed() >= time);
-        crew::work(self.workers, Hand::default, each, |send| {
+        crew::work(&self.workers.into(), Hand::default, each, |send| {
             parts.iter().take_while(|_| !is_over()).try_for_each(send)
         })?;
         Ok(checked.into_inner().unwrap_or_else(|e| e.into_inner()))

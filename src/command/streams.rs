@@ -5,7 +5,7 @@ use crate::{
     error::{Error, Kind, Result},
     frame::{Frame, Pool, Scanned, Slice},
     pipeline::{
-        climb::Climb,
+        climb::{Climb, readers_sleep},
         lay::{Laid, Lay, Layout, MakeRoot},
         meter::{Meter, Sample, timed, timed_reading},
         ordered::{Crew, Line, Permits},
@@ -53,8 +53,8 @@ impl Streams<'_> {
         let meter = self.meter;
         let depths = self.tuning.depths(sources.len())?;
         meter.streams.store(sources.len(), Relaxed);
-        meter.sink.threads.store(sources.len(), Relaxed);
-        meter.workers.threads.store(depths.workers.get(), Relaxed);
+        meter.sink.staff(sources.len());
+        meter.workers.staff(depths.workers.get());
         let crews = self.crews(sources, &depths)?;
         let stop = AtomicBool::new(false);
         let frame_bytes = self.tuning.frame_bytes;
@@ -108,7 +108,7 @@ impl Streams<'_> {
             Ok(Threads { line, least: crew.size(), max: depths.threads, crew })
         };
         let crews = sources.iter().map(crew).collect::<Result<Vec<_>>>()?;
-        meter.source.threads.store(crews.iter().map(|threads| threads.crew.size()).sum(), Relaxed);
+        meter.source.staff(crews.iter().map(|threads| threads.crew.size()).sum());
         Ok(crews)
     }
 
@@ -128,16 +128,19 @@ impl Streams<'_> {
     }
 }
 
+/// Threads that are there stay: they sleep.
 fn adapt(climb: &mut Climb, now: Sample, crews: &[Threads], meter: &Meter) {
     let have: usize = crews.iter().map(|threads| threads.crew.size()).sum();
-    let want = climb.advise(now, have, crews.iter().map(|threads| threads.max).sum());
+    let want = climb.advise(now, have, crews.iter().map(|threads| threads.max).sum(), readers_sleep).max(have);
     for threads in crews.iter().cycle().take(want - have) {
         threads.line.raise(threads.crew.size() + 2 * threads.least + 4);
         if let Err(error) = threads.crew.grow() {
             platform::debug(|| error.line());
         }
     }
-    meter.source.threads.store(want, Relaxed);
+    if want > have {
+        meter.source.staff(want);
+    }
 }
 
 /// The threads of one stream, how far they may be ahead of the sink, and how many there may be.

@@ -282,7 +282,7 @@ impl<'a> Check<'a> {
     /// Every copy of every page, and what its records refer to.
     fn pages(&self, workers: NonZeroUsize, tables: &Tables) -> Result<()> {
         crew::work(
-            workers,
+            &workers.into(),
             || (),
             |(), sheet| self.sheet(sheet, tables),
             |send| self.stock.sheets.iter().try_for_each(send),

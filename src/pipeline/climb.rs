@@ -3,10 +3,11 @@
 //! A thread reads a frame and then computes on it, while it is in the processor's cache. So with as many threads as may
 //! compute, reading and computing take turns; where reading takes long, more threads read while others compute. No number
 //! fits all devices: cached data are best served without any more, one disk by few, a flash drive with cold small files by
-//! 64. What a device can do is found out by trying: threads are added while reads sleep and neither the permits to compute
-//! nor the sink are used up, and no longer than each step brings something.
+//! 64; a local file system is written to by as many as there are processors, one behind a network by many more. What a device
+//! can do is found out by trying: threads are added while those there are sleep, and no longer than each step brings something.
 
 use super::meter::{Meter, Sample, Side, verdict};
+use crate::platform;
 
 /// Ticks after a step before it is judged, and before the next try where a step brought nothing.
 const JUDGED_AFTER: u32 = 3;
@@ -20,8 +21,8 @@ pub struct Climb {
     since: Sample,
     /// Ticks to wait.
     wait: u32,
-    /// Speed before the last step, until it is judged.
-    before: Option<f64>,
+    /// Speed before the last step and the threads there were, until it is judged.
+    before: Option<(f64, usize)>,
 }
 
 impl Climb {
@@ -30,26 +31,45 @@ impl Climb {
         Self { since: meter.sample(), wait: 0, before: None }
     }
 
-    /// How many threads there should be where there are `threads` now; called every 50 ms or so.
-    pub fn advise(&mut self, now: Sample, threads: usize, max_threads: usize) -> usize {
+    /// How many threads there should be where there are `threads` now; called every 50 ms or so. `sleep` says, of the time
+    /// since the first sample, whether they slept for the device and nothing else was used up.
+    pub fn advise(
+        &mut self,
+        now: Sample,
+        threads: usize,
+        max_threads: usize,
+        sleep: impl FnOnce(&Sample, &Sample) -> bool,
+    ) -> usize {
         if self.wait > 0 {
             self.wait -= 1;
             return threads;
         }
         let since = std::mem::replace(&mut self.since, now);
         let speed = now.work_since(&since);
-        if self.before.take().is_some_and(|before| speed < before * GAIN) {
+        if let Some((before, fewer)) = self.before.take()
+            && speed < before * GAIN
+        {
             self.wait = REST;
+            return fewer;
+        }
+        if threads >= max_threads || !sleep(&since, &now) {
             return threads;
         }
-        let verdict = verdict(&since, &now);
-        let [work, store] = [Side::Workers, Side::Sink].map(|side| verdict.of(side).busy);
-        if threads >= max_threads || now.asleep_since(&since) < 0.25 || work > 0.85 || store > 0.85 {
-            return threads;
-        }
-        (self.before, self.wait) = (Some(speed), JUDGED_AFTER);
+        (self.before, self.wait) = (Some((speed, threads)), JUDGED_AFTER);
         (threads + threads.div_ceil(2)).min(max_threads)
     }
+}
+
+/// Did the readers sleep, while neither the permits to compute nor the sink were used up?
+pub fn readers_sleep(since: &Sample, now: &Sample) -> bool {
+    let verdict = verdict(since, now);
+    let [work, store] = [Side::Workers, Side::Sink].map(|side| verdict.of(side).busy);
+    now.asleep_since(since) >= 0.25 && work <= 0.85 && store <= 0.85
+}
+
+/// Was a part of the processors left, that threads which had something to do did not use?
+pub fn processors_sleep(since: &Sample, now: &Sample) -> bool {
+    now.processors_since(since) < 0.75 * platform::cores().get() as f64
 }
 
 #[cfg(test)]
@@ -63,21 +83,20 @@ mod tests {
         let (mut threads, mut now) = (2, Sample::ZERO);
         let mut climb = Climb { since: now, wait: 0, before: None };
         for _ in 0..40 {
-            meter.source.threads.store(threads, Relaxed);
             meter.source.busy.fetch_add(50_000_000 * threads as u64, Relaxed);
             meter.source.asleep.fetch_add(50_000_000 * threads as u64, Relaxed);
             meter.bytes.fetch_add(1_000_000 * threads.min(best) as u64, Relaxed);
-            let seconds = now.seconds + 0.05;
+            let (seconds, capacity) = (now.seconds + 0.05, now.capacity[0] + 0.05 * threads as f64);
             now = meter.sample();
-            now.seconds = seconds;
-            threads = climb.advise(now, threads, 64);
+            (now.seconds, now.capacity) = (seconds, [capacity; 3]);
+            threads = climb.advise(now, threads, 64, readers_sleep);
         }
         threads
     }
 
     #[test]
     fn a_device_that_takes_many_gets_many_and_one_that_does_not_gets_few() {
-        assert_eq!(climbed(64), 64);
-        assert!(climbed(1) <= 4, "{}", climbed(1));
+        assert!(climbed(64) > 48, "{}", climbed(64));
+        assert_eq!(climbed(1), 2);
     }
 }

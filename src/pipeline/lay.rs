@@ -180,6 +180,7 @@ impl Lay {
         self.meter.bytes.fetch_add(parts.iter().map(|part| u64::from(part.len)).sum(), Relaxed);
         parts.into_iter().for_each(|part| self.pages.add(at, part));
         self.meter.entries.fetch_max(self.pages.totals.entries, Relaxed);
+        self.meter.files.fetch_max(self.pages.totals.files, Relaxed);
         if data.is_empty() {
             return Ok(());
         }

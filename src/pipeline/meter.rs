@@ -21,8 +21,41 @@ pub struct Gauge {
     pub blocked: AtomicU64,
     /// At work, but asleep meanwhile: waiting for a device, not for a processor.
     pub asleep: AtomicU64,
-    /// How many may be at work at once.
-    pub threads: AtomicUsize,
+    staff: Mutex<Staff>,
+}
+
+/// How many threads may be at work at once.
+#[derive(Debug)]
+struct Staff {
+    threads: usize,
+    since: Instant,
+    /// What all could have been at work before that, in seconds.
+    before: f64,
+}
+
+impl Default for Staff {
+    fn default() -> Self {
+        Self { threads: 1, since: Instant::now(), before: 0.0 }
+    }
+}
+
+impl Gauge {
+    /// So many may be at work at once from now on; at least one.
+    pub fn staff(&self, threads: usize) {
+        let mut staff = self.staff.lock().unwrap_or_else(|e| e.into_inner());
+        *staff = Staff { threads: threads.max(1), since: Instant::now(), before: staff.seconds() };
+    }
+
+    fn capacity(&self) -> f64 {
+        self.staff.lock().unwrap_or_else(|e| e.into_inner()).seconds()
+    }
+}
+
+impl Staff {
+    /// What all could have been at work so far, in seconds.
+    fn seconds(&self) -> f64 {
+        self.before + self.since.elapsed().as_secs_f64() * self.threads as f64
+    }
 }
 
 /// Run `work` and add its time to `counter`.
@@ -174,11 +207,16 @@ pub struct Sample {
     pub stored_bytes: u64,
     /// Entries so far.
     pub entries: u64,
+    /// Regular files so far.
+    files: u64,
+    /// Seconds of processors that this process used, all threads together.
+    processors: f64,
     /// Busy, starved, blocked of source, workers, sink, in seconds.
     times: [[f64; 3]; 3],
     /// Of the source's busy time, that of reads that had to sleep.
     asleep: f64,
-    threads: [usize; 3],
+    /// What the threads of each could have been at work, in seconds.
+    pub(super) capacity: [f64; 3],
     streams: usize,
 }
 
@@ -186,7 +224,7 @@ impl Meter {
     /// The three parts take turns on `threads` threads.
     pub fn share(&self, threads: usize) {
         for gauge in [&self.source, &self.workers, &self.sink] {
-            gauge.threads.store(threads, Relaxed);
+            gauge.staff(threads);
         }
     }
 
@@ -194,15 +232,16 @@ impl Meter {
     pub fn sample(&self) -> Sample {
         let seconds = |counter: &AtomicU64| Duration::from_nanos(counter.load(Relaxed)).as_secs_f64();
         let times = |g: &Arc<Gauge>| [seconds(&g.busy), seconds(&g.starved), seconds(&g.blocked)];
-        let threads = |g: &Arc<Gauge>| g.threads.load(Relaxed).max(1);
         Sample {
             seconds: self.start.elapsed().as_secs_f64(),
             bytes: self.bytes.load(Relaxed),
             stored_bytes: self.stored_bytes.load(Relaxed),
             entries: self.entries.load(Relaxed),
+            files: self.files.load(Relaxed),
+            processors: platform::process_cpu_seconds(),
             times: [&self.source, &self.workers, &self.sink].map(times),
             asleep: seconds(&self.source.asleep),
-            threads: [&self.source, &self.workers, &self.sink].map(threads),
+            capacity: [&self.source, &self.workers, &self.sink].map(|gauge| gauge.capacity()),
             streams: self.streams.load(Relaxed).max(1),
         }
     }
@@ -263,21 +302,28 @@ impl Sample {
         bytes: 0,
         stored_bytes: 0,
         entries: 0,
+        files: 0,
+        processors: 0.0,
         times: [[0.0; 3]; 3],
         asleep: 0.0,
-        threads: [1; 3],
+        capacity: [0.0; 3],
         streams: 1,
     };
 
-    /// Work done a second since an earlier sample: bytes, and 16 KiB for each entry, since opening one costs as much.
+    /// Work done a second since an earlier sample: bytes, and 16 KiB for each file, since opening one costs as much.
     pub fn work_since(&self, before: &Self) -> f64 {
-        let work = |sample: &Self| sample.bytes as f64 + sample.entries as f64 * 16384.0;
+        let work = |sample: &Self| sample.bytes as f64 + sample.files as f64 * 16384.0;
         (work(self) - work(before)) / (self.seconds - before.seconds).max(1e-9)
+    }
+
+    /// How many processors were used on average since an earlier sample.
+    pub fn processors_since(&self, before: &Self) -> f64 {
+        (self.processors - before.processors) / (self.seconds - before.seconds).max(1e-9)
     }
 
     /// Share of the source's threads that slept in reads between an earlier sample and this one.
     pub fn asleep_since(&self, before: &Sample) -> f64 {
-        (self.asleep - before.asleep) / ((self.seconds - before.seconds).max(1e-9) * self.threads[0] as f64)
+        (self.asleep - before.asleep) / (self.capacity[0] - before.capacity[0]).max(1e-9)
     }
 }
 
@@ -288,7 +334,8 @@ impl Sample {
 pub fn verdict(from: &Sample, to: &Sample) -> Verdict {
     let wall = (to.seconds - from.seconds).max(1e-9);
     let time = |side: Side, what: usize| to.times[side as usize][what] - from.times[side as usize][what];
-    let busy = |side: Side| (time(side, 0) / (wall * to.threads[side as usize] as f64)).clamp(0.0, 1.0);
+    let capacity = |side: Side| (to.capacity[side as usize] - from.capacity[side as usize]).max(1e-9);
+    let busy = |side: Side| (time(side, 0) / capacity(side)).clamp(0.0, 1.0);
     let walk = (time(Side::Source, 1) / (wall * to.streams as f64)).clamp(0.0, 1.0);
     let [read, work, store] = [Side::Source, Side::Workers, Side::Sink].map(busy);
     let shares = |busy: f64, before: f64, behind: f64| {
@@ -310,7 +357,7 @@ mod tests {
     use super::*;
 
     fn sample(times: [[f64; 3]; 3]) -> Sample {
-        Sample { seconds: 10.0, times, threads: [2, 2, 1], streams: 1, ..Sample::default() }
+        Sample { seconds: 10.0, times, capacity: [20.0, 20.0, 10.0], streams: 1, ..Sample::default() }
     }
 
     #[test]

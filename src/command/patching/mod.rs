@@ -4,7 +4,7 @@ mod compare;
 
 use super::{
     against::has_content,
-    crew,
+    crew::{self, Hands},
     damage::frame_damage,
     delta::{Batch, Delta},
     restore::Run,
@@ -22,7 +22,6 @@ use crate::{
 };
 use std::{
     collections::{BTreeMap, HashMap},
-    num::NonZeroUsize,
     ops::Range,
     sync::{
         Arc, Mutex, OnceLock,
@@ -90,14 +89,14 @@ struct Hand {
 pub(super) struct Work<'a> {
     delta: &'a Delta<'a>,
     run: &'a Run<'a>,
-    workers: NonZeroUsize,
+    hands: &'a Hands<'a>,
     /// Files of which the last piece is in this batch.
     ended: Mutex<Vec<Arc<Target>>>,
 }
 
 impl<'a> Work<'a> {
-    pub(super) fn new(delta: &'a Delta<'a>, run: &'a Run<'a>, workers: NonZeroUsize) -> Self {
-        Self { delta, run, workers, ended: Mutex::default() }
+    pub(super) fn new(delta: &'a Delta<'a>, run: &'a Run<'a>, hands: &'a Hands<'a>) -> Self {
+        Self { delta, run, hands, ended: Mutex::default() }
     }
 
     fn ends(&self, target: Arc<Target>) {
@@ -125,7 +124,7 @@ impl<'a> Work<'a> {
             Ok(())
         };
         crew::work(
-            self.workers,
+            self.hands,
             || self.hand(),
             compare,
             |send| {
@@ -135,14 +134,14 @@ impl<'a> Work<'a> {
         )?;
         let wants = wants.into_inner().unwrap_or_else(|e| e.into_inner());
         crew::work(
-            self.workers,
+            self.hands,
             || self.hand(),
             |hand, job| self.write(hand, job),
             |send| by_frame(wants).into_values().try_for_each(send),
         )?;
         let ended = std::mem::take(&mut *self.ended.lock().unwrap_or_else(|e| e.into_inner()));
         crew::work(
-            self.workers,
+            self.hands,
             || self.hand(),
             |hand, target: Arc<Target>| self.end_or_refuse(hand, &target),
             |send| ended.into_iter().try_for_each(send),

@@ -1,11 +1,16 @@
 //! The first pass of a restore: everything that has content.
 //!
+//! As many workers compute at once as were asked for; where the target makes them wait, more of them write.
+//!
 //! A worker has one frame at a time and writes what is wanted of it. Of a large file it has all frames of one stretch, which may
 //! be many if the file was changed here and there: it puts the stretch together, then hashes and writes it once.
 
 use super::Run;
 use crate::{
-    command::{crew, damage::frame_damage},
+    command::{
+        crew::{self, Hands},
+        damage::frame_damage,
+    },
     error::{Error, Result},
     format::{digest::Digest, entry::Kind, page::Item},
     pipeline::meter::lap,
@@ -14,7 +19,6 @@ use crate::{
     stage::codec::Decompressor,
 };
 use std::{
-    num::NonZeroUsize,
     ops::Range,
     sync::{Arc, atomic::Ordering::Relaxed},
     time::Instant,
@@ -36,7 +40,7 @@ struct Hand {
 
 impl Run<'_> {
     /// First pass: everything but hard links and the metadata of directories.
-    pub(super) fn content(&self, workers: NonZeroUsize) -> Result<()> {
+    pub(super) fn content(&self, hands: &Hands<'_>) -> Result<()> {
         if self.selection.paths().is_empty() && self.cluster.is_of_everything() {
             self.meter.total_bytes.store(self.archive.root.totals.bytes, Relaxed);
         }
@@ -47,7 +51,7 @@ impl Run<'_> {
             plain: Vec::new(),
             stretch: Vec::new(),
         };
-        crew::work(workers, make, |hand, jobs| self.jobs(hand, jobs), |send| self.plan(send))
+        crew::work(hands, make, |hand, jobs| self.jobs(hand, jobs), |send| self.plan(send))
     }
 
     fn plan(&self, send: &mut dyn FnMut(Vec<Job>) -> Result<()>) -> Result<()> {
@@ -76,7 +80,7 @@ impl Run<'_> {
             return self.spoil(hand, job, error);
         }
         let plain = std::mem::take(&mut hand.plain);
-        let checked: Vec<Checked> = job.pieces.iter().map(|piece| self.check(piece, &plain)).collect();
+        let checked: Vec<_> = self.permits.hold(|| job.pieces.iter().map(|piece| self.check(piece, &plain)).collect());
         lap(&self.meter.workers.busy, &mut clock);
         let mut pieces = job.pieces.iter().zip(checked);
         let written = pieces.try_for_each(|(piece, checked)| self.write(&mut hand.writer, piece, &plain, checked));
@@ -110,7 +114,7 @@ impl Run<'_> {
         for run in runs.chunk_by(|a, b| a.end == b.start) {
             let [from, to] = [run[0].start, run[run.len() - 1].end].map(|at| (at - start) as usize);
             let (content, at) = (&data[from..to], run[0].start);
-            let hash = shared.hash(self.archive.root.options.digest, at, content);
+            let hash = self.permits.hold(|| shared.hash(self.archive.root.options.digest, at, content));
             lap(&self.meter.workers.busy, &mut clock);
             self.write_part(&mut hand.writer, &shared, at, content, hash)?;
             lap(&self.meter.sink.busy, &mut clock);
@@ -125,7 +129,8 @@ impl Run<'_> {
         self.meter.stored_bytes.fetch_add(u64::from(frame.stored_len), Relaxed);
         lap(&self.meter.source.busy, clock);
         fetched?;
-        hand.decompressor.decompress(&hand.stored, frame.plain_len as usize, &mut hand.plain)
+        let plain_len = frame.plain_len as usize;
+        self.permits.hold(|| hand.decompressor.decompress(&hand.stored, plain_len, &mut hand.plain))
     }
 
     fn check(&self, wanted: &Wanted<Large>, plain: &[u8]) -> Checked {

@@ -5,19 +5,20 @@
 //! directories their metadata. Memory holds a few pages and two buffers a worker, whatever the number of files.
 
 mod content;
+mod directories;
 mod lacking;
 
 pub use self::lacking::Lacking;
 
 use super::{
     cluster,
+    crew::Hands,
     damage::{Damage, Report},
     delta::{Changes, Delta},
     extra::Extra,
-    refused::{Refused, alone_too},
+    refused::Refused,
     severed,
 };
-use crate::pipeline::meter::Meter;
 use crate::{
     error::{Error, Kind as ErrorKind, Result, quoted},
     format::{
@@ -25,6 +26,7 @@ use crate::{
         entry::{Kind, Path as EntryPath},
         page::{Item, State},
     },
+    pipeline::{meter::Meter, ordered::Permits},
     platform::{self, Tricks},
     postgres::restore::{self as postgres, Fate, Plan},
     repo::open::{Opened, open_any},
@@ -147,16 +149,19 @@ impl Restore {
         let tree = Self { overwrite: self.overwrite || delta.is_some(), ..self.clone() }.tree(&layout)?;
         extra.paths.iter().try_for_each(|path| tree.remove_all(path))?;
         let lacking = Mutex::new(Lacking::new(unnamed));
+        let fit = self.workers_that_fit(&archive);
+        let workers = self.workers.min(fit);
+        let hands = Hands::climbing(workers, fit.get(), meter);
+        let permits = Permits::new(workers);
         let (stand_ins, not_ours, refused) = Default::default();
-        let run = Run { archive, selection, cluster, tree, report, meter, stand_ins, lacking, not_ours, refused };
-        let workers = self.workers_that_fit(&run.archive);
-        meter.share(workers.get());
+        let run =
+            Run { archive, selection, cluster, tree, report, meter, permits, stand_ins, lacking, not_ours, refused };
         match delta {
-            None => run.content(workers)?,
-            Some(delta) => delta.content(&run, workers)?,
+            None => run.content(&hands)?,
+            Some(delta) => delta.content(&run, &hands)?,
         }
         cluster::write_files(&run.cluster, &run.archive, &run.tree, &run.report)?;
-        run.links_and_directories()?;
+        run.links_and_directories(&hands)?;
         run.tree.sync()?;
         let lacking = run.lacking.into_inner().unwrap_or_else(|e| e.into_inner());
         let damage = run.report.damage();
@@ -189,8 +194,7 @@ impl Restore {
     /// A worker holds a frame twice, stored and decoded, and a stretch of a file.
     fn workers_that_fit(&self, archive: &Archive) -> NonZeroUsize {
         let each = 3 * archive.root.options.frame_bytes.max(1 << 16);
-        let fit = NonZeroUsize::new((self.memory / each) as usize).unwrap_or(NonZeroUsize::MIN);
-        self.workers.min(fit)
+        NonZeroUsize::new((self.memory / each) as usize).unwrap_or(NonZeroUsize::MIN)
     }
 }
 
@@ -232,6 +236,8 @@ pub(super) struct Run<'a> {
     pub(super) tree: Arc<Tree>,
     pub(super) report: Arc<Report>,
     pub(super) meter: &'a Meter,
+    /// To decode and digest.
+    permits: Arc<Permits>,
     /// For files of which only other names were selected: which of them stands in for it.
     stand_ins: Mutex<HashMap<EntryPath, EntryPath>>,
     /// What was wanted and is not there as it was.
@@ -295,44 +301,5 @@ impl Run<'_> {
             add(item.renamed(path.clone()))?;
         }
         Ok(())
-    }
-
-    /// Second pass, deepest first.
-    fn links_and_directories(&self) -> Result<()> {
-        let not_ours = self.not_ours.lock().unwrap_or_else(|e| e.into_inner());
-        let mut writer = Writer::new(&self.tree);
-        for item in self.archive.records(&self.selection, true) {
-            // A page that cannot be read was reported by the first pass.
-            let Ok(item) = item else { continue };
-            match &item.entry.kind {
-                Kind::Directory if not_ours.contains(&item.entry.path) || self.refused.holds(&item.entry.path) => {}
-                Kind::Directory if item.state != State::Vanished => {
-                    let finished = writer.finish_directory(&item.entry);
-                    self.unless_refused(&item.entry.path, finished)?;
-                }
-                Kind::HardLink(target) if item.state.is_stored() => self.link(&mut writer, target, &item.entry.path)?,
-                _ => {}
-            }
-        }
-        Ok(())
-    }
-
-    fn link(&self, writer: &mut Writer, target: &EntryPath, path: &EntryPath) -> Result<()> {
-        let stand_in = self.stand_ins.lock().unwrap_or_else(|e| e.into_inner()).get(target).cloned();
-        if stand_in.as_ref() == Some(path) {
-            return Ok(());
-        }
-        let target = stand_in.as_ref().unwrap_or(target);
-        let linked = match self.refused.holds(target) {
-            true => Err(alone_too(path, target)),
-            false => match writer.link(target, path) {
-                Err(e) if e.kind == ErrorKind::NotFound => {
-                    self.tree.notes.add("hard link", "what it is a name of is not there", path);
-                    Ok(())
-                }
-                other => other,
-            },
-        };
-        self.unless_refused(path, linked).map(drop)
     }
 }
