@@ -132,7 +132,8 @@ impl<T> Queue<T> {
         let mut state = self.0.sleep(|queue| queue.items.is_empty() && !queue.closed);
         let item = state.0.items.pop_front();
         // Who fills it and found no room is woken when half is free, not for every item.
-        if state.0.items.len() == state.0.room / 2 {
+        let drained = state.0.closed && state.0.items.is_empty();
+        if drained || state.0.items.len() == state.0.room / 2 {
             self.0.wake(state, true);
         }
         item
@@ -141,6 +142,20 @@ impl<T> Queue<T> {
     /// Does something wait in it?
     pub fn has_items(&self) -> bool {
         !self.0.lock().0.items.is_empty()
+    }
+
+    /// No more come; wait until somebody took what there is.
+    pub fn drain(&self) {
+        self.close();
+        drop(self.0.sleep(|queue| !queue.items.is_empty()));
+    }
+
+    /// No more come, and nobody will take what there is.
+    pub fn abandon(&self) {
+        self.0.change(|queue| {
+            queue.closed = true;
+            queue.items.clear();
+        });
     }
 
     /// No more come. Whoever waits for room is told that there is none.

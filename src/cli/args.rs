@@ -226,7 +226,7 @@ pub(super) struct RestoreArgs {
     /// Owners by number, even where their names are known
     #[arg(long)]
     pub(super) numeric_owner: bool,
-    /// Threads [default: the processors this process may use]
+    /// Threads that compute [default: the processors this process may use]
     #[arg(long, value_name = "N")]
     pub(super) workers: Option<NonZeroUsize>,
     /// All buffers together
@@ -280,7 +280,7 @@ pub(super) struct VerifyArgs {
     /// Compare with this tree, and list the differences
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(super) against: Option<PathBuf>,
-    /// Threads [default: the processors this process may use]
+    /// Threads that compute [default: the processors this process may use]
     #[arg(long, value_name = "N")]
     pub(super) workers: Option<NonZeroUsize>,
     /// One JSON object a line

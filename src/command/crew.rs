@@ -2,10 +2,7 @@
 
 use crate::{
     error::{Error, Kind, Result},
-    pipeline::{
-        climb::{Climb, processors_sleep},
-        meter::Meter,
-    },
+    pipeline::{climb::Climb, meter::Meter},
     platform,
     queue::{End, Queue, start_in},
 };
@@ -25,7 +22,9 @@ use std::{
 
 /// How many workers there are.
 pub(super) struct Hands<'a> {
-    /// So many now,
+    /// So many may compute at once.
+    workers: usize,
+    /// So many are there now,
     now: AtomicUsize,
     /// and up to so many while they wait for a device and not for a processor; what they have done stands in the meter.
     climb: Option<(usize, &'a Meter)>,
@@ -33,7 +32,7 @@ pub(super) struct Hands<'a> {
 
 impl From<NonZeroUsize> for Hands<'_> {
     fn from(workers: NonZeroUsize) -> Self {
-        Self { now: workers.get().into(), climb: None }
+        Self { workers: workers.get(), now: workers.get().into(), climb: None }
     }
 }
 
@@ -41,7 +40,7 @@ impl<'a> Hands<'a> {
     /// At first as many as may compute at once; no more than `fit`.
     pub(super) fn climbing(workers: NonZeroUsize, fit: usize, meter: &'a Meter) -> Self {
         let most = (8 * workers.get()).clamp(16, 64).min(fit);
-        Self { now: workers.get().into(), climb: Some((most, meter)) }
+        Self { workers: workers.get(), now: workers.get().into(), climb: Some((most, meter)) }
     }
 }
 
@@ -102,12 +101,13 @@ pub(super) fn work<J: Send, W>(
         if let Err(error) = plan(&mut send) {
             failure.note(error);
         }
+        jobs.0.drain();
         drop(done);
     });
     failure.error.into_inner().unwrap_or_else(|e| e.into_inner()).map_or(Ok(()), Err)
 }
 
-/// Until there is nothing more to hand out: more workers where they pay, fewer where they did not.
+/// Until nothing waits any more: more workers where they pay, fewer where they did not.
 fn attend<J>(
     jobs: &Queue<J>,
     over: &mpsc::Receiver<()>,
@@ -115,11 +115,10 @@ fn attend<J>(
     meter: &Meter,
     resize: impl Fn(usize) -> Result<()>,
 ) {
-    let mut climb = Climb::new(meter);
+    let mut climb = Climb::new(meter, hands.workers);
     while over.recv_timeout(Duration::from_millis(50)) == Err(mpsc::RecvTimeoutError::Timeout) {
-        let sleep = |since: &_, now: &_| jobs.has_items() && processors_sleep(since, now);
         let now = hands.now.load(Relaxed);
-        let wanted = climb.advise(meter.sample(), now, most, sleep);
+        let wanted = climb.advise(meter.sample(), now, most, |_, _| jobs.has_items());
         if wanted != now {
             hands.now.store(wanted, Relaxed);
             meter.share(wanted);
@@ -159,13 +158,13 @@ fn stopped() -> Error {
     Error::new(Kind::Bug, "cannot go on after a failure")
 }
 
-/// A worker that panics closes the queue: nobody may wait for room that it would have made.
+/// A worker that panics closes the queue: nobody may wait for what it would have done.
 struct Watch<'a, J>(&'a Queue<J>);
 
 impl<J> Drop for Watch<'_, J> {
     fn drop(&mut self) {
         if thread::panicking() {
-            self.0.close();
+            self.0.abandon();
         }
     }
 }

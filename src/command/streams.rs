@@ -5,9 +5,9 @@ use crate::{
     error::{Error, Kind, Result},
     frame::{Frame, Pool, Scanned, Slice},
     pipeline::{
-        climb::{Climb, readers_sleep},
+        climb::Climb,
         lay::{Laid, Lay, Layout, MakeRoot},
-        meter::{Meter, Sample, timed, timed_reading},
+        meter::{Meter, Sample, Side, timed, verdict},
         ordered::{Crew, Line, Permits},
         pack::pack,
         pages::Tell,
@@ -96,7 +96,7 @@ impl Streams<'_> {
                     if reads.is_some() {
                         slice.wait(); // else pieces hold every permit, and wait for a slice that wants one
                     }
-                    let read = || timed_reading(&meter.source, || source.read(slice, pool.take()));
+                    let read = || timed(&meter.source.busy, || source.read(slice, pool.take()));
                     let frame = match &reads {
                         Some(reads) => reads.hold(read)?,
                         None => read()?,
@@ -115,7 +115,7 @@ impl Streams<'_> {
     /// Until the run is over: more threads where they pay, a point of the timeline, a word to the operator.
     fn attend(&self, crews: &[Threads], over: mpsc::Receiver<()>) {
         let meter = self.meter;
-        let mut climb = Climb::new(meter);
+        let mut climb = Climb::new(meter, self.tuning.workers.get());
         let adapts = self.tuning.readers.is_none() && !self.is_stdin;
         while over.recv_timeout(Duration::from_millis(50)) == Err(mpsc::RecvTimeoutError::Timeout) {
             let sample = meter.tick();
@@ -131,7 +131,11 @@ impl Streams<'_> {
 /// Threads that are there stay: they sleep.
 fn adapt(climb: &mut Climb, now: Sample, crews: &[Threads], meter: &Meter) {
     let have: usize = crews.iter().map(|threads| threads.crew.size()).sum();
-    let want = climb.advise(now, have, crews.iter().map(|threads| threads.max).sum(), readers_sleep).max(have);
+    let max = crews.iter().map(|threads| threads.max).sum();
+    let waits = |since: &_, now: &_| {
+        crews.iter().any(|threads| threads.crew.is_behind()) && verdict(since, now).of(Side::Sink).busy <= 0.85
+    };
+    let want = climb.advise(now, have, max, waits).max(have);
     for threads in crews.iter().cycle().take(want - have) {
         threads.line.raise(threads.crew.size() + 2 * threads.least + 4);
         if let Err(error) = threads.crew.grow() {

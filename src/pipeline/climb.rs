@@ -4,9 +4,10 @@
 //! compute, reading and computing take turns; where reading takes long, more threads read while others compute. No number
 //! fits all devices: cached data are best served without any more, one disk by few, a flash drive with cold small files by
 //! 64; a local file system is written to by as many as there are processors, one behind a network by many more. What a device
-//! can do is found out by trying: threads are added while those there are sleep, and no longer than each step brings something.
+//! can do is found out by trying: threads are added while work waits for them and processors are left, and no longer than each
+//! step brings something.
 
-use super::meter::{Meter, Sample, Side, verdict};
+use super::meter::{Meter, Sample};
 use crate::platform;
 
 /// Ticks after a step before it is judged, and before the next try where a step brought nothing.
@@ -17,6 +18,8 @@ const GAIN: f64 = 1.05;
 
 /// Watches one run.
 pub struct Climb {
+    /// Threads that may compute at once.
+    workers: usize,
     /// Where the time that is looked at began.
     since: Sample,
     /// Ticks to wait.
@@ -26,19 +29,20 @@ pub struct Climb {
 }
 
 impl Climb {
-    /// Watch from now on.
-    pub fn new(meter: &Meter) -> Self {
-        Self { since: meter.sample(), wait: 0, before: None }
+    /// Watch from now on; `workers` may compute at once.
+    pub fn new(meter: &Meter, workers: usize) -> Self {
+        let workers = workers.min(platform::cores().get());
+        Self { workers, since: meter.sample(), wait: 0, before: None }
     }
 
-    /// How many threads there should be where there are `threads` now; called every 50 ms or so. `sleep` says, of the time
-    /// since the first sample, whether they slept for the device and nothing else was used up.
+    /// How many threads there should be where there are `threads` now; called every 50 ms or so. `waits` says, of the time since
+    /// the first sample, whether there was something that waited for them.
     pub fn advise(
         &mut self,
         now: Sample,
         threads: usize,
         max_threads: usize,
-        sleep: impl FnOnce(&Sample, &Sample) -> bool,
+        waits: impl FnOnce(&Sample, &Sample) -> bool,
     ) -> usize {
         if self.wait > 0 {
             self.wait -= 1;
@@ -52,24 +56,12 @@ impl Climb {
             self.wait = REST;
             return fewer;
         }
-        if threads >= max_threads || !sleep(&since, &now) {
+        if threads >= max_threads || !now.left_processors(&since, self.workers) || !waits(&since, &now) {
             return threads;
         }
         (self.before, self.wait) = (Some((speed, threads)), JUDGED_AFTER);
         (threads + threads.div_ceil(2)).min(max_threads)
     }
-}
-
-/// Did the readers sleep, while neither the permits to compute nor the sink were used up?
-pub fn readers_sleep(since: &Sample, now: &Sample) -> bool {
-    let verdict = verdict(since, now);
-    let [work, store] = [Side::Workers, Side::Sink].map(|side| verdict.of(side).busy);
-    now.asleep_since(since) >= 0.25 && work <= 0.85 && store <= 0.85
-}
-
-/// Was a part of the processors left, that threads which had something to do did not use?
-pub fn processors_sleep(since: &Sample, now: &Sample) -> bool {
-    now.processors_since(since) < 0.75 * platform::cores().get() as f64
 }
 
 #[cfg(test)]
@@ -81,15 +73,12 @@ mod tests {
     fn climbed(best: usize) -> usize {
         let meter = Meter::default();
         let (mut threads, mut now) = (2, Sample::ZERO);
-        let mut climb = Climb { since: now, wait: 0, before: None };
+        let mut climb = Climb { workers: 2, since: now, wait: 0, before: None };
         for _ in 0..40 {
-            meter.source.busy.fetch_add(50_000_000 * threads as u64, Relaxed);
-            meter.source.asleep.fetch_add(50_000_000 * threads as u64, Relaxed);
             meter.bytes.fetch_add(1_000_000 * threads.min(best) as u64, Relaxed);
-            let (seconds, capacity) = (now.seconds + 0.05, now.capacity[0] + 0.05 * threads as f64);
-            now = meter.sample();
-            (now.seconds, now.capacity) = (seconds, [capacity; 3]);
-            threads = climb.advise(now, threads, 64, readers_sleep);
+            let (seconds, idle) = (now.seconds + 0.05, None);
+            now = Sample { seconds, idle, processors: 0.0, ..meter.sample() };
+            threads = climb.advise(now, threads, 64, |_, _| true);
         }
         threads
     }

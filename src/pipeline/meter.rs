@@ -19,8 +19,6 @@ pub struct Gauge {
     pub starved: AtomicU64,
     /// Waiting for a place in line; of the feeders.
     pub blocked: AtomicU64,
-    /// At work, but asleep meanwhile: waiting for a device, not for a processor.
-    pub asleep: AtomicU64,
     staff: Mutex<Staff>,
 }
 
@@ -71,18 +69,6 @@ pub fn lap(counter: &AtomicU64, start: &mut Instant) {
     let now = Instant::now();
     counter.fetch_add((now - *start).as_nanos() as u64, Relaxed);
     *start = now;
-}
-
-/// As [`timed`] with `gauge.busy`; if the thread had to sleep meanwhile, the time also counts as such.
-pub fn timed_reading<T>(gauge: &Gauge, work: impl FnOnce() -> T) -> T {
-    let (start, sleeps) = (Instant::now(), platform::times_asleep());
-    let result = work();
-    let nanos = start.elapsed().as_nanos() as u64;
-    gauge.busy.fetch_add(nanos, Relaxed);
-    if platform::times_asleep() != sleeps {
-        gauge.asleep.fetch_add(nanos, Relaxed);
-    }
-    result
 }
 
 /// The counters of a run.
@@ -208,16 +194,16 @@ pub struct Sample {
     /// Entries so far.
     pub entries: u64,
     /// Regular files so far.
-    files: u64,
-    /// Seconds of processors that this process used, all threads together.
-    processors: f64,
+    pub files: u64,
+    /// Seconds of processors that this process used, all threads together,
+    pub(super) processors: f64,
+    /// and that nobody used, if the system says.
+    pub(super) idle: Option<f64>,
     /// Busy, starved, blocked of source, workers, sink, in seconds.
-    times: [[f64; 3]; 3],
-    /// Of the source's busy time, that of reads that had to sleep.
-    asleep: f64,
+    pub(super) times: [[f64; 3]; 3],
     /// What the threads of each could have been at work, in seconds.
     pub(super) capacity: [f64; 3],
-    streams: usize,
+    pub(super) streams: usize,
 }
 
 impl Meter {
@@ -239,8 +225,8 @@ impl Meter {
             entries: self.entries.load(Relaxed),
             files: self.files.load(Relaxed),
             processors: platform::process_cpu_seconds(),
+            idle: platform::idle_seconds(),
             times: [&self.source, &self.workers, &self.sink].map(times),
-            asleep: seconds(&self.source.asleep),
             capacity: [&self.source, &self.workers, &self.sink].map(|gauge| gauge.capacity()),
             streams: self.streams.load(Relaxed).max(1),
         }
@@ -304,8 +290,8 @@ impl Sample {
         entries: 0,
         files: 0,
         processors: 0.0,
+        idle: None,
         times: [[0.0; 3]; 3],
-        asleep: 0.0,
         capacity: [0.0; 3],
         streams: 1,
     };
@@ -316,14 +302,11 @@ impl Sample {
         (work(self) - work(before)) / (self.seconds - before.seconds).max(1e-9)
     }
 
-    /// How many processors were used on average since an earlier sample.
-    pub fn processors_since(&self, before: &Self) -> f64 {
-        (self.processors - before.processors) / (self.seconds - before.seconds).max(1e-9)
-    }
-
-    /// Share of the source's threads that slept in reads between an earlier sample and this one.
-    pub fn asleep_since(&self, before: &Sample) -> f64 {
-        (self.asleep - before.asleep) / (self.capacity[0] - before.capacity[0]).max(1e-9)
+    /// Was a quarter of so many processors left since an earlier sample, by this process and by all others?
+    pub fn left_processors(&self, before: &Self, processors: usize) -> bool {
+        let quarter = (self.seconds - before.seconds) * processors as f64 / 4.0;
+        let idle = self.idle.zip(before.idle).is_none_or(|(now, then)| now - then > quarter);
+        idle && self.processors - before.processors < 3.0 * quarter
     }
 }
 

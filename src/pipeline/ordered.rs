@@ -205,6 +205,11 @@ impl<I: Send + 'static, O: Send + 'static> Crew<I, O> {
         Ok(())
     }
 
+    /// Does something wait for a thread?
+    pub fn is_behind(&self) -> bool {
+        self.queue.has_items()
+    }
+
     /// How many threads there are.
     pub fn size(&self) -> usize {
         self.size.load(Relaxed)

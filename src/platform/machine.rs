@@ -64,6 +64,14 @@ pub fn process_cpu_seconds() -> f64 {
     Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).unwrap_or_default().as_secs_f64()
 }
 
+/// What no process used of all processors since the system started, in seconds; `None` where `/proc` is not mounted.
+pub fn idle_seconds() -> Option<f64> {
+    let stat = fs::read_to_string("/proc/stat").ok()?;
+    // user, nice, system, idle, waiting for a device; in hundredths of a second (`USER_HZ`).
+    let ticks = stat.lines().next()?.split_whitespace().skip(4).take(2).map(str::parse::<u64>);
+    Some(ticks.sum::<Result<u64, _>>().ok()? as f64 / 100.0)
+}
+
 /// The most memory that was ever resident, in bytes; 0 where `/proc` is not mounted.
 ///
 /// Not `getrusage`: its figure is inherited through `exec`, so a small process started by a large one reports the
