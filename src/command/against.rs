@@ -1,7 +1,7 @@
 //! Compare a backup with a tree on disk.
 //!
-//! Content is compared by digest, by many workers, and byte by byte where there is none; the rest by one thread that walks
-//! both in the same order. Memory holds the names of the directories between the root and the entry at hand.
+//! One thread walks both in the same order and finds what only the tree has; many workers compare the objects, content by digest and
+//! byte by byte where there is none. Memory holds the names of the directories between the root and the entry at hand.
 
 use super::{
     crew::{self, Hands},
@@ -58,7 +58,7 @@ impl fmt::Display for Difference {
 const BATCH: usize = 32;
 const BATCH_BYTES: u64 = 1 << 20;
 
-/// Files that are compared at the same time, at most; 1 MiB of each is in memory.
+/// Workers are added up to so many; each has 1 MiB of a file in memory.
 const MAX_WORKERS: usize = 64;
 
 /// All differences between `archive` and the tree at `dir`, in path order. What was not captured is one, if it is there.
@@ -133,7 +133,7 @@ impl Against<'_> {
             if matches!(item.entry.kind, Kind::Directory) {
                 levels.extend(self.enter(path)?);
             }
-            bytes += item.entry.data_len();
+            bytes = item.entry.data_len().saturating_add(bytes);
             batch.push(item);
             if batch.len() >= BATCH || bytes >= BATCH_BYTES {
                 bytes = 0;
@@ -148,7 +148,13 @@ impl Against<'_> {
     fn item(&self, hand: &mut Hand, item: &Item) -> Result<()> {
         let path = &item.entry.path;
         match &item.state {
-            state if state.is_stored() && self.metadata(hand, item)? => self.content(hand, item),
+            state if state.is_stored() => match self.metadata(hand, item)? {
+                true => self.content(hand, item),
+                false => {
+                    self.meter.small.fetch_add(1, Relaxed);
+                    Ok(())
+                }
+            },
             State::Unreadable(why) if self.look(hand, path).is_ok() => {
                 self.note(path, format!("not captured by the backup: {why}"));
                 Ok(())

@@ -75,6 +75,8 @@ pub struct Lay {
     /// The label of the open segment, until there is a frame that it can follow.
     label: Option<Vec<u8>>,
     late: bool,
+    /// Files that the meter knows of.
+    files: u64,
     laid: Laid,
 }
 
@@ -87,7 +89,7 @@ impl Lay {
         let compressor = shared.codec.compressor()?;
         let filling = Filling::new(stream, 0);
         let (pages, laid) = (Pages::new(stream, shared.block_bytes, tell), Laid::default());
-        Ok(Self { shared, meter, stream, sink, compressor, pages, filling, label: None, late: false, laid })
+        Ok(Self { shared, meter, stream, sink, compressor, pages, filling, label: None, late: false, files: 0, laid })
     }
 
     /// What follows is in order by itself, not behind what came so far.
@@ -180,7 +182,8 @@ impl Lay {
         self.meter.bytes.fetch_add(parts.iter().map(|part| u64::from(part.len)).sum(), Relaxed);
         parts.into_iter().for_each(|part| self.pages.add(at, part));
         self.meter.entries.fetch_max(self.pages.totals.entries, Relaxed);
-        self.meter.files.fetch_max(self.pages.totals.files, Relaxed);
+        let files = std::mem::replace(&mut self.files, self.pages.totals.files);
+        self.meter.files.fetch_add(self.files - files, Relaxed);
         if data.is_empty() {
             return Ok(());
         }

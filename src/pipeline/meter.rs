@@ -88,6 +88,8 @@ pub struct Meter {
     pub entries: AtomicU64,
     /// Regular files that passed.
     pub files: AtomicU64,
+    /// Other things that were done and cost about as much as a small file.
+    pub small: AtomicU64,
     /// Logical bytes of those files.
     pub bytes: AtomicU64,
     /// Logical bytes there will be; 0 while unknown.
@@ -108,6 +110,7 @@ impl Default for Meter {
             stored_bytes: AtomicU64::new(0),
             entries: AtomicU64::new(0),
             files: AtomicU64::new(0),
+            small: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             total_bytes: AtomicU64::new(0),
             streams: AtomicUsize::new(1),
@@ -193,8 +196,8 @@ pub struct Sample {
     pub stored_bytes: u64,
     /// Entries so far.
     pub entries: u64,
-    /// Regular files so far.
-    pub files: u64,
+    /// Regular files, and what costs as much, so far.
+    pub(super) small: u64,
     /// Seconds of processors that this process used, all threads together,
     pub(super) processors: f64,
     /// and that nobody used, if the system says.
@@ -223,7 +226,7 @@ impl Meter {
             bytes: self.bytes.load(Relaxed),
             stored_bytes: self.stored_bytes.load(Relaxed),
             entries: self.entries.load(Relaxed),
-            files: self.files.load(Relaxed),
+            small: self.files.load(Relaxed) + self.small.load(Relaxed),
             processors: platform::process_cpu_seconds(),
             idle: platform::idle_seconds(),
             times: [&self.source, &self.workers, &self.sink].map(times),
@@ -288,7 +291,7 @@ impl Sample {
         bytes: 0,
         stored_bytes: 0,
         entries: 0,
-        files: 0,
+        small: 0,
         processors: 0.0,
         idle: None,
         times: [[0.0; 3]; 3],
@@ -296,9 +299,9 @@ impl Sample {
         streams: 1,
     };
 
-    /// Work done a second since an earlier sample: bytes, and 16 KiB for each file, since opening one costs as much.
+    /// Work done a second since an earlier sample: bytes, and 16 KiB for each file or the like, since opening one costs as much.
     pub fn work_since(&self, before: &Self) -> f64 {
-        let work = |sample: &Self| sample.bytes as f64 + sample.files as f64 * 16384.0;
+        let work = |sample: &Self| sample.bytes as f64 + sample.small as f64 * 16384.0;
         (work(self) - work(before)) / (self.seconds - before.seconds).max(1e-9)
     }
 

@@ -186,6 +186,7 @@ impl Run<'_> {
             _ => writer.other(&item.entry),
         };
         let made = self.unless_refused(&item.entry.path, made)?;
+        self.meter.small.fetch_add((!item.entry.is_file()).into(), Relaxed);
         self.meter.files.fetch_add(u64::from(made.is_some() && item.entry.is_file()), Relaxed);
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! The second pass of a restore: hard links, and the metadata of directories.
 //!
-//! A directory gets its metadata after all that is below it: a link that is made in it changes its times, and its mode may forbid
-//! to go there. So whoever is done with the last that is in a directory finishes that one as well.
+//! A directory gets its metadata after all that is below it and after links to it: a link that is made in it changes its times, and
+//! its mode may forbid to go there. So whoever is done with the last that a directory waits for finishes that one as well.
 
 use super::Run;
 use crate::{
@@ -18,7 +18,7 @@ use crate::{
 };
 use std::{
     collections::HashMap,
-    sync::{Mutex, MutexGuard},
+    sync::{Mutex, MutexGuard, atomic::Ordering::Relaxed},
 };
 
 /// Entries that a worker gets at once.
@@ -28,18 +28,16 @@ impl Run<'_> {
     /// Second pass, deepest first.
     pub(super) fn links_and_directories(&self, hands: &Hands<'_>) -> Result<()> {
         let upwards = Upwards::default();
-        let all = |writer: &mut Writer, entries: Vec<Entry>| {
-            entries.into_iter().try_for_each(|entry| {
-                let mut next = Some(entry);
-                while let Some(entry) = next {
-                    match &entry.kind {
-                        Kind::HardLink(target) => self.link(writer, target, &entry.path)?,
-                        _ => self.finish(writer, &entry)?,
-                    }
-                    next = upwards.done(&entry.path);
+        let all = |writer: &mut Writer, mut entries: Vec<Entry>| {
+            while let Some(entry) = entries.pop() {
+                match &entry.kind {
+                    Kind::HardLink(target) => self.link(writer, target, &entry.path)?,
+                    _ => self.finish(writer, &entry)?,
                 }
-                Ok(())
-            })
+                self.meter.small.fetch_add(1, Relaxed);
+                entries.extend(upwards.done(&self.entered(&entry)));
+            }
+            Ok(())
         };
         crew::work(
             hands,
@@ -55,7 +53,7 @@ impl Run<'_> {
                         Kind::HardLink(_) => item.state.is_stored(),
                         _ => false,
                     };
-                    batch.extend(is_wanted.then(|| upwards.meet(&item.entry)).flatten());
+                    batch.extend(is_wanted.then(|| upwards.meet(&item.entry, &self.entered(&item.entry))).flatten());
                     if batch.len() == BATCH {
                         send(std::mem::take(&mut batch))?;
                     }
@@ -63,6 +61,20 @@ impl Run<'_> {
                 send(batch)
             },
         )
+    }
+
+    /// The directories that must be open to everybody until this is done.
+    fn entered(&self, entry: &Entry) -> Vec<Path> {
+        let above = |path: &[u8]| (!path.is_empty()).then(|| split(path).0.to_vec());
+        let target = match &entry.kind {
+            Kind::HardLink(target) => above(&self.stand_in_of(target).unwrap_or_else(|| target.clone())),
+            _ => None,
+        };
+        above(&entry.path).into_iter().chain(target).collect()
+    }
+
+    fn stand_in_of(&self, target: &Path) -> Option<Path> {
+        self.stand_ins.lock().unwrap_or_else(|e| e.into_inner()).get(target).cloned()
     }
 
     fn finish(&self, writer: &mut Writer, entry: &Entry) -> Result<()> {
@@ -75,7 +87,7 @@ impl Run<'_> {
     }
 
     fn link(&self, writer: &mut Writer, target: &Path, path: &Path) -> Result<()> {
-        let stand_in = self.stand_ins.lock().unwrap_or_else(|e| e.into_inner()).get(target).cloned();
+        let stand_in = self.stand_in_of(target);
         if stand_in.as_ref() == Some(path) {
             return Ok(());
         }
@@ -94,14 +106,14 @@ impl Run<'_> {
     }
 }
 
-/// Directories that wait for links and directories in them. They are met after those.
+/// Directories that wait for what is below them, and for links to it. They are met after that.
 #[derive(Default)]
 struct Upwards(Mutex<HashMap<Path, Waiting>>);
 
 #[derive(Default)]
 struct Waiting {
-    /// What is in it, was met and is not done.
-    below: usize,
+    /// What it waits for; while there is something the directory above waits for this one.
+    for_so_many: usize,
     /// Itself, if it was met.
     entry: Option<Entry>,
 }
@@ -111,27 +123,46 @@ impl Upwards {
         self.0.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// The next; it is given back if it need not wait.
-    fn meet(&self, entry: &Entry) -> Option<Entry> {
+    /// The next, for which these directories wait; it is given back if it need not wait itself.
+    fn meet(&self, entry: &Entry, entered: &[Path]) -> Option<Entry> {
         let mut waiting = self.lock();
-        let (ready, first) = match waiting.get_mut(&entry.path) {
-            // Of two records of one directory the earlier counts, which is met later.
-            Some(waits) => (None, waits.entry.replace(entry.clone()).is_none()),
-            None => (Some(entry.clone()), true),
-        };
-        if first && !entry.path.is_empty() {
-            waiting.entry(split(&entry.path).0.to_vec()).or_default().below += 1;
+        if let Some(waits) = waiting.get_mut(&entry.path) {
+            waits.entry = Some(entry.clone());
+            return None;
         }
-        ready
+        for mut dir in entered.iter().map(|path| &path[..]) {
+            loop {
+                let waits = waiting.entry(dir.to_vec()).or_default();
+                waits.for_so_many += 1;
+                if waits.for_so_many > 1 || dir.is_empty() {
+                    break;
+                }
+                dir = split(dir).0;
+            }
+        }
+        Some(entry.clone())
     }
 
-    /// The one that `path` is in, if it waited only for this.
-    fn done(&self, path: &[u8]) -> Option<Entry> {
+    /// It is done: the directories that waited only for this.
+    fn done(&self, entered: &[Path]) -> Vec<Entry> {
         let mut waiting = self.lock();
-        let above = split(path).0;
-        let waits = waiting.get_mut(above).filter(|_| !path.is_empty())?;
-        waits.below -= 1;
-        if waits.below > 0 { None } else { waiting.remove(above)?.entry }
+        entered.iter().filter_map(|dir| release(&mut waiting, dir)).collect()
+    }
+}
+
+/// One that was not met, as its record is lost, is passed over.
+fn release(waiting: &mut HashMap<Path, Waiting>, mut dir: &[u8]) -> Option<Entry> {
+    loop {
+        let waits = waiting.get_mut(dir)?;
+        waits.for_so_many -= 1;
+        if waits.for_so_many > 0 {
+            return None;
+        }
+        let entry = waiting.remove(dir)?.entry;
+        if entry.is_some() || dir.is_empty() {
+            return entry;
+        }
+        dir = split(dir).0;
     }
 }
 
@@ -139,19 +170,49 @@ impl Upwards {
 mod tests {
     use super::*;
 
+    fn of(path: &str) -> Entry {
+        Entry { path: path.into(), kind: Kind::Directory, ..Entry::default() }
+    }
+
+    fn entered(path: &str, target: Option<&str>) -> Vec<Path> {
+        let paths = [Some(path).filter(|path| !path.is_empty()), target];
+        paths.into_iter().flatten().map(|path| split(path.as_bytes()).0.to_vec()).collect()
+    }
+
+    fn meet(upwards: &Upwards, path: &str) -> bool {
+        upwards.meet(&of(path), &entered(path, None)).is_some()
+    }
+
+    fn done(upwards: &Upwards, path: &str, target: Option<&str>) -> Vec<String> {
+        let text = |entry: Entry| String::from_utf8(entry.path).unwrap();
+        upwards.done(&entered(path, target)).into_iter().map(text).collect()
+    }
+
     #[test]
-    fn a_directory_is_finished_after_all_that_are_in_it() {
+    fn a_directory_is_finished_after_all_that_is_in_it() {
         let upwards = Upwards::default();
-        let of = |path: &str| Entry { path: path.into(), kind: Kind::Directory, ..Entry::default() };
-        let path = |entry: Option<Entry>| entry.map(|entry| String::from_utf8(entry.path).unwrap());
-        let met = ["b", "a/y", "a/x/2"].map(|at| path(upwards.meet(&of(at))));
-        assert_eq!(met.map(Option::unwrap), ["b", "a/y", "a/x/2"]);
-        assert_eq!(path(upwards.done(b"a/x/2")), None);
-        assert_eq!(path(upwards.meet(&of("a/x/1"))).as_deref(), Some("a/x/1"));
-        assert_eq!(["a/x", "a", "a", ""].map(|at| path(upwards.meet(&of(at)))), [None, None, None, None]);
-        assert_eq!(["b", "a/y"].map(|at| path(upwards.done(at.as_bytes()))), [None, None]);
-        let up = ["a/x/1", "a/x", "a", ""].map(|at| path(upwards.done(at.as_bytes())));
-        assert_eq!(up.each_ref().map(Option::as_deref), [Some("a/x"), Some("a"), Some(""), None]);
+        assert_eq!(["b", "a/y", "a/x/2"].map(|at| meet(&upwards, at)), [true; 3]);
+        assert_eq!(done(&upwards, "a/x/2", None), [""; 0]);
+        assert!(meet(&upwards, "a/x/1"));
+        assert_eq!(["a/x", "a", "a", ""].map(|at| meet(&upwards, at)), [false; 4]);
+        assert_eq!(["b", "a/y"].map(|at| done(&upwards, at, None)), [[""; 0]; 2]);
+        for [path, next] in [["a/x/1", "a/x"], ["a/x", "a"], ["a", ""]] {
+            assert_eq!(done(&upwards, path, None), [next]);
+        }
+        assert_eq!(done(&upwards, "", None), [""; 0]);
+        assert!(upwards.lock().is_empty());
+    }
+
+    #[test]
+    fn directories_wait_for_links_to_what_is_in_them_and_for_what_is_below_a_lost_one() {
+        let upwards = Upwards::default();
+        assert!(upwards.meet(&of("b/link"), &entered("b/link", Some("a/f"))).is_some());
+        assert!(meet(&upwards, "a/lost/deep"));
+        assert_eq!(["b", "a", ""].map(|at| meet(&upwards, at)), [false; 3]);
+        assert_eq!(done(&upwards, "b/link", Some("a/f")), ["b"]);
+        assert_eq!(done(&upwards, "a/lost/deep", None), ["a"]);
+        assert_eq!(done(&upwards, "b", None), [""; 0]);
+        assert_eq!(done(&upwards, "a", None), [""]);
         assert!(upwards.lock().is_empty());
     }
 }
