@@ -131,8 +131,8 @@ impl<T> Queue<T> {
     pub fn pop(&self) -> Option<T> {
         let mut state = self.0.sleep(|queue| queue.items.is_empty() && !queue.closed);
         let item = state.0.items.pop_front();
-        // Who fills it and found no room is woken when half is free, not for every item.
         let drained = state.0.closed && state.0.items.is_empty();
+        // Who fills it and found no room is woken when half is free, not for every item.
         if drained || state.0.items.len() == state.0.room / 2 {
             self.0.wake(state, true);
         }

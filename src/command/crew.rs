@@ -62,7 +62,7 @@ impl Failure {
 
 /// Run `plan` on this thread; the jobs it hands out are done by other `hands`, each with what `make` gave it.
 ///
-/// At most two jobs a worker wait. The first error of anybody ends everything and is the result.
+/// At most two jobs wait for each worker there may be. The first error of anybody ends everything and is the result.
 pub(super) fn work<J: Send, W>(
     hands: &Hands<'_>,
     make: impl Fn() -> W + Sync,
@@ -79,18 +79,22 @@ pub(super) fn work<J: Send, W>(
             crew.wanted.store(size, Relaxed);
             while crew.joined(size) {
                 let queue = queue.clone();
-                start_in(scope, move || serve(&queue, failure, crew, make(), each)).inspect_err(|_| crew.leave())?;
+                start_in(scope, move || serve(&queue, failure, crew, make, each)).inspect_err(|_| crew.leave())?;
             }
             Ok(())
         };
         if let Err(error) = resize(first) {
-            failure.note(error);
+            hands.now.store(crew.here().max(1), Relaxed);
+            // Fewer than there were before suffice, but not fewer than were asked for.
+            if crew.here() < first.min(hands.workers) {
+                failure.note(error);
+            }
         }
         let (done, over) = mpsc::channel::<()>();
         if let Some((most, meter)) = hands.climb {
             meter.share(first);
             let queue = jobs.0.clone();
-            let attend = move || attend(&queue, &over, (hands, most), meter, resize);
+            let attend = move || attend((&queue, crew), &over, (hands, most), meter, resize);
             // Without a thread for it their number stays what it is.
             let _ = start_in(scope, attend);
         }
@@ -109,7 +113,7 @@ pub(super) fn work<J: Send, W>(
 
 /// Until nothing waits any more: more workers where they pay, fewer where they did not.
 fn attend<J>(
-    jobs: &Queue<J>,
+    (jobs, crew): (&Queue<J>, &Crew),
     over: &mpsc::Receiver<()>,
     (hands, most): (&Hands<'_>, usize),
     meter: &Meter,
@@ -123,10 +127,12 @@ fn attend<J>(
             hands.now.store(wanted, Relaxed);
             meter.share(wanted);
             if let Err(error) = resize(wanted) {
+                hands.now.store(crew.here(), Relaxed);
                 platform::debug(|| error.line());
             }
         }
     }
+    hands.now.fetch_min(climb.proven(), Relaxed);
 }
 
 /// How many workers there are, and how many there should be.
@@ -140,6 +146,10 @@ impl Crew {
     /// One joins, if there are less than `size`.
     fn joined(&self, size: usize) -> bool {
         self.here.fetch_update(AcqRel, Acquire, |here| (here < size).then_some(here + 1)).is_ok()
+    }
+
+    fn here(&self) -> usize {
+        self.here.load(Acquire)
     }
 
     fn leave(&self) {
@@ -169,8 +179,15 @@ impl<J> Drop for Watch<'_, J> {
     }
 }
 
-fn serve<J, W>(jobs: &Queue<J>, failure: &Failure, crew: &Crew, mut with: W, each: &impl Fn(&mut W, J) -> Result<()>) {
+fn serve<J, W>(
+    jobs: &Queue<J>,
+    failure: &Failure,
+    crew: &Crew,
+    make: &impl Fn() -> W,
+    each: &impl Fn(&mut W, J) -> Result<()>,
+) {
     let _watch = Watch(jobs);
+    let mut with = make();
     while !crew.left()
         && let Some(job) = jobs.pop()
     {

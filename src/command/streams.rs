@@ -143,7 +143,7 @@ fn adapt(climb: &mut Climb, now: Sample, crews: &[Threads], meter: &Meter) {
         }
     }
     if want > have {
-        meter.source.staff(want);
+        meter.source.staff(crews.iter().map(|threads| threads.crew.size()).sum());
     }
 }
 

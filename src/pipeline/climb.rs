@@ -35,8 +35,13 @@ impl Climb {
         Self { workers, since: meter.sample(), wait: 0, before: None }
     }
 
-    /// How many threads there should be where there are `threads` now; called every 50 ms or so. `waits` says, of the time since
-    /// the first sample, whether there was something that waited for them.
+    /// How many threads have proven that they pay, if some are on trial.
+    pub fn proven(&self) -> usize {
+        self.before.map_or(usize::MAX, |(_, fewer)| fewer)
+    }
+
+    /// How many threads there should be where there are `threads` now; called every 50 ms or so. `waits` says whether
+    /// something waited for them between two samples.
     pub fn advise(
         &mut self,
         now: Sample,

@@ -157,9 +157,17 @@ impl Permits {
     /// Compute, once there is a permit.
     pub fn hold<T>(&self, compute: impl FnOnce() -> T) -> T {
         self.0.after(|free| *free == 0, |free| *free -= 1);
-        let result = compute();
-        self.0.change(|free| *free += 1);
-        result
+        let _held = Held(self);
+        compute()
+    }
+}
+
+/// A permit, which is given back also by a panic.
+struct Held<'a>(&'a Permits);
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.0.0.change(|free| *free += 1);
     }
 }
 

@@ -91,8 +91,10 @@ struct Level {
 impl Walkers {
     fn start(self: &Arc<Self>) -> Result<()> {
         let walkers = self.clone();
-        start(move || walkers.work())?;
-        self.threads.fetch_add(1, Relaxed);
+        let joined = self.threads.fetch_update(Relaxed, Relaxed, |here| (here < MAX_WALKERS).then_some(here + 1));
+        if joined.is_ok() {
+            start(move || walkers.work()).inspect_err(|_| _ = self.threads.fetch_sub(1, Relaxed))?;
+        }
         Ok(())
     }
 
@@ -112,7 +114,7 @@ impl Walkers {
                 }
             }
             self.slow.store(pace.is_slow, Relaxed);
-            if pace.is_slow && self.jobs.has_items() && self.threads.load(Relaxed) < MAX_WALKERS {
+            if pace.is_slow && self.jobs.has_items() {
                 // There may be none left: those that run go on.
                 let _ = self.start();
             }
