@@ -62,8 +62,7 @@ fn three(repository: &Path, codec: Codec) -> [Fixture; 3] {
 
 fn verify(from: &Path, data: bool) -> Verdict {
     let from = from.to_str().unwrap().into();
-    let verify =
-        Verify { from, data, against: None, workers: 2.try_into().unwrap(), memory: 1 << 27, tricks: Tricks::Auto };
+    let verify = Verify { from, data, against: None, workers: 2.try_into().unwrap(), tricks: Tricks::Auto };
     verify.run(&Meter::default()).unwrap()
 }
 

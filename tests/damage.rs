@@ -45,8 +45,7 @@ fn restore(from: &Path, to: &Path, keep_going: bool) -> Result<Summary, Error> {
 
 fn verify(from: &Path, data: bool) -> Result<Verdict, Error> {
     let from = from.to_str().unwrap().into();
-    let verify =
-        Verify { from, data, against: None, workers: 2.try_into().unwrap(), memory: 1 << 27, tricks: Tricks::Auto };
+    let verify = Verify { from, data, against: None, workers: 2.try_into().unwrap(), tricks: Tricks::Auto };
     verify.run(&Meter::default())
 }
 

@@ -127,7 +127,6 @@ fn against(dir: &Path) -> Verdict {
         data: false,
         against: Some(dir.join("to")),
         workers: 2.try_into().unwrap(),
-        memory: 1 << 27,
         tricks: Tricks::Auto,
     };
     verify.run(&Meter::default()).unwrap()

@@ -32,7 +32,6 @@ fn verify(from: &Path, against: &Path) -> Verdict {
         data: true,
         against: Some(against.into()),
         workers: 2.try_into().unwrap(),
-        memory: 1 << 27,
         tricks: Tricks::Auto,
     };
     verify.run(&Meter::default()).unwrap()

@@ -279,7 +279,6 @@ fn verify(args: VerifyArgs) -> Result<u8> {
         data: args.data,
         against: args.against,
         workers: args.workers.unwrap_or_else(platform::cores),
-        memory: 128 << 20,
         tricks: tricks(false),
     };
     let meter = Arc::new(Meter::default());

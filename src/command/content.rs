@@ -60,7 +60,7 @@ pub(super) struct Part {
     pub(super) index: u64,
 }
 
-/// What all workers hold together, at most.
+/// What all workers may hold together; so many as may compute there are anyway.
 const BUFFER_BYTES: u64 = 128 << 20;
 
 /// What a worker has.

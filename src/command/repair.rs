@@ -127,14 +127,7 @@ impl Repair {
     /// What nothing can restore.
     fn lost(&self, meter: &Meter) -> Result<Vec<Step>> {
         let from = self.repository.to_string_lossy().into_owned();
-        let verify = Verify {
-            from,
-            data: self.data,
-            against: None,
-            workers: self.workers,
-            memory: 128 << 20,
-            tricks: Tricks::Auto,
-        };
+        let verify = Verify { from, data: self.data, against: None, workers: self.workers, tricks: Tricks::Auto };
         let Verdict { lost, .. } = verify.run(meter)?;
         let archives = self.archives()?;
         let missing = missing(&Stock::new(archives, Some(&self.repository)));

@@ -10,7 +10,7 @@ use crate::{
         entry::{Kind, Run},
         page::{Extent, Item, SegmentId},
     },
-    source::archive::Archive,
+    source::{archive::Archive, jobs::misfit},
 };
 use std::{fs::File, io, os::unix::fs::FileExt};
 
@@ -51,7 +51,7 @@ impl Stored {
         if at == item.entry.data_len() {
             return Ok(true);
         }
-        Err(Error::corrupt(format!("the manifest does not say where all of {} is", quoted(&item.entry.path))))
+        Err(misfit(&item.entry.path))
     }
 
     fn content(&mut self, archive: &Archive, part: &Item, extent: &Extent) -> Result<&[u8]> {

@@ -45,10 +45,8 @@ pub struct Verify {
     pub data: bool,
     /// A tree on disk to compare with; then of a repository the last backup is meant.
     pub against: Option<PathBuf>,
-    /// Threads that read, decode and digest.
+    /// Threads that read, decode and digest at first; more while they only wait.
     pub workers: NonZeroUsize,
-    /// Bytes of all buffers together.
-    pub memory: u64,
     /// May the system's special calls be used?
     pub tricks: Tricks,
 }

@@ -209,7 +209,7 @@ pub fn fsync(fd: impl AsFd) -> io::Result<()> {
     Ok(rustix::fs::fsync(fd)?)
 }
 
-/// Set the time of the last change of the content; the time of last access stays.
+/// Set the time of the last change of the content; that of the last access is now.
 ///
 /// # Errors
 /// The system's.

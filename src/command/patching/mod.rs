@@ -17,7 +17,7 @@ use crate::{
     },
     pipeline::meter::lap,
     sink::{patch::Patch, writer::Writer},
-    source::jobs::{End, check_whole},
+    source::jobs::{self, End, check_whole},
     stage::codec::Decompressor,
 };
 use std::{
@@ -192,8 +192,7 @@ impl<'a> Work<'a> {
     }
 
     fn misfit(&self, item: &Item) -> Result<()> {
-        let what = format!("the manifest does not say where all of {} is", quoted(&item.entry.path));
-        self.run.report.add((Error::corrupt(what), vec![item.entry.path.clone()]))
+        self.run.report.add((jobs::misfit(&item.entry.path), vec![item.entry.path.clone()]))
     }
 
     /// The file that is there, or a new one; `None` if it has other names, so that it may stay only if all of it is the

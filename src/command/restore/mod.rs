@@ -62,7 +62,7 @@ pub struct Restore {
     pub numeric_owner: bool,
     /// What only the restore of a PostgreSQL cluster has.
     pub postgres: postgres::Options,
-    /// Threads that fetch, decode and write.
+    /// Threads that decode and digest at once.
     pub workers: NonZeroUsize,
     /// Bytes of all buffers together.
     pub memory: u64,
