@@ -5,7 +5,12 @@
 mod runs;
 
 use runs::{assert_same, fullbore, has, or_skip, shape, shell, temp};
-use std::{ffi::OsString, fs, path::Path};
+use std::{
+    ffi::OsString,
+    fs,
+    os::unix::fs::{MetadataExt, PermissionsExt},
+    path::Path,
+};
 
 /// Many directories, one in the other, and one of which several threads take a batch.
 fn wide(tree: &Path) {
@@ -56,4 +61,28 @@ fn a_tree_that_is_slow_is_walked_by_more_threads_and_comes_back() {
         open_up(&back);
     }
     open_up(&tree);
+}
+
+#[test]
+fn a_directory_stays_open_until_links_to_what_is_in_it_are_made() {
+    if !or_skip(has("strace") && runs::is_root(), "there is no strace, or nobody to restore as") {
+        return;
+    }
+    let dir = temp();
+    let [tree, repository, to] = ["t", "r", "to"].map(|name| dir.path().join(name));
+    runs::write(tree.join("a/f"), "linked");
+    // So many that a worker has done with `a` long before another comes to the link.
+    (0..40).for_each(|i| fs::create_dir(tree.join(format!("aa{i:02}"))).unwrap());
+    fs::create_dir(tree.join("b")).unwrap();
+    fs::hard_link(tree.join("a/f"), tree.join("b/g")).unwrap();
+    runs::set_mode(&tree.join("a"), 0o300);
+    fullbore(args!["backup", tree, "--to", repository, "--quiet"]).ends_with(0);
+    std::os::unix::fs::chown(dir.path(), Some(65534), Some(65534)).unwrap();
+    let nobody = "setpriv --reuid=65534 --regid=65534 --clear-groups";
+    let line = format!("{nobody} strace -f -qq -o /dev/null -e inject=utimensat:delay_enter=3000 \"$@\"");
+    let run = [runs::FULLBORE.into()].into_iter().chain(args!["restore", repository, "--to", to, "--workers", "4"]);
+    shell(&line, run).ends_with(0);
+    let inode = |path: &str| fs::metadata(to.join(path)).unwrap().ino();
+    assert_eq!(inode("a/f"), inode("b/g"));
+    assert_eq!(fs::metadata(to.join("a")).unwrap().permissions().mode() & 0o777, 0o300);
 }
