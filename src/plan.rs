@@ -4,6 +4,7 @@ use crate::{
     error::{Error, Kind, Result},
     format::digest::Algorithm,
     frame::Pool,
+    pipeline::climb::max_threads,
     platform::{self, Tricks},
     postgres::check::{PageCheck, Pages},
     repo::store::Store,
@@ -216,8 +217,7 @@ impl Tuning {
             Error::new(Kind::Usage, format!("cannot work in {} bytes of memory", self.memory_bytes))
                 .hint(format!("give --memory at least {} MiB, or a smaller --frame-size", (least >> 20) + 1))
         })?;
-        // Cold small files on flash are best read by 64; more than 8 for each core could not be digested.
-        let threads = (8 * workers.get()).clamp(16, 64);
+        let threads = max_threads(workers.get());
         let files = (platform::open_files_limit().saturating_sub(OTHER_FILES) / 2) as usize / streams;
         let line = line(workers.get()).min(threads + 2 * workers.get() + 2).min(files.max(2));
         Ok(Depths { workers, line, threads: threads.min(line) })

@@ -148,23 +148,15 @@ impl Against<'_> {
     fn item(&self, hand: &mut Hand, item: &Item) -> Result<()> {
         let path = &item.entry.path;
         match &item.state {
-            state if state.is_stored() => match self.metadata(hand, item)? {
-                true => self.content(hand, item),
-                false => {
-                    self.meter.small.fetch_add(1, Relaxed);
-                    Ok(())
-                }
-            },
+            state if state.is_stored() && self.metadata(hand, item)? => return self.content(hand, item),
             State::Unreadable(why) if self.look(hand, path).is_ok() => {
                 self.note(path, format!("not captured by the backup: {why}"));
-                Ok(())
             }
-            State::Vanished if self.look(hand, path).is_ok() => {
-                self.note(path, "extra");
-                Ok(())
-            }
-            _ => Ok(()),
+            State::Vanished if self.look(hand, path).is_ok() => self.note(path, "extra"),
+            _ => {}
         }
+        self.meter.small.fetch_add(1, Relaxed);
+        Ok(())
     }
 
     /// Leave the directories that are not kept; names nobody spoke of are extra.

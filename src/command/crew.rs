@@ -2,7 +2,10 @@
 
 use crate::{
     error::{Error, Kind, Result},
-    pipeline::{climb::Climb, meter::Meter},
+    pipeline::{
+        climb::{Climb, max_threads},
+        meter::Meter,
+    },
     platform,
     queue::{End, Queue, start_in},
 };
@@ -39,7 +42,7 @@ impl From<NonZeroUsize> for Hands<'_> {
 impl<'a> Hands<'a> {
     /// At first as many as may compute at once; no more than `fit`.
     pub(super) fn climbing(workers: NonZeroUsize, fit: usize, meter: &'a Meter) -> Self {
-        let most = (8 * workers.get()).clamp(16, 64).min(fit);
+        let most = max_threads(workers.get()).min(fit);
         Self { workers: workers.get(), now: workers.get().into(), climb: Some((most, meter)) }
     }
 }

@@ -16,6 +16,12 @@ const REST: u32 = 40;
 /// What a step must bring.
 const GAIN: f64 = 1.05;
 
+/// Threads that are worth trying where so many may compute: cold small files on flash are best read by 64, and more than 8 for
+/// each core could not be digested.
+pub fn max_threads(workers: usize) -> usize {
+    (8 * workers).clamp(16, 64)
+}
+
 /// Watches one run.
 pub struct Climb {
     /// Threads that may compute at once.
@@ -81,8 +87,9 @@ mod tests {
         let mut climb = Climb { workers: 2, since: now, wait: 0, before: None };
         for _ in 0..40 {
             meter.bytes.fetch_add(1_000_000 * threads.min(best) as u64, Relaxed);
-            let (seconds, idle) = (now.seconds + 0.05, None);
-            now = Sample { seconds, idle, processors: 0.0, ..meter.sample() };
+            let seconds = now.seconds + 0.05;
+            now = meter.sample();
+            (now.seconds, now.processors, now.idle) = (seconds, 0.0, None);
             threads = climb.advise(now, threads, 64, |_, _| true);
         }
         threads

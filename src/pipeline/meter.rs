@@ -194,19 +194,17 @@ pub struct Sample {
     pub bytes: u64,
     /// Stored bytes so far.
     pub stored_bytes: u64,
-    /// Entries so far.
-    pub entries: u64,
     /// Regular files, and what costs as much, so far.
-    pub(super) small: u64,
+    small: u64,
     /// Seconds of processors that this process used, all threads together,
     pub(super) processors: f64,
     /// and that nobody used, if the system says.
     pub(super) idle: Option<f64>,
     /// Busy, starved, blocked of source, workers, sink, in seconds.
-    pub(super) times: [[f64; 3]; 3],
+    times: [[f64; 3]; 3],
     /// What the threads of each could have been at work, in seconds.
-    pub(super) capacity: [f64; 3],
-    pub(super) streams: usize,
+    capacity: [f64; 3],
+    streams: usize,
 }
 
 impl Meter {
@@ -225,7 +223,6 @@ impl Meter {
             seconds: self.start.elapsed().as_secs_f64(),
             bytes: self.bytes.load(Relaxed),
             stored_bytes: self.stored_bytes.load(Relaxed),
-            entries: self.entries.load(Relaxed),
             small: self.files.load(Relaxed) + self.small.load(Relaxed),
             processors: platform::process_cpu_seconds(),
             idle: platform::idle_seconds(),
@@ -290,7 +287,6 @@ impl Sample {
         seconds: 0.0,
         bytes: 0,
         stored_bytes: 0,
-        entries: 0,
         small: 0,
         processors: 0.0,
         idle: None,

@@ -63,7 +63,7 @@ impl Run<'_> {
         )
     }
 
-    /// The directories that must be open to everybody until this is done.
+    /// The directories that this is done in: they must not get their metadata before.
     fn entered(&self, entry: &Entry) -> Vec<Path> {
         let above = |path: &[u8]| (!path.is_empty()).then(|| split(path).0.to_vec());
         let target = match &entry.kind {
