@@ -116,6 +116,34 @@ impl Known {
         places.get(&chunk.digest).filter(|(_, len)| *len == chunk.len).map(|(at, _)| *at)
     }
 
+    /// Where each of these chunks of a sparse file begins in the earlier data, if there was the same one at its place; the places
+    /// are ascending.
+    pub fn chunks_at(&self, chunks: &[Chunk], places: &[Run]) -> Vec<Option<u64>> {
+        let entry = &self.last().entry;
+        let (mut runs, mut before) = (entry.runs(0, entry.data_len()).peekable(), 0);
+        let mut data_before = |place: u64| {
+            while let Some(run) = runs.next_if(|run| run.offset + run.len <= place) {
+                before += run.len;
+            }
+            runs.peek().filter(|run| run.offset <= place).map(|run| before + place - run.offset)
+        };
+        let wanted: Vec<Option<u64>> = places.iter().map(|place| data_before(place.offset)).collect();
+        let first = wanted.iter().flatten().next().copied().unwrap_or(0);
+        let from = self.parts.partition_point(|part| part.from <= first).saturating_sub(1);
+        let there = self.parts[from..].iter().flat_map(|part| {
+            part.chunks
+                .iter()
+                .scan(part.from, |at, chunk| Some((std::mem::replace(at, *at + u64::from(chunk.len)), chunk)))
+        });
+        let mut there = there.peekable();
+        let find = |(wanted, chunk): (Option<u64>, &Chunk)| {
+            let wanted = wanted?;
+            while there.next_if(|(at, _)| *at < wanted).is_some() {}
+            there.peek().filter(|(at, found)| *at == wanted && *found == chunk).map(|(at, _)| *at)
+        };
+        wanted.into_iter().zip(chunks).map(find).collect()
+    }
+
     /// Are its chunks known?
     pub fn has_chunks(&self) -> bool {
         self.parts.iter().any(|part| !part.chunks.is_empty())

@@ -1,14 +1,20 @@
-//! Chunks that end where the content says so, for files whose content shifts.
+//! Chunks, for files whose data shifts.
 //!
 //! A byte that is put in moves what follows it out of every fixed block; chunks end at places that depend on the bytes just
-//! before them, so after the next such place they are the old ones again (FastCDC, Xia et al., 2020). Each piece of a file is
-//! cut by itself, so that pieces are cut in parallel: at both ends of a piece a chunk may differ though its bytes do not.
+//! before them, so after the next such place they are the old ones again (FastCDC, Xia et al., 2020). A hole that comes or goes
+//! moves the data behind it, but not its place in the file: there the chunks of sparse files end.
+//! Each piece of a file is cut by itself, so that pieces are cut in parallel: at both ends of a piece a chunk may differ though
+//! its bytes do not.
 
-use super::page::BLOCK_DIGEST_BYTES;
+use super::{entry::Run, page::BLOCK_DIGEST_BYTES};
 use fastcdc::v2020::FastCDC;
 
 /// Bytes of a chunk: least, usual, most. A piece of 1 MiB has some 32 of them, two or three of which are cut by its ends.
 const BYTES: (usize, usize, usize) = (8 << 10, 32 << 10, 128 << 10);
+
+/// Chunks of a sparse file end at multiples of so many bytes of the file, holes included. Of a piece of 1 MiB that was shifted
+/// two are cut by its ends, a thirtieth of it.
+const PLACE_BYTES: u64 = 16 << 10;
 
 /// A larger file is not cut in chunks: where they are is held in memory, 40 bytes each.
 pub const MAX_FILE_BYTES: u64 = 32 << 30;
@@ -22,15 +28,45 @@ pub struct Chunk {
     pub digest: [u8; BLOCK_DIGEST_BYTES],
 }
 
-/// Cut a piece of a file.
-pub fn chunks(piece: &[u8]) -> Vec<Chunk> {
+impl Chunk {
+    fn of(bytes: &[u8]) -> Self {
+        let hash = blake3::hash(bytes);
+        Self { len: bytes.len() as u32, digest: std::array::from_fn(|i| hash.as_bytes()[i]) }
+    }
+}
+
+/// Cut a piece of a file where its content says so.
+pub fn by_content(piece: &[u8]) -> Vec<Chunk> {
     let (least, usual, most) = BYTES;
-    let chunk = |chunk: fastcdc::v2020::Chunk| {
-        let hash = blake3::hash(&piece[chunk.offset..][..chunk.length]);
-        let digest = std::array::from_fn(|i| hash.as_bytes()[i]);
-        Chunk { len: chunk.length as u32, digest }
+    FastCDC::new(piece, least, usual, most).map(|chunk| Chunk::of(&piece[chunk.offset..][..chunk.length])).collect()
+}
+
+/// Cut a piece of a sparse file, whose bytes are in the file where these ascending runs say.
+pub fn by_place(piece: &[u8], runs: impl IntoIterator<Item = Run>) -> Vec<Chunk> {
+    let mut rest = piece;
+    let mut chunk = |place: Run| {
+        let (chunk, behind) = rest.split_at(place.len as usize);
+        rest = behind;
+        Chunk::of(chunk)
     };
-    FastCDC::new(piece, least, usual, most).map(chunk).collect()
+    places(runs).into_iter().map(&mut chunk).collect()
+}
+
+/// Where in a sparse file the chunks begin that data in these ascending runs is cut in, and how much data each has.
+pub fn places(runs: impl IntoIterator<Item = Run>) -> Vec<Run> {
+    let mut places: Vec<Run> = Vec::new();
+    for run in runs {
+        let (mut at, end) = (run.offset, run.offset + run.len);
+        while at < end {
+            let next = end.min((at / PLACE_BYTES + 1) * PLACE_BYTES);
+            match places.last_mut() {
+                Some(last) if last.offset / PLACE_BYTES == at / PLACE_BYTES => last.len += next - at,
+                _ => places.push(Run { offset: at, len: next - at }),
+            }
+            at = next;
+        }
+    }
+    places
 }
 
 #[cfg(test)]
@@ -48,7 +84,7 @@ mod tests {
     fn chunks_cover_a_piece_and_most_of_them_survive_a_shift() {
         let piece = noise(1 << 20);
         let shifted = [b"some bytes more", &piece[..]].concat();
-        let (before, after) = (chunks(&piece), chunks(&shifted));
+        let (before, after) = (by_content(&piece), by_content(&shifted));
         assert_eq!(before.iter().map(|chunk| chunk.len as usize).sum::<usize>(), piece.len());
         let known: HashSet<_> = before.iter().map(|chunk| chunk.digest).collect();
         let same: u64 =
@@ -58,7 +94,28 @@ mod tests {
 
     #[test]
     fn nothing_and_little_are_pieces_too() {
-        assert_eq!(chunks(b""), []);
-        assert_eq!(chunks(b"little").len(), 1);
+        assert_eq!(by_content(b""), []);
+        assert_eq!(by_content(b"little").len(), 1);
+        assert_eq!(by_place(b"", []), []);
+        assert_eq!(by_place(b"little", [Run { offset: PLACE_BYTES, len: 6 }]), [Chunk::of(b"little")]);
+    }
+
+    #[test]
+    fn what_stays_at_its_place_survives_a_hole_before_it() {
+        let run = |offset, len| Run { offset, len };
+        let file = noise(1 << 20);
+        let cut = |runs: &[Run]| {
+            let data: Vec<u8> =
+                runs.iter().flat_map(|run| &file[run.offset as usize..][..run.len as usize]).copied().collect();
+            let chunks = by_place(&data, runs.iter().copied());
+            assert_eq!(chunks.iter().map(|chunk| chunk.len as usize).sum::<usize>(), data.len());
+            chunks
+        };
+        let before = cut(&[run(0, 300_000), run(304_096, (1 << 20) - 304_096)]);
+        let after = cut(&[run(0, 4096), run(8192, 300_000 - 8192), run(304_096, (1 << 20) - 304_096)]);
+        assert_eq!(before.len(), 64);
+        assert_eq!(before[1..], after[1..]);
+        assert_eq!((before[0].len, after[0].len), (16_384, 16_384 - 4096));
+        assert_eq!(before[18].len, 16_384 - 4096, "on both sides of a hole");
     }
 }

@@ -125,6 +125,27 @@ impl Entry {
         }
     }
 
+    /// Is it a file with holes?
+    pub fn is_sparse(&self) -> bool {
+        matches!(self.kind, Kind::File { map: Some(_), .. })
+    }
+
+    /// Where `len` bytes of data of a file, the first with `offset` before it, are in the file itself: ascending runs.
+    pub fn runs(&self, offset: u64, len: u64) -> impl Iterator<Item = Run> {
+        let whole = Run { offset: 0, len: u64::MAX };
+        let map = match &self.kind {
+            Kind::File { map: Some(map), .. } => &map[..],
+            _ => &[],
+        };
+        let all = map.iter().copied().chain((!self.is_sparse()).then_some(whole));
+        let end = offset + len;
+        let placed = all.scan(0, |before, run: Run| Some((std::mem::replace(before, *before + run.len), run)));
+        placed.take_while(move |(before, _)| *before < end).filter_map(move |(before, run)| {
+            let (from, to) = (offset.max(before), end.min(before + run.len));
+            (from < to).then(|| Run { offset: run.offset + from - before, len: to - from })
+        })
+    }
+
     /// Say of a file that nothing of it is stored: no size, no map. What is no file stays what it is.
     pub fn lose_content(&mut self) {
         if self.is_file() {

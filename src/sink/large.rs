@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     error::Result,
-    format::entry::{Entry, Kind},
+    format::entry::Entry,
     platform::{Tricks, write},
 };
 use std::{
@@ -47,7 +47,7 @@ impl Large {
     pub fn write(&self, writer: &mut Writer, entry: &Entry, offset: u64, data: &[u8]) -> Result<()> {
         let fd = self.open(writer, entry)?;
         write_data(&fd, entry, offset, data).map_err(|e| writer.tree.error("write", &entry.path, e))?;
-        if writer.tree.options.tricks == Tricks::Auto && !is_sparse(entry) {
+        if writer.tree.options.tricks == Tricks::Auto && !entry.is_sparse() {
             self.write_behind(&fd, offset + data.len() as u64);
         }
         Ok(())
@@ -61,7 +61,7 @@ impl Large {
         let fd = Arc::new(writer.create(entry, PRIVATE)?);
         state.tree = Some((writer.tree.clone(), entry.path.clone()));
         state.fd = Some(fd.clone());
-        if !is_sparse(entry) {
+        if !entry.is_sparse() {
             let allocated = write::preallocate(&fd, entry.size(), writer.tree.options.tricks);
             allocated.map_err(|e| writer.tree.error("write", &entry.path, e))?;
         }
@@ -107,8 +107,4 @@ impl Drop for Large {
     fn drop(&mut self) {
         self.discard();
     }
-}
-
-fn is_sparse(entry: &Entry) -> bool {
-    matches!(entry.kind, Kind::File { map: Some(_), .. })
 }

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     error::{Error, Kind as ErrorKind, Result},
-    format::entry::{Device, Entry, Kind, Owner, Run},
+    format::entry::{Device, Entry, Kind, Owner},
     platform::{
         walk::{self, FileKind, open_dir},
         write, xattr,
@@ -248,18 +248,11 @@ pub(super) fn creation_mode(entry: &Entry) -> u32 {
 
 /// Write a piece of a file's data, `offset` bytes from the start of the data, to where its runs are.
 pub(super) fn write_data(fd: impl AsFd, entry: &Entry, offset: u64, data: &[u8]) -> io::Result<()> {
-    let Kind::File { map: Some(map), .. } = &entry.kind else { return write::pwrite_all(fd, data, offset) };
-    let (mut at, end) = (0u64, offset + data.len() as u64);
-    for Run { offset: place, len } in map.iter() {
-        let (from, to) = (at.max(offset), (at + len).min(end));
-        if from < to {
-            let piece = &data[(from - offset) as usize..(to - offset) as usize];
-            write::pwrite_all(&fd, piece, place + (from - at))?;
-        }
-        at += len;
-        if at >= end {
-            break;
-        }
+    let mut rest = data;
+    for run in entry.runs(offset, data.len() as u64) {
+        let (piece, behind) = rest.split_at(run.len as usize);
+        write::pwrite_all(&fd, piece, run.offset)?;
+        rest = behind;
     }
     Ok(())
 }

@@ -1,10 +1,10 @@
 //! Large files of a tree: one open file that all readers share, read piece by piece.
 
-use super::tree::{Inner, changed, has_holes, pad, part, unstorable};
+use super::tree::{Inner, changed, pad, part, unstorable};
 use crate::{
     error::{Result, reason},
     format::{
-        entry::{Entry, Kind, Run, Xattr},
+        entry::{Run, Xattr},
         page::State,
     },
     frame::{Buf, Frame, Large, Part, What},
@@ -64,8 +64,8 @@ impl Inner {
         }
         let mut complete = true;
         // Whether there is more behind the end is not to be told where there are holes.
-        let reads_end = last && !has_holes(&file.entry);
-        for Run { offset, len } in runs(&file.entry, offset, len.into()) {
+        let reads_end = last && !file.entry.is_sparse();
+        for Run { offset, len } in file.entry.runs(offset, len.into()) {
             let start = buf.len();
             let (cache, tricks) = (self.cache(), self.rules.tricks);
             let read = match reads_end {
@@ -136,21 +136,4 @@ impl Inner {
         let what = What::Piece { file, offset, last };
         Frame::new(buf, vec![Part { runs: Some(patches), ..part(what, 0, len as usize) }], true)
     }
-}
-
-/// Where `len` bytes at `offset` of a file's data are in the file itself.
-fn runs(entry: &Entry, offset: u64, len: u64) -> Vec<Run> {
-    let Kind::File { map: Some(map), .. } = &entry.kind else {
-        return vec![Run { offset, len }];
-    };
-    let (mut before, mut out) = (0, Vec::new());
-    for run in map.iter() {
-        let start = offset.max(before);
-        let end = (offset + len).min(before + run.len);
-        if start < end {
-            out.push(Run { offset: run.offset + start - before, len: end - start });
-        }
-        before += run.len;
-    }
-    out
 }

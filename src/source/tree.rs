@@ -389,11 +389,7 @@ pub(super) fn part(what: What, inner: usize, len: usize) -> Part {
 /// of it, and no call is spent on it, where there are four in all; so if another of that length took its name since, mode and
 /// owner stay those of the scan. With holes it is read here and there, where the scan found data.
 fn is_suspect(read: &io::Result<bool>, entry: &Entry) -> bool {
-    matches!(read, Ok(false)) || has_holes(entry)
-}
-
-pub(super) fn has_holes(entry: &Entry) -> bool {
-    matches!(entry.kind, Kind::File { map: Some(_), .. })
+    matches!(read, Ok(false)) || entry.is_sparse()
 }
 
 /// Is it not what the scan saw?

@@ -4,7 +4,7 @@ use super::Stage;
 use crate::{
     error::Result,
     format::{
-        chunk::{MAX_FILE_BYTES, chunks},
+        chunk::{self, Chunk, MAX_FILE_BYTES},
         digest::{Algorithm, Piece, crc32c, piece},
     },
     frame::{Frame, Part, What},
@@ -32,9 +32,7 @@ impl Stage for Digest {
             if let Some((offset, total)) = place(part) {
                 let content = &data[part.inner as usize..][..part.len as usize];
                 part.piece = piece(self.algorithm, content, offset, total, self.block);
-                if self.chunks && wants_chunks(part) {
-                    part.chunks = chunks(content);
-                }
+                part.chunks = self.cut(part, content);
                 if self.crc32c {
                     part.crcs = content.chunks(self.block as usize).map(crc32c).collect();
                 }
@@ -47,6 +45,19 @@ impl Stage for Digest {
 }
 
 impl Digest {
+    /// The chunks of a piece, if its file is to have some: one with holes has, as their coming and going shifts its data.
+    fn cut(&self, part: &Part, content: &[u8]) -> Vec<Chunk> {
+        let What::Piece { file, offset, .. } = &part.what else { return Vec::new() };
+        let is_small = *offset < MAX_FILE_BYTES && (file.is_endless() || file.data_len <= MAX_FILE_BYTES);
+        match file.entry.is_sparse() {
+            _ if !is_small => Vec::new(),
+            true if self.algorithm != Algorithm::Blake3 => Vec::new(),
+            true => chunk::by_place(content, file.entry.runs(*offset, content.len() as u64)),
+            false if self.chunks => chunk::by_content(content),
+            false => Vec::new(),
+        }
+    }
+
     /// Of a piece that was read in part: the blocks that were, if no other bytes were.
     fn patches(&self, part: &mut Part, data: &[u8]) {
         let (What::Piece { file, offset, .. }, Some(runs)) = (&part.what, &part.runs) else { return };
@@ -69,11 +80,6 @@ impl Digest {
         }
         (part.piece, part.crcs) = (Piece::Blocks(digests), crcs);
     }
-}
-
-fn wants_chunks(part: &Part) -> bool {
-    matches!(&part.what, What::Piece { file, offset, .. }
-        if *offset < MAX_FILE_BYTES && (file.is_endless() || file.data_len <= MAX_FILE_BYTES))
 }
 
 /// Where a part's content starts in its file's data, and how long that data is; `None` if it has none.

@@ -8,7 +8,7 @@ use super::Stage;
 use crate::{
     error::Result,
     format::{
-        chunk::Chunk,
+        chunk::{self, Chunk},
         digest::{BlockDigest, Joiner, Piece},
         entry::{Entry, Kind, Time},
         page::is_block,
@@ -43,8 +43,12 @@ impl Thin {
         {
             let runs = match part.runs.take() {
                 Some(runs) => runs,
-                None if known.has_chunks() && !part.chunks.is_empty() => chunk_runs(known, &part.chunks, inner as u32),
-                None => self.runs(known, &part.piece, *offset, (inner, len)),
+                None => {
+                    let by_blocks = self.runs(known, &part.piece, *offset, (inner, len));
+                    let places = chunk_places(known, &part.chunks, &file.entry, *offset);
+                    let by_chunks = chunk_runs(&part.chunks, places, inner as u32);
+                    if kept(&by_chunks) > kept(&by_blocks) { by_chunks } else { by_blocks }
+                }
             };
             part.runs = Some(self.pieces(file, *offset, runs, data)?);
             return Ok(inner + len);
@@ -123,13 +127,24 @@ impl Stage for Thin {
     }
 }
 
-/// Which chunks of a piece are where; wherever they were.
-fn chunk_runs(known: &Known, chunks: &[Chunk], mut inner: u32) -> Vec<Stored> {
+/// Bytes that earlier backups have.
+fn kept(runs: &[Stored]) -> u64 {
+    runs.iter().map(|run| if let Stored::Kept { len, .. } = run { u64::from(*len) } else { 0 }).sum()
+}
+
+/// Where chunks of a piece are in the earlier data: of a sparse file those at the same place of it, of another wherever they were.
+fn chunk_places(known: &Known, chunks: &[Chunk], entry: &Entry, offset: u64) -> Vec<Option<u64>> {
+    if !entry.is_sparse() {
+        return chunks.iter().map(|chunk| known.chunk(chunk)).collect();
+    }
+    let len = chunks.iter().map(|chunk| u64::from(chunk.len)).sum();
+    known.chunks_at(chunks, &chunk::places(entry.runs(offset, len)))
+}
+
+fn chunk_runs(chunks: &[Chunk], places: Vec<Option<u64>>, mut inner: u32) -> Vec<Stored> {
     let mut runs = Vec::new();
-    for chunk in chunks {
-        let len = chunk.len;
-        let here = Stored::Here { inner, len };
-        push_run(&mut runs, known.chunk(chunk).map_or(here, |at| Stored::Kept { at, len }));
+    for (Chunk { len, .. }, place) in chunks.iter().copied().zip(places) {
+        push_run(&mut runs, place.map_or(Stored::Here { inner, len }, |at| Stored::Kept { at, len }));
         inner += len;
     }
     runs

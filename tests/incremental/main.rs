@@ -8,6 +8,7 @@ mod runs;
 
 use proptest::{collection::vec, prelude::*};
 use runs::{Shape, assert_same, fullbore, noise, sample, set_mode, set_mtime, shape, temp, text, write};
+use rustix::fs::{FallocateFlags, fallocate};
 use std::{
     fs::{self, File},
     os::unix::fs::FileExt,
@@ -110,6 +111,74 @@ fn of_a_file_whose_content_shifts_little_is_stored() {
     assert_same(&shape(&tree), &restored(&repo, "latest"), "swapped");
     backup(&tree, &repo, &[]);
     assert_same(&shape(&tree), &restored(&repo, "latest"), "compared by blocks");
+}
+
+#[test]
+fn of_a_sparse_image_what_stands_behind_a_hole_that_came_or_went_is_kept() {
+    let dir = temp();
+    let (tree, repo) = (dir.path().join("tree"), dir.path().join("repo"));
+    let image = tree.join("image");
+    write(&image, b"");
+    let file = File::options().write(true).open(&image).unwrap();
+    file.set_len(1 << 40).unwrap();
+    file.write_all_at(&noise(1, 6 << 20), 1 << 20).unwrap();
+    file.write_all_at(&noise(2, 6 << 20), 1 << 39).unwrap();
+    backup(&tree, &repo, &[]);
+    // A hole in the middle of what was there, and data where a hole was, before and between.
+    fallocate(&file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 2 << 20, 8192).unwrap();
+    file.write_all_at(&noise(3, 4096), 0).unwrap();
+    file.write_all_at(&noise(4, 12_288), 1 << 30).unwrap();
+    let result = backup(&tree, &repo, &[]);
+    let stored = result["stored_bytes"].as_u64().unwrap();
+    assert!(stored < 700_000, "{stored}");
+    verified(&repo, "latest");
+    for options in [&["--chunking", "content"][..], &[], &["--block-size", "64K"]] {
+        file.write_all_at(&noise(5, 4096), 3 << 20).unwrap();
+        backup(&tree, &repo, options);
+        let back = temp();
+        fullbore(args!["restore", repo, "--to", back.path().join("back"), "--quiet"]).ends_with(0);
+        let back = File::open(back.path().join("back/image")).unwrap();
+        assert_eq!(back.metadata().unwrap().len(), 1 << 40);
+        for (at, len) in [(0, 8 << 20), (1 << 30, 1 << 20), ((1 << 39) - 4096, 7 << 20)] {
+            assert!(at_place(&back, at, len) == at_place(&File::open(&image).unwrap(), at, len), "{at}");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
+    #[test]
+    fn whatever_holes_come_and_go_an_image_comes_back(
+        days in vec(vec((any::<bool>(), 0u64..1536, 1u64..200), 1..6), 2..6),
+    ) {
+        let dir = temp();
+        let (tree, repo) = (dir.path().join("tree"), dir.path().join("repo"));
+        let image = tree.join("image");
+        write(&image, noise(1, 5 << 20));
+        let file = File::options().read(true).write(true).open(&image).unwrap();
+        fallocate(&file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 1 << 20, 12_288).unwrap();
+        backup(&tree, &repo, &[]);
+        for (day, changes) in days.iter().enumerate() {
+            for (hole, block, blocks) in changes {
+                let (at, len) = (block * 4096, blocks * 4096);
+                match hole {
+                    true => fallocate(&file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, at, len).unwrap(),
+                    false => file.write_all_at(&noise(day as u64 * at, len as usize), at).unwrap(),
+                }
+            }
+            backup(&tree, &repo, &[]);
+            let back = temp();
+            fullbore(args!["restore", repo, "--to", back.path().join("back"), "--quiet"]).ends_with(0);
+            prop_assert!(fs::read(back.path().join("back/image")).unwrap() == fs::read(&image).unwrap(), "{}", day);
+        }
+        ids(&repo).iter().for_each(|id| verified(&repo, id));
+    }
+}
+
+fn at_place(file: &File, at: u64, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    file.read_exact_at(&mut bytes, at).unwrap();
+    bytes
 }
 
 #[test]
