@@ -206,10 +206,18 @@ fn compress_lz4(plain: &[u8], out: &mut Vec<u8>) -> Result<()> {
 
 fn deflate(context: &mut Deflate, plain: &[u8], out: &mut Vec<u8>) -> Result<()> {
     context.reset();
-    // 5 bytes for each stored block of 16 KiB at worst, and the flush.
-    out.reserve(plain.len() + plain.len() / 2048 + 64);
-    context.compress_vec(plain, out, FlushCompress::Sync).map_err(|e| refused(&e.to_string()))?;
-    if context.total_in() == plain.len() as u64 { Ok(()) } else { Err(refused("the buffer was too small")) }
+    // At worst 9 bits for a byte, where there is but one code, and the flush.
+    out.reserve(plain.len() + plain.len() / 8 + 256);
+    loop {
+        let rest = &plain[context.total_in() as usize..];
+        context.compress_vec(rest, out, FlushCompress::Sync).map_err(|e| refused(&e.to_string()))?;
+        // Where there is no room left more may be waiting, though all was taken.
+        if out.len() < out.capacity() {
+            break;
+        }
+        out.reserve(plain.len() / 8 + 256);
+    }
+    if context.total_in() == plain.len() as u64 { Ok(()) } else { Err(refused("not all of it was taken")) }
 }
 
 /// Decompresses frames on one thread.
@@ -347,6 +355,27 @@ mod tests {
                 let mut out = Vec::new();
                 let _ = codec.decompressor().decompress(&stored, plain.len(), &mut out);
                 prop_assert!(out.capacity() <= 2 * plain.len() + 64, "{} took {}", codec, out.capacity());
+            }
+        }
+    }
+
+    /// zlib-rs has but one code at level 1: 9 bits for each byte from 144 on.
+    #[test]
+    fn what_does_not_compress_is_stored_all_the_same() {
+        let mut noise = vec![0; 2 << 20];
+        blake3::Hasher::new().finalize_xof().fill(&mut noise);
+        for codec in [0, 1, 2, 6, 9].map(Codec::Gzip).into_iter().chain([Codec::Zstd(-7), Codec::Zstd(1), Codec::Lz4]) {
+            let mut compressor = codec.compressor().unwrap();
+            let (mut stored, mut out) = (Vec::new(), Vec::new());
+            for high in [0, 64, 120, 132, 160, 255] {
+                // Some of the bytes that are below that many are not any more.
+                let plain: Vec<u8> =
+                    noise.iter().map(|byte| if *byte < high { 144 + byte % 112 } else { *byte }).collect();
+                for len in [1000, 1 << 20, 2 << 20] {
+                    compressor.compress(&plain[..len], &mut stored).unwrap();
+                    codec.decompressor().decompress(&stored, len, &mut out).unwrap();
+                    assert!(out == plain[..len], "{codec}, {high}, {len}");
+                }
             }
         }
     }
