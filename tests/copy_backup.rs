@@ -58,6 +58,10 @@ impl Chain {
         assert_same(&shape(&self.tree), &shape(&back), "copied");
     }
 
+    fn manifest(&self, repository: &Path, number: usize) -> PathBuf {
+        repository.join("backups").join(&self.ids[number]).join("manifest")
+    }
+
     /// The original is gone: nothing of the copy may lead there.
     fn hide(&self) {
         fs::rename(&self.repository, self.dir.path().join("away")).unwrap();
@@ -276,4 +280,64 @@ fn killed_at_any_system_call_a_copy_leaves_nothing_listed_and_goes_on_later() {
         chain.assert_restores(Path::new(&format!("{}@{}", other.display(), chain.ids[2])));
     }
     assert!(kills > 20, "{kills}");
+}
+
+#[test]
+fn what_was_repaired_in_the_copy_stays() {
+    let (chain, dir) = (chain("zstd:1"), temp());
+    let (other, back) = (chain.other(), dir.path().join("back"));
+    chain.copy(0, &other).ends_with(0);
+    let segment = other.join("backups").join(&chain.ids[0]).join("s01-000001.tar.zst");
+    let whole = fs::read(&segment).unwrap();
+    fs::write(&segment, [&whole[..100_000], b"damage", &whole[100_006..]].concat()).unwrap();
+    fullbore(args!["repair", other, "--data", "--yes"]).ends_with(0);
+    let repaired = fs::read(chain.manifest(&other, 0)).unwrap();
+    assert!(repaired.len() > fs::read(chain.manifest(&chain.repository, 0)).unwrap().len());
+    for number in [0, 1, 2] {
+        chain.copy(number, &other).ends_with(0);
+        assert!(fs::read(chain.manifest(&other, 0)).unwrap() == repaired, "{number}");
+    }
+    fullbore(args!["verify", other]).ends_with(0);
+    let first = format!("{}@{}", other.display(), chain.ids[0]);
+    fullbore(args!["restore", first, "--to", back, "--quiet"]).ends_with(3);
+}
+
+#[test]
+fn what_was_repaired_in_the_original_is_copied() {
+    let chain = chain("zstd:1");
+    let other = chain.other();
+    chain.copy(0, &other).ends_with(0);
+    let segment = chain.repository.join("backups").join(&chain.ids[1]).join("s01-000001.tar.zst");
+    let whole = fs::read(&segment).unwrap();
+    fs::write(&segment, [&whole[..2000], b"damage", &whole[2006..]].concat()).unwrap();
+    chain.copy(1, &other).ends_with(4);
+    fullbore(args!["repair", chain.repository, "--data", "--yes"]).ends_with(0);
+    for number in [1, 2] {
+        chain.copy(number, &other);
+    }
+    fullbore(args!["verify", other]).ends_with(0);
+}
+
+#[test]
+fn a_manifest_that_is_another_there_is_neither_taken_nor_replaced() {
+    let mut chain = chain("zstd:1");
+    let other = chain.other();
+    // Nothing changes any more: what the last two have is in the manifest of the one before.
+    for turn in 3..6 {
+        std::thread::sleep(std::time::Duration::from_millis(if turn == 3 { 3100 } else { 10 }));
+        fullbore(args!["backup", chain.tree, "--to", chain.repository, "--quiet"]).ends_with(0);
+        chain.ids = listed(&chain.repository);
+    }
+    chain.copy(4, &other).ends_with(0);
+    let manifest = chain.manifest(&other, 3);
+    let mut bytes = fs::read(&manifest).unwrap();
+    bytes[40] ^= 1;
+    fs::write(&manifest, &bytes).unwrap();
+    let ran = chain.copy(5, &other).ends_with(4);
+    assert!(ran.err.contains("it is another than that of this repository"), "{}", ran.err);
+    assert!(fs::read(&manifest).unwrap() == bytes);
+    assert_eq!(listed(&other), chain.ids[4..5]);
+    fullbore(args!["repair", other, "--yes"]).ends_with(0);
+    chain.copy(5, &other).ends_with(0);
+    chain.assert_restores(&other);
 }

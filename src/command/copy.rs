@@ -20,11 +20,13 @@ use crate::{
         notes::Notes,
         open::{open, place},
     },
+    sink::file::name as file_name,
     source::{archive::Archive, store::Object},
 };
 use std::{
     collections::{BTreeSet, HashMap},
     num::NonZeroUsize,
+    os::unix::fs::FileExt,
     path::{Path, PathBuf},
     sync::atomic::{AtomicU64, Ordering::Relaxed},
     time::Instant,
@@ -72,6 +74,17 @@ struct Task {
     sums: Vec<(u64, u64, Sum)>,
 }
 
+impl Task {
+    /// Bytes that the copy has at least: all, but of a manifest those that this backup needs.
+    fn least(&self) -> u64 {
+        if self.name != MANIFEST {
+            return self.bytes;
+        }
+        let needed = self.sums.iter().filter(|(.., sum)| !matches!(sum, Sum::Unknown));
+        needed.map(|(offset, len, _)| offset + len).max().unwrap_or(0)
+    }
+}
+
 enum Sum {
     Unknown,
     Crc64(String),
@@ -104,7 +117,7 @@ impl Copy {
         let (there, there_bytes) = (run.there.0.load(Relaxed), run.there.1.load(Relaxed));
         match copied {
             Ok(()) => {
-                let objects: Vec<_> = tasks.iter().map(|t| (t.backup.clone(), t.name.clone(), t.bytes)).collect();
+                let objects: Vec<_> = tasks.iter().map(|t| (t.backup.clone(), t.name.clone(), t.least())).collect();
                 incoming.commit(&objects)?;
                 self.tag(&repository, &archive.root.id)?;
             }
@@ -149,7 +162,7 @@ impl Run<'_> {
     }
 
     fn one(&self, buf: &mut Vec<u8>, task: &Task) -> Result<()> {
-        if self.incoming.has(&task.backup, &task.name, task.bytes) {
+        if self.is_there(buf, task)? {
             self.there.0.fetch_add(1, Relaxed);
             self.there.1.fetch_add(task.bytes, Relaxed);
             return Ok(());
@@ -166,6 +179,38 @@ impl Run<'_> {
             lap(&self.meter.sink.busy, &mut clock);
         }
         arriving.finish()
+    }
+
+    /// A manifest can be longer where pages of it were made anew by a repair: what counts is what this backup needs of it. It is
+    /// replaced only by one that has all that it has.
+    fn is_there(&self, buf: &mut Vec<u8>, task: &Task) -> Result<bool> {
+        if task.name != MANIFEST {
+            return Ok(self.incoming.has(&task.backup, &task.name, task.bytes));
+        }
+        let Some(there) = self.incoming.open(&task.backup, &task.name)? else { return Ok(false) };
+        let mut known = task.sums.iter().filter(|(.., sum)| !matches!(sum, Sum::Unknown));
+        let is_known = known.all(|(offset, len, sum)| {
+            buf.resize(*len as usize, 0);
+            there.read_exact_at(buf, *offset).is_ok() && self.check(task, *offset, buf, sum).is_ok()
+        });
+        if is_known {
+            return Ok(true);
+        }
+        let len = there.metadata().map_or(u64::MAX, |found| found.len());
+        let (mut is_more, mut bytes) = (len <= task.bytes, Vec::new());
+        for (offset, len, _) in with_gaps(Vec::new(), len.min(task.bytes)) {
+            self.archive.store().read_at(&task.object, offset, len as usize, buf)?;
+            bytes.resize(len as usize, 0);
+            is_more &= there.read_exact_at(&mut bytes, offset).is_ok() && bytes == *buf;
+        }
+        if is_more {
+            return Ok(false);
+        }
+        let what = format!("could not copy to {}", file_name(&self.incoming.path(&task.backup, &task.name)));
+        Err(Error::corrupt(what)
+            .because("it is another than that of this repository: it is damaged, or one of them was repaired")
+            .detail("nothing was committed")
+            .hint("`fullbore repair` the other repository and try again, or copy to a new one"))
     }
 
     fn check(&self, task: &Task, offset: u64, bytes: &[u8], sum: &Sum) -> Result<()> {

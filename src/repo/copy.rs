@@ -133,7 +133,25 @@ impl Incoming {
 
     /// Is there an object of this name in backup `id`, with so many bytes?
     pub fn has(&self, id: &str, object: &str, bytes: u64) -> bool {
-        fs::metadata(self.dir(id).join(object)).is_ok_and(|found| found.is_file() && found.len() == bytes)
+        fs::metadata(self.path(id, object)).is_ok_and(|found| found.is_file() && found.len() == bytes)
+    }
+
+    /// The object of this name in backup `id`; `None` if there is none.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn open(&self, id: &str, object: &str) -> Result<Option<File>> {
+        let path = self.path(id, object);
+        match File::open(&path) {
+            Ok(file) => Ok(Some(file)),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(Error::io(format!("could not open {}", name(&path)), e)),
+        }
+    }
+
+    /// Where an object of this name in backup `id` belongs.
+    pub fn path(&self, id: &str, object: &str) -> PathBuf {
+        self.dir(id).join(object)
     }
 
     /// Begin an object of backup `id`.
@@ -141,7 +159,7 @@ impl Incoming {
     /// # Errors
     /// The system's.
     pub fn create(&self, id: &str, object: &str) -> Result<Arriving> {
-        let path = self.dir(id).join(object);
+        let path = self.path(id, object);
         let partial = self.dir(id).join(format!("{object}.partial"));
         match fs::remove_file(&partial) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => {
@@ -152,7 +170,7 @@ impl Incoming {
         Ok(Arriving { output: Output::create(&partial, self.tricks)?, partial, path })
     }
 
-    /// Make the backup visible. `objects` is all that it refers to: backup, name, bytes.
+    /// Make the backup visible. `objects` is all that it refers to: backup, name, and how many bytes it has at least.
     ///
     /// # Errors
     /// [`Kind::NotFound`] if an object is not there any more; else the system's. Nothing is visible then.
@@ -185,10 +203,13 @@ impl Incoming {
 
     /// Somebody may have forgotten a backup here while we relied on what it held.
     fn all_there(&self, objects: &[(String, String, u64)]) -> Result<()> {
-        match objects.iter().find(|(id, object, bytes)| !self.has(id, object, *bytes)) {
+        let is_there = |(id, object, bytes): &&(String, String, u64)| {
+            fs::metadata(self.path(id, object)).is_ok_and(|found| found.is_file() && found.len() >= *bytes)
+        };
+        match objects.iter().find(|object| !is_there(object)) {
             None => Ok(()),
             Some((id, object, _)) => {
-                let path = self.dir(id).join(object);
+                let path = self.path(id, object);
                 Err(Error::new(Kind::NotFound, format!("could not find {}: it was removed meanwhile", name(&path)))
                     .detail("nothing was committed")
                     .hint("run the same command again"))
