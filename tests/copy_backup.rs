@@ -341,3 +341,16 @@ fn a_manifest_that_is_another_there_is_neither_taken_nor_replaced() {
     chain.copy(5, &other).ends_with(0);
     chain.assert_restores(&other);
 }
+
+#[test]
+fn a_copy_that_was_cut_off_is_no_base() {
+    let chain = chain("zstd:1");
+    let other = chain.other();
+    chain.copy(0, &other).ends_with(0);
+    let copied = other.join("backups").join(&chain.ids[0]);
+    fs::rename(copied.join("root.json"), copied.join("partial.json")).unwrap();
+    fs::remove_file(copied.join("manifest")).unwrap();
+    fullbore(args!["backup", chain.tree, "--to", other, "--frame-size", "64K", "--quiet"]).ends_with(0);
+    fullbore(args!["verify", other, "--data"]).ends_with(0);
+    chain.assert_restores(&other);
+}

@@ -231,13 +231,18 @@ fn candidates(path: &Path, wanted: &Wanted, like: &Like<'_>, gone: &HashSet<Stri
             Archive::open_backup(path, id).ok().filter(|archive| differs(&archive.root, like).is_none())
         });
     let after = |id: &String| latest.as_ref().is_none_or(|latest| *id > latest.root.id);
-    let cut_off =
-        partial.iter().rev().filter(|id| after(id) && !gone.contains(*id)).find_map(|id| {
-            Archive::open_partial(path, id).ok().filter(|archive| differs(&archive.root, like).is_none())
-        });
+    let is_good = |archive: &Archive| differs(&archive.root, like).is_none() && has_manifests(archive);
+    let cut_off = partial.iter().rev().filter(|id| after(id) && !gone.contains(*id));
+    let cut_off = cut_off.filter_map(|id| Archive::open_partial(path, id).ok()).find(is_good);
     found.extend(cut_off);
     found.extend(latest);
     Ok(found)
+}
+
+/// Are all manifests there that it refers to? Not those of a copy that was cut off.
+fn has_manifests(archive: &Archive) -> bool {
+    let mut ids = archive.root.others().into_iter().chain([""]);
+    ids.all(|id| archive.store().len(&Object::Manifest(id.to_owned())).is_ok())
 }
 
 fn asked_for(path: &Path, base: &str, like: &Like<'_>) -> Result<Archive> {
