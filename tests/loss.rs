@@ -10,6 +10,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     ffi::OsString,
     fs,
+    os::unix::fs::FileExt,
     path::{Path, PathBuf},
 };
 
@@ -231,6 +232,67 @@ fn what_a_backup_lost_with_its_root_is_told_to_whoever_restores_or_exports_it() 
         fullbore(args!["restore", from, "--to", tree, "--delta", "-q"]).ends_with(3);
         assert_eq!(files(&tree), whole);
     }
+}
+
+#[test]
+fn what_a_backup_lost_with_a_page_is_told_to_whoever_restores_or_exports_it() {
+    let dir = temp();
+    let (tree, repository, to) = (dir.path().join("tree"), dir.path().join("repo"), dir.path().join("to"));
+    (0..50).for_each(|i| write(tree.join(format!("d/f{i}")), text(i, 100)));
+    std::thread::sleep(std::time::Duration::from_millis(3100));
+    fullbore(args!["backup", tree, "--to", repository, "-q"]).ends_with(0);
+    write(tree.join("d/f7"), "new");
+    let ran = fullbore(args!["backup", tree, "--to", repository, "--json"]).ends_with(0);
+    let id = ran.json().pop().unwrap()["id"].as_str().unwrap().to_owned();
+    let home = repository.join("backups").join(&id);
+    let root: Value = serde_json::from_slice(&fs::read(home.join("root.json")).unwrap()).unwrap();
+    let page = root["pages"].as_array().unwrap().iter().find(|page| page["backup"].is_null()).unwrap();
+    for (file, place) in [("manifest", "manifest_offset"), ("s01-000001.tar.zst", "offset")] {
+        let file = fs::File::options().write(true).open(home.join(file)).unwrap();
+        file.write_all_at(b"damage", page[place].as_u64().unwrap() + 20).unwrap();
+    }
+    fullbore(args!["repair", repository, "--yes"]).ends_with(0);
+    fullbore(args!["verify", repository, "--data"]).ends_with(0);
+    let (from, export) = (repository.display().to_string(), dir.path().join("x.tar.zst"));
+    fullbore(args!["export", from, "--to", export, "-q"]).ends_with(0);
+    let whole = files(&tree);
+    for from in [from, export.display().to_string()] {
+        let _ = fs::remove_dir_all(&to);
+        let ran = fullbore(args!["restore", from, "--to", to]).ends_with(3);
+        assert!(ran.err.contains("nobody can name") && !ran.err.contains("every digest"), "{}", ran.err);
+        let args = args!["restore", from, "--to", tree, "--delta", "--delete"];
+        fullbore(args).ends_with(4).has_one_error("nobody knows what does");
+        assert_eq!(files(&tree), whole);
+    }
+}
+
+#[test]
+fn a_root_that_is_lost_after_a_repair_has_every_entry_once() {
+    let dir = temp();
+    let (tree, repository, to) = (dir.path().join("tree"), dir.path().join("repo"), dir.path().join("to"));
+    (0..400).for_each(|i| write(tree.join(format!("f{i}")), noise(i, 3000)));
+    fs::hard_link(tree.join("f1"), tree.join("hard link")).unwrap();
+    let ran = fullbore(args!["backup", tree, "--to", repository, "--json"]).ends_with(0);
+    let home = repository.join("backups").join(ran.json().pop().unwrap()["id"].as_str().unwrap());
+    let segment = fs::File::options().write(true).open(home.join("s01-000001.tar.zst")).unwrap();
+    let mut given = Vec::new();
+    for at in [1_100_000, 100_000] {
+        segment.write_all_at(b"damage", at).unwrap();
+        fullbore(args!["repair", repository, "--data", "--yes"]).ends_with(0);
+        for is_lost in [false, true] {
+            if is_lost {
+                fs::remove_file(home.join("root.json")).unwrap();
+                fullbore(args!["repair", repository, "--yes"]).ends_with(0);
+            }
+            let listed = fullbore(args!["list", format!("{}@latest", repository.display())]).ends_with(0);
+            assert_eq!(listed.out.lines().count(), 402, "{}", listed.out);
+            fullbore(args!["verify", repository]).ends_with(0);
+            let _ = fs::remove_dir_all(&to);
+            fullbore(args!["restore", repository, "--to", to, "-q"]).ends_with(3);
+            given.push(files(&to));
+        }
+    }
+    assert!(given[0] == given[1] && given[2] == given[3] && given[2].len() < given[0].len());
 }
 
 #[test]

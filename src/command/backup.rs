@@ -307,9 +307,7 @@ fn exported(root: &Root, new: &str) -> (String, String) {
 /// What was captured, and when, is what it was.
 fn as_it_was(root: Root, of: &Root) -> Root {
     let mut root = Root { finished: of.finished.clone(), postgres: of.postgres.clone(), ..root };
-    if severed::is_marked(of) {
-        severed::mark(&mut root);
-    }
+    severed::go_on(&mut root, of);
     root
 }
 

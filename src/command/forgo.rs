@@ -4,7 +4,7 @@
 //! Pages that speak of lost files are written anew, behind the others in the backup's own manifest: other backups may refer to
 //! those that are there. They have no copy in a segment, as no segment is ever changed.
 
-use super::{anew::Anew, blame::Loss, severed::cut_off, stock::full};
+use super::{anew::Anew, blame::Loss, severed, stock::full};
 use crate::{
     error::{Result, quoted},
     format::{
@@ -87,7 +87,7 @@ fn lost(archive: &Archive, loss: Option<&Loss>, anew: &Anew) -> HashSet<EntryPat
             None => anew.pages.get(&index).unwrap_or(&no_pages).iter().for_each(|page| take(page.records.clone())),
         }
     }
-    let mut files = cut_off(parts.iter());
+    let mut files = severed::cut_off(parts.iter());
     if let Some(loss) = loss {
         let is_lost = |path: &&EntryPath| loss.cut_off.get(*path).is_none_or(|of| files.contains(of));
         let told: Vec<EntryPath> = loss.files.iter().filter(is_lost).cloned().collect();
@@ -126,15 +126,14 @@ impl Rest {
         let there: usize = pages.iter().map(|page| page.records.len()).sum();
         let lost = at.entries.saturating_sub(there as u64);
         if lost > 0 {
-            let what = format!("{lost} entries from here on were lost with a page of the manifest");
-            note(&mut self.root, &at.first.0, what, lost);
+            severed::mark_page(&mut self.root, &at.first.0, lost);
             self.unnamed.push(format!("{lost} entries from {} on", quoted(&at.first.0)));
         }
         let mut last: Option<EntryPath> = None;
         for page in pages {
             for record in page.records.iter().filter(|record| record.from == 0) {
                 if let State::Unreadable(reason) = &record.state {
-                    note(&mut self.root, &record.entry.path, reason.clone(), 1);
+                    note(&mut self.root, &record.entry.path, reason.clone());
                 }
             }
             let first = page.records.first().map(|record| record.entry.path.clone()).unwrap_or_default();
@@ -150,7 +149,7 @@ impl Rest {
         let root = &mut self.root;
         let page = without(page, files, REASON, |record| {
             root.totals.bytes -= record.entry.size().min(root.totals.bytes);
-            note(root, &record.entry.path, REASON.to_owned(), 1);
+            note(root, &record.entry.path, REASON.to_owned());
         });
         let Some(first) = page.records.first() else { return Ok(()) };
         let stored = page.encode()?;
@@ -191,8 +190,8 @@ pub(super) fn without(page: Page, files: &HashSet<EntryPath>, reason: &str, mut 
     Page { records, ..page }
 }
 
-fn note(root: &mut Root, path: &[u8], reason: String, entries: u64) {
-    root.totals.unreadable += entries;
+fn note(root: &mut Root, path: &[u8], reason: String) {
+    root.totals.unreadable += 1;
     if root.not_captured.len() < MAX_NOT_CAPTURED {
         root.not_captured.push(NotCaptured { path: Name(path.to_vec()), reason });
     }

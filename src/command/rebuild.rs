@@ -9,6 +9,7 @@ use crate::{
     error::{Error, Result},
     format::{
         digest::{Crc64, hex},
+        entry::order,
         layout,
         page::{Page, SegmentId},
         root::{FORMAT_ALONE, Options, PART_BYTES, Root, Segment, Source},
@@ -20,7 +21,10 @@ use crate::{
     },
     stage::codec::Codec,
 };
-use std::{collections::HashMap, path::Path};
+use std::{
+    collections::{HashMap, HashSet},
+    path::Path,
+};
 
 /// What was put together again.
 pub(super) struct Rebuilt {
@@ -221,7 +225,7 @@ fn service(
 }
 
 /// Where pages are known to be in the manifest, by their digests: by what is left of it or by other roots. Pages that only
-/// the manifest has are found there.
+/// the manifest has are found there: their segment is gone, or a repair wrote them, behind those that they replace.
 fn known(store: &Directory, id: &str, others: &[Archive], found: &mut Vec<Found>) -> HashMap<String, u64> {
     let mut known: HashMap<String, u64> = HashMap::new();
     for page in others.iter().flat_map(|other| &other.root.pages).filter(|page| page.backup == id) {
@@ -230,14 +234,30 @@ fn known(store: &Directory, id: &str, others: &[Archive], found: &mut Vec<Found>
     for (offset, stored, page) in manifest(store) {
         let digest = hex(blake3::hash(&stored).as_bytes());
         known.insert(digest, offset);
-        if !found.iter().any(|found| found.stored == stored)
-            && let Some(segment) = page.segments.first().filter(|segment| segment.backup.is_empty()).cloned()
-        {
-            let (stream, segment) = (segment.stream, segment.number);
-            found.push(Found { stream, segment, offset: 0, stored, page, is_copied: true });
+        if !found.iter().any(|found| found.stored == stored) {
+            add(found, stored, page);
         }
     }
     known
+}
+
+/// Add a page that only the manifest has, in place of those that speak of the same.
+fn add(found: &mut Vec<Found>, stored: Vec<u8>, page: Page) {
+    let parts: HashSet<_> = page.records.iter().map(|record| (&record.entry.path, record.from)).collect();
+    let ends = |page: &Page| Some((page.records.first()?.entry.path.clone(), page.records.last()?.entry.path.clone()));
+    let Some((first, last)) = ends(&page) else { return };
+    let is_beside =
+        |old: &Page| ends(old).is_none_or(|(from, to)| order(&from, &last).is_gt() || order(&to, &first).is_lt());
+    let is_replaced = |old: &Found| {
+        let mut records = old.page.records.iter();
+        !is_beside(&old.page) && records.any(|record| parts.contains(&(&record.entry.path, record.from)))
+    };
+    let replaced = found.extract_if(.., |old| is_replaced(old)).map(|old| (old.stream, old.segment, old.offset));
+    let own = page.segments.first().filter(|segment| segment.backup.is_empty());
+    let own = own.map(|segment| (segment.stream, segment.number, 0));
+    if let Some((stream, segment, offset)) = replaced.min().or(own) {
+        found.push(Found { stream, segment, offset, stored, page, is_copied: false });
+    }
 }
 
 /// Where each page is in the manifest. Other backups may refer to it there: pages stay where they are known to be; the

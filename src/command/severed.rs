@@ -1,8 +1,8 @@
-//! What a backup shared with others by whole pages, and lost with its root.
+//! What a backup lost with its root, as it shared it with others by whole pages, or with a page of its manifest.
 //!
-//! No page that is left speaks of it: the root that is rebuilt says so with an entry that has the empty path, an export of the
-//! backup goes on saying it, and whoever restores a part that may be concerned hears of it. A file that goes on in such a
-//! page is not captured any more.
+//! No page that is left speaks of it, and nobody knows the names: the root that is written anew says so, with an entry that has
+//! the empty path or that of the first that is lost. An export of the backup goes on saying it, and whoever restores a part that
+//! may be concerned hears of it. A file that goes on in such a page is not captured any more.
 
 use super::{forgo::without, rebuild::Found};
 use crate::{
@@ -18,19 +18,46 @@ use std::collections::{BTreeMap, HashSet};
 
 /// What the root says.
 const REASON: &str = "the root was lost: what this backup shared with others by whole pages is not in it any more";
+/// What the root says of a page, with the count of its entries before it.
+const OF_A_PAGE: &str = "entries from here on were lost with a page of the manifest";
+/// What is said of that.
+const WITH_A_PAGE: &str =
+    "entries that nobody can name were lost with a page of the manifest: they are not in this backup any more";
 /// What is said of a file of which a part was on such a page.
 const CUT_OFF: &str = "the root was lost, and with it the page that said where the rest of the file is";
 
 /// Say it in the root.
 pub(super) fn mark(root: &mut Root) {
-    root.totals.unreadable += 1;
-    root.not_captured.insert(0, NotCaptured { path: Name::default(), reason: REASON.to_owned() });
+    note(root, NotCaptured { path: Name::default(), reason: REASON.to_owned() }, 1);
+}
+
+/// Say in the root that so many entries are lost, of which this would be the first.
+pub(super) fn mark_page(root: &mut Root, first: &[u8], entries: u64) {
+    note(root, NotCaptured { path: Name(first.to_vec()), reason: format!("{entries} {OF_A_PAGE}") }, entries);
+}
+
+/// Say in the root of an export what that of the backup says.
+pub(super) fn go_on(root: &mut Root, of: &Root) {
+    for lost in of.not_captured.iter().filter(|lost| unnamed(lost).is_some()) {
+        let entries = lost.reason.split(' ').next().and_then(|count| count.parse().ok());
+        note(root, lost.clone(), entries.unwrap_or(1));
+    }
+}
+
+/// Before all that has a name: that list may be cut.
+fn note(root: &mut Root, lost: NotCaptured, entries: u64) {
+    root.totals.unreadable = root.totals.unreadable.saturating_add(entries);
+    root.not_captured.insert(0, lost);
     root.not_captured.truncate(MAX_NOT_CAPTURED);
 }
 
-/// Does the root say it?
-pub(super) fn is_marked(root: &Root) -> bool {
-    root.not_captured.iter().any(|lost| lost.path.0.is_empty() && lost.reason == REASON)
+/// Does it speak of something without a name?
+fn unnamed(lost: &NotCaptured) -> Option<&'static str> {
+    match &lost.reason {
+        reason if lost.path.0.is_empty() && reason == REASON => Some(REASON),
+        reason if reason.ends_with(OF_A_PAGE) => Some(WITH_A_PAGE),
+        _ => None,
+    }
 }
 
 /// Why there may be less of what is selected than there was, if that is so. A single file is there, or it is not.
@@ -38,16 +65,14 @@ pub(super) fn is_marked(root: &Root) -> bool {
 /// # Errors
 /// Damage to a page.
 pub(super) fn concerns(archive: &Archive, selection: &Selection) -> Result<Option<&'static str>> {
-    if !is_marked(&archive.root) {
-        return Ok(None);
-    }
+    let Some(why) = archive.root.not_captured.iter().find_map(unnamed) else { return Ok(None) };
     for path in selection.paths() {
         let found = archive.find(path)?;
         if found.first().is_none_or(|item| matches!(item.entry.kind, Kind::Directory | Kind::HardLink(_))) {
-            return Ok(Some(REASON));
+            return Ok(Some(why));
         }
     }
-    Ok(selection.paths().is_empty().then_some(REASON))
+    Ok(selection.paths().is_empty().then_some(why))
 }
 
 /// Take the content from files of which these pages say a part only; gives how many there were.
