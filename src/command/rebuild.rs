@@ -22,9 +22,12 @@ use crate::{
     stage::codec::Codec,
 };
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     path::Path,
 };
+
+/// Higher numbers of streams and segments are not looked for.
+const MOST: u32 = 1 << 16;
 
 /// What was put together again.
 pub(super) struct Rebuilt {
@@ -74,7 +77,8 @@ pub(super) fn rebuild(repository: &Path, id: &str, others: &[Archive]) -> Result
             Err(error) => notes.push(error.line()),
         }
     }
-    let known = known(&store, id, others, &mut found);
+    let (in_manifest, is_whole) = manifest(&store);
+    let known = known(id, others, in_manifest, &mut found);
     notes.extend(remake::add(&store, codec, &numbers, &mut root, &mut found)?);
     if found.is_empty() {
         return Err(nothing(id).detail(notes.join("; ")));
@@ -89,6 +93,12 @@ pub(super) fn rebuild(repository: &Path, id: &str, others: &[Archive]) -> Result
     let placed = place(&known, &mut found);
     describe(&mut root, &found, &placed);
     forget_nothing(&mut root, &mut notes);
+    let gaps = if is_whole { Vec::new() } else { gaps(&numbers) };
+    if let Some((stream, number)) = gaps.first() {
+        severed::mark_segment(&mut root);
+        let what = format!("segment {number} of stream {stream} is not there, and no manifest that says what it held");
+        notes.push(what);
+    }
     let pages: Vec<_> = found.into_iter().zip(&placed).map(|(found, at)| (*at, found.stored)).collect();
     facts::add(repository, &mut root, &pages)?;
     Ok(Rebuilt { root, pages, notes })
@@ -226,12 +236,17 @@ fn service(
 
 /// Where pages are known to be in the manifest, by their digests: by what is left of it or by other roots. Pages that only
 /// the manifest has are found there: their segment is gone, or a repair wrote them, behind those that they replace.
-fn known(store: &Directory, id: &str, others: &[Archive], found: &mut Vec<Found>) -> HashMap<String, u64> {
+fn known(
+    id: &str,
+    others: &[Archive],
+    in_manifest: Vec<(u64, Vec<u8>, Page)>,
+    found: &mut Vec<Found>,
+) -> HashMap<String, u64> {
     let mut known: HashMap<String, u64> = HashMap::new();
     for page in others.iter().flat_map(|other| &other.root.pages).filter(|page| page.backup == id) {
         known.extend(page.manifest_offset.map(|offset| (page.digest.clone(), offset)));
     }
-    for (offset, stored, page) in manifest(store) {
+    for (offset, stored, page) in in_manifest {
         let digest = hex(blake3::hash(&stored).as_bytes());
         known.insert(digest, offset);
         if !found.iter().any(|found| found.stored == stored) {
@@ -277,22 +292,33 @@ fn place(known: &HashMap<String, u64>, found: &mut [Found]) -> Vec<u64> {
     placed.collect()
 }
 
-/// The pages of what is there of a manifest, one after the other as far as they can be read.
-fn manifest(store: &Directory) -> Vec<(u64, Vec<u8>, Page)> {
+/// The pages of what is there of a manifest, one after the other as far as they can be read, and whether that is all of it.
+fn manifest(store: &Directory) -> (Vec<(u64, Vec<u8>, Page)>, bool) {
     let object = Object::Manifest(String::new());
-    let (mut bytes, mut found, mut at) = (Vec::new(), Vec::new(), 0);
+    let (mut bytes, mut found, mut at, mut is_whole) = (Vec::new(), Vec::new(), 0, true);
     let read = store.len(&object).and_then(|len| store.read_at(&object, 0, len as usize, &mut bytes));
     while read.is_ok()
         && at < bytes.len()
         && let Ok(len) = zstd_safe::find_frame_compressed_size(&bytes[at..])
     {
         let stored = bytes[at..at + len].to_vec();
-        if let Ok(page) = Page::decode(&stored) {
-            found.push((at as u64, stored, page));
+        match Page::decode(&stored) {
+            Ok(page) => found.push((at as u64, stored, page)),
+            Err(_) => is_whole = false,
         }
         at += len;
     }
-    found
+    (found, is_whole && at > 0 && at == bytes.len())
+}
+
+/// The segments that were before others that are there, and are not.
+fn gaps(numbers: &[(u32, u32)]) -> Vec<(u32, u32)> {
+    let is_there: HashSet<_> = numbers.iter().copied().collect();
+    let last: BTreeMap<u32, u32> = numbers.iter().copied().collect(); // of each stream the last one stays
+    let streams = 1..=last.keys().last().copied().unwrap_or(0).min(MOST);
+    let all =
+        streams.flat_map(|stream| (1..=last.get(&stream).copied().unwrap_or(1).min(MOST)).map(move |n| (stream, n)));
+    all.filter(|id| !is_there.contains(id)).collect()
 }
 
 /// Say in the root itself what is not known any more.

@@ -18,6 +18,9 @@ use std::collections::{BTreeMap, HashSet};
 
 /// What the root says.
 const REASON: &str = "the root was lost: what this backup shared with others by whole pages is not in it any more";
+/// What it says of a segment.
+const OF_A_SEGMENT: &str =
+    "the root was lost, and a segment with it: nobody knows what that held, it is not in this backup any more";
 /// What the root says of a page, with the count of its entries before it.
 const OF_A_PAGE: &str = "entries from here on were lost with a page of the manifest";
 /// What is said of that.
@@ -29,6 +32,11 @@ const CUT_OFF: &str = "the root was lost, and with it the page that said where t
 /// Say it in the root.
 pub(super) fn mark(root: &mut Root) {
     note(root, NotCaptured { path: Name::default(), reason: REASON.to_owned() }, 1);
+}
+
+/// Say in the root that a segment is lost of which nothing tells what it held.
+pub(super) fn mark_segment(root: &mut Root) {
+    note(root, NotCaptured { path: Name::default(), reason: OF_A_SEGMENT.to_owned() }, 1);
 }
 
 /// Say in the root that so many entries are lost, of which this would be the first.
@@ -55,6 +63,7 @@ fn note(root: &mut Root, lost: NotCaptured, entries: u64) {
 fn unnamed(lost: &NotCaptured) -> Option<&'static str> {
     match &lost.reason {
         reason if lost.path.0.is_empty() && reason == REASON => Some(REASON),
+        reason if lost.path.0.is_empty() && reason == OF_A_SEGMENT => Some(OF_A_SEGMENT),
         reason if reason.ends_with(OF_A_PAGE) => Some(WITH_A_PAGE),
         _ => None,
     }
