@@ -366,3 +366,33 @@ fn more_backups_are_checked_than_files_can_be_open() {
         shell(&line, args![runs::FULLBORE, repository]).ends_with(0);
     }
 }
+
+#[test]
+fn a_backup_that_cannot_be_looked_at_is_not_passed_over() {
+    if !or_skip(has("strace"), "no strace") {
+        return;
+    }
+    let dir = temp();
+    let (tree, repository, to) = (dir.path().join("tree"), dir.path().join("repo"), dir.path().join("to"));
+    for content in ["old", "newer"] {
+        write(tree.join("file"), content);
+        fullbore(args!["backup", tree, "--to", repository, "-q"]).ends_with(0);
+    }
+    let homes = fs::read_dir(repository.join("backups")).unwrap();
+    let mut homes: Vec<_> = homes.map(|home| home.unwrap().path()).collect();
+    homes.sort();
+    let root = homes[1].join("root.json");
+    let with_denied = |args: &[OsString]| tampered("statx,openat:error=EACCES", Some(&root), args.iter().cloned());
+    for command in ["show", "verify", "list"] {
+        let ran = with_denied(&args![command, format!("{}@latest", repository.display())]);
+        assert_eq!(ran.code, 1, "{command}: {}{}", ran.out, ran.err);
+    }
+    let ran = with_denied(&args!["restore", repository, "--to", to]).ends_with(1);
+    assert!(ran.err.contains("permission denied") && !to.join("file").exists(), "{}", ran.err);
+    for args in
+        [&args!["list", repository][..], &args!["verify", repository], &args!["forget", repository, "--keep-last", "1"]]
+    {
+        let ran = with_denied(args);
+        assert_ne!(ran.code, 0, "{args:?}: {}{}", ran.out, ran.err);
+    }
+}

@@ -428,3 +428,24 @@ fn what_goes_to_standard_output_goes_nowhere_if_that_is_closed() {
     closed.has_one_error("it is closed");
     shell("\"$1\" backup \"$2\" --to - >/dev/null", args![FULLBORE, dir.path().join("tree")]).ends_with(0);
 }
+
+#[test]
+fn a_tree_that_cannot_be_looked_at_for_a_moment_is_no_file() {
+    if !or_skip(has("strace"), "no strace") {
+        return;
+    }
+    let dir = temp();
+    let (tree, repository) = (dir.path().join("tree"), dir.path().join("repo"));
+    runs::write(tree.join("d/file"), "content");
+    let line = "ulimit -v 8000000; timeout 30 strace -f -qq -o /dev/null -e inject=statx:error=$1:when=$2 -P \"$3\" \"$4\" backup \"$3\" --to \"$5\" -q";
+    for error in ["EIO", "ENOENT", "ESTALE"] {
+        for when in 1..6 {
+            let _ = fs::remove_dir_all(&repository);
+            let ran = shell(line, args![error, when.to_string(), tree, FULLBORE, repository]);
+            assert!([0, 1, 3].contains(&ran.code), "{error} {when}: {} {}", ran.code, ran.err);
+            if ran.code == 0 {
+                assert!(listed(&repository).contains(&"d/file".to_owned()), "{error} {when}");
+            }
+        }
+    }
+}

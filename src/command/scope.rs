@@ -6,13 +6,13 @@ use crate::{
         entry::{Path as Relative, is_within, order},
         root,
     },
-    platform::{self, Tricks, walk},
+    platform::{self, Tricks, walk, write::is_in_the_way},
     source::tree::{Closed, Own, Rules, Top, Tree},
 };
 use ignore::gitignore::GitignoreBuilder;
 use std::{
     collections::HashSet,
-    io::Read,
+    io::{self, Read},
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
     sync::Arc,
@@ -59,8 +59,8 @@ impl Scope {
     pub fn open(&self, split: bool, walkers: usize, tricks: Tricks, own: Own) -> Result<Opened> {
         let rules = Arc::new(self.rules(walkers, tricks, own)?);
         let named = self.named()?;
-        let contents = matches!(&named[..], [(at, _)] if at.is_empty());
-        let paths = named.iter().map(|(_, path)| root::Name(path.as_os_str().as_bytes().to_vec())).collect();
+        let contents = matches!(&named[..], [one] if one.at.is_empty());
+        let paths = named.iter().map(|one| root::Name(one.path.as_os_str().as_bytes().to_vec())).collect();
         let trees = match &self.files_from {
             Some(list) => vec![self.listed(list, named, rules)?],
             None => trees(named, split, &rules)?,
@@ -90,33 +90,33 @@ impl Scope {
     }
 
     /// Each path with its name in the archive, ascending. One directory alone is the root itself.
-    fn named(&self) -> Result<Vec<(Relative, PathBuf)>> {
+    fn named(&self) -> Result<Vec<Named>> {
         let mut named = Vec::new();
         for path in &self.paths {
-            let path = absolute(path)?;
-            named.push((self.name_of(&path)?, path));
+            let (path, is_dir) = absolute(path)?;
+            named.push(Named { at: self.name_of(&path, is_dir)?, path, is_dir });
         }
-        named.sort_by(|a, b| order(&a.0, &b.0));
-        named.dedup();
+        named.sort_by(|a, b| order(&a.at, &b.at));
+        named.dedup_by(|b, a| a.at == b.at && a.path == b.path);
         for pair in named.windows(2) {
-            if is_within(&pair[1].0, &pair[0].0) && !self.full_paths {
-                let what = format!("cannot store two paths as {}", quoted(&pair[1].0));
-                let (a, b) = (pair[0].1.display(), pair[1].1.display());
+            if is_within(&pair[1].at, &pair[0].at) && !self.full_paths {
+                let what = format!("cannot store two paths as {}", quoted(&pair[1].at));
+                let (a, b) = (pair[0].path.display(), pair[1].path.display());
                 return Err(Error::new(Kind::Usage, what)
                     .detail(format!("\"{a}\" and \"{b}\" have the same last name"))
                     .hint("use --full-paths, so that each is stored under its whole path"));
             }
         }
         // With whole paths, one within another is stored with that.
-        named.dedup_by(|b, a| is_within(&b.0, &a.0));
+        named.dedup_by(|b, a| is_within(&b.at, &a.at));
         Ok(named)
     }
 
-    fn name_of(&self, path: &Path) -> Result<Relative> {
+    fn name_of(&self, path: &Path, is_dir: bool) -> Result<Relative> {
         if self.full_paths {
             return Ok(path.as_os_str().as_bytes()[1..].to_vec());
         }
-        if self.paths.len() == 1 && path.is_dir() {
+        if self.paths.len() == 1 && is_dir {
             return Ok(Vec::new());
         }
         path.file_name().map(|name| name.as_bytes().to_vec()).ok_or_else(|| {
@@ -124,11 +124,11 @@ impl Scope {
         })
     }
 
-    fn listed(&self, list: &Path, named: Vec<(Relative, PathBuf)>, rules: Arc<Rules>) -> Result<Tree> {
-        let [(at, path)] = &named[..] else {
+    fn listed(&self, list: &Path, named: Vec<Named>, rules: Arc<Rules>) -> Result<Tree> {
+        let [Named { at, path, is_dir }] = &named[..] else {
             return Err(Error::new(Kind::Usage, "--files-from takes exactly one PATH, the directory its names are in"));
         };
-        let top = open_top(at.clone(), path, false)?;
+        let top = open_top(at.clone(), path, *is_dir, false)?;
         if top.name.is_some() || !at.is_empty() {
             return Err(Error::new(Kind::Usage, "with --files-from, PATH is a directory, without --full-paths"));
         }
@@ -168,21 +168,44 @@ fn plain(name: &[u8]) -> Relative {
     if name.starts_with(b"/") { [b"/", &whole[..]].concat() } else { whole }
 }
 
-fn absolute(path: &Path) -> Result<PathBuf> {
+/// A path with its name in the archive.
+struct Named {
+    at: Relative,
+    path: PathBuf,
+    /// Looked at once: another answer later would be about something else.
+    is_dir: bool,
+}
+
+fn absolute(path: &Path) -> Result<(PathBuf, bool)> {
     let failed = |e| Error::io(format!("could not read \"{}\"", path.display()), e);
     let whole = std::path::absolute(path).map_err(failed)?;
     let clean: PathBuf = whole.components().collect();
-    if clean.components().any(|part| part == std::path::Component::ParentDir) || clean.is_dir() {
-        return clean.canonicalize().map_err(failed);
+    let is_dir = is_dir(&clean).map_err(failed)?;
+    match is_dir || clean.components().any(|part| part == std::path::Component::ParentDir) {
+        true => clean.canonicalize().map(|path| (path, is_dir)).map_err(failed),
+        false => Ok((clean, false)),
     }
-    clean.symlink_metadata().map_err(failed)?;
-    Ok(clean)
+}
+
+/// Is it a directory, or a link to one? A link that leads nowhere is none.
+///
+/// # Errors
+/// The system's: what cannot be looked at now may be one.
+fn is_dir(path: &Path) -> io::Result<bool> {
+    let there = path.symlink_metadata()?;
+    if !there.is_symlink() {
+        return Ok(there.is_dir());
+    }
+    match path.metadata() {
+        Err(e) if e.kind() == io::ErrorKind::NotFound || is_in_the_way(&e) => Ok(false),
+        found => found.map(|found| found.is_dir()),
+    }
 }
 
 /// Open where a walk begins. A symbolic link that was named itself is followed if it leads to a directory.
-fn open_top(at: Relative, path: &Path, alone: bool) -> Result<Top> {
+fn open_top(at: Relative, path: &Path, is_dir: bool, alone: bool) -> Result<Top> {
     let failed = |e| Error::io(format!("could not open \"{}\"", path.display()), e);
-    if path.is_dir() {
+    if is_dir {
         let dir = walk::open_root(path).map_err(failed)?;
         return Ok(Top { at, dir, name: None, alone });
     }
@@ -191,16 +214,16 @@ fn open_top(at: Relative, path: &Path, alone: bool) -> Result<Top> {
 }
 
 /// The trees below the paths: the mounts below them are divided among the devices they are on.
-fn trees(named: Vec<(Relative, PathBuf)>, split: bool, rules: &Arc<Rules>) -> Result<Vec<Tree>> {
+fn trees(named: Vec<Named>, split: bool, rules: &Arc<Rules>) -> Result<Vec<Tree>> {
     let mut division = Division::default();
-    for (at, path) in named {
-        let top = open_top(at.clone(), &path, false)?;
+    for Named { at, path, is_dir } in named {
+        let top = open_top(at.clone(), &path, is_dir, false)?;
         let device = walk::stat_fd(&top.dir).map(|stat| stat.dev).unwrap_or_default();
         let device = if split { device } else { 0 };
         let mut parents = parents(&at, &path)?;
         parents.retain(|parent| !division.has(&parent.at));
         division.tops(device).extend(parents.into_iter().chain([top]));
-        if path.is_dir() && !rules.one_file_system {
+        if is_dir && !rules.one_file_system {
             division.mounts(Met { at, device, kind: String::new() }, &path, split, rules)?;
         }
     }
@@ -239,7 +262,7 @@ impl Division {
     /// Place the mounts below one path: each is met by the walk around it, or a walk of its own device begins there.
     fn mounts(&mut self, around: Met, path: &Path, split: bool, rules: &Arc<Rules>) -> Result<()> {
         let at = around.at.clone();
-        let whole = tree(vec![open_top(at.clone(), path, false)?], &HashSet::new(), &Closed::new(), rules);
+        let whole = tree(vec![open_top(at.clone(), path, true, false)?], &HashSet::new(), &Closed::new(), rules);
         let mut met = vec![around];
         for mount in platform::mounts_below(path).unwrap_or_default() {
             let below = mount.path.strip_prefix(path).unwrap_or(&mount.path).as_os_str().as_bytes();
@@ -257,8 +280,9 @@ impl Division {
             } else if split
                 && mount.device != device
                 && !self.surrounds(mount.device, &below)
-                && !whole.leaves_out(&below, mount.path.is_dir())
-                && let Ok(top) = open_top(below.clone(), &mount.path, false)
+                && let Ok(is_dir) = is_dir(&mount.path)
+                && !whole.leaves_out(&below, is_dir)
+                && let Ok(top) = open_top(below.clone(), &mount.path, is_dir, false)
             {
                 device = mount.device;
                 self.elsewhere.insert(below.clone());
@@ -297,5 +321,5 @@ fn tree(mut tops: Vec<Top>, elsewhere: &HashSet<Relative>, closed: &Closed, rule
 fn parents(at: &[u8], path: &Path) -> Result<Vec<Top>> {
     let depth = at.iter().filter(|c| **c == b'/').count();
     let above = path.ancestors().skip(1).take(depth);
-    above.map(|dir| open_top(dir.as_os_str().as_bytes()[1..].to_vec(), dir, true)).collect()
+    above.map(|dir| open_top(dir.as_os_str().as_bytes()[1..].to_vec(), dir, true, true)).collect()
 }

@@ -110,7 +110,7 @@ pub fn forgettable(repository: &Path, id: &str) -> Result<String> {
     let dir = repository.join(layout::BACKUPS);
     let mut ids = directories(repository)?;
     ids.retain(|id| {
-        let has = |file| dir.join(id).join(file).exists();
+        let has = |file| may_be_there(&dir.join(id).join(file));
         has(layout::ROOT) || has(layout::PARTIAL) || !has(layout::FORGOTTEN)
     });
     one_of(&ids, id, repository)
@@ -127,11 +127,11 @@ pub fn is_repository(from: &str) -> bool {
 /// [`Kind::NotFound`].
 pub fn place(from: &str) -> Result<(PathBuf, Option<&str>)> {
     let whole = Path::new(from);
-    if whole.exists() {
+    if may_be_there(whole) {
         return Ok((whole.to_owned(), None));
     }
     match from.rsplit_once('@') {
-        Some((path, backup)) if Path::new(path).exists() => Ok((path.into(), Some(backup))),
+        Some((path, backup)) if may_be_there(Path::new(path)) => Ok((path.into(), Some(backup))),
         _ => {
             let path = from.rsplit_once('@').map_or(from, |(path, _)| path);
             Err(Error::new(Kind::NotFound, format!("could not find {path:?}"))
@@ -218,11 +218,16 @@ pub fn directories(repository: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// The ids of all backups that were committed, oldest first.
+/// Is it there, or does the system not tell? An older backup must not be taken for the latest because of that.
+fn may_be_there(path: &Path) -> bool {
+    !matches!(path.try_exists(), Ok(false))
+}
+
+/// The ids of all backups that were committed, oldest first; those that nobody can tell of, too.
 pub(crate) fn backup_ids(repository: &Path) -> Result<Vec<String>> {
     let dir = repository.join(layout::BACKUPS);
     let mut ids = directories(repository)?;
-    ids.retain(|id| dir.join(id).join(layout::ROOT).exists());
+    ids.retain(|id| may_be_there(&dir.join(id).join(layout::ROOT)));
     Ok(ids)
 }
 
@@ -240,7 +245,7 @@ pub fn cut_off(repository: &Path) -> Result<Vec<Root>> {
 
 /// The ids of backups that were cut off and left something to go on from, oldest first.
 pub(super) fn cut_off_ids(repository: &Path) -> Result<Vec<String>> {
-    let has = |id: &str, file| repository.join(layout::BACKUPS).join(id).join(file).exists();
+    let has = |id: &str, file| may_be_there(&repository.join(layout::BACKUPS).join(id).join(file));
     let mut ids = directories(repository)?;
     ids.retain(|id| has(id, layout::PARTIAL) && !has(id, layout::ROOT) && is_dead(repository, id));
     Ok(ids)
