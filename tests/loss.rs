@@ -136,6 +136,27 @@ fn an_object_that_the_disk_does_not_give_is_lost_as_one_that_is_not_there() {
 }
 
 #[test]
+fn what_a_disk_gives_when_it_is_asked_again_is_not_given_up() {
+    if !or_skip(has("strace"), "there is no strace") {
+        return;
+    }
+    let dir = temp();
+    three(dir.path(), &[]);
+    let repository = dir.path().join("repo");
+    let before = files(&repository);
+    for calls in ["pread64", "openat", "statx"] {
+        for when in 1..6 {
+            for object in objects(&repository) {
+                let repair = args!["repair", repository, "--data", "--yes"];
+                let ran = tampered(&format!("{calls}:error=EIO:when={when}"), Some(&object), repair);
+                assert!([0, 1].contains(&ran.code), "{calls} {when} {object:?}: {}{}", ran.out, ran.err);
+                assert!(files(&repository) == before, "{calls} {when} {object:?}: {}", ran.out);
+            }
+        }
+    }
+}
+
+#[test]
 fn a_lack_of_descriptors_ends_a_restore_and_is_not_called_damage() {
     if !or_skip(has("strace"), "there is no strace") {
         return;

@@ -179,9 +179,7 @@ fn manifest(path: &Path, pages: &[(u64, Vec<u8>)]) -> Result<()> {
         return Ok(());
     }
     let file = Replacement::new(path)?;
-    if let Ok(there) = fs::read(path) {
-        file.write(&there, 0)?;
-    }
+    file.keep()?;
     pages.iter().try_for_each(|(at, page)| file.write(page, *at))?;
     file.commit()
 }

@@ -293,11 +293,19 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 }
 
 fn open_file(path: &Path) -> Result<File> {
-    File::open(path).map_err(|e| failed(format!("could not open {path:?}"), e))
+    asked_twice(|| File::open(path)).map_err(|e| failed(format!("could not open {path:?}"), e))
 }
 
 fn file_len(file: &File, path: &Path) -> Result<u64> {
-    Ok(file.metadata().map_err(|e| failed(format!("could not look at {path:?}"), e))?.len())
+    Ok(asked_twice(|| file.metadata()).map_err(|e| failed(format!("could not look at {path:?}"), e))?.len())
+}
+
+/// What a disk does not give once it may give when it is asked again; a repair would give up what it did not get.
+fn asked_twice<T>(mut ask: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    match ask() {
+        Err(error) if is_media_error(&error) => ask(),
+        answer => answer,
+    }
 }
 
 /// A sector that cannot be read is damage as a flipped bit is: the rest of the object may be whole.
@@ -314,7 +322,7 @@ fn read_exactly(file: &File, path: &Path, offset: u64, len: usize, out: &mut Vec
     }
     out.resize(len, 0);
     let what = || format!("could not read {len} bytes at byte {offset} of {path:?}");
-    file.read_exact_at(out, offset).map_err(|e| match e.kind() {
+    asked_twice(|| file.read_exact_at(out, offset)).map_err(|e| match e.kind() {
         io::ErrorKind::UnexpectedEof => Error::corrupt(what()).because("it ends too early"),
         _ => failed(what(), e),
     })
