@@ -17,7 +17,8 @@ use std::path::PathBuf;
 /// `fullbore forget`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "A backup stays if any rule keeps it, or if it is pinned. What is forgotten is freed by `fullbore prune`.\n\
+    after_help = "A backup stays if any rule keeps it, or if it is pinned; and the last complete one, if all that stay lack something. \
+                  What is forgotten is freed by `fullbore prune`.\n\
                   EXIT CODES: 0 done, 1 failed, 2 wrong arguments, 4 done but damaged backups were left alone"
 )]
 pub(super) struct ForgetArgs {

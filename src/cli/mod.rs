@@ -104,7 +104,7 @@ fn backup(args: BackupArgs) -> Result<u8> {
         let (title, lines) = (&format!("backup {}", root.id), &lines);
         paper.print(&Page { title, lines, verdict: &verdict, timeline: &timeline, names: SIDES });
     }
-    Ok(if root.totals.unreadable + root.totals.bad_pages > 0 { UNREADABLE } else { 0 })
+    Ok(if root.totals.is_complete() { 0 } else { UNREADABLE })
 }
 
 /// What a backup would be of.

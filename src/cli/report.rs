@@ -149,7 +149,8 @@ pub(super) fn backup(root: &Root, verdict: &Verdict, to: &str) -> Vec<String> {
     lines.extend(root.postgres.iter().filter(|cluster| !cluster.configuration.is_empty()).map(elsewhere));
     lines.extend(root.postgres.iter().flat_map(|cluster| &cluster.tablespaces_meanwhile).map(meanwhile));
     lines.extend(root.postgres.iter().map(cluster));
-    lines.push(format!("backup {} {to}", root.id));
+    let but = if totals.is_complete() { "" } else { ", but for what is named above" };
+    lines.push(format!("backup {} {to}{but}", root.id));
     lines
 }
 

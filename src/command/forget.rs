@@ -135,7 +135,8 @@ impl Forget {
         notes.apply(&mut root);
         let bad = |e: jiff::Error| Error::corrupt(format!("the time of backup {id:?} is none")).because(e);
         let time: Timestamp = root.time.parse().map_err(bad)?;
-        let candidate = Candidate { id: id.to_owned(), time, tags: root.tags.clone(), pinned: notes.pinned };
+        let complete = root.totals.is_complete();
+        let candidate = Candidate { id: id.to_owned(), time, tags: root.tags.clone(), pinned: notes.pinned, complete };
         Ok(Listed { root, candidate })
     }
 

@@ -154,7 +154,7 @@ impl<'a> BackupLine<'a> {
             bases: root.map(|root| &root.bases[..]),
             tags: root.map(|root| &root.tags),
             pinned: noted.map(|(_, pinned)| *pinned),
-            complete: totals.is_some_and(|totals| totals.unreadable + totals.bad_pages == 0),
+            complete: totals.is_some_and(|totals| totals.is_complete()),
             error,
         }
     }

@@ -216,6 +216,13 @@ pub struct Totals {
     pub kept_bytes: u64,
 }
 
+impl Totals {
+    /// Was all of the source captured, and right?
+    pub fn is_complete(&self) -> bool {
+        self.unreadable == 0 && self.bad_pages == 0
+    }
+}
+
 impl AddAssign<&Totals> for Totals {
     fn add_assign(&mut self, more: &Totals) {
         self.entries += more.entries;

@@ -48,6 +48,8 @@ pub struct Candidate {
     pub tags: BTreeMap<String, String>,
     /// Is it never to be forgotten?
     pub pinned: bool,
+    /// Was all of its source captured?
+    pub complete: bool,
 }
 
 impl Rules {
@@ -69,7 +71,8 @@ impl Rules {
         ]
     }
 
-    /// Why each of the backups of one group is kept, in the order given; no reason: it may be forgotten.
+    /// Why each of the backups of one group is kept, in the order given; no reason: it may be forgotten. If all that are kept lack
+    /// something, the newest that lacks nothing stays as well.
     pub fn reasons(&self, group: &[Candidate], now: Timestamp, zone: &TimeZone) -> Vec<Vec<String>> {
         let mut order: Vec<usize> = (0..group.len()).collect();
         order.sort_by(|a, b| group[*b].id.cmp(&group[*a].id));
@@ -99,6 +102,13 @@ impl Rules {
             if candidate.pinned {
                 reasons.push("pinned".to_owned());
             }
+        }
+        let kept = || group.iter().zip(&reasons).filter(|(_, reasons)| !reasons.is_empty());
+        if kept().count() > 0
+            && !kept().any(|(candidate, _)| candidate.complete)
+            && let Some(newest) = order.iter().find(|at| group[**at].complete)
+        {
+            reasons[*newest].push("last complete".to_owned());
         }
         reasons
     }
@@ -162,7 +172,7 @@ mod tests {
     use jiff::SignedDuration;
 
     fn at(id: usize, time: Timestamp) -> Candidate {
-        Candidate { id: format!("{id:05}"), time, tags: BTreeMap::new(), pinned: false }
+        Candidate { id: format!("{id:05}"), time, tags: BTreeMap::new(), pinned: false, complete: true }
     }
 
     fn start() -> Timestamp {
@@ -179,6 +189,20 @@ mod tests {
         let now = "2030-01-01T00:00:00Z".parse().unwrap();
         let reasons = rules.reasons(group, now, &TimeZone::UTC);
         reasons.iter().enumerate().filter(|(_, why)| !why.is_empty()).map(|(at, _)| at).collect()
+    }
+
+    #[test]
+    fn what_lacks_something_takes_no_place_of_what_lacks_nothing() {
+        let rules = Rules { last: 2, ..Rules::default() };
+        let mut group = days(6);
+        for (lacking, wanted) in [(5, vec![4, 5]), (4, vec![3, 4, 5]), (3, vec![2, 4, 5]), (1, vec![0, 4, 5])] {
+            group[lacking].complete = false;
+            (lacking + 1..6).for_each(|at| group[at].complete = false);
+            assert_eq!(kept(&rules, &group), wanted, "{lacking}");
+        }
+        group.iter_mut().for_each(|candidate| candidate.complete = false);
+        assert_eq!(kept(&rules, &group), [4, 5]);
+        assert_eq!(kept(&Rules::default(), &days(3)), [0; 0]);
     }
 
     #[test]
