@@ -128,12 +128,16 @@ fn cluster(args: &BackupArgs) -> Result<Option<Request>> {
     let url = |path: &Path| path.to_str().filter(|text| is_url(text)).map(str::to_owned);
     let server = match (&args.connect, &args.paths[..]) {
         (Some(settings), _) => Server::Running(params(settings)?),
-        (None, [path]) if args.offline && url(path).is_some() => {
-            let what = "--offline wants the data directory of a cluster that is shut down, not the address of a server";
-            return Err(Error::new(Kind::Usage, what));
-        }
-        (None, [path]) if let Some(url) = url(path) => Server::Running(params(&url)?),
-        (None, [path]) if args.offline => Server::Stopped(path.clone()),
+        (None, [path]) => match url(path) {
+            Some(_) if args.offline => {
+                let what =
+                    "--offline wants the data directory of a cluster that is shut down, not the address of a server";
+                return Err(Error::new(Kind::Usage, what));
+            }
+            Some(url) => Server::Running(params(&url)?),
+            None if args.offline => Server::Stopped(path.clone()),
+            None => return not_running(path).map(|()| None),
+        },
         (None, _) if args.offline => return Err(Error::new(Kind::Usage, "--offline takes exactly one PATH")),
         (None, paths) => return paths.iter().try_for_each(|path| not_running(path)).map(|()| None),
     };
