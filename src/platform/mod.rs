@@ -8,6 +8,9 @@
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("only Linux is supported so far: see src/platform");
+// Lengths of files are cut to `usize` in some places, and the offsets in a `pg_control` are those of 64 bits.
+#[cfg(not(target_pointer_width = "64"))]
+compile_error!("only systems of 64 bits are supported so far: see src/platform");
 
 mod machine;
 mod mounts;
