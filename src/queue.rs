@@ -7,7 +7,13 @@ use crate::error::{Error, Result};
 use std::{
     collections::VecDeque,
     io,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{
+            AtomicUsize,
+            Ordering::{AcqRel, Acquire},
+        },
+    },
     thread::{Builder, JoinHandle, Scope, ScopedJoinHandle},
 };
 
@@ -28,6 +34,19 @@ pub fn start_in<'scope, T: Send + 'scope>(
     work: impl FnOnce() -> T + Send + 'scope,
 ) -> Result<ScopedJoinHandle<'scope, T>> {
     Builder::new().spawn_scoped(scope, work).map_err(refused)
+}
+
+/// Change a number that others change too, unless there is nothing to change it to; was it? What its threads did before is
+/// seen by who finds what they left.
+pub fn change(number: &AtomicUsize, change: impl Fn(usize) -> Option<usize>) -> bool {
+    let mut now = number.load(Acquire);
+    while let Some(next) = change(now) {
+        match number.compare_exchange_weak(now, next, AcqRel, Acquire) {
+            Ok(_) => return true,
+            Err(other) => now = other,
+        }
+    }
+    false
 }
 
 fn refused(error: io::Error) -> Error {

@@ -155,9 +155,7 @@ fn names_that_the_target_takes_for_one_never_replace_each_other() {
         let ran = match how {
             "-" => stream(&to),
             _ => fullbore(
-                args!["restore", repository, "--to", to]
-                    .into_iter()
-                    .chain(Some(how.into()).filter(|_| !how.is_empty())),
+                args!["restore", repository, "--to", to].into_iter().chain((!how.is_empty()).then(|| how.into())),
             ),
         };
         let case = format!("{before} {how}");

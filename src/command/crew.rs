@@ -7,7 +7,7 @@ use crate::{
         meter::Meter,
     },
     platform,
-    queue::{End, Queue, start_in},
+    queue::{End, Queue, change, start_in},
 };
 use std::{
     num::NonZeroUsize,
@@ -148,7 +148,7 @@ struct Crew {
 impl Crew {
     /// One joins, if there are less than `size`.
     fn joined(&self, size: usize) -> bool {
-        self.here.fetch_update(AcqRel, Acquire, |here| (here < size).then_some(here + 1)).is_ok()
+        change(&self.here, |here| (here < size).then_some(here + 1))
     }
 
     fn here(&self) -> usize {
@@ -162,7 +162,7 @@ impl Crew {
     /// One leaves, if there are more than wanted.
     fn left(&self) -> bool {
         let wanted = self.wanted.load(Relaxed);
-        self.here.fetch_update(AcqRel, Acquire, |here| (here > wanted).then(|| here - 1)).is_ok()
+        change(&self.here, |here| (here > wanted).then(|| here - 1))
     }
 }
 

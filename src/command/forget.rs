@@ -180,10 +180,9 @@ impl Decision {
     fn line(&self) -> String {
         let time = self.time.as_ref().and_then(|time| time.parse::<Timestamp>().ok());
         let time = time.map(|time| text::local_minute(Time { seconds: time.as_second(), nanos: 0 }));
-        let bytes = self.bytes.map(text::bytes).unwrap_or_default();
+        let bytes = self.bytes.map(|bytes| format!("{:>10}", text::bytes(bytes)));
         let fate = if self.forgotten { "forget".to_owned() } else { format!("keep    {}", self.reasons.join(", ")) };
-        let parts =
-            [Some(self.id.clone()), time, Some(format!("{bytes:>10}")).filter(|_| self.bytes.is_some()), Some(fate)];
+        let parts = [Some(self.id.clone()), time, bytes, Some(fate)];
         parts.into_iter().flatten().collect::<Vec<_>>().join("  ")
     }
 }

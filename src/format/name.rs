@@ -48,5 +48,5 @@ impl<'de> Deserialize<'de> for Name {
 pub fn unhex(text: &str) -> Option<Vec<u8>> {
     let digits: Option<Vec<u8>> = text.chars().map(|c| c.to_digit(16).map(|d| d as u8)).collect();
     let digits = digits.filter(|d| d.len().is_multiple_of(2))?;
-    Some(digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect())
+    Some(digits.as_chunks().0.iter().map(|[high, low]| high << 4 | low).collect())
 }

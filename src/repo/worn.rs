@@ -95,7 +95,7 @@ mod tests {
         #[test]
         fn blocks_hold_their_runs(cuts in prop::collection::btree_set(0u64..5000, 0..20)) {
             let cuts: Vec<u64> = cuts.into_iter().collect();
-            let runs: Vec<Run> = cuts.chunks_exact(2).map(|ends| Run { offset: ends[0], len: ends[1] - ends[0] }).collect();
+            let runs: Vec<Run> = cuts.as_chunks().0.iter().map(|[from, to]| Run { offset: *from, len: to - from }).collect();
             let found = blocks(runs.clone(), 512, 5000);
             for pair in found.windows(2) {
                 prop_assert!(pair[0].offset + pair[0].len < pair[1].offset);

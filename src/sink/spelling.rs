@@ -93,7 +93,7 @@ fn fold(path: &[u8]) -> Vec<u8> {
 /// Does the file system take names of another case for the same? Where no file can be made nothing is known, and the restore will
 /// say why.
 pub(super) fn folds(dir: impl AsFd) -> bool {
-    let [name, other] = [b'p', b'P'].map(|letter| {
+    let [name, other] = (*b"pP").map(|letter| {
         let number = std::process::id().to_string();
         [b".fullbore-", &[letter][..], number.as_bytes()].concat()
     });

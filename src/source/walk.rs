@@ -19,7 +19,7 @@ use crate::{
     },
     frame::Scanned,
     platform::walk,
-    queue::{Answer, Promise, Queue, promise, start},
+    queue::{Answer, Promise, Queue, change, promise, start},
 };
 use std::{
     collections::VecDeque,
@@ -91,8 +91,8 @@ struct Level {
 impl Walkers {
     fn start(self: &Arc<Self>) -> Result<()> {
         let walkers = self.clone();
-        let joined = self.threads.fetch_update(Relaxed, Relaxed, |here| (here < MAX_WALKERS).then_some(here + 1));
-        if joined.is_ok() {
+        let joined = change(&self.threads, |here| (here < MAX_WALKERS).then_some(here + 1));
+        if joined {
             start(move || walkers.work()).inspect_err(|_| _ = self.threads.fetch_sub(1, Relaxed))?;
         }
         Ok(())

@@ -199,11 +199,8 @@ impl Reader {
         let lens = self.c.chunk_lens.get(from..end)?;
         let digests = self.c.chunks.get(from * BLOCK_DIGEST_BYTES..end.checked_mul(BLOCK_DIGEST_BYTES)?)?;
         self.at.chunk = end;
-        let digests = digests.chunks_exact(BLOCK_DIGEST_BYTES);
-        lens.iter()
-            .zip(digests)
-            .map(|(len, digest)| Some(Chunk { len: *len, digest: digest.try_into().ok()? }))
-            .collect()
+        let (digests, _) = digests.as_chunks::<BLOCK_DIGEST_BYTES>();
+        Some(lens.iter().zip(digests).map(|(len, digest)| Chunk { len: *len, digest: *digest }).collect())
     }
 
     fn extents(&mut self) -> Option<Vec<Extent>> {

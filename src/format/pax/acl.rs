@@ -73,7 +73,7 @@ impl NamedAcl {
         }
         let group = match parse_with(&self.text, &|_, _| Some(0)) {
             Parsed::Raw(raw) => {
-                raw[4..].chunks_exact(ENTRY).find(|entry| entry[0] == GROUP as u8).map(|entry| entry[2])
+                raw[4..].as_chunks::<ENTRY>().0.iter().find(|entry| entry[0] == GROUP as u8).map(|entry| entry[2])
             }
             Parsed::Names | Parsed::Malformed => None,
         };
@@ -92,13 +92,13 @@ pub(super) fn is_expressible(raw: &[u8]) -> bool {
     raw.len() > 4
         && raw.starts_with(&VERSION.to_le_bytes())
         && raw[4..].len().is_multiple_of(ENTRY)
-        && raw[4..].chunks_exact(ENTRY).all(|entry| word(entry).is_some())
-        && raw[4..].chunks_exact(ENTRY).is_sorted_by_key(|entry| entry[0])
+        && raw[4..].as_chunks::<ENTRY>().0.iter().all(|entry| word(entry).is_some())
+        && raw[4..].as_chunks::<ENTRY>().0.iter().is_sorted_by_key(|entry| entry[0])
 }
 
 /// Append the text of `raw`, for which [`is_expressible`] holds.
 pub(super) fn write_text(raw: &[u8], out: &mut Vec<u8>) {
-    for (index, entry) in raw[4..].chunks_exact(ENTRY).enumerate() {
+    for (index, entry) in raw[4..].as_chunks::<ENTRY>().0.iter().enumerate() {
         let Some((name, number)) = word(entry) else { continue };
         out.extend_from_slice(if index == 0 { b"" } else { b"," });
         let _ = match number {
@@ -110,7 +110,7 @@ pub(super) fn write_text(raw: &[u8], out: &mut Vec<u8>) {
 }
 
 /// The word of an entry, and whom it names; `None` if it is not as the kernel writes it.
-fn word(entry: &[u8]) -> Option<(&'static str, Option<u32>)> {
+fn word(entry: &[u8; ENTRY]) -> Option<(&'static str, Option<u32>)> {
     let tag = u16::from_le_bytes([entry[0], entry[1]]);
     let permissions = u16::from_le_bytes([entry[2], entry[3]]);
     let number = u32::from_le_bytes([entry[4], entry[5], entry[6], entry[7]]);

@@ -148,8 +148,8 @@ pub(super) const OLD_SIZE: std::ops::Range<usize> = 483..495;
 
 /// Append the offsets and lengths in `fields`, 12 bytes each, up to the first unused ones. `None` if one is not a number.
 pub(super) fn read_old(fields: &[u8], pairs: &mut Vec<u64>) -> Option<()> {
-    for pair in fields.chunks_exact(24).take_while(|pair| pair[12] != 0) {
-        for field in pair.chunks_exact(12) {
+    for pair in fields.as_chunks::<24>().0.iter().take_while(|pair| pair[12] != 0) {
+        for field in pair.as_chunks::<12>().0 {
             pairs.push(u64::try_from(number(field)?).ok()?);
         }
     }
