@@ -197,7 +197,9 @@ impl Place {
     /// Open a directory, which is made if it is not there.
     fn open(at: &[u8], path: &Path) -> Result<Self> {
         let is_new = is_vacant(path)?;
-        std::fs::create_dir_all(path).map_err(|e| Error::io(format!("could not create {path:?}"), e))?;
+        if !path.is_dir() {
+            std::fs::create_dir_all(path).map_err(|e| Error::io(format!("could not create {path:?}"), e))?;
+        }
         let dir = open_root(path).map_err(|e| Error::io(format!("could not open the target {path:?}"), e))?;
         let passes_list_on = xattr::passes_list_on(&dir);
         Ok(Self { at: at.to_vec(), path: path.to_owned(), dir, fresh: OnceLock::new(), is_new, passes_list_on })
