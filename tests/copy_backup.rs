@@ -354,3 +354,13 @@ fn a_copy_that_was_cut_off_is_no_base() {
     fullbore(args!["verify", other, "--data"]).ends_with(0);
     chain.assert_restores(&other);
 }
+
+#[test]
+fn a_manifest_that_ends_too_early_is_damage() {
+    let chain = chain("zstd:1");
+    let manifest = chain.manifest(&chain.repository, 2);
+    let bytes = fs::read(&manifest).unwrap();
+    fs::write(&manifest, &bytes[..bytes.len() - 1]).unwrap();
+    let ran = chain.copy(2, &chain.other()).ends_with(4);
+    assert!(ran.err.contains("ends before a page"), "{}", ran.err);
+}

@@ -333,6 +333,28 @@ fn a_segment_that_is_lost_with_root_and_manifest_is_missed() {
 }
 
 #[test]
+fn a_manifest_that_nothing_reads_any_more_can_be_lost() {
+    let dir = temp();
+    let (tree, repository, to) = (dir.path().join("tree"), dir.path().join("repo"), dir.path().join("to"));
+    (0..10).for_each(|i| write(tree.join(format!("f{i}")), noise(i, 70_000)));
+    std::thread::sleep(std::time::Duration::from_millis(3100));
+    let backup = || {
+        let ran = fullbore(args!["backup", tree, "--to", repository, "--json"]).ends_with(0);
+        ran.json().pop().unwrap()["id"].as_str().unwrap().to_owned()
+    };
+    let first = backup();
+    [0, 2, 4, 6].iter().for_each(|i| write(tree.join(format!("f{i}")), text(*i, 100)));
+    backup();
+    fullbore(args!["forget", repository, first]).ends_with(0);
+    fullbore(args!["prune", repository]).ends_with(0);
+    fs::remove_file(repository.join("backups").join(&first).join("manifest")).unwrap();
+    backup();
+    fullbore(args!["verify", repository, "--data"]).ends_with(0);
+    fullbore(args!["restore", repository, "--to", to, "-q"]).ends_with(0);
+    assert_eq!(files(&to), files(&tree));
+}
+
+#[test]
 fn samples_go_round_and_find_damage() {
     let dir = temp();
     write(dir.path().join("tree/large"), noise(1, 40 << 20));

@@ -396,7 +396,7 @@ pub(super) enum DigestArg {
     Blake3,
     /// CRC-32C, finds accidents only
     Crc32c,
-    /// No digest of files; frames keep their own checksums
+    /// No digest of files; a restore then sees damage to frames of zstd and lz4 only, which have checksums
     None,
 }
 

@@ -102,7 +102,7 @@ impl Content<'_> {
     /// Each holds a frame twice, stored and decoded.
     fn workers_that_fit(&self) -> usize {
         let largest = self.stock.archives.iter().map(|archive| archive.root.options.frame_bytes).max();
-        (BUFFER_BYTES / (2 * largest.unwrap_or(0).max(1 << 16))) as usize
+        (BUFFER_BYTES / largest.unwrap_or(0).max(1 << 16).saturating_mul(2)) as usize
     }
 
     fn plan(&self, send: &mut dyn FnMut(Task) -> Result<()>) -> Result<()> {

@@ -316,6 +316,12 @@ fn manifest(archive: &Archive, backup: &str) -> Result<Task> {
     };
     let mut sums: Vec<_> = pages.filter_map(place).collect();
     sums.sort_by_key(|(offset, ..)| *offset);
+    if sums.iter().any(|(offset, len, _)| offset.saturating_add(*len) > task.bytes) {
+        let name = archive.store().name(&task.object);
+        return Err(
+            Error::corrupt(format!("{name} is damaged")).because("it ends before a page that the root speaks of")
+        );
+    }
     task.sums = with_gaps(sums, task.bytes);
     Ok(task)
 }

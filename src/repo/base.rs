@@ -95,9 +95,12 @@ impl Base {
         let rules = Rules { compare: wanted.compare, digests, unfinished: digests && like.cluster.is_none() };
         let (mut sizes, mut counts, mut lost) = (HashMap::new(), HashMap::new(), referred.tombstones);
         for archive in &archives {
+            let mut manifests = HashMap::new();
             for (id, live, bytes) in segments(&archive.root) {
                 let there = archive.store().len(&Object::Segment(id.clone())).is_ok_and(|len| len >= bytes);
-                if there {
+                // What is referred to keeps its manifest, and a commit asks for it.
+                let manifest = || archive.store().len(&Object::Manifest(id.backup.clone())).is_ok();
+                if there && *manifests.entry(id.backup.clone()).or_insert_with(manifest) {
                     counts.insert(id.clone(), (live, bytes));
                 } else {
                     lost.insert(id.clone());

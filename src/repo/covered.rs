@@ -16,6 +16,9 @@ use crate::{
 use serde::{Deserialize, Serialize};
 use std::{collections::HashMap, fs, path::Path};
 
+/// More parts are not remembered: 2^24 of 8 MiB are 128 TiB.
+const MAX_PARTS: u64 = 1 << 24;
+
 /// When each part of each segment was checked, in seconds since 1970; 0 is never.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Covered(HashMap<SegmentId, Vec<u64>>);
@@ -42,14 +45,14 @@ impl Covered {
         let stored: Option<Stored> = stored.and_then(|bytes| open_sealed(&bytes, layout::COVERED).ok());
         let rows =
             stored.filter(|stored| stored.format == FORMAT_ALONE).map_or_else(Vec::new, |stored| stored.segments);
-        let mut covered = Self::default();
+        let (mut covered, mut left) = (Self::default(), MAX_PARTS);
         for Row { backup, stream, number, runs } in rows {
             let id = SegmentId { backup, stream, number };
             let mut at = 0;
             for (count, time) in runs {
-                // No segment has more parts than this: 2^20 of 8 MiB are 8 TiB.
-                (at..at + count.min(1 << 20)).for_each(|index| covered.note(&id, index, time));
-                at += count.min(1 << 20);
+                let count = count.min(left);
+                (at..at + count).for_each(|index| covered.note(&id, index, time));
+                (at, left) = (at + count, left - count);
             }
         }
         covered
