@@ -326,7 +326,7 @@ fn has_holes(file: &File, item: &Item, buffer: &mut [u8]) -> io::Result<bool> {
     let holes = match &item.entry.kind {
         Kind::File { map: Some(map), size } => {
             let there = data_map(file, *size)?;
-            gaps(map, there.as_deref().unwrap_or(&[Run { offset: 0, len: *size }]))
+            entry::gaps(map, there.as_deref().unwrap_or(&[Run { offset: 0, len: *size }]))
         }
         _ => Vec::new(),
     };
@@ -369,25 +369,6 @@ fn each(file: &File, runs: &[Run], buffer: &mut [u8], mut take: impl FnMut(&[u8]
     Ok(())
 }
 
-/// The bytes that are data on disk and a hole in the backup; both lists are ascending.
-fn gaps(backup: &[Run], disk: &[Run]) -> Vec<Run> {
-    let mut gaps = Vec::new();
-    for run in disk {
-        let (mut at, end) = (run.offset, run.offset + run.len);
-        let first = backup.partition_point(|known| known.offset + known.len <= at);
-        for known in backup[first..].iter().take_while(|known| known.offset < end) {
-            if known.offset > at {
-                gaps.push(Run { offset: at, len: known.offset - at });
-            }
-            at = known.offset + known.len;
-        }
-        if at < end {
-            gaps.push(Run { offset: at, len: end - at });
-        }
-    }
-    gaps
-}
-
 fn kind_of(kind: &Kind) -> FileKind {
     match kind {
         Kind::File { .. } | Kind::HardLink(_) => FileKind::File,
@@ -397,18 +378,5 @@ fn kind_of(kind: &Kind) -> FileKind {
         Kind::CharDevice(_) => FileKind::CharDevice,
         Kind::BlockDevice(_) => FileKind::BlockDevice,
         Kind::Socket => FileKind::Socket,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn gaps_are_data_on_disk_and_holes_in_the_backup() {
-        let run = |offset, len| Run { offset, len };
-        assert_eq!(gaps(&[run(10, 5), run(20, 5)], &[run(0, 12), run(14, 20)]), [run(0, 10), run(15, 5), run(25, 9)]);
-        assert_eq!(gaps(&[], &[run(3, 4)]), [run(3, 4)]);
-        assert_eq!(gaps(&[run(0, 9)], &[run(3, 4)]), []);
     }
 }

@@ -168,6 +168,18 @@ pub fn preallocate(fd: impl AsFd, len: u64, tricks: Tricks) -> io::Result<bool> 
     }
 }
 
+/// Make a hole; false where the file system has none, or not there.
+///
+/// # Errors
+/// The system's.
+pub fn punch(fd: impl AsFd, offset: u64, len: u64) -> io::Result<bool> {
+    let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    match retry_on_intr(|| rustix::fs::fallocate(&fd, how, offset, len)) {
+        Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL | Errno::PERM) => Ok(false),
+        done => Ok(done.map(|()| true)?),
+    }
+}
+
 /// False for memory, and an error for a disk that has no room.
 ///
 /// Asked first because ext4 finds out only by taking all there is, and every other program on that disk is out of room

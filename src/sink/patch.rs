@@ -10,8 +10,9 @@ use super::{
 };
 use crate::{
     error::Result,
-    format::entry::{Entry, Kind, Xattr},
+    format::entry::{Entry, Kind, Run, Xattr, gaps},
     platform::{
+        read,
         walk::{self, FileKind, Stat, read_link},
         write, xattr,
     },
@@ -110,11 +111,24 @@ impl Patch {
         self.touched.load(Relaxed)
     }
 
-    /// Fill `buffer` from byte `at` on, as far as the file goes; how much came.
+    /// Fill `buffer` with the data from `offset` on, as far as the file goes; how much came.
     ///
     /// # Errors
     /// The system's.
-    pub fn read(&self, at: u64, buffer: &mut [u8]) -> io::Result<usize> {
+    pub fn read(&self, entry: &Entry, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        let mut done = 0;
+        for run in entry.runs(offset, buffer.len() as u64) {
+            let end = done + run.len as usize;
+            let got = self.read_at(run.offset, &mut buffer[done..end])?;
+            done += got;
+            if done < end {
+                break;
+            }
+        }
+        Ok(done)
+    }
+
+    fn read_at(&self, at: u64, buffer: &mut [u8]) -> io::Result<usize> {
         let mut done = 0;
         while done < buffer.len() {
             match self.file.read_at(&mut buffer[done..], at + done as u64) {
@@ -125,6 +139,32 @@ impl Patch {
             }
         }
         Ok(done)
+    }
+
+    /// Where the entry has a hole, and there is something else, make one.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn clear_holes(&self, entry: &Entry, buffer: &mut [u8]) -> io::Result<()> {
+        let Kind::File { size, map: Some(map) } = &entry.kind else { return Ok(()) };
+        let there = read::data_map(&self.file, *size)?;
+        for gap in gaps(map, there.as_deref().unwrap_or(&[Run { offset: 0, len: *size }])) {
+            let (mut at, end) = (gap.offset, gap.offset + gap.len);
+            while at < end {
+                let len = buffer.len().min((end - at) as usize);
+                let piece = &mut buffer[..len];
+                let got = self.read_at(at, piece)?;
+                if piece[..got].iter().any(|byte| *byte != 0) {
+                    self.touched.store(true, Relaxed);
+                    if !write::punch(&self.file, at, len as u64)? {
+                        piece.fill(0);
+                        self.file.write_all_at(&piece[..got], at)?;
+                    }
+                }
+                at += len as u64;
+            }
+        }
+        Ok(())
     }
 
     /// Write a piece, `offset` bytes from the start of the data. From any thread.

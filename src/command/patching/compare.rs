@@ -1,6 +1,6 @@
 //! What differs of what is there: small things as a whole, large files block by block.
 
-use super::{Hand, Target, Unit, Want, Work, is_sparse, unread, want};
+use super::{Hand, Target, Unit, Want, Work, unread, want};
 use crate::{
     command::against::has_content,
     error::Result,
@@ -16,17 +16,17 @@ use std::{
 };
 
 impl Work<'_> {
-    fn block(&self) -> u64 {
+    pub(super) fn block(&self) -> u64 {
         self.run.archive.root.options.block_bytes
     }
 
     /// Does the record say the digest of each block of what it describes?
-    fn has_blocks(&self, item: &Item) -> bool {
+    pub(super) fn has_blocks(&self, item: &Item) -> bool {
         let len = item.described_bytes();
         let block = self.block();
         let whole = block >= 1024 && item.from.is_multiple_of(block) && item.blocks.len() as u64 == len.div_ceil(block);
         let is_blake3 = self.run.archive.root.options.digest == Algorithm::Blake3;
-        whole && is_blake3 && !is_sparse(&item.entry) && item.entry.data_len() > block
+        whole && is_blake3 && item.entry.data_len() > block
     }
 
     pub(super) fn compare(&self, hand: &mut Hand, unit: Unit) -> Result<Vec<Want>> {
@@ -88,7 +88,7 @@ impl Work<'_> {
         Ok(same && (patch.is_alone() || patch.is_dressed_as(&mut hand.writer, &item.entry)?))
     }
 
-    /// Read what the target has where these extents belong; which of their blocks differ?
+    /// Read what the target has where these extents belong; which of their bytes are in blocks that differ?
     fn compare_blocks(
         &self,
         hand: &mut Hand,
@@ -97,39 +97,51 @@ impl Work<'_> {
         range: Range<usize>,
         mut offset: u64,
     ) -> Result<Vec<Want>> {
+        let extents = &item.extents[range.clone()];
+        let len: u64 = extents.iter().map(|extent| u64::from(extent.len)).sum();
+        self.run.meter.bytes.fetch_add(len, Relaxed);
+        let differing = match self.has_blocks(item) && !target.patch.fresh {
+            true => self.differing(hand, target, item, offset..offset + len)?,
+            false => std::iter::once(offset..offset + len).collect(),
+        };
         let mut wants = Vec::new();
         for at in range {
-            let len = item.extents[at].len as usize;
-            self.run.meter.bytes.fetch_add(len as u64, Relaxed);
-            let blocks = match self.provable(item, offset, len) {
-                false => {
-                    target.unproven.store(true, Relaxed);
-                    std::iter::once(0..len).collect()
-                }
-                true if target.patch.fresh => std::iter::once(0..len).collect(),
-                true => {
-                    hand.buffer.resize(len.max(hand.buffer.len()), 0);
-                    let got = target.patch.read(offset, &mut hand.buffer[..len]).map_err(|e| unread(item, e))?;
-                    self.differing(item, offset, &hand.buffer[..got], len)
-                }
-            };
+            let end = offset + u64::from(item.extents[at].len);
+            let first = differing.partition_point(|bytes| bytes.end <= offset);
+            let here = differing[first..].iter().take_while(|bytes| bytes.start < end);
+            let within = |at: u64| (at.clamp(offset, end) - offset) as usize;
+            let blocks: Vec<_> = here.map(|bytes| within(bytes.start)..within(bytes.end)).collect();
             if !blocks.is_empty() {
+                // Where something moved within the file only all of it tells whether the right bytes came.
+                if !self.provable(item, offset, (end - offset) as usize) {
+                    target.unproven.store(true, Relaxed);
+                }
                 wants.push(Want { blocks, ..want(Some(target.clone()), item, at, offset) });
             }
-            offset += len as u64;
+            offset = end;
         }
         Ok(wants)
     }
 
-    /// Are there digests of exactly the bytes of each extent? Not where something moved within the file.
-    pub(super) fn is_provable(&self, item: &Item) -> bool {
-        let mut offset = item.from;
-        self.has_blocks(item)
-            && item.extents.iter().all(|extent| {
-                let at = offset;
-                offset += u64::from(extent.len);
-                self.provable(item, at, extent.len as usize)
-            })
+    /// The blocks of these bytes that are not surely what the manifest says; those that touch as one. The first begins there.
+    fn differing(&self, hand: &mut Hand, target: &Target, item: &Item, bytes: Range<u64>) -> Result<Vec<Range<u64>>> {
+        let (mut found, mut at): (Vec<Range<u64>>, _) = (Vec::new(), bytes.start);
+        let step = self.block().max(1 << 20).next_multiple_of(self.block());
+        while at < bytes.end {
+            let len = step.min(bytes.end - at) as usize;
+            hand.buffer.resize(len.max(hand.buffer.len()), 0);
+            let got = target.patch.read(&item.entry, at, &mut hand.buffer[..len]).map_err(|e| unread(item, e))?;
+            for (block, same) in self.judged(item, at, &hand.buffer[..got], len) {
+                let (from, end) = (at + block.start as u64, at + block.end as u64);
+                match found.last_mut() {
+                    _ if same == Some(true) => {}
+                    Some(last) if last.end == from => last.end = end,
+                    _ => found.push(from..end),
+                }
+            }
+            at += len as u64;
+        }
+        Ok(found)
     }
 
     /// Are there digests of exactly these bytes?
@@ -138,12 +150,6 @@ impl Work<'_> {
         self.has_blocks(item)
             && offset.is_multiple_of(block)
             && (end.is_multiple_of(block) || end == item.entry.data_len())
-    }
-
-    /// The blocks that are not surely what the manifest says; `found` may be short.
-    fn differing(&self, item: &Item, offset: u64, found: &[u8], len: usize) -> Vec<Range<usize>> {
-        let judged = self.judged(item, offset, found, len).into_iter();
-        judged.filter_map(|(block, same)| (same != Some(true)).then_some(block)).collect()
     }
 
     /// Each block, and whether it is what the manifest says, if that says it.

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     error::{Error, Result, quoted},
     format::{
-        entry::{Entry, Kind, Path as EntryPath},
+        entry::Path as EntryPath,
         page::{Extent, FrameAt, Item, SegmentId},
     },
     pipeline::meter::lap,
@@ -165,7 +165,7 @@ impl<'a> Work<'a> {
         if known != item.from || (!item.more && item.from + len != item.entry.data_len()) {
             return self.misfit(&item);
         }
-        if !parts && (item.extents.len() < 2 || !self.is_provable(&item)) {
+        if !parts && (item.extents.len() < 2 || !self.has_blocks(&item)) {
             return send(Unit::Whole(item));
         }
         let target = match going_on.remove(&item.entry.path) {
@@ -183,7 +183,7 @@ impl<'a> Work<'a> {
             self.ends(target.clone());
         }
         let mut offset = item.from;
-        for range in stretches(&item.extents) {
+        for range in stretches(&item, self.block()) {
             let len: u64 = item.extents[range.clone()].iter().map(|extent| u64::from(extent.len)).sum();
             send(Unit::Stretch(target.clone(), item.clone(), range, offset))?;
             offset += len;
@@ -198,8 +198,7 @@ impl<'a> Work<'a> {
     /// The file that is there, or a new one; `None` if it has other names, so that it may stay only if all of it is the
     /// same. `len`: bytes of data that its record describes.
     fn target(&self, writer: &mut Writer, item: &Item, len: u64) -> Result<Option<Target>> {
-        let there = if is_sparse(&item.entry) { None } else { Patch::open(writer, &item.entry)? };
-        match there {
+        match Patch::open(writer, &item.entry)? {
             Some(patch) if patch.is_alone() => Ok(Some(Target::new(item, patch, len))),
             Some(_) if !item.more => Ok(None),
             _ => self.target_anew(writer, item, len).map(Some),
@@ -316,6 +315,9 @@ impl<'a> Work<'a> {
     /// All pieces of a file are written.
     fn end(&self, hand: &mut Hand, target: &Target) -> Result<()> {
         let item = target.last.get().unwrap_or(&target.item);
+        if !target.damaged.load(Relaxed) {
+            target.patch.clear_holes(&item.entry, &mut hand.buffer).map_err(|e| unwritten(item, e))?;
+        }
         if target.unproven.load(Relaxed) && !target.damaged.load(Relaxed) && item.digest.is_some() {
             target.patch.set_length(&item.entry).map_err(|e| unread(item, e))?;
             if !has_content(target.patch.file(), item, &mut hand.buffer).map_err(|e| unread(item, e))? {
@@ -335,8 +337,8 @@ fn unread(item: &Item, error: std::io::Error) -> Error {
     Error::io(format!("could not read {} in the target", quoted(&item.entry.path)), error)
 }
 
-fn is_sparse(entry: &Entry) -> bool {
-    matches!(entry.kind, Kind::File { map: Some(_), .. })
+fn unwritten(item: &Item, error: std::io::Error) -> Error {
+    Error::io(format!("could not write {}", quoted(&item.entry.path)), error)
 }
 
 /// All of an extent.
@@ -349,14 +351,15 @@ fn place(want: &Want) -> (SegmentId, FrameAt) {
     (want.item.segment(&want.extent.frame).clone(), want.extent.frame)
 }
 
-/// Runs of extents of about [`STRETCH_BYTES`].
-fn stretches(extents: &[Extent]) -> Vec<Range<usize>> {
-    let (mut found, mut start, mut bytes) = (Vec::new(), 0, 0);
-    for (at, extent) in extents.iter().enumerate() {
-        bytes += u64::from(extent.len);
-        if bytes >= STRETCH_BYTES || at + 1 == extents.len() {
+/// Runs of extents of about [`STRETCH_BYTES`], or more: they begin with a block.
+fn stretches(item: &Item, block: u64) -> Vec<Range<usize>> {
+    let (mut found, mut start, mut from, mut end) = (Vec::new(), 0, item.from, item.from);
+    for (at, extent) in item.extents.iter().enumerate() {
+        end += u64::from(extent.len);
+        let is_enough = end - from >= STRETCH_BYTES && end.is_multiple_of(block.max(1));
+        if is_enough || at + 1 == item.extents.len() {
             found.push(start..at + 1);
-            (start, bytes) = (at + 1, 0);
+            (start, from) = (at + 1, end);
         }
     }
     found

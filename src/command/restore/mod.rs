@@ -193,7 +193,7 @@ impl Restore {
 
     /// A worker holds a frame twice, stored and decoded, and a stretch of a file.
     fn workers_that_fit(&self, archive: &Archive) -> NonZeroUsize {
-        let each = 3 * archive.root.options.frame_bytes.max(1 << 16);
+        let each = archive.root.options.frame_bytes.max(1 << 16).saturating_mul(3);
         NonZeroUsize::new((self.memory / each) as usize).unwrap_or(NonZeroUsize::MIN)
     }
 }
