@@ -261,6 +261,25 @@ fn a_file_with_other_names_is_not_written_to() {
 }
 
 /// Restore over `to` and remove what does not belong.
+#[test]
+fn two_files_of_the_backup_that_are_one_here_become_two() {
+    let place = Place::new("zstd:1");
+    for name in ["one", "other"] {
+        write(place.at("tree").join(name), b"the same");
+        set_mtime(&place.at("tree").join(name), 1_700_000_000, 5);
+    }
+    fs::hard_link(place.at("tree/one"), place.at("tree/one again")).unwrap();
+    fullbore(args!["backup", place.at("tree"), "--to", place.at("repo"), "-q"]).ends_with(0);
+    place.delta(&[]);
+    fs::remove_file(place.at("to/other")).unwrap();
+    fs::hard_link(place.at("to/one"), place.at("to/other")).unwrap();
+    place.delta(&[]);
+    let inode = |name: &str| fs::metadata(place.at("to").join(name)).unwrap().ino();
+    assert!(inode("one") == inode("one again") && inode("one") != inode("other"));
+    place.assert_restored("two files");
+    assert_eq!(place.delta(&[])["changed"], 0);
+}
+
 fn replace(from: &Path, to: &Path) -> Ran {
     fullbore(args!["restore", from, "--to", to, "--delta", "--delete"])
 }

@@ -18,14 +18,18 @@ use crate::{
         page::Item,
     },
     pipeline::meter::Meter,
+    platform::walk::Stat,
     postgres::restore::{PG_CONTROL, Plan},
     repo::open::open,
     sink::{places::Layout, writer::Writer},
     source::archive::{Archive, Selection},
 };
 use std::{
-    collections::HashMap,
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    collections::{HashMap, HashSet},
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
 };
 
 /// Records of a batch: those of about a page.
@@ -42,6 +46,8 @@ pub struct Delta<'a> {
     pub(super) same: AtomicU64,
     pub(super) changed: AtomicU64,
     pub(super) written: AtomicU64,
+    /// Device and inode of files with other names that stay: two files of the backup must not become one.
+    linked: Mutex<HashSet<(u64, u64)>>,
 }
 
 /// What was found there.
@@ -61,7 +67,12 @@ impl<'a> Delta<'a> {
     /// Do `restore`, which overwrites; what does not belong is removed if `delete`, after `say` was told of it.
     pub fn new(restore: &'a Restore, delete: bool, say: &'a (dyn Fn(&[EntryPath]) -> Result<()> + Sync)) -> Self {
         let [same, changed, written] = Default::default();
-        Self { restore, delete, say, same, changed, written }
+        Self { restore, delete, say, same, changed, written, linked: Mutex::default() }
+    }
+
+    /// Was no other file of the backup found to be this one?
+    pub(super) fn is_first(&self, there: &Stat) -> bool {
+        self.linked.lock().unwrap_or_else(|e| e.into_inner()).insert((there.dev, there.inode))
     }
 
     /// Do it.

@@ -85,7 +85,9 @@ impl Work<'_> {
             return Ok(false);
         }
         let same = size == 0 || has_content(patch.file(), item, &mut hand.buffer).map_err(|e| unread(item, e))?;
-        Ok(same && (patch.is_alone() || patch.is_dressed_as(&mut hand.writer, &item.entry)?))
+        Ok(same
+            && (patch.is_alone()
+                || (patch.is_dressed_as(&mut hand.writer, &item.entry)? && self.delta.is_first(patch.stat()))))
     }
 
     /// Read what the target has where these extents belong; which of their bytes are in blocks that differ?
