@@ -318,18 +318,27 @@ fn a_root_that_is_lost_after_a_repair_has_every_entry_once() {
 
 #[test]
 fn a_segment_that_is_lost_with_root_and_manifest_is_missed() {
-    let dir = temp();
-    let (tree, repository, to) = (dir.path().join("tree"), dir.path().join("repo"), dir.path().join("to"));
-    (0..8).for_each(|i| write(tree.join(format!("f{i}")), noise(i, 700_000)));
-    let ran = fullbore(args!["backup", tree, "--to", repository, "--segment-size", "1M", "--json"]).ends_with(0);
-    let home = repository.join("backups").join(ran.json().pop().unwrap()["id"].as_str().unwrap());
-    ["root.json", "manifest", "s01-000002.tar.zst"].iter().for_each(|name| fs::remove_file(home.join(name)).unwrap());
-    fullbore(args!["repair", repository, "--yes"]).ends_with(0);
-    let ran = fullbore(args!["restore", repository, "--to", to]).ends_with(3);
-    assert!(ran.err.contains("a segment with it") && !files(&to).is_empty(), "{}", ran.err);
-    let whole = files(&tree);
-    fullbore(args!["restore", repository, "--to", tree, "--delta", "--delete"]).ends_with(4);
-    assert_eq!(files(&tree), whole);
+    // Of zstd one in the middle; with a file beside each also the last, or only that file.
+    for (codec, back, ending) in [("zstd", 2, ""), ("gzip", 2, ""), ("gzip", 0, ""), ("gzip", 0, ".manifest")] {
+        let dir = temp();
+        let (tree, repository, to) = (dir.path().join("tree"), dir.path().join("repo"), dir.path().join("to"));
+        (0..8).for_each(|i| write(tree.join(format!("f{i}")), noise(i, 700_000)));
+        let options = args!["--segment-size", "1M", "--compress", codec, "--json"];
+        let ran = fullbore(args!["backup", tree, "--to", repository].into_iter().chain(options)).ends_with(0);
+        let home = repository.join("backups").join(ran.json().pop().unwrap()["id"].as_str().unwrap());
+        let all = segments(&repository).into_iter().filter(|path| !path.to_string_lossy().ends_with(".manifest"));
+        let mut segment = all.rev().nth(back).unwrap().into_os_string();
+        segment.push(ending);
+        for lost in [home.join("root.json"), home.join("manifest"), PathBuf::from(&segment)] {
+            fs::remove_file(lost).unwrap();
+        }
+        fullbore(args!["repair", repository, "--yes"]).ends_with(0);
+        let ran = fullbore(args!["restore", repository, "--to", to]).ends_with(3);
+        assert!(ran.err.contains("a segment with it") && !files(&to).is_empty(), "{segment:?}: {}", ran.err);
+        let whole = files(&tree);
+        fullbore(args!["restore", repository, "--to", tree, "--delta", "--delete"]).ends_with(4);
+        assert_eq!(files(&tree), whole);
+    }
 }
 
 #[test]

@@ -10,7 +10,7 @@ use crate::{
     format::{
         digest::{Crc64, hex},
         entry::order,
-        layout,
+        layout::{self, SIDE_SUFFIX},
         page::{Page, SegmentId},
         root::{FORMAT_ALONE, Options, PART_BYTES, Root, Segment, Source},
         segment::{Label, SEEK_FOOTER_BYTES, SERVICE_HEADER_BYTES, Service, parse_seek_table, seek_table_len},
@@ -55,7 +55,7 @@ pub(super) struct Found {
 /// [`Kind::Corrupt`](crate::error::Kind::Corrupt) if nothing is left to rebuild it from.
 pub(super) fn rebuild(repository: &Path, id: &str, others: &[Archive]) -> Result<Rebuilt> {
     let dir = repository.join(layout::BACKUPS).join(id);
-    let names = segments(&dir)?;
+    let (names, beside) = (segments(&dir, "")?, segments(&dir, SIDE_SUFFIX)?);
     let codec = names.first().map(|name| name.2).ok_or_else(|| nothing(id))?;
     let store = Directory::new(repository, id);
     store.set_suffix(codec.suffix());
@@ -79,7 +79,8 @@ pub(super) fn rebuild(repository: &Path, id: &str, others: &[Archive]) -> Result
     }
     let (in_manifest, is_whole) = manifest(&store);
     let known = known(id, others, in_manifest, &mut found);
-    notes.extend(remake::add(&store, codec, &numbers, &mut root, &mut found)?);
+    let (remade, is_all) = remake::add(&store, codec, &numbers, &mut root, &mut found)?;
+    notes.extend(remade);
     if found.is_empty() {
         return Err(nothing(id).detail(notes.join("; ")));
     }
@@ -93,11 +94,11 @@ pub(super) fn rebuild(repository: &Path, id: &str, others: &[Archive]) -> Result
     let placed = place(&known, &mut found);
     describe(&mut root, &found, &placed);
     forget_nothing(&mut root, &mut notes);
-    let gaps = if is_whole { Vec::new() } else { gaps(&numbers) };
-    if let Some((stream, number)) = gaps.first() {
+    let gaps = gaps(&numbers, beside.iter().map(|(stream, number, _)| (*stream, *number)));
+    if !is_whole && (!is_all || !gaps.is_empty()) {
         severed::mark_segment(&mut root);
-        let what = format!("segment {number} of stream {stream} is not there, and no manifest that says what it held");
-        notes.push(what);
+        let gone = gaps.iter().map(|(stream, number)| format!("segment {number} of stream {stream} is not there"));
+        notes.extend(gone.chain(["no page of the manifest says what is lost".to_owned()]));
     }
     let pages: Vec<_> = found.into_iter().zip(&placed).map(|(found, at)| (*at, found.stored)).collect();
     facts::add(repository, &mut root, &pages)?;
@@ -116,14 +117,14 @@ fn time_of(id: &str) -> String {
     format!("{}-{}-{}T{}:{}:{}Z", day.0, day.1, day.2, time.0, time.1, time.2)
 }
 
-/// Stream, number and codec of every segment in a directory, in order.
-fn segments(dir: &Path) -> Result<Vec<(u32, u32, Codec)>> {
+/// Stream, number and codec of every segment in a directory, in order; or of those with a file of this `ending` beside them.
+fn segments(dir: &Path, ending: &str) -> Result<Vec<(u32, u32, Codec)>> {
     let failed = |e| Error::io(format!("could not list {dir:?}"), e);
     let mut found = Vec::new();
     for entry in std::fs::read_dir(dir).map_err(failed)? {
         let file = entry.map_err(failed)?.file_name();
         let parsed = file.to_str().and_then(|name| {
-            let (numbers, suffix) = name.strip_prefix('s')?.split_once('.')?;
+            let (numbers, suffix) = name.strip_suffix(ending)?.strip_prefix('s')?.split_once('.')?;
             let (stream, number) = numbers.split_once('-')?;
             let codecs = ["zstd", "lz4", "gzip", "none"].map(Codec::named);
             let codec = codecs.into_iter().flatten().find(|codec| codec.suffix() == suffix)?;
@@ -311,10 +312,14 @@ fn manifest(store: &Directory) -> (Vec<(u64, Vec<u8>, Page)>, bool) {
     (found, is_whole && at > 0 && at == bytes.len())
 }
 
-/// The segments that were before others that are there, and are not.
-fn gaps(numbers: &[(u32, u32)]) -> Vec<(u32, u32)> {
+/// The segments that were before others that are there, or that had a file `beside` them which is, and are not there.
+fn gaps(numbers: &[(u32, u32)], beside: impl Iterator<Item = (u32, u32)>) -> Vec<(u32, u32)> {
     let is_there: HashSet<_> = numbers.iter().copied().collect();
-    let last: BTreeMap<u32, u32> = numbers.iter().copied().collect(); // of each stream the last one stays
+    let mut last: BTreeMap<u32, u32> = BTreeMap::new();
+    for (stream, number) in numbers.iter().copied().chain(beside) {
+        let last = last.entry(stream).or_default();
+        *last = number.max(*last);
+    }
     let streams = 1..=last.keys().last().copied().unwrap_or(0).min(MOST);
     let all =
         streams.flat_map(|stream| (1..=last.get(&stream).copied().unwrap_or(1).min(MOST)).map(move |n| (stream, n)));

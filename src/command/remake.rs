@@ -27,7 +27,7 @@ const MIN_BLOCK_BYTES: u64 = 1 << 10;
 /// The largest block of a file.
 const MAX_BLOCK_BYTES: u64 = 1 << 20;
 
-/// Add what is found to `found`; gives what is not known of it, in words.
+/// Add what is found to `found`; gives what is not known of it, in words, and whether all of the tar could be read.
 ///
 /// # Errors
 /// If a page cannot be encoded.
@@ -37,11 +37,11 @@ pub(super) fn add(
     segments: &[(u32, u32)],
     root: &mut Root,
     found: &mut Vec<Found>,
-) -> Result<Vec<String>> {
+) -> Result<(Vec<String>, bool)> {
     let indices: Vec<_> =
         segments.iter().filter_map(|at| Some((*at, Index::read(store, codec, &id(*at)).ok()?))).collect();
     let (algorithm, block_bytes) = (algorithm(found), block_bytes(root, found, &indices));
-    let (mut notes, mut count) = (Vec::new(), 0);
+    let (mut notes, mut count, mut is_all) = (Vec::new(), 0, indices.len() == segments.len());
     for ((stream, number), index) in &indices {
         let wanted = undescribed(codec, index, (*stream, *number), found);
         if wanted.is_empty() {
@@ -50,6 +50,7 @@ pub(super) fn add(
         let tar = Tar { store, codec, id: id((*stream, *number)), format: root.format, algorithm, block_bytes };
         let Recovered { pages, pieces: parts, damage } = tar.recover(index, &wanted)?;
         notes.extend((parts > 0).then(|| pieces(parts)));
+        is_all &= damage.is_none();
         notes.extend(damage.iter().map(unreadable));
         for (offset, stored) in pages.into_iter().flat_map(|(at, pages)| pages.into_iter().map(move |page| (at, page)))
         {
@@ -62,7 +63,7 @@ pub(super) fn add(
         root.options.block_bytes = block_bytes;
         notes.push(format!("{} made anew from the headers of the tar; {UNKNOWN}", counted(count, "page")));
     }
-    Ok(notes)
+    Ok((notes, is_all))
 }
 
 fn id((stream, number): (u32, u32)) -> SegmentId {

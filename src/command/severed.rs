@@ -19,8 +19,7 @@ use std::collections::{BTreeMap, HashSet};
 /// What the root says.
 const REASON: &str = "the root was lost: what this backup shared with others by whole pages is not in it any more";
 /// What it says of a segment.
-const OF_A_SEGMENT: &str =
-    "the root was lost, and a segment with it: nobody knows what that held, it is not in this backup any more";
+const OF_A_SEGMENT: &str = "the root was lost, and a segment with it or a part of one: nobody knows what that held, it is not in this backup any more";
 /// What the root says of a page, with the count of its entries before it.
 const OF_A_PAGE: &str = "entries from here on were lost with a page of the manifest";
 /// What is said of that.
@@ -34,7 +33,7 @@ pub(super) fn mark(root: &mut Root) {
     note(root, NotCaptured { path: Name::default(), reason: REASON.to_owned() }, 1);
 }
 
-/// Say in the root that a segment is lost of which nothing tells what it held.
+/// Say in the root that a segment is lost, or a part of one, of which nothing tells what it held.
 pub(super) fn mark_segment(root: &mut Root) {
     note(root, NotCaptured { path: Name::default(), reason: OF_A_SEGMENT.to_owned() }, 1);
 }
