@@ -5,8 +5,8 @@
 mod runs;
 
 use runs::{
-    FULLBORE, Ran, assert_same, fed, fullbore, has, is_root, noise, or_skip, set_mode, set_mtime, set_xattr, shape,
-    shell, temp,
+    FULLBORE, Ran, assert_same, fed, fullbore, has, is_root, make_fifo, noise, or_skip, set_mode, set_mtime, set_xattr,
+    shape, shell, temp,
 };
 use rustix::fs::{CWD, FileType, Mode, makedev, mkdirat, mknodat};
 use std::{
@@ -514,4 +514,45 @@ fn attributes_that_do_not_fit_cost_one_file_and_many_of_them_no_backup() {
         assert_eq!(fs::read(back.join("f42")).unwrap(), b"42");
     }
     shell("umount \"$1\"", args![tree]).ends_with(0);
+}
+
+/// A file, a link and a pipe.
+fn three_kinds(tree: &Path) {
+    runs::write(tree.join("file"), "text");
+    symlink("file", tree.join("link")).unwrap();
+    make_fifo(&tree.join("pipe"));
+}
+
+#[test]
+fn where_proc_is_not_mounted_nothing_is_lost_in_silence() {
+    let bare = |args: &[OsString]| {
+        let line = "unshare -m sh -c 'mount -t tmpfs none /proc && exec \"$@\"' sh \"$@\"";
+        shell(line, [OsString::from(FULLBORE)].into_iter().chain(args.iter().cloned()))
+    };
+    if !or_skip(is_root() && bare(&args!["--version"]).code == 0, "nothing can be mounted here") {
+        return;
+    }
+    let dir = temp();
+    let [tree, to, back] = ["t", "r", "b"].map(|name| dir.path().join(name));
+    three_kinds(&tree);
+    set_mode(&tree.join("pipe"), 0o622);
+    let is_set = set_xattr(&tree.join("link"), "trusted.a", b"1") && set_xattr(&tree.join("pipe"), "trusted.a", b"2");
+    let is_set = is_set && shell("setfacl -m u:1234:rw \"$1\"", args![tree.join("pipe")]).code == 0;
+    if !or_skip(is_set, "this file system has no attributes or no lists") {
+        return;
+    }
+    let ran = bare(&args!["backup", tree, "--to", to]);
+    if ran.code == 3 {
+        // Before Linux 6.13.
+        for name in ["link", "pipe"] {
+            let said = format!("not captured: \"{name}\": it is reached through /proc, which is not mounted");
+            assert!(ran.err.contains(&said), "{}", ran.err);
+        }
+        return;
+    }
+    ran.ends_with(0);
+    let ran = bare(&args!["restore", to, "--to", back]).ends_with(0);
+    assert!(!ran.err.contains("note: "), "{}", ran.err);
+    assert_same(&shape(&tree), &shape(&back), "without /proc");
+    bare(&args!["verify", to, "--against", back]).ends_with(0);
 }

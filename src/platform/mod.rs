@@ -12,6 +12,7 @@ compile_error!("only Linux is supported so far: see src/platform");
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("only systems of 64 bits are supported so far: see src/platform");
 
+mod bare;
 mod machine;
 mod mounts;
 pub mod owner;

@@ -14,8 +14,8 @@ use std::{
 
 use rustix::{
     fs::{
-        AtFlags, CWD, FileType, Mode, OFlags, RawDir, ResolveFlags, Statx, StatxAttributes, StatxFlags, openat,
-        openat2, statx,
+        Access, AtFlags, CWD, FileType, Mode, OFlags, RawDir, ResolveFlags, Statx, StatxAttributes, StatxFlags, access,
+        openat, openat2, statx,
     },
     io::Errno,
 };
@@ -158,18 +158,26 @@ fn wait_for_lease(root: impl AsFd, rel: &[u8], tricks: Tricks) -> io::Result<Own
     if stat_fd(&file)?.kind != FileKind::File {
         return Err(Errno::AGAIN.into());
     }
-    Ok(openat(CWD, through_proc(&file), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
+    Ok(openat(CWD, through_proc(&file)?, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
 }
 
 /// The path by which the system reaches an open descriptor again.
-pub(super) fn through_proc(fd: impl AsFd) -> String {
+///
+/// # Errors
+/// If `/proc` is not mounted, where the system would say that the object is not there. Asked once per process.
+pub(super) fn through_proc(fd: impl AsFd) -> io::Result<String> {
     use std::os::fd::AsRawFd;
-    format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd())
+    static THERE: OnceLock<bool> = OnceLock::new();
+    if !*THERE.get_or_init(|| access("/proc/self/fd", Access::EXISTS).is_ok()) {
+        let why = "it is reached through /proc, which is not mounted (`mount -t proc proc /proc`)";
+        return Err(io::Error::new(io::ErrorKind::Unsupported, why));
+    }
+    Ok(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()))
 }
 
 /// Where an open directory is, as the system says it now; empty if it does not.
 pub fn path_of(dir: impl AsFd) -> PathBuf {
-    std::fs::read_link(through_proc(dir)).unwrap_or_default()
+    through_proc(dir).and_then(std::fs::read_link).unwrap_or_default()
 }
 
 fn open_noatime(root: BorrowedFd<'_>, rel: &[u8], flags: OFlags, tricks: Tricks) -> io::Result<OwnedFd> {

@@ -20,7 +20,7 @@ use rustix::{
 
 pub use super::read::drop_behind;
 use super::{
-    Tricks, debug,
+    Tricks, bare, debug,
     read::signed,
     walk::{self, FileKind, open_dir, through_proc},
 };
@@ -282,7 +282,7 @@ pub fn chmod_fd(fd: impl AsFd, mode: u32) -> io::Result<()> {
 /// As [`chmod_fd`], of `name` in `dir`, for what cannot be opened. Symbolic links have no mode.
 ///
 /// # Errors
-/// `ENOTSUP` for a symbolic link, `ENOENT` where `/proc` is not mounted, or the system's.
+/// `ENOTSUP` for a symbolic link, or the system's; one of its own without `/proc` before Linux 6.13.
 pub fn chmod_at(dir: impl AsFd, name: &[u8], mode: u32) -> io::Result<()> {
     // The plain call follows links. Hence through a descriptor of the object itself, whatever it is.
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -290,7 +290,10 @@ pub fn chmod_at(dir: impl AsFd, name: &[u8], mode: u32) -> io::Result<()> {
     if walk::stat_fd(&object)?.kind == FileKind::Symlink {
         return Err(Errno::OPNOTSUPP.into());
     }
-    Ok(rustix::fs::chmodat(CWD, through_proc(&object), Mode::from_raw_mode(mode), AtFlags::empty())?)
+    match through_proc(&object) {
+        Err(_) if bare::works() => Ok(bare::chmod(object.as_fd(), mode)?),
+        path => Ok(rustix::fs::chmodat(CWD, path?, Mode::from_raw_mode(mode), AtFlags::empty())?),
+    }
 }
 
 /// Create the symbolic link `name` in `dir` to `target`.

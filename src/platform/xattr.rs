@@ -11,7 +11,7 @@ use rustix::{
     io::Errno,
 };
 
-use super::walk::through_proc;
+use super::{bare, walk::through_proc};
 use crate::format::entry::Xattr;
 
 /// Linux allows 64 KiB for a value and 64 KiB for all names (`XATTR_SIZE_MAX`, `XATTR_LIST_MAX`), on every file system.
@@ -38,10 +38,18 @@ pub fn read_all(fd: impl AsFd) -> io::Result<Vec<Xattr>> {
 /// All attributes of `name` in `dir`, for what cannot be opened: symbolic links, devices, named pipes. Follows no link.
 ///
 /// # Errors
-/// The system's; `ENOENT` where `/proc` is not mounted.
+/// The system's; one of its own where `/proc` is not mounted, before Linux 6.13.
 pub fn read_all_at(dir: impl AsFd, name: &[u8]) -> io::Result<Vec<Xattr>> {
-    let path = path_of(dir, name)?;
-    collect(|list| llistxattr(&*path, list), |name, value| lgetxattr(&*path, name, value))
+    match path_of(&dir, name) {
+        Err(_) if bare::works() => {
+            let dir = dir.as_fd();
+            collect(|list| bare::list(dir, name, list), |attribute, value| bare::get(dir, name, attribute, value))
+        }
+        path => {
+            let path = &*path?;
+            collect(|list| llistxattr(path, list), |name, value| lgetxattr(path, name, value))
+        }
+    }
 }
 
 /// Set one attribute of an open file or directory, replacing it.
@@ -63,17 +71,23 @@ pub fn remove_fd(fd: impl AsFd, name: &[u8]) -> io::Result<()> {
 /// Set one attribute of `name` in `dir`, replacing it; follows no link.
 ///
 /// # Errors
-/// As [`set_fd`], and `ENOENT` where `/proc` is not mounted.
+/// As [`set_fd`]; one of its own where `/proc` is not mounted, before Linux 6.13.
 pub fn set_at(dir: impl AsFd, name: &[u8], xattr: &[u8], value: &[u8]) -> io::Result<()> {
-    Ok(lsetxattr(path_of(dir, name)?, xattr, value, XattrFlags::empty())?)
+    match path_of(&dir, name) {
+        Err(_) if bare::works() => Ok(bare::set(dir.as_fd(), name, xattr, value)?),
+        path => Ok(lsetxattr(path?, xattr, value, XattrFlags::empty())?),
+    }
 }
 
 /// As [`remove_fd`], of `name` in `dir`; follows no link.
 ///
 /// # Errors
-/// As [`remove_fd`], and `ENOENT` where `/proc` is not mounted.
+/// As [`remove_fd`]; one of its own where `/proc` is not mounted, before Linux 6.13.
 pub fn remove_at(dir: impl AsFd, name: &[u8], xattr: &[u8]) -> io::Result<()> {
-    Ok(lremovexattr(path_of(dir, name)?, xattr)?)
+    match path_of(&dir, name) {
+        Err(_) if bare::works() => Ok(bare::remove(dir.as_fd(), name, xattr)?),
+        path => Ok(lremovexattr(path?, xattr)?),
+    }
 }
 
 /// Does what is made in this directory get an access list from it? One call; yes if the system does not say.
@@ -85,7 +99,7 @@ pub fn passes_list_on(dir: impl AsFd) -> bool {
 
 /// A path to `name` in `dir` whatever the length of the path of `dir`: these calls take no directory before Linux 6.13.
 fn path_of(dir: impl AsFd, name: &[u8]) -> io::Result<CString> {
-    let mut path = through_proc(dir).into_bytes();
+    let mut path = through_proc(dir)?.into_bytes();
     path.push(b'/');
     path.extend_from_slice(name);
     Ok(CString::new(path)?)
@@ -97,7 +111,7 @@ fn collect(
 ) -> io::Result<Vec<Xattr>> {
     BUFFERS.with_borrow_mut(|[names, value]| {
         let listed = match list(names) {
-            Err(Errno::OPNOTSUPP | Errno::NOSYS) => 0,
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NODATA) => 0,
             other => other?,
         };
         let wanted = names[..listed].split(|c| *c == 0).filter(|name| is_kept(name));

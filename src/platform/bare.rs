@@ -1,0 +1,85 @@
+//! What is done through `/proc` where that is mounted, without it: attributes and mode of what cannot be opened.
+//!
+//! Neither rustix nor libc has these calls, all of which are there since Linux 6.13. Their numbers are the same on every
+//! architecture but MIPS, which has no calls of these numbers.
+#![allow(unsafe_code)]
+
+use std::{
+    os::fd::{AsRawFd, BorrowedFd},
+    sync::OnceLock,
+};
+
+use rustix::{
+    fs::CWD,
+    io::{self, Errno},
+    path::Arg,
+};
+
+use super::read::last_error;
+
+const FCHMODAT2: libc::c_long = 452; // since Linux 6.6
+const SETXATTRAT: libc::c_long = 463;
+const GETXATTRAT: libc::c_long = 464;
+const LISTXATTRAT: libc::c_long = 465;
+const REMOVEXATTRAT: libc::c_long = 466;
+
+/// `struct xattr_args` of `linux/xattr.h`: where a value is or is to be.
+#[repr(C, align(8))]
+struct Value {
+    address: u64,
+    size: u32,
+    flags: u32,
+}
+
+/// Are these calls there? Asked once per process.
+pub(super) fn works() -> bool {
+    static WORKS: OnceLock<bool> = OnceLock::new();
+    *WORKS.get_or_init(|| !matches!(list(CWD, b"/", &mut []), Err(Errno::NOSYS | Errno::PERM)))
+}
+
+/// As `llistxattr` of `name` in `dir`.
+pub(super) fn list(dir: BorrowedFd<'_>, name: &[u8], room: &mut [u8]) -> io::Result<usize> {
+    let name = name.into_c_str()?;
+    let (dir, name, flags) = (dir.as_raw_fd(), name.as_ptr(), libc::AT_SYMLINK_NOFOLLOW);
+    // SAFETY: `name` ends with NUL, and no more than `room` is written.
+    done(unsafe { libc::syscall(LISTXATTRAT, dir, name, flags, room.as_mut_ptr(), room.len()) })
+}
+
+/// As `lgetxattr`.
+pub(super) fn get(dir: BorrowedFd<'_>, name: &[u8], attribute: &[u8], room: &mut [u8]) -> io::Result<usize> {
+    let mut value = Value { address: room.as_mut_ptr() as u64, size: room.len() as u32, flags: 0 };
+    let (name, attribute) = (name.into_c_str()?, attribute.into_c_str()?);
+    let (dir, name, flags) = (dir.as_raw_fd(), name.as_ptr(), libc::AT_SYMLINK_NOFOLLOW);
+    // SAFETY: both names end with NUL, and no more than `room` is written, which `value` describes.
+    done(unsafe { libc::syscall(GETXATTRAT, dir, name, flags, attribute.as_ptr(), &raw mut value, size_of::<Value>()) })
+}
+
+/// As `lsetxattr`.
+pub(super) fn set(dir: BorrowedFd<'_>, name: &[u8], attribute: &[u8], value: &[u8]) -> io::Result<()> {
+    let value = Value { address: value.as_ptr() as u64, size: value.len() as u32, flags: 0 };
+    let (name, attribute) = (name.into_c_str()?, attribute.into_c_str()?);
+    let (dir, name, flags) = (dir.as_raw_fd(), name.as_ptr(), libc::AT_SYMLINK_NOFOLLOW);
+    // SAFETY: both names end with NUL, and only what `value` describes is read.
+    let set = unsafe {
+        libc::syscall(SETXATTRAT, dir, name, flags, attribute.as_ptr(), &raw const value, size_of::<Value>())
+    };
+    done(set).map(drop)
+}
+
+/// As `lremovexattr`.
+pub(super) fn remove(dir: BorrowedFd<'_>, name: &[u8], attribute: &[u8]) -> io::Result<()> {
+    let (name, attribute) = (name.into_c_str()?, attribute.into_c_str()?);
+    let (dir, name, flags) = (dir.as_raw_fd(), name.as_ptr(), libc::AT_SYMLINK_NOFOLLOW);
+    // SAFETY: both names end with NUL.
+    done(unsafe { libc::syscall(REMOVEXATTRAT, dir, name, flags, attribute.as_ptr()) }).map(drop)
+}
+
+/// As `chmod`, of what an `O_PATH` descriptor is of.
+pub(super) fn chmod(object: BorrowedFd<'_>, mode: u32) -> io::Result<()> {
+    // SAFETY: the empty name ends with NUL.
+    done(unsafe { libc::syscall(FCHMODAT2, object.as_raw_fd(), c"".as_ptr(), mode, libc::AT_EMPTY_PATH) }).map(drop)
+}
+
+fn done(result: libc::c_long) -> io::Result<usize> {
+    usize::try_from(result).map_err(|_| last_error())
+}
