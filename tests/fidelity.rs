@@ -6,7 +6,7 @@ mod runs;
 
 use runs::{
     FULLBORE, Ran, assert_same, fed, fullbore, has, is_root, make_fifo, noise, or_skip, set_mode, set_mtime, set_xattr,
-    shape, shell, temp,
+    shape, shell, tampered, temp,
 };
 use rustix::fs::{CWD, FileType, Mode, makedev, mkdirat, mknodat};
 use std::{
@@ -521,6 +521,27 @@ fn three_kinds(tree: &Path) {
     runs::write(tree.join("file"), "text");
     symlink("file", tree.join("link")).unwrap();
     make_fifo(&tree.join("pipe"));
+}
+
+#[test]
+fn a_link_or_a_pipe_whose_attributes_cannot_be_read_is_listed_as_a_file_is() {
+    if !or_skip(has("strace"), "there is no strace") {
+        return;
+    }
+    let dir = temp();
+    let tree = dir.path().join("t");
+    three_kinds(&tree);
+    for (errno, code) in [("EIO", 3), ("EACCES", 3), ("EOPNOTSUPP", 0), ("ENODATA", 0)] {
+        let [to, back] = ["of", "back"].map(|what| dir.path().join(format!("{what} {errno}")));
+        let ran =
+            tampered(&format!("llistxattr:error={errno}"), None, args!["backup", tree, "--to", to]).ends_with(code);
+        for name in ["link", "pipe"] {
+            let is_told = ran.err.contains(&format!("not captured: \"{name}\": "));
+            assert_eq!(is_told, code == 3, "{errno}: {}", ran.err);
+        }
+        fullbore(args!["restore", to, "--to", back, "--quiet"]).ends_with(code);
+        assert_eq!(runs::names(&back).len(), if code == 3 { 1 } else { 3 }, "{errno}");
+    }
 }
 
 #[test]

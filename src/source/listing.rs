@@ -4,7 +4,7 @@ use super::tree::Inner;
 use crate::{
     error::{self, Error, Kind as ErrorKind, quoted},
     format::{
-        entry::{Entry, Kind, Owner, Path, Run, Xattr, is_within, join, split},
+        entry::{Entry, Kind, Owner, Path, Run, is_within, join, split},
         page::State,
         pax,
     },
@@ -229,7 +229,7 @@ impl Inner {
             }
         };
         let special = matches!(kind, Kind::Symlink(_) | Kind::Fifo | Kind::CharDevice(_) | Kind::BlockDevice(_));
-        let entry = Entry {
+        let mut entry = Entry {
             path,
             kind,
             mode: stat.mode,
@@ -237,8 +237,14 @@ impl Inner {
             mtime: stat.mtime,
             ctime: stat.ctime,
             inode: stat.inode,
-            xattrs: if special { self.xattrs(dir, name) } else { Vec::new() },
+            xattrs: Vec::new(),
         };
+        if special && !self.is_plain() {
+            match xattr::read_all_at(dir, name) {
+                Ok(xattrs) => entry.xattrs = xattrs,
+                Err(error) => state = self.state_of(&error),
+            }
+        }
         let scanned = Scanned { born: stat.born, ..Scanned::new(entry, state) };
         Ok(Child { scanned, dev: stat.dev, nlink: stat.nlink, listing: Ahead::Not })
     }
@@ -273,15 +279,11 @@ impl Inner {
         };
         match read {
             Ok(xattrs) => scanned.entry.xattrs = xattrs,
-            // It went away just now; or there is no `/proc`, and nothing can be asked by name.
+            // It went away just now.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) if scanned.state.is_stored() => scanned.state = self.state_of(&error),
             Err(error) => self.shortage.notice(&error),
         }
-    }
-
-    fn xattrs(&self, dir: &OwnedFd, name: &[u8]) -> Vec<Xattr> {
-        xattr::read_all_at(dir, name).inspect_err(|error| self.shortage.notice(error)).unwrap_or_default()
     }
 
     fn unknown(&self, path: Path, error: &io::Error) -> Child {
