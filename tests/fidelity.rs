@@ -577,3 +577,17 @@ fn where_proc_is_not_mounted_nothing_is_lost_in_silence() {
     assert_same(&shape(&tree), &shape(&back), "without /proc");
     bare(&args!["verify", to, "--against", back]).ends_with(0);
 }
+
+#[test]
+fn what_is_there_is_not_missing_although_its_attributes_are() {
+    if !or_skip(has("strace"), "there is no strace") {
+        return;
+    }
+    let dir = temp();
+    let (tree, to) = (dir.path().join("t"), dir.path().join("r"));
+    three_kinds(&tree);
+    fullbore(args!["backup", tree, "--to", to, "--quiet"]).ends_with(0);
+    let args = args!["verify", to, "--against", tree];
+    let ran = tampered("llistxattr:error=ENOENT", None, args).ends_with(1);
+    assert!(ran.out.contains("pipe: attributes could not be read: ") && !ran.out.contains("missing"), "{}", ran.out);
+}

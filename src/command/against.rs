@@ -108,6 +108,9 @@ struct Hand {
     parent: Option<(EntryPath, OwnedFd)>,
 }
 
+/// What is found on disk: where a link leads, and attributes, which it may not be possible to read.
+type Looks = (Stat, Option<Vec<u8>>, io::Result<Vec<entry::Xattr>>);
+
 impl Against<'_> {
     fn note(&self, path: &[u8], what: impl Into<String>) {
         let difference = Difference { path: path.to_vec(), what: what.into() };
@@ -201,7 +204,8 @@ impl Against<'_> {
             Ok((stat, link, xattrs)) => {
                 let same_kind = self.kind(&item.entry, &stat, link.as_deref());
                 if same_kind {
-                    self.properties(item, &stat, &xattrs);
+                    self.properties(item, &stat);
+                    self.attributes(item, xattrs)?;
                 }
                 same_kind && item.entry.is_file() && stat.size == item.entry.size()
             }
@@ -218,7 +222,7 @@ impl Against<'_> {
         })
     }
 
-    fn look(&self, hand: &mut Hand, path: &[u8]) -> io::Result<(Stat, Option<Vec<u8>>, Vec<entry::Xattr>)> {
+    fn look(&self, hand: &mut Hand, path: &[u8]) -> io::Result<Looks> {
         let (root, beneath) = self.roots.of(path);
         let (parent, name) = entry::split(beneath);
         let name = if beneath.is_empty() { b"." } else { name };
@@ -231,7 +235,7 @@ impl Against<'_> {
         let dir = &hand.parent.insert(opened).1;
         let stat = walk::stat(dir, name)?;
         let link = if stat.kind == FileKind::Symlink { Some(walk::read_link(dir, name)?) } else { None };
-        Ok((stat, link, xattr::read_all_at(dir, name)?))
+        Ok((stat, link, xattr::read_all_at(dir, name)))
     }
 
     fn kind(&self, entry: &Entry, stat: &Stat, link: Option<&[u8]>) -> bool {
@@ -270,7 +274,7 @@ impl Against<'_> {
         }
     }
 
-    fn properties(&self, record: &Record, stat: &Stat, xattrs: &[entry::Xattr]) {
+    fn properties(&self, record: &Record, stat: &Stat) {
         let entry = &record.entry;
         let is_link = matches!(entry.kind, Kind::Symlink(_));
         if stat.mode != entry.mode && !is_link {
@@ -286,10 +290,17 @@ impl Against<'_> {
             let times = (text::rfc3339(stat.mtime), text::rfc3339(entry.mtime));
             self.note(&entry.path, format!("changed {}, in the backup {}", times.0, times.1));
         }
+    }
+
+    fn attributes(&self, record: &Record, xattrs: io::Result<Vec<entry::Xattr>>) -> Result<()> {
+        let Entry { path, xattrs: wanted, .. } = &record.entry;
         let sorted = |list: &[entry::Xattr]| list.iter().cloned().collect::<BTreeSet<_>>();
-        if sorted(xattrs) != sorted(&entry.xattrs) {
-            self.note(&entry.path, "other extended attributes");
+        match xattrs {
+            Ok(xattrs) if sorted(&xattrs) == sorted(wanted) => {}
+            Ok(_) => self.note(path, "other extended attributes"),
+            Err(error) => self.note_failed(path, "attributes could not be read", error)?,
         }
+        Ok(())
     }
 
     /// Compare the content of a file of the right size.
