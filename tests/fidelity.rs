@@ -591,3 +591,28 @@ fn what_is_there_is_not_missing_although_its_attributes_are() {
     let ran = tampered("llistxattr:error=ENOENT", None, args).ends_with(1);
     assert!(ran.out.contains("pipe: attributes could not be read: ") && !ran.out.contains("missing"), "{}", ran.out);
 }
+
+#[test]
+fn an_owner_that_the_system_refuses_is_noted_and_one_that_it_fails_to_set_ends_the_restore() {
+    if !or_skip(is_root() && has("strace"), "this is not root, or there is no strace") {
+        return;
+    }
+    let dir = temp();
+    let (tree, to) = (dir.path().join("t"), dir.path().join("r"));
+    three_kinds(&tree);
+    for (owned, call) in [("file", "fchown"), ("link", "fchownat")] {
+        lchown(tree.join(owned), Some(5), Some(5)).unwrap();
+        fullbore(args!["backup", tree, "--to", to, "--quiet"]).ends_with(0);
+        for (errno, code) in [("EPERM", 0), ("EINVAL", 0), ("EOPNOTSUPP", 0), ("EIO", 1), ("EDQUOT", 1), ("EROFS", 1)] {
+            let back = dir.path().join(format!("{call} {errno}"));
+            let ran = tampered(&format!("{call}:error={errno}"), None, args!["restore", to, "--to", back]);
+            let ran = ran.ends_with(code);
+            let said = if code == 0 { "owner not restored (" } else { "could not set the owner of " };
+            assert!(ran.err.contains(said), "{call} {errno}: {}", ran.err);
+            let why = [("EPERM", "operation not permitted"), ("EDQUOT", "disk quota exceeded")];
+            let why = why.iter().find(|(of, _)| *of == errno).map_or("", |(_, why)| why);
+            assert!(ran.err.contains(why), "{call} {errno}: {}", ran.err);
+        }
+        lchown(tree.join(owned), Some(0), Some(0)).unwrap();
+    }
+}

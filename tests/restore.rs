@@ -339,9 +339,11 @@ fn restores_the_tree_that_the_environment_names() {
     let summary = restore(&dir.join("repo"), &dir.join("to")).unwrap();
     assert_eq!(summary.exit_code(), 0);
     let notes = summary.notes.join("\n");
-    for note in
-        ["owner not restored (permission denied): ", "device not restored", "attribute \"trusted.b\" not restored"]
-    {
+    for note in [
+        "owner not restored (operation not permitted): ",
+        "device not restored",
+        "attribute \"trusted.b\" not restored",
+    ] {
         assert!(notes.contains(note), "{notes}");
     }
     assert!(!notes.contains("user.a"), "{notes}");

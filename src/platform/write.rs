@@ -125,6 +125,12 @@ pub fn is_failure_of_the_disk(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EIO | libc::EROFS | libc::EUCLEAN)) || is_out_of_reach(error)
 }
 
+/// Is it what the system, or a file system that knows no owners or not these, says of an owner that it does not set?
+pub fn is_refusal_of_owner(error: &io::Error) -> bool {
+    let refusals = [libc::EPERM, libc::EACCES, libc::EINVAL, libc::EOVERFLOW, libc::EOPNOTSUPP, libc::ENOSYS];
+    error.raw_os_error().is_some_and(|code| refusals.contains(&code))
+}
+
 /// Is there no room on the file system of `fd`? Some say so as well of an attribute that is too long for them.
 pub fn is_full(error: &io::Error, fd: impl AsFd) -> bool {
     match error.raw_os_error() {

@@ -8,7 +8,7 @@ use super::{
     writer::{Writer, creation_mode},
 };
 use crate::{
-    error::{Error, Result, quoted},
+    error::{Result, quoted, reason},
     format::entry::{Entry, Kind, Xattr},
     platform::{
         walk::{self, Stat},
@@ -38,7 +38,7 @@ impl Writer {
             self.undress(entry, &there, |name| xattr::remove_fd(fd, name));
         }
         let (mode, owner) = self.known(&entry.path, before, || walk::stat_fd(fd));
-        let owned = self.own(entry, owner, |uid, gid| write::chown_fd(fd, uid, gid));
+        let owned = self.own(entry, owner, |uid, gid| write::chown_fd(fd, uid, gid))?;
         let set = |name: &[u8], value: &[u8]| xattr::set_fd(fd, name, value);
         self.attributes(entry, true, set)?;
         let wanted = allowed_mode(entry, owned);
@@ -93,17 +93,25 @@ impl Writer {
         }
     }
 
-    /// Set the owner if it is another than the one it has. Is it the right one now?
-    fn own(&mut self, entry: &Entry, has: Option<(u32, u32)>, set: impl Fn(u32, u32) -> io::Result<()>) -> bool {
+    /// Set the owner if it is another than the one it has. Is it the right one now? What the system refuses is noted.
+    fn own(
+        &mut self,
+        entry: &Entry,
+        has: Option<(u32, u32)>,
+        set: impl Fn(u32, u32) -> io::Result<()>,
+    ) -> Result<bool> {
         let wanted = self.numbers(&entry.owner);
         if has == Some(wanted) {
-            return true;
+            return Ok(true);
         }
-        let done = set(wanted.0, wanted.1);
-        if let Err(error) = &done {
-            self.tree.notes.add("owner", &reason(error), &entry.path);
+        match set(wanted.0, wanted.1) {
+            Ok(()) => Ok(true),
+            Err(e) if write::is_refusal_of_owner(&e) => {
+                self.tree.notes.add("owner", &reason(&e), &entry.path);
+                Ok(false)
+            }
+            Err(e) => Err(self.tree.error("set the owner of", &entry.path, e)),
         }
-        done.is_ok()
     }
 
     /// Set the attributes that are `user.` ones, or those that are not. What the system refuses is noted.
@@ -137,7 +145,7 @@ impl Writer {
             self.undress(entry, &there, |attribute| xattr::remove_at(&dir, name, attribute));
         }
         let (mode, owner) = self.known(&entry.path, before, || walk::stat(&dir, name));
-        let owned = self.own(entry, owner, |uid, gid| write::chown_at(&dir, name, uid, gid));
+        let owned = self.own(entry, owner, |uid, gid| write::chown_at(&dir, name, uid, gid))?;
         if !is_link && (inherited || mode != Some(allowed_mode(entry, owned))) {
             write::chmod_at(&dir, name, allowed_mode(entry, owned)).map_err(failed)?;
         }
@@ -152,8 +160,4 @@ impl Writer {
 fn allowed_mode(entry: &Entry, owned: bool) -> u32 {
     let directory = matches!(entry.kind, Kind::Directory);
     if owned || directory { entry.mode } else { entry.mode & !0o6000 }
-}
-
-pub(super) fn reason(error: &io::Error) -> String {
-    Error::io("", io::Error::from(error.kind())).line().trim_start_matches(": ").to_owned()
 }

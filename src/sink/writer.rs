@@ -1,12 +1,8 @@
 //! One thread's hand in a tree: files, links, devices and directories, with their metadata.
 
-use super::{
-    dress::{Before, reason},
-    spelling::is_taken,
-    tree::Tree,
-};
+use super::{dress::Before, spelling::is_taken, tree::Tree};
 use crate::{
-    error::{Error, Kind as ErrorKind, Result},
+    error::{Error, Kind as ErrorKind, Result, reason},
     format::entry::{Device, Entry, Kind, Owner},
     platform::{
         walk::{self, FileKind, open_dir},
