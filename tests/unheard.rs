@@ -108,3 +108,15 @@ fn what_is_not_told_is_not_removed() {
     assert_eq!(code(dir.path(), LOST[1], "restore r --to t --delta --delete"), "0");
     assert!(!dir.path().join("t/extra").exists(), "a reader who went away has read enough");
 }
+
+#[test]
+fn a_file_that_may_not_grow_ends_a_run_with_an_error_and_is_not_left() {
+    let dir = temp();
+    sample(&dir.path().join("t"));
+    at(dir.path(), "$fullbore backup t --to r --quiet").ends_with(0);
+    let limited = |args: &str| at(dir.path(), &format!("ulimit -f 1000; $fullbore {args}"));
+    limited("backup t --to x.tar.zst").ends_with(1).has_one_error("file too large");
+    assert_eq!(runs::names(dir.path()), ["r", "t"]);
+    let ran = limited("restore r --to to").ends_with(1);
+    assert!(ran.err.contains("file too large"), "{}", ran.err);
+}

@@ -47,6 +47,7 @@ use std::{os::unix::ffi::OsStringExt, path::Path, process::ExitCode, sync::Arc};
 /// Run the program with the arguments of this process.
 pub fn main() -> ExitCode {
     platform::raise_open_files_limit();
+    platform::survive_file_size_limit();
     let result = match Cli::parse().command {
         Command::Backup(args) => backup(args),
         Command::Restore(args) => restore(args),

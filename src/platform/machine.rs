@@ -31,6 +31,12 @@ pub fn raise_open_files_limit() -> u64 {
     now.unwrap_or(u64::MAX)
 }
 
+/// Have a write beyond the limit of a file's size fail (`EFBIG`) instead of ending the process.
+pub fn survive_file_size_limit() {
+    // SAFETY: no handler is installed.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+}
+
 /// Files that this process may have open at once.
 pub fn open_files_limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
