@@ -616,3 +616,21 @@ fn an_owner_that_the_system_refuses_is_noted_and_one_that_it_fails_to_set_ends_t
         lchown(tree.join(owned), Some(0), Some(0)).unwrap();
     }
 }
+
+#[test]
+fn calls_that_a_container_forbids_are_done_without() {
+    if !or_skip(has("strace"), "there is no strace") {
+        return;
+    }
+    let dir = temp();
+    let tree = dir.path().join("t");
+    runs::sample(&tree);
+    for (call, errno) in ["preadv2", "statx", "faccessat2"].iter().flat_map(|call| [(call, "EPERM"), (call, "ENOSYS")])
+    {
+        let [to, back] = ["of", "back"].map(|what| dir.path().join(format!("{what} {call} {errno}")));
+        let inject = format!("{call}:error={errno}");
+        tampered(&inject, None, args!["backup", tree, "--to", to, "--quiet"]).ends_with(0);
+        tampered(&inject, None, args!["restore", to, "--to", back, "--quiet"]).ends_with(0);
+        assert_same(&shape(&tree), &shape(&back), &inject);
+    }
+}

@@ -126,7 +126,8 @@ fn read_once(
     }
     if tricks == Tricks::Auto && may_try() {
         match retry_on_intr(|| uncached(fd, room, offset)) {
-            Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => refused(),
+            // Container runtimes that do not know the call forbid it (`EPERM`).
+            Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS | Errno::PERM) => refused(),
             other => return other,
         }
     }

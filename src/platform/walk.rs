@@ -15,7 +15,7 @@ use std::{
 use rustix::{
     fs::{
         Access, AtFlags, CWD, FileType, Mode, OFlags, RawDir, ResolveFlags, Statx, StatxAttributes, StatxFlags, access,
-        openat, openat2, statx,
+        openat, openat2, statat, statx,
     },
     io::Errno,
 };
@@ -280,7 +280,7 @@ const WANTED: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
 /// The system's.
 pub fn stat(dir: impl AsFd, name: &[u8]) -> io::Result<Stat> {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
-    Ok(compact(&statx(dir, name, flags, WANTED)?))
+    look(dir.as_fd(), name, flags)
 }
 
 /// What the system knows of an open descriptor, one call.
@@ -288,7 +288,16 @@ pub fn stat(dir: impl AsFd, name: &[u8]) -> io::Result<Stat> {
 /// # Errors
 /// The system's.
 pub fn stat_fd(fd: impl AsFd) -> io::Result<Stat> {
-    Ok(compact(&statx(fd, c"", AtFlags::EMPTY_PATH, WANTED)?))
+    look(fd.as_fd(), b"", AtFlags::EMPTY_PATH)
+}
+
+fn look(dir: BorrowedFd<'_>, name: &[u8], flags: AtFlags) -> io::Result<Stat> {
+    match statx(dir, name, flags, WANTED) {
+        // Kernels before 4.11 have not got it, and older container runtimes forbid it. If it is the object that is forbidden,
+        // the other call says so too.
+        Err(Errno::NOSYS | Errno::PERM) => Ok(plain(&statat(dir, name, flags)?)),
+        other => Ok(compact(&other?)),
+    }
 }
 
 /// Where the symbolic link `name` in `dir` points, any length.
@@ -316,6 +325,27 @@ fn compact(statx: &Statx) -> Stat {
         rdev: Device { major: statx.stx_rdev_major, minor: statx.stx_rdev_minor },
         nlink: statx.stx_nlink,
         is_mount: statx.stx_attributes.contains(StatxAttributes::MOUNT_ROOT),
+    }
+}
+
+/// What is known without `statx`.
+fn plain(stat: &rustix::fs::Stat) -> Stat {
+    let (major, minor) = (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev));
+    Stat {
+        kind: kind_of(FileType::from_raw_mode(stat.st_mode)),
+        mode: stat.st_mode & 0o7777,
+        uid: stat.st_uid,
+        gid: stat.st_gid,
+        size: stat.st_size as u64,
+        blocks512: stat.st_blocks as u64,
+        mtime: Time { seconds: stat.st_mtime, nanos: stat.st_mtime_nsec as u32 },
+        ctime: Time { seconds: stat.st_ctime, nanos: stat.st_ctime_nsec as u32 },
+        born: None,
+        inode: stat.st_ino,
+        dev: stat.st_dev,
+        rdev: Device { major, minor },
+        nlink: stat.st_nlink as u32,
+        is_mount: false,
     }
 }
 

@@ -426,7 +426,11 @@ pub fn is_stdout_closed() -> bool {
 /// `EACCES`, `EROFS` or the system's if not.
 pub fn may_write(path: &std::path::Path) -> io::Result<()> {
     let wanted = Access::WRITE_OK | Access::EXEC_OK;
-    Ok(rustix::fs::accessat(CWD, path, wanted, AtFlags::EACCESS)?)
+    match rustix::fs::accessat(CWD, path, wanted, AtFlags::EACCESS) {
+        // Of the directory, or of the call, which older container runtimes forbid: then the older one knows.
+        Err(Errno::PERM) => Ok(rustix::fs::accessat(CWD, path, wanted, AtFlags::empty())?),
+        other => Ok(other?),
+    }
 }
 
 /// A file for reading and writing in `dir` that has no name and is gone when it is closed.
