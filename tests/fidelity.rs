@@ -634,3 +634,21 @@ fn calls_that_a_container_forbids_are_done_without() {
         assert_same(&shape(&tree), &shape(&back), &inject);
     }
 }
+
+#[test]
+fn with_what_the_target_was_tried_is_removed_or_said_to_be_left() {
+    if !or_skip(has("strace"), "there is no strace") {
+        return;
+    }
+    let dir = temp();
+    let (tree, to) = (dir.path().join("t"), dir.path().join("r"));
+    runs::write(tree.join("file"), "text");
+    fullbore(args!["backup", tree, "--to", to, "--quiet"]).ends_with(0);
+    for (when, left) in [("1", 0), ("1+", 1)] {
+        let back = dir.path().join(format!("back {when}"));
+        let inject = format!("unlink,unlinkat:error=EIO:when={when}");
+        let ran = tampered(&inject, None, args!["restore", to, "--to", back]).ends_with(0);
+        let is_told = ran.err.contains("note: trial file not removed (input/output error): \".fullbore-p");
+        assert_eq!((runs::names(&back).len(), is_told), (1 + left, left > 0), "{}", ran.err);
+    }
+}

@@ -17,8 +17,16 @@ pub struct Notes(Mutex<BTreeMap<String, (u64, Path)>>);
 impl Notes {
     /// Note that `what` (`owner`, `xattr "user.a"`) of `path` was not restored, and why.
     pub fn add(&self, what: &str, why: &str, path: &[u8]) {
+        self.count(format!("{what} not restored ({why})"), path);
+    }
+
+    /// Note that `name`, by which the target was tried, stands there, and why.
+    pub(super) fn left(&self, why: &str, name: &[u8]) {
+        self.count(format!("trial file not removed ({why})"), name);
+    }
+
+    fn count(&self, mut reason: String, path: &[u8]) {
         let mut notes = self.0.lock().unwrap_or_else(|e| e.into_inner());
-        let mut reason = format!("{what} not restored ({why})");
         if notes.len() >= REASONS && !notes.contains_key(&reason) {
             reason = "other things not restored (for too many reasons to list)".to_owned();
         }

@@ -5,9 +5,13 @@
 //! made: by its name without case, which some file systems change, and by its inode number, which others change. A directory
 //! that differs in this from the target it is in, as ext4 may have it, is not known.
 
-use crate::platform::{
-    walk::{self, FileKind, Stat},
-    write,
+use super::notes::Notes;
+use crate::{
+    error::reason,
+    platform::{
+        walk::{self, FileKind, Stat},
+        write,
+    },
 };
 use std::{
     collections::{HashSet, hash_map::DefaultHasher},
@@ -91,8 +95,8 @@ fn fold(path: &[u8]) -> Vec<u8> {
 }
 
 /// Does the file system take names of another case for the same? Where no file can be made nothing is known, and the restore will
-/// say why.
-pub(super) fn folds(dir: impl AsFd) -> bool {
+/// say why. What it was tried by is noted if it cannot be removed.
+pub(super) fn folds(dir: impl AsFd, notes: &Notes) -> bool {
     let [name, other] = (*b"pP").map(|letter| {
         let number = std::process::id().to_string();
         [b".fullbore-", &[letter][..], number.as_bytes()].concat()
@@ -102,8 +106,9 @@ pub(super) fn folds(dir: impl AsFd) -> bool {
         return false;
     }
     let folds = walk::stat(&dir, &other).is_ok();
-    // A directory that is only above what is restored keeps its time. What fails here is in nobody's way.
-    let _ = write::unlink_at(&dir, &name);
+    let removed = write::unlink_at(&dir, &name).or_else(|_| write::unlink_at(&dir, &name));
+    removed.unwrap_or_else(|error| notes.left(&reason(&error), &name));
+    // A directory that is only above what is restored keeps its time. If that fails it is in nobody's way.
     let _ = before.and_then(|before| write::set_times_fd(&dir, before.mtime));
     folds
 }
@@ -137,7 +142,8 @@ mod tests {
         let before = walk::stat_fd(&fd).unwrap().mtime;
         fs::write(dir.path().join("here"), "").unwrap();
         let is_so = dir.path().join("HERE").exists();
-        assert_eq!(folds(&fd), is_so);
+        let notes = Notes::default();
+        assert_eq!((folds(&fd, &notes), notes.lines()), (is_so, vec![]));
         fs::remove_file(dir.path().join("here")).unwrap();
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
         assert!(walk::stat_fd(&fd).unwrap().mtime >= before);

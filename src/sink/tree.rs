@@ -96,12 +96,13 @@ impl Tree {
     pub fn create(layout: &Layout, options: Options) -> Result<Arc<Self>> {
         layout.check(options.overwrite)?;
         let places = Places::open(layout)?;
-        let made = places.all().any(|place| folds(&place.dir)).then(Mutex::default);
+        let notes = Notes::default();
+        let made = places.all().any(|place| folds(&place.dir, &notes)).then(Mutex::default);
         let tree = Self {
             places,
             made,
             options,
-            notes: Notes::default(),
+            notes,
             names: Names::default(),
             systems: Mutex::default(),
             mask: Mask::clear(),
