@@ -150,3 +150,52 @@ fn every_link_in_the_documents_leads_to_a_file() -> Result {
     }
     Ok(())
 }
+
+/// The keys that a row of `doc/json.md` names.
+fn keys(document: &str, command: &str) -> Vec<String> {
+    let row = document.lines().find(|line| line.starts_with(&format!("| {command} |"))).unwrap_or_default();
+    row.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+#[test]
+fn every_key_of_json_is_in_the_document() -> Result {
+    let (dir, document) = (tempfile::tempdir()?, fs::read_to_string(source("doc/json.md"))?);
+    write(&dir.path().join("tree/file"), "content")?;
+    symlink("file", dir.path().join("tree/link"))?;
+    let lines = [
+        ("`backup`", "backup tree --to repo"),
+        ("`backup`", "backup tree --to repo"),
+        ("`backup --dry-run`", "backup tree --to repo --dry-run"),
+        ("`restore`", "restore repo --to back"),
+        ("`restore`", "restore repo --to back --delta --delete"),
+        ("`restore --plan`", "restore repo --to other --plan"),
+        ("`list` of a repository", "list repo"),
+        ("`list` of a backup", "list repo@latest"),
+        ("`verify`", "verify repo --sample 50%"),
+        ("`diff`", "diff repo latest latest"),
+        ("`find`", "find repo file"),
+        ("`export`", "export repo --to x.tar.zst"),
+        ("`copy-backup`", "copy-backup repo --to copy"),
+        ("`forget`", "forget repo --keep-last 1"),
+        ("`prune`", "prune repo"),
+        ("`bench`", "bench digest"),
+    ];
+    for (name, line) in lines {
+        let run = Command::new(env!("CARGO_BIN_EXE_fullbore"))
+            .args(line.split(' '))
+            .arg("--json")
+            .current_dir(dir.path())
+            .output()?;
+        assert!(run.status.success(), "{line}: {}", String::from_utf8_lossy(&run.stderr));
+        let mut documented = keys(&document, name);
+        documented.extend(keys(&document, if name == "`export`" { "`backup`" } else { name }));
+        let printed = String::from_utf8(run.stdout)?;
+        assert!(!printed.is_empty(), "{line}");
+        for object in printed.lines() {
+            let object: serde_json::Map<String, serde_json::Value> = serde_json::from_str(object)?;
+            let is_extra = |key: &&String| !documented.contains(key) && object["type"] != "progress";
+            assert_eq!(object.keys().find(is_extra), None, "{line}");
+        }
+    }
+    Ok(())
+}

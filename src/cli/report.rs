@@ -320,7 +320,7 @@ fn loss_json(loss: &Loss) -> serde_json::Value {
 /// The result of a backup as JSON.
 pub(super) fn backup_json(root: &Root, verdict: &Verdict) -> serde_json::Value {
     let totals = &root.totals;
-    json!({"type": "result", "id": root.id, "time": root.time, "complete": true, "limit": verdict.limit.name(),
+    json!({"type": "result", "id": root.id, "time": root.time, "complete": totals.is_complete(), "limit": verdict.limit.name(),
         "shares": shares(verdict), "seconds": verdict.seconds, "entries": totals.entries, "files": totals.files,
         "bytes": totals.bytes, "stored_bytes": totals.stored_bytes,
         "bases": root.bases, "kept": totals.kept, "kept_bytes": totals.kept_bytes, "unreadable": totals.unreadable,
@@ -332,7 +332,8 @@ pub(super) fn backup_json(root: &Root, verdict: &Verdict) -> serde_json::Value {
 pub(super) fn export_json(exported: &Exported) -> serde_json::Value {
     let mut json = backup_json(&exported.outcome.root, &exported.outcome.verdict);
     let damage: Vec<_> = exported.damage.iter().map(damage_json).collect();
-    (json["complete"], json["from"]) = (damage.is_empty().into(), exported.from.clone().into());
+    let complete = damage.is_empty() && exported.outcome.root.totals.is_complete();
+    (json["complete"], json["from"]) = (complete.into(), exported.from.clone().into());
     (json["damage"], json["warnings"]) = (damage.into(), exported.warnings.clone().into());
     json
 }
