@@ -6,7 +6,7 @@
 
 use crate::format::{
     chunk::Chunk,
-    entry::Run,
+    entry::{Kind, Run},
     page::{BLOCK_DIGEST_BYTES, Extent, Item, Record},
 };
 use std::{
@@ -119,13 +119,9 @@ impl Known {
     /// Where each of these chunks of a sparse file begins in the earlier data, if there was the same one at its place; the places
     /// are ascending.
     pub fn chunks_at(&self, chunks: &[Chunk], places: &[Run]) -> Vec<Option<u64>> {
-        let entry = &self.last().entry;
-        let (mut runs, mut before) = (entry.runs(0, entry.data_len()).peekable(), 0);
-        let mut data_before = |place: u64| {
-            while let Some(run) = runs.next_if(|run| run.offset + run.len <= place) {
-                before += run.len;
-            }
-            runs.peek().filter(|run| run.offset <= place).map(|run| before + place - run.offset)
+        let data_before = |place: u64| match &self.last().entry.kind {
+            Kind::File { map: Some(map), .. } => map.data_before(place),
+            _ => Some(place),
         };
         let wanted: Vec<Option<u64>> = places.iter().map(|place| data_before(place.offset)).collect();
         let first = wanted.iter().flatten().next().copied().unwrap_or(0);

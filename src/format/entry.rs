@@ -35,7 +35,7 @@ pub enum Kind {
         /// Logical bytes, holes included.
         size: u64,
         /// Where the data is, if there are holes; `None` means everywhere.
-        map: Option<Arc<[Run]>>,
+        map: Option<Map>,
     },
     /// A directory.
     Directory,
@@ -69,6 +69,58 @@ pub struct Run {
     pub offset: u64,
     /// How long it is.
     pub len: u64,
+}
+
+/// Where the data of a sparse file is: runs, and how much data is before each.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Map(Arc<(Vec<Run>, Vec<u64>)>);
+
+impl From<Vec<Run>> for Map {
+    fn from(runs: Vec<Run>) -> Self {
+        let sum = |sum: &mut u64, run: &Run| Some(std::mem::replace(sum, sum.saturating_add(run.len)));
+        let before = runs.iter().scan(0, sum).collect();
+        Self(Arc::new((runs, before)))
+    }
+}
+
+impl From<&[Run]> for Map {
+    fn from(runs: &[Run]) -> Self {
+        runs.to_vec().into()
+    }
+}
+
+impl FromIterator<Run> for Map {
+    fn from_iter<T: IntoIterator<Item = Run>>(runs: T) -> Self {
+        runs.into_iter().collect::<Vec<_>>().into()
+    }
+}
+
+impl std::ops::Deref for Map {
+    type Target = [Run];
+    fn deref(&self) -> &[Run] {
+        &self.0.0
+    }
+}
+
+impl Map {
+    /// Bytes of all runs.
+    fn data_len(&self) -> u64 {
+        let last = self.last().zip(self.0.1.last());
+        last.map_or(0, |(run, before)| before.saturating_add(run.len))
+    }
+
+    /// Bytes of data before byte `place` of the file; `None` in a hole.
+    pub fn data_before(&self, place: u64) -> Option<u64> {
+        let at = self.partition_point(|run| run.offset <= place).checked_sub(1)?;
+        let within = place - self[at].offset;
+        (within < self[at].len).then(|| self.0.1[at] + within)
+    }
+
+    /// The runs from the one on that has byte `offset` of the data, with how much is before each.
+    fn placed(&self, offset: u64) -> impl Iterator<Item = (u64, Run)> {
+        let first = self.0.1.partition_point(|before| *before <= offset).saturating_sub(1);
+        self.0.1[first..].iter().copied().zip(self[first..].iter().copied())
+    }
 }
 
 /// The bytes that are data on disk and a hole in the backup; both lists are ascending.
@@ -138,7 +190,7 @@ impl Entry {
     /// Bytes of content that are stored: `size` without the holes.
     pub fn data_len(&self) -> u64 {
         match &self.kind {
-            Kind::File { map: Some(map), .. } => map.iter().map(|run| run.len).sum(),
+            Kind::File { map: Some(map), .. } => map.data_len(),
             Kind::File { size, .. } => *size,
             _ => 0,
         }
@@ -151,14 +203,13 @@ impl Entry {
 
     /// Where `len` bytes of data of a file, the first with `offset` before it, are in the file itself: ascending runs.
     pub fn runs(&self, offset: u64, len: u64) -> impl Iterator<Item = Run> {
-        let whole = Run { offset: 0, len: u64::MAX };
         let map = match &self.kind {
-            Kind::File { map: Some(map), .. } => &map[..],
-            _ => &[],
+            Kind::File { map: Some(map), .. } => Some(map.placed(offset)),
+            _ => None,
         };
-        let all = map.iter().copied().chain((!self.is_sparse()).then_some(whole));
+        let whole = map.is_none().then_some((0, Run { offset: 0, len: u64::MAX }));
+        let placed = map.into_iter().flatten().chain(whole);
         let end = offset + len;
-        let placed = all.scan(0, |before, run: Run| Some((std::mem::replace(before, *before + run.len), run)));
         placed.take_while(move |(before, _)| *before < end).filter_map(move |(before, run)| {
             let (from, to) = (offset.max(before), end.min(before + run.len));
             (from < to).then(|| Run { offset: run.offset + from - before, len: to - from })

@@ -4,7 +4,7 @@ use super::tree::Inner;
 use crate::{
     error::{self, Error, Kind as ErrorKind, quoted},
     format::{
-        entry::{Entry, Kind, Owner, Path, Run, is_within, join, split},
+        entry::{Entry, Kind, Map, Owner, Path, is_within, join, split},
         page::State,
         pax,
     },
@@ -20,7 +20,6 @@ use std::{
     ffi::OsStr,
     io,
     os::{fd::OwnedFd, unix::ffi::OsStrExt},
-    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -297,7 +296,7 @@ impl Inner {
     }
 
     /// Where a file that has fewer blocks than bytes has its data.
-    fn map(&self, path: &[u8], stat: &Stat) -> Option<Arc<[Run]>> {
+    fn map(&self, path: &[u8], stat: &Stat) -> Option<Map> {
         if !stat.looks_sparse() || self.rules.overlay.is_some() {
             return None;
         }

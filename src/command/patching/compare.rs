@@ -102,7 +102,8 @@ impl Work<'_> {
         let extents = &item.extents[range.clone()];
         let len: u64 = extents.iter().map(|extent| u64::from(extent.len)).sum();
         self.run.meter.bytes.fetch_add(len, Relaxed);
-        let differing = match self.has_blocks(item) && !target.patch.fresh {
+        let has_blocks = self.has_blocks(item);
+        let differing = match has_blocks && !target.patch.fresh {
             true => self.differing(hand, target, item, offset..offset + len)?,
             false => std::iter::once(offset..offset + len).collect(),
         };
@@ -114,11 +115,10 @@ impl Work<'_> {
             let within = |at: u64| (at.clamp(offset, end) - offset) as usize;
             let blocks: Vec<_> = here.map(|bytes| within(bytes.start)..within(bytes.end)).collect();
             if !blocks.is_empty() {
+                let provable = has_blocks && self.is_of_blocks(item, offset, end);
                 // Where something moved within the file only all of it tells whether the right bytes came.
-                if !self.provable(item, offset, (end - offset) as usize) {
-                    target.unproven.store(true, Relaxed);
-                }
-                wants.push(Want { blocks, ..want(Some(target.clone()), item, at, offset) });
+                target.unproven.fetch_or(!provable, Relaxed);
+                wants.push(Want { blocks, provable, ..want(Some(target.clone()), item, at, offset) });
             }
             offset = end;
         }
@@ -146,12 +146,10 @@ impl Work<'_> {
         Ok(found)
     }
 
-    /// Are there digests of exactly these bytes?
-    pub(super) fn provable(&self, item: &Item, offset: u64, len: usize) -> bool {
-        let (block, end) = (self.block(), offset + len as u64);
-        self.has_blocks(item)
-            && offset.is_multiple_of(block)
-            && (end.is_multiple_of(block) || end == item.entry.data_len())
+    /// Are there digests of exactly these bytes, if there are of any?
+    fn is_of_blocks(&self, item: &Item, offset: u64, end: u64) -> bool {
+        let block = self.block();
+        offset.is_multiple_of(block) && (end.is_multiple_of(block) || end == item.entry.data_len())
     }
 
     /// Each block, and whether it is what the manifest says, if that says it.

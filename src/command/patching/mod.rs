@@ -74,6 +74,8 @@ struct Want {
     offset: u64,
     /// What of it differs.
     blocks: Vec<Range<usize>>,
+    /// Are there digests of exactly its bytes?
+    provable: bool,
 }
 
 /// What a worker has.
@@ -256,7 +258,7 @@ impl<'a> Work<'a> {
         if self.run.refused.holds(&entry.path) {
             return Ok(());
         }
-        if self.provable(&want.item, want.offset, len)
+        if want.provable
             && self.judged(&want.item, want.offset, content, len).iter().any(|(_, same)| *same == Some(false))
         {
             if !target.damaged.swap(true, Relaxed) {
@@ -344,7 +346,8 @@ fn unwritten(item: &Item, error: std::io::Error) -> Error {
 /// All of an extent.
 fn want(target: Option<Arc<Target>>, item: &Item, at: usize, offset: u64) -> Want {
     let extent = item.extents[at];
-    Want { target, item: item.clone(), extent, offset, blocks: std::iter::once(0..extent.len as usize).collect() }
+    let blocks = std::iter::once(0..extent.len as usize).collect();
+    Want { target, item: item.clone(), extent, offset, blocks, provable: false }
 }
 
 fn place(want: &Want) -> (SegmentId, FrameAt) {

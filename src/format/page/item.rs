@@ -52,7 +52,7 @@ impl Item {
     pub fn hollow(&self) -> Self {
         let mut record = Record::clone(self);
         if let entry::Kind::File { map, .. } = &mut record.entry.kind {
-            *map = Some([].into());
+            *map = Some(Vec::new().into());
             (record.extents, record.digest, record.from, record.more) = (Vec::new(), None, 0, false);
         }
         self.with(record)

@@ -3,7 +3,7 @@
 use super::{
     super::{
         digest::Digest,
-        entry::{self, Device, Entry, Kind, Owner, Run, Time},
+        entry::{self, Device, Entry, Kind, Map, Owner, Run, Time},
     },
     *,
 };
@@ -138,7 +138,7 @@ impl Reader {
     }
 
     /// The runs, and where the last one ends.
-    fn map(&mut self) -> Option<(Arc<[Run]>, u64)> {
+    fn map(&mut self) -> Option<(Map, u64)> {
         let count = next(&self.c.maps, &mut self.at.map)?;
         let (mut runs, mut end) = (Vec::new(), 0u64);
         for _ in 0..count {
