@@ -43,6 +43,8 @@ pub(super) struct Found {
     pub(super) stream: u32,
     pub(super) segment: u32,
     pub(super) offset: u64,
+    /// Bytes of the segment before it, or before the page that stands before it in the manifest: where it belongs.
+    pub(super) order: u64,
     pub(super) stored: Vec<u8>,
     pub(super) page: Page,
     /// Is it in the segment too?
@@ -227,7 +229,15 @@ fn service(
         Service::Label => root.format = Label::parse(&bytes).map_or(root.format, |label| label.format),
         Service::Page => {
             if let Ok(page) = Page::decode(&bytes) {
-                found.push(Found { stream, segment: number, offset, stored: bytes, page, is_copied: true });
+                found.push(Found {
+                    stream,
+                    segment: number,
+                    offset,
+                    order: offset,
+                    stored: bytes,
+                    page,
+                    is_copied: true,
+                });
             }
         }
         _ => {}
@@ -247,18 +257,20 @@ fn known(
     for page in others.iter().flat_map(|other| &other.root.pages).filter(|page| page.backup == id) {
         known.extend(page.manifest_offset.map(|offset| (page.digest.clone(), offset)));
     }
+    let mut last: HashMap<u32, (u32, u64)> = HashMap::new();
     for (offset, stored, page) in in_manifest {
         let digest = hex(blake3::hash(&stored).as_bytes());
         known.insert(digest, offset);
-        if !found.iter().any(|found| found.stored == stored) {
-            add(found, stored, page);
+        match found.iter().find(|found| found.stored == stored) {
+            Some(found) => _ = last.insert(found.stream, (found.segment, found.order)),
+            None => add(found, stored, page, &mut last),
         }
     }
     known
 }
 
-/// Add a page that only the manifest has, in place of those that speak of the same.
-fn add(found: &mut Vec<Found>, stored: Vec<u8>, page: Page) {
+/// Add a page that only the manifest has, in place of those that speak of the same, or `behind` the one before it of its stream.
+fn add(found: &mut Vec<Found>, stored: Vec<u8>, page: Page, behind: &mut HashMap<u32, (u32, u64)>) {
     let parts: HashSet<_> = page.records.iter().map(|record| (&record.entry.path, record.from)).collect();
     let ends = |page: &Page| Some((page.records.first()?.entry.path.clone(), page.records.last()?.entry.path.clone()));
     let Some((first, last)) = ends(&page) else { return };
@@ -268,18 +280,22 @@ fn add(found: &mut Vec<Found>, stored: Vec<u8>, page: Page) {
         let mut records = old.page.records.iter();
         !is_beside(&old.page) && records.any(|record| parts.contains(&(&record.entry.path, record.from)))
     };
-    let replaced = found.extract_if(.., |old| is_replaced(old)).map(|old| (old.stream, old.segment, old.offset));
-    let own = page.segments.first().filter(|segment| segment.backup.is_empty());
-    let own = own.map(|segment| (segment.stream, segment.number, 0));
-    if let Some((stream, segment, offset)) = replaced.min().or(own) {
-        found.push(Found { stream, segment, offset, stored, page, is_copied: false });
+    let replaced =
+        found.extract_if(.., |old| is_replaced(old)).map(|old| (old.stream, old.segment, old.order, old.offset));
+    let own = page.segments.first().filter(|segment| segment.backup.is_empty()).map(|segment| {
+        let before = behind.get(&segment.stream).filter(|(number, _)| *number == segment.number);
+        (segment.stream, segment.number, before.map_or(0, |(_, order)| *order), 0)
+    });
+    if let Some((stream, segment, order, offset)) = replaced.min().or(own) {
+        behind.insert(stream, (segment, order));
+        found.push(Found { stream, segment, offset, order, stored, page, is_copied: false });
     }
 }
 
 /// Where each page is in the manifest. Other backups may refer to it there: pages stay where they are known to be; the
 /// others follow behind.
 fn place(known: &HashMap<String, u64>, found: &mut [Found]) -> Vec<u64> {
-    found.sort_by_key(|found| (found.stream, found.segment, found.offset));
+    found.sort_by_key(|found| (found.stream, found.segment, found.order));
     let places: Vec<Option<u64>> =
         found.iter().map(|found| known.get(&hex(blake3::hash(&found.stored).as_bytes())).copied()).collect();
     let ends = found.iter().zip(&places).filter_map(|(found, at)| Some((*at)? + found.stored.len() as u64));

@@ -11,6 +11,9 @@ use crate::{
     pipeline::live::References,
 };
 
+/// Small backups have small frames only; nothing can be written with a limit like that.
+const LEAST_FRAME_BYTES: u64 = 64 << 10;
+
 /// What pages say of the backup.
 pub(super) fn describe(root: &mut Root, found: &[Found], placed: &[u64]) {
     let mut references = References::default();
@@ -50,6 +53,7 @@ pub(super) fn describe(root: &mut Root, found: &[Found], placed: &[u64]) {
     if root.options.block_bytes == 0 {
         root.options.block_bytes = root.options.frame_bytes.min(1 << 20);
     }
+    root.options.frame_bytes = root.options.frame_bytes.max(root.options.block_bytes).max(LEAST_FRAME_BYTES);
     root.liveness = root.segments.iter().map(Segment::live).collect();
     let mut others = references.all();
     others.retain(|other| root.liveness.iter().all(|own| own.id() != other.id()));

@@ -55,7 +55,8 @@ pub(super) fn add(
         for (offset, stored) in pages.into_iter().flat_map(|(at, pages)| pages.into_iter().map(move |page| (at, page)))
         {
             let page = Page::decode(&stored)?;
-            found.push(Found { stream: *stream, segment: *number, offset, stored, page, is_copied: false });
+            let (stream, segment) = (*stream, *number);
+            found.push(Found { stream, segment, offset, order: offset, stored, page, is_copied: false });
             count += 1;
         }
     }
