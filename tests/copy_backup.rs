@@ -364,3 +364,17 @@ fn a_manifest_that_ends_too_early_is_damage() {
     let ran = chain.copy(2, &chain.other()).ends_with(4);
     assert!(ran.err.contains("ends before a page"), "{}", ran.err);
 }
+
+#[test]
+fn a_whole_segment_is_not_replaced_by_what_is_left_of_it_elsewhere() {
+    let chain = chain("none");
+    let other = chain.other();
+    chain.copy(0, &other).ends_with(0);
+    let home = chain.repository.join("backups").join(&chain.ids[0]);
+    let segment = fs::File::options().write(true).open(home.join("s01-000001.tar")).unwrap();
+    segment.set_len(40_000).unwrap();
+    fs::remove_file(home.join("root.json")).unwrap();
+    fullbore(args!["repair", chain.repository, "--data", "--yes"]);
+    assert_ne!(chain.copy(0, &other).code, 0);
+    fullbore(args!["verify", other, "--data"]).ends_with(0);
+}

@@ -181,18 +181,20 @@ impl Run<'_> {
         arriving.finish()
     }
 
-    /// A manifest can be longer where pages of it were made anew by a repair: what counts is what this backup needs of it. It is
-    /// replaced only by one that has all that it has.
+    /// A manifest can be longer where pages of it were made anew by a repair: what counts is what this backup needs of it. An
+    /// object is replaced only by one that has all that it has.
     fn is_there(&self, buf: &mut Vec<u8>, task: &Task) -> Result<bool> {
-        if task.name != MANIFEST {
-            return Ok(self.incoming.has(&task.backup, &task.name, task.bytes));
+        let is_manifest = task.name == MANIFEST;
+        if !is_manifest && self.incoming.has(&task.backup, &task.name, task.bytes) {
+            return Ok(true);
         }
         let Some(there) = self.incoming.open(&task.backup, &task.name)? else { return Ok(false) };
         let mut known = task.sums.iter().filter(|(.., sum)| !matches!(sum, Sum::Unknown));
-        let is_known = known.all(|(offset, len, sum)| {
-            buf.resize(*len as usize, 0);
-            there.read_exact_at(buf, *offset).is_ok() && self.check(task, *offset, buf, sum).is_ok()
-        });
+        let is_known = is_manifest
+            && known.all(|(offset, len, sum)| {
+                buf.resize(*len as usize, 0);
+                there.read_exact_at(buf, *offset).is_ok() && self.check(task, *offset, buf, sum).is_ok()
+            });
         if is_known {
             return Ok(true);
         }
