@@ -8,6 +8,7 @@ use crate::{
         root::{FORMAT, Root},
         seal::open_sealed,
     },
+    platform::write::is_in_the_way,
     source::archive::Archive,
 };
 use std::{
@@ -220,7 +221,7 @@ pub fn directories(repository: &Path) -> Result<Vec<String>> {
 
 /// Is it there, or does the system not tell? An older backup must not be taken for the latest because of that.
 fn may_be_there(path: &Path) -> bool {
-    !matches!(path.try_exists(), Ok(false))
+    path.metadata().err().is_none_or(|error| error.kind() != io::ErrorKind::NotFound && !is_in_the_way(&error))
 }
 
 /// The ids of all backups that were committed, oldest first; those that nobody can tell of, too.

@@ -141,7 +141,7 @@ impl Patch {
         Ok(done)
     }
 
-    /// Where the entry has a hole, and there is something else, make one.
+    /// Where the entry has a hole, and there is something else than zeros, make one.
     ///
     /// # Errors
     /// The system's.

@@ -15,6 +15,9 @@ use std::{
     sync::{Arc, atomic::Ordering::Relaxed},
 };
 
+/// Larger blocks are not compared: one is held in memory.
+const MAX_BLOCK_BYTES: u64 = 64 << 20;
+
 impl Work<'_> {
     pub(super) fn block(&self) -> u64 {
         self.run.archive.root.options.block_bytes
@@ -24,7 +27,9 @@ impl Work<'_> {
     pub(super) fn has_blocks(&self, item: &Item) -> bool {
         let len = item.described_bytes();
         let block = self.block();
-        let whole = block >= 1024 && item.from.is_multiple_of(block) && item.blocks.len() as u64 == len.div_ceil(block);
+        let whole = (1024..=MAX_BLOCK_BYTES).contains(&block)
+            && item.from.is_multiple_of(block)
+            && item.blocks.len() as u64 == len.div_ceil(block);
         let is_blake3 = self.run.archive.root.options.digest == Algorithm::Blake3;
         whole && is_blake3 && item.entry.data_len() > block
     }

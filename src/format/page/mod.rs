@@ -49,7 +49,7 @@ pub struct Record {
     pub blocks: Vec<[u8; BLOCK_DIGEST_BYTES]>,
     /// CRC-32C of each block, the only one too, where PostgreSQL's manifest needs the CRC of the file.
     pub crcs: Vec<u32>,
-    /// Its chunks, if it is a large file that is compared by content.
+    /// Its chunks, if it is a large file that has holes, or is compared by content.
     pub chunks: Vec<Chunk>,
     /// Where the content is, in order of the file's data (holes left out).
     pub extents: Vec<Extent>,
