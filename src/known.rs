@@ -24,7 +24,7 @@ pub struct Known {
     chunks: Chunks,
     /// Where the content differs, if somebody knows: ascending runs, in bytes of the file. All else is the same.
     pub changed: Option<Arc<[Run]>>,
-    /// What is to be stored again though it may be the same: ascending runs of whole blocks.
+    /// What is to be stored again though it may be the same: ascending runs of the earlier data.
     again: Arc<[Run]>,
 }
 
@@ -77,6 +77,12 @@ impl Known {
         self
     }
 
+    /// The same where nothing says where these runs are now: all of it is read, and what is found to be in them is stored again.
+    #[must_use]
+    pub fn stored_again_where_found(self, again: Vec<Run>) -> Self {
+        Self { again: again.into(), trust: Trust::Nothing, ..self }
+    }
+
     /// Somebody knows that a file of `size` bytes can have changed in these ascending runs only. What is to be stored again is
     /// read with them.
     pub fn narrow(&mut self, runs: Vec<Run>, size: u64) {
@@ -94,10 +100,10 @@ impl Known {
         self.changed = Some(all.into());
     }
 
-    /// Is the block that begins `at` bytes into the file to be stored again?
-    pub fn is_stored_again(&self, at: u64) -> bool {
+    /// Is any of `len` bytes from byte `at` of the earlier data on to be stored again?
+    pub fn is_stored_again(&self, at: u64, len: u64) -> bool {
         let next = self.again.partition_point(|run| run.offset + run.len <= at);
-        self.again.get(next).is_some_and(|run| run.offset <= at)
+        self.again.get(next).is_some_and(|run| run.offset < at + len)
     }
 
     /// Where a chunk of this digest and length begins.

@@ -179,6 +179,9 @@ impl Base {
             () if len > self.frame_bytes && by_blocks => {
                 Some(known.stored_again(worn::blocks(places, self.block_bytes, len)))
             }
+            () if len > self.frame_bytes && self.rules.digests && (known.has_blocks() || known.has_chunks()) => {
+                Some(known.stored_again_where_found(places))
+            }
             // One that can be stored only as a whole is, if that is worth it.
             () => (len > self.frame_bytes && again < len / 4).then_some(known),
         }

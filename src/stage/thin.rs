@@ -74,10 +74,10 @@ impl Thin {
             let end = len.min(at + self.block as usize);
             let place = offset + at as u64;
             let digest = blocks.get(at / self.block as usize);
+            let len = (end - at) as u32;
             let same =
                 digest.zip(known.block(place, self.block)).is_some_and(|(digest, block)| is_block(block, digest))
-                    && !known.is_stored_again(place);
-            let len = (end - at) as u32;
+                    && !known.is_stored_again(place, len.into());
             let here = Stored::Here { inner: (inner + at) as u32, len };
             push_run(&mut runs, if same { Stored::Kept { at: place, len } } else { here });
             at = end;
@@ -134,11 +134,15 @@ fn kept(runs: &[Stored]) -> u64 {
 
 /// Where chunks of a piece are in the earlier data: of a sparse file those at the same place of it, of another wherever they were.
 fn chunk_places(known: &Known, chunks: &[Chunk], entry: &Entry, offset: u64) -> Vec<Option<u64>> {
-    if !entry.is_sparse() {
-        return chunks.iter().map(|chunk| known.chunk(chunk)).collect();
-    }
-    let len = chunks.iter().map(|chunk| u64::from(chunk.len)).sum();
-    known.chunks_at(chunks, &chunk::places(entry.runs(offset, len)))
+    let places: Vec<_> = match entry.is_sparse() {
+        false => chunks.iter().map(|chunk| known.chunk(chunk)).collect(),
+        true => {
+            let len = chunks.iter().map(|chunk| u64::from(chunk.len)).sum();
+            known.chunks_at(chunks, &chunk::places(entry.runs(offset, len)))
+        }
+    };
+    let stays = |(at, chunk): (Option<u64>, &Chunk)| at.filter(|at| !known.is_stored_again(*at, chunk.len.into()));
+    places.into_iter().zip(chunks).map(stays).collect()
 }
 
 fn chunk_runs(chunks: &[Chunk], places: Vec<Option<u64>>, mut inner: u32) -> Vec<Stored> {

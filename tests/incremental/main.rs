@@ -145,6 +145,27 @@ fn of_a_sparse_image_what_stands_behind_a_hole_that_came_or_went_is_kept() {
     }
 }
 
+#[test]
+fn of_a_sparse_image_in_worn_segments_only_what_is_in_them_is_stored_again() {
+    let dir = temp();
+    let (tree, repo) = (dir.path().join("tree"), dir.path().join("repo"));
+    let image = tree.join("image");
+    write(&image, noise(1, 8 << 20));
+    let file = File::options().read(true).write(true).open(&image).unwrap();
+    fallocate(&file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 63 * 16_384, 8192).unwrap();
+    backup(&tree, &repo, &[]);
+    for place in (0..512).filter(|place| place % 3 != 0) {
+        file.write_all_at(&[place as u8; 16_384], place * 16_384).unwrap();
+    }
+    backup(&tree, &repo, &[]);
+    set_mtime(&image, 1_700_000_000, 0);
+    let again = backup(&tree, &repo, &[]);
+    let (kept, stored) = (again["kept_bytes"].as_u64().unwrap(), again["stored_bytes"].as_u64().unwrap());
+    assert!(kept > 5 << 20 && (2 << 20..3 << 20).contains(&stored), "{again}");
+    assert_same(&shape(&tree), &restored(&repo, "latest"), "worn");
+    ids(&repo).iter().for_each(|id| verified(&repo, id));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
     #[test]
