@@ -130,6 +130,7 @@ impl Tree {
         let name = self.places.name(path);
         let error = Error::io(format!("could not {doing} {name:?}"), error);
         match error.kind {
+            ErrorKind::Full if self.options.overwrite => error.hint("free space, and run the same command again"),
             ErrorKind::Full => error.hint("free space, and run the same command again with --overwrite"),
             _ => error,
         }
