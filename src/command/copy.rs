@@ -25,6 +25,7 @@ use crate::{
 };
 use std::{
     collections::{BTreeSet, HashMap},
+    fs::File,
     num::NonZeroUsize,
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
@@ -80,8 +81,12 @@ impl Task {
         if self.name != MANIFEST {
             return self.bytes;
         }
-        let needed = self.sums.iter().filter(|(.., sum)| !matches!(sum, Sum::Unknown));
-        needed.map(|(offset, len, _)| offset + len).max().unwrap_or(0)
+        self.needed().map(|(offset, len, _)| offset + len).max().unwrap_or(0)
+    }
+
+    /// The pieces that this backup speaks of.
+    fn needed(&self) -> impl Iterator<Item = &(u64, u64, Sum)> {
+        self.sums.iter().filter(|(.., sum)| !matches!(sum, Sum::Unknown))
     }
 }
 
@@ -181,24 +186,17 @@ impl Run<'_> {
         arriving.finish()
     }
 
-    /// A manifest can be longer where pages of it were made anew by a repair: what counts is what this backup needs of it. An
-    /// object is replaced only by one that has all that it has.
+    /// Is what is needed of an object there? It is replaced only by one that has all that it has.
     fn is_there(&self, buf: &mut Vec<u8>, task: &Task) -> Result<bool> {
-        let is_manifest = task.name == MANIFEST;
-        if !is_manifest && self.incoming.has(&task.backup, &task.name, task.bytes) {
-            return Ok(true);
-        }
         let Some(there) = self.incoming.open(&task.backup, &task.name)? else { return Ok(false) };
-        let mut known = task.sums.iter().filter(|(.., sum)| !matches!(sum, Sum::Unknown));
-        let is_known = is_manifest
-            && known.all(|(offset, len, sum)| {
-                buf.resize(*len as usize, 0);
-                there.read_exact_at(buf, *offset).is_ok() && self.check(task, *offset, buf, sum).is_ok()
-            });
-        if is_known {
+        let len = there.metadata().ok().filter(|found| found.is_file()).map_or(u64::MAX, |found| found.len());
+        let is_enough = match &*task.name {
+            MANIFEST => self.has_pages(buf, task, &there),
+            _ => len == task.bytes,
+        };
+        if is_enough {
             return Ok(true);
         }
-        let len = there.metadata().map_or(u64::MAX, |found| found.len());
         let (mut is_more, mut bytes) = (len <= task.bytes, Vec::new());
         for (offset, len, _) in with_gaps(Vec::new(), len.min(task.bytes)) {
             self.archive.store().read_at(&task.object, offset, len as usize, buf)?;
@@ -213,6 +211,14 @@ impl Run<'_> {
             .because("it is another than that of this repository: it is damaged, or one of them was repaired")
             .detail("nothing was committed")
             .hint("`fullbore repair` the other repository and try again, or copy to a new one"))
+    }
+
+    /// Has a manifest the pages that this backup needs? It can be longer where pages were made anew by a repair.
+    fn has_pages(&self, buf: &mut Vec<u8>, task: &Task, manifest: &File) -> bool {
+        task.needed().all(|(offset, len, sum)| {
+            buf.resize(*len as usize, 0);
+            manifest.read_exact_at(buf, *offset).is_ok() && self.check(task, *offset, buf, sum).is_ok()
+        })
     }
 
     fn check(&self, task: &Task, offset: u64, bytes: &[u8], sum: &Sum) -> Result<()> {

@@ -131,11 +131,6 @@ impl Incoming {
         self.root.join(BACKUPS).join(id)
     }
 
-    /// Is there an object of this name in backup `id`, with so many bytes?
-    pub fn has(&self, id: &str, object: &str, bytes: u64) -> bool {
-        fs::metadata(self.path(id, object)).is_ok_and(|found| found.is_file() && found.len() == bytes)
-    }
-
     /// The object of this name in backup `id`; `None` if there is none.
     ///
     /// # Errors
