@@ -272,10 +272,9 @@ fn known(
 /// Add a page that only the manifest has, in place of those that speak of the same, or `behind` the one before it of its stream.
 fn add(found: &mut Vec<Found>, stored: Vec<u8>, page: Page, behind: &mut HashMap<u32, (u32, u64)>) {
     let parts: HashSet<_> = page.records.iter().map(|record| (&record.entry.path, record.from)).collect();
-    let ends = |page: &Page| Some((page.records.first()?.entry.path.clone(), page.records.last()?.entry.path.clone()));
     let Some((first, last)) = ends(&page) else { return };
     let is_beside =
-        |old: &Page| ends(old).is_none_or(|(from, to)| order(&from, &last).is_gt() || order(&to, &first).is_lt());
+        |old: &Page| ends(old).is_none_or(|(from, to)| order(from, last).is_gt() || order(to, first).is_lt());
     let is_replaced = |old: &Found| {
         let mut records = old.page.records.iter();
         !is_beside(&old.page) && records.any(|record| parts.contains(&(&record.entry.path, record.from)))
@@ -290,6 +289,11 @@ fn add(found: &mut Vec<Found>, stored: Vec<u8>, page: Page, behind: &mut HashMap
         behind.insert(stream, (segment, order));
         found.push(Found { stream, segment, offset, order, stored, page, is_copied: false });
     }
+}
+
+/// The paths of the first and the last record.
+fn ends(page: &Page) -> Option<(&[u8], &[u8])> {
+    Some((&page.records.first()?.entry.path, &page.records.last()?.entry.path))
 }
 
 /// Where each page is in the manifest. Other backups may refer to it there: pages stay where they are known to be; the
