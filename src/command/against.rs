@@ -14,13 +14,13 @@ use crate::{
     error::{Error, Result, quoted},
     format::{
         digest::{Digest, crc32c},
-        entry::{self, Entry, Kind, Path as EntryPath, Run},
+        entry::{self, Entry, Kind, Path as EntryPath},
         page::{Item, Record, State},
     },
     platform::{
         Tricks, is_shortage,
         owner::Names,
-        read::data_map,
+        read::{data_outside, each_piece},
         walk::{self, FileKind, Stat, open_dir, open_read},
         xattr,
     },
@@ -33,7 +33,7 @@ use std::{
     fs::File,
     io,
     num::NonZeroUsize,
-    os::{fd::OwnedFd, unix::fs::FileExt},
+    os::fd::OwnedFd,
     path::Path,
     sync::{Mutex, atomic::Ordering::Relaxed},
 };
@@ -335,28 +335,20 @@ pub(super) fn has_content(file: &File, item: &Item, buffer: &mut [u8]) -> io::Re
 /// Does what is a hole in the backup read as zeros?
 fn has_holes(file: &File, item: &Item, buffer: &mut [u8]) -> io::Result<bool> {
     let holes = match &item.entry.kind {
-        Kind::File { map: Some(map), size } => {
-            let there = data_map(file, *size)?;
-            entry::gaps(map, there.as_deref().unwrap_or(&[Run { offset: 0, len: *size }]))
-        }
+        Kind::File { map: Some(map), size } => data_outside(file, *size, map)?,
         _ => Vec::new(),
     };
     let mut zero = true;
-    each(file, &holes, buffer, |bytes| zero &= bytes.iter().all(|byte| *byte == 0))?;
+    each_piece(file, holes, buffer, |bytes| zero &= bytes.iter().all(|byte| *byte == 0))?;
     Ok(zero)
 }
 
 /// The digest of a file's data, by the algorithm that its record has.
 pub(super) fn digest(file: &File, item: &Item, buffer: &mut [u8]) -> io::Result<Option<Digest>> {
-    let whole = [Run { offset: 0, len: item.entry.size() }];
-    let runs = match &item.entry.kind {
-        Kind::File { map: Some(map), .. } => &map[..],
-        _ => &whole[..],
-    };
     let mut hasher = blake3::Hasher::new();
     let mut joiner = crate::format::digest::Joiner::default();
     let is_crc = matches!(item.digest, Some(Digest::Crc32c(_)));
-    each(file, runs, buffer, |bytes| {
+    each_piece(file, item.entry.runs(0, item.entry.data_len()), buffer, |bytes| {
         if is_crc {
             joiner.push(&crate::format::digest::Piece::Crc(crc32c(bytes), bytes.len() as u64));
         } else {
@@ -365,19 +357,6 @@ pub(super) fn digest(file: &File, item: &Item, buffer: &mut [u8]) -> io::Result<
     })?;
     let crc = || joiner.finish().or(Some(Digest::Crc32c(0)));
     Ok(if is_crc { crc() } else { Some(Digest::Blake3(hasher.finalize().into())) })
-}
-
-fn each(file: &File, runs: &[Run], buffer: &mut [u8], mut take: impl FnMut(&[u8])) -> io::Result<()> {
-    for run in runs {
-        let mut at = 0;
-        while at < run.len {
-            let len = buffer.len().min((run.len - at) as usize);
-            file.read_exact_at(&mut buffer[..len], run.offset + at)?;
-            take(&buffer[..len]);
-            at += len as u64;
-        }
-    }
-    Ok(())
 }
 
 fn kind_of(kind: &Kind) -> FileKind {

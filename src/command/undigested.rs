@@ -7,12 +7,13 @@ use super::content::Hand;
 use crate::{
     error::{Error, Result, quoted},
     format::{
-        entry::{Kind, Run},
+        entry::Run,
         page::{Extent, Item, SegmentId},
     },
+    platform::read::each_piece,
     source::{archive::Archive, jobs::misfit},
 };
-use std::{fs::File, io, os::unix::fs::FileExt};
+use std::{fs::File, io};
 
 /// Decoded frames that a thread keeps: many small files are in one, and a relation goes back and forth between the frames of a
 /// few backups.
@@ -32,20 +33,16 @@ impl Stored {
     /// # Errors
     /// Damage to the backup, or the system's.
     pub(super) fn is_in(&mut self, archive: &Archive, item: &Item, file: &File, buffer: &mut [u8]) -> Result<bool> {
-        let whole = [Run { offset: 0, len: item.entry.size() }];
-        let mut places = match &item.entry.kind {
-            Kind::File { map: Some(map), .. } => Places { runs: map, used: 0 },
-            _ => Places { runs: &whole, used: 0 },
-        };
         let failed = |e| Error::io(format!("could not read {} in the tree", quoted(&item.entry.path)), e);
         let mut at = 0;
         for part in parts(archive, item)? {
             for extent in &part.extents {
                 let content = self.content(archive, &part, extent)?;
-                at += content.len() as u64;
-                if !places.hold(file, content, buffer).map_err(failed)? {
+                let len = content.len() as u64;
+                if !holds(file, item.entry.runs(at, len), content, buffer).map_err(failed)? {
                     return Ok(false);
                 }
+                at += len;
             }
         }
         if at == item.entry.data_len() {
@@ -78,38 +75,16 @@ fn parts(archive: &Archive, item: &Item) -> Result<Vec<Item>> {
     if item.from == 0 { Ok(vec![item.clone()]) } else { archive.find(&item.entry.path) }
 }
 
-/// Where in a file its data is, from the first byte on.
-struct Places<'a> {
-    runs: &'a [Run],
-    /// Bytes of the first run that were gone over.
-    used: u64,
-}
-
-impl Places<'_> {
-    /// Is `content` in the file where its next data is?
-    fn hold(&mut self, file: &File, mut content: &[u8], buffer: &mut [u8]) -> io::Result<bool> {
-        while !content.is_empty() {
-            let Some((offset, len)) = self.next(content.len().min(buffer.len())) else { return Ok(false) };
-            match file.read_exact_at(&mut buffer[..len], offset) {
-                Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Ok(false),
-                other => other?,
-            }
-            if buffer[..len] != content[..len] {
-                return Ok(false);
-            }
-            content = &content[len..];
-        }
-        Ok(true)
-    }
-
-    /// The next bytes, `most` of them at most: where they are, and how many.
-    fn next(&mut self, most: usize) -> Option<(u64, usize)> {
-        while self.runs.first().is_some_and(|run| run.len == self.used) {
-            (self.runs, self.used) = (&self.runs[1..], 0);
-        }
-        let run = self.runs.first()?;
-        let (offset, len) = (run.offset + self.used, (run.len - self.used).min(most as u64));
-        self.used += len;
-        Some((offset, len as usize))
+/// Is `content` in these runs of the file?
+fn holds(file: &File, runs: impl Iterator<Item = Run>, mut content: &[u8], buffer: &mut [u8]) -> io::Result<bool> {
+    let mut same = true;
+    let compared = each_piece(file, runs, buffer, |found| {
+        let (wanted, rest) = content.split_at(found.len());
+        same &= found == wanted;
+        content = rest;
+    });
+    match compared {
+        Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
+        done => done.map(|()| same && content.is_empty()),
     }
 }

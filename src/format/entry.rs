@@ -123,25 +123,6 @@ impl Map {
     }
 }
 
-/// The bytes that are data on disk and a hole in the backup; both lists are ascending.
-pub fn gaps(backup: &[Run], disk: &[Run]) -> Vec<Run> {
-    let mut gaps = Vec::new();
-    for run in disk {
-        let (mut at, end) = (run.offset, run.offset + run.len);
-        let first = backup.partition_point(|known| known.offset + known.len <= at);
-        for known in backup[first..].iter().take_while(|known| known.offset < end) {
-            if known.offset > at {
-                gaps.push(Run { offset: at, len: known.offset - at });
-            }
-            at = known.offset + known.len;
-        }
-        if at < end {
-            gaps.push(Run { offset: at, len: end - at });
-        }
-    }
-    gaps
-}
-
 /// A device number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Device {
@@ -273,14 +254,6 @@ pub fn is_safe(path: &[u8]) -> bool {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-
-    #[test]
-    fn gaps_are_data_on_disk_and_holes_in_the_backup() {
-        let run = |offset, len| Run { offset, len };
-        assert_eq!(gaps(&[run(10, 5), run(20, 5)], &[run(0, 12), run(14, 20)]), [run(0, 10), run(15, 5), run(25, 9)]);
-        assert_eq!(gaps(&[], &[run(3, 4)]), [run(3, 4)]);
-        assert_eq!(gaps(&[run(0, 9)], &[run(3, 4)]), []);
-    }
 
     #[test]
     fn data_of_a_sparse_file_is_where_its_runs_are() {

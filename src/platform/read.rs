@@ -6,10 +6,14 @@
 
 use std::{
     cell::Cell,
+    fs::File,
     io,
     mem::MaybeUninit,
     num::NonZeroU64,
-    os::fd::{AsFd, AsRawFd, BorrowedFd},
+    os::{
+        fd::{AsFd, AsRawFd, BorrowedFd},
+        unix::fs::FileExt,
+    },
 };
 
 use rustix::{
@@ -201,6 +205,56 @@ pub fn data_map(fd: impl AsFd, size: u64) -> io::Result<Option<Vec<Run>>> {
     Ok(if map.is_everything(size) { None } else { Some(map.runs) })
 }
 
+/// The data of a file of `size` bytes that is in none of these ascending `runs`; all else where the file system cannot tell.
+///
+/// # Errors
+/// The system's.
+pub fn data_outside(fd: impl AsFd, size: u64, runs: &[Run]) -> io::Result<Vec<Run>> {
+    let there = data_map(fd, size)?;
+    Ok(gaps(runs, there.as_deref().unwrap_or(&[Run { offset: 0, len: size }])))
+}
+
+/// The bytes that are data on disk and a hole in the backup; both lists are ascending.
+fn gaps(backup: &[Run], disk: &[Run]) -> Vec<Run> {
+    let mut gaps = Vec::new();
+    for run in disk {
+        let (mut at, end) = (run.offset, run.offset + run.len);
+        let first = backup.partition_point(|known| known.offset + known.len <= at);
+        for known in backup[first..].iter().take_while(|known| known.offset < end) {
+            if known.offset > at {
+                gaps.push(Run { offset: at, len: known.offset - at });
+            }
+            at = known.offset + known.len;
+        }
+        if at < end {
+            gaps.push(Run { offset: at, len: end - at });
+        }
+    }
+    gaps
+}
+
+/// Read these runs of a file, as much as `buffer` holds at a time; `take` gets the bytes in order.
+///
+/// # Errors
+/// `UnexpectedEof` if the file ends before, or the system's.
+pub fn each_piece(
+    file: &File,
+    runs: impl IntoIterator<Item = Run>,
+    buffer: &mut [u8],
+    mut take: impl FnMut(&[u8]),
+) -> io::Result<()> {
+    for run in runs {
+        let mut at = 0;
+        while at < run.len {
+            let len = buffer.len().min((run.len - at) as usize);
+            file.read_exact_at(&mut buffer[..len], run.offset + at)?;
+            take(&buffer[..len]);
+            at += len as u64;
+        }
+    }
+    Ok(())
+}
+
 fn find(fd: impl AsFd, place: SeekFrom) -> rustix::io::Result<u64> {
     rustix::fs::seek(fd, place)
 }
@@ -286,6 +340,14 @@ mod tests {
             at += hole + 10;
         }
         map
+    }
+
+    #[test]
+    fn gaps_are_data_on_disk_and_holes_in_the_backup() {
+        let run = |offset, len| Run { offset, len };
+        assert_eq!(gaps(&[run(10, 5), run(20, 5)], &[run(0, 12), run(14, 20)]), [run(0, 10), run(15, 5), run(25, 9)]);
+        assert_eq!(gaps(&[], &[run(3, 4)]), [run(3, 4)]);
+        assert_eq!(gaps(&[run(0, 9)], &[run(3, 4)]), []);
     }
 
     #[test]

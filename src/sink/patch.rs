@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     error::Result,
-    format::entry::{Entry, Kind, Run, Xattr, gaps},
+    format::entry::{Entry, Kind, Xattr},
     platform::{
         read,
         walk::{self, FileKind, Stat, read_link},
@@ -147,8 +147,7 @@ impl Patch {
     /// The system's.
     pub fn clear_holes(&self, entry: &Entry, buffer: &mut [u8]) -> io::Result<()> {
         let Kind::File { size, map: Some(map) } = &entry.kind else { return Ok(()) };
-        let there = read::data_map(&self.file, *size)?;
-        for gap in gaps(map, there.as_deref().unwrap_or(&[Run { offset: 0, len: *size }])) {
+        for gap in read::data_outside(&self.file, *size, map)? {
             let (mut at, end) = (gap.offset, gap.offset + gap.len);
             while at < end {
                 let len = buffer.len().min((end - at) as usize);

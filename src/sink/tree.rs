@@ -13,12 +13,13 @@ use super::{
 use crate::{
     error::{Error, Kind as ErrorKind, Result},
     format::{
-        entry::{Entry, Kind, Owner, Run, Xattr, join},
+        entry::{Entry, Owner, Xattr, join},
         pax::NamedAcl,
     },
     platform::{
         Tricks,
         owner::Names,
+        read::each_piece,
         walk::{self, FileKind, Stat, open_dir},
         write::{self, Umask},
     },
@@ -29,7 +30,7 @@ use std::{
     io,
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
-        unix::{ffi::OsStrExt, fs::FileExt},
+        unix::ffi::OsStrExt,
     },
     sync::{Arc, Mutex},
 };
@@ -267,22 +268,9 @@ impl Tree {
         let (parent, name) = self.places.split(&entry.path);
         let dir = self.open_dir(parent).map_err(failed)?;
         let file: File = walk::open_read(dir, name, self.options.tricks).map_err(failed)?.into();
-        let whole = [Run { offset: 0, len: entry.size() }];
-        let runs = match &entry.kind {
-            Kind::File { map: Some(map), .. } => &map[..],
-            _ => &whole[..],
-        };
-        let mut hasher = blake3::Hasher::new();
-        let mut buffer = vec![0; 1 << 20];
-        for run in runs {
-            let mut at = 0;
-            while at < run.len {
-                let len = buffer.len().min((run.len - at) as usize);
-                file.read_exact_at(&mut buffer[..len], run.offset + at).map_err(failed)?;
-                hasher.update(&buffer[..len]);
-                at += len as u64;
-            }
-        }
+        let (mut hasher, mut buffer) = (blake3::Hasher::new(), vec![0; 1 << 20]);
+        let hash = |bytes: &[u8]| _ = hasher.update(bytes);
+        each_piece(&file, entry.runs(0, entry.data_len()), &mut buffer, hash).map_err(failed)?;
         Ok(hasher.finalize())
     }
 
@@ -353,6 +341,7 @@ impl Tree {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::format::entry::Kind;
     use crate::sink::writer::Writer;
     use std::fs;
 

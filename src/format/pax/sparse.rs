@@ -8,7 +8,7 @@ use super::field::{Block, number};
 use crate::format::entry::{Map, Run};
 use std::io::Write;
 
-/// Most runs of one map, written or read. A map of so many takes 16 MiB of memory.
+/// Most runs of one map, written or read. A map of so many takes 24 MiB of memory.
 pub const MAX_RUNS: usize = 1 << 20;
 
 /// The map that a tar can hold for a file of `size` bytes: runs grow to whole blocks of 512 bytes and are merged if they
