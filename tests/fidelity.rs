@@ -618,6 +618,26 @@ fn an_owner_that_the_system_refuses_is_noted_and_one_that_it_fails_to_set_ends_t
 }
 
 #[test]
+fn an_attribute_that_the_disk_fails_to_remove_ends_the_restore() {
+    if !or_skip(has("strace") && has("setfattr"), "there is no strace, or no setfattr") {
+        return;
+    }
+    let dir = temp();
+    let [tree, to, back] = ["t", "r", "back"].map(|name| dir.path().join(name));
+    runs::write(tree.join("f"), "content");
+    fullbore(args!["backup", tree, "--to", to, "--quiet"]).ends_with(0);
+    runs::write(back.join("f"), "content");
+    for (errno, code) in [("EPERM", 0), ("EIO", 1)] {
+        shell("setfattr -n user.foreign -v 1 \"$1\"", args![back.join("f")]).ends_with(0);
+        let args = args!["restore", to, "--to", back, "--delta"];
+        let ran = tampered(&format!("fremovexattr:error={errno}"), None, args).ends_with(code);
+        let said =
+            if code == 0 { "removal of attribute \"user.foreign\"" } else { "could not remove an attribute of " };
+        assert!(ran.err.contains(said), "{errno}: {}", ran.err);
+    }
+}
+
+#[test]
 fn calls_that_a_container_forbids_are_done_without() {
     if !or_skip(has("strace"), "there is no strace") {
         return;

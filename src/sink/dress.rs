@@ -35,7 +35,7 @@ impl Writer {
         let wears = self.wears(&entry.path, before)?;
         if wears {
             let there = xattr::read_all(fd).map_err(|e| failed(&self.tree, e))?;
-            self.undress(entry, &there, |name| xattr::remove_fd(fd, name));
+            self.undress(entry, &there, |name| xattr::remove_fd(fd, name))?;
         }
         let (mode, owner) = self.known(&entry.path, before, || walk::stat_fd(fd));
         let owned = self.own(entry, owner, |uid, gid| write::chown_fd(fd, uid, gid))?;
@@ -80,17 +80,16 @@ impl Writer {
     }
 
     /// Take away the attributes of users, the access lists and the capabilities that are there and the entry does not have.
-    fn undress(&self, entry: &Entry, there: &[Xattr], remove: impl Fn(&[u8]) -> io::Result<()>) {
+    fn undress(&self, entry: &Entry, there: &[Xattr], remove: impl Fn(&[u8]) -> io::Result<()>) -> Result<()> {
         let ours = |name: &[u8]| {
             name.starts_with(b"user.") || name.starts_with(b"system.posix_acl_") || name == b"security.capability"
         };
         let wanted = |name: &[u8]| entry.xattrs.iter().any(|(wanted, _)| wanted == name);
         for (name, _) in there.iter().filter(|(name, _)| ours(name) && !wanted(name)) {
-            if let Err(error) = remove(name) {
-                let what = format!("removal of attribute {}", quoted(name));
-                self.tree.notes.add(&what, &reason(&error), &entry.path);
-            }
+            let done = remove(name);
+            self.attribute(entry, "remove", name, done)?;
         }
+        Ok(())
     }
 
     /// Set the owner if it is another than the one it has. Is it the right one now? What the system refuses is noted.
@@ -117,17 +116,19 @@ impl Writer {
     /// Set the attributes that are `user.` ones, or those that are not. What the system refuses is noted.
     fn attributes(&self, entry: &Entry, user: bool, set: impl Fn(&[u8], &[u8]) -> io::Result<()>) -> Result<()> {
         for (name, value) in entry.xattrs.iter().filter(|(name, _)| name.starts_with(b"user.") == user) {
-            match set(name, value) {
-                Ok(()) => {}
-                Err(e) if write::is_failure_of_the_disk(&e) || self.tree.is_full(&entry.path, &e) => {
-                    return Err(self.tree.error("set an attribute of", &entry.path, e));
-                }
-                Err(e) => {
-                    let what = format!("attribute {}", quoted(name));
-                    self.tree.notes.add(&what, &reason(&e), &entry.path);
-                }
-            }
+            self.attribute(entry, "set", name, set(name, value))?;
         }
+        Ok(())
+    }
+
+    /// What came of setting or removing an attribute: what the system refuses is noted.
+    fn attribute(&self, entry: &Entry, verb: &str, name: &[u8], done: io::Result<()>) -> Result<()> {
+        let Err(error) = done else { return Ok(()) };
+        if write::is_failure_of_the_disk(&error) || self.tree.is_full(&entry.path, &error) {
+            return Err(self.tree.error(&format!("{verb} an attribute of"), &entry.path, error));
+        }
+        let removal = if verb == "remove" { "removal of " } else { "" };
+        self.tree.notes.add(&format!("{removal}attribute {}", quoted(name)), &reason(&error), &entry.path);
         Ok(())
     }
 
@@ -142,7 +143,7 @@ impl Writer {
         let inherited = !is_link && self.wears(&entry.path, before)?; // links have no lists
         if inherited {
             let there = xattr::read_all_at(&dir, name).map_err(failed)?;
-            self.undress(entry, &there, |attribute| xattr::remove_at(&dir, name, attribute));
+            self.undress(entry, &there, |attribute| xattr::remove_at(&dir, name, attribute))?;
         }
         let (mode, owner) = self.known(&entry.path, before, || walk::stat(&dir, name));
         let owned = self.own(entry, owner, |uid, gid| write::chown_at(&dir, name, uid, gid))?;
