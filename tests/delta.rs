@@ -4,7 +4,10 @@
 
 mod runs;
 
-use runs::{Mount, Ran, assert_same, fullbore, noise, or_skip, sample, set_mode, set_mtime, shape, shell, temp, write};
+use runs::{
+    Mount, Ran, assert_same, fullbore, has, noise, or_skip, sample, set_mode, set_mtime, shape, shell, tampered, temp,
+    write,
+};
 use rustix::fs::{FallocateFlags, fallocate};
 use std::{
     fs,
@@ -192,6 +195,31 @@ fn a_tree_that_differs_in_every_way_becomes_the_backup() {
     assert_eq!(ran.out, "delete: \"big/small\"\ndelete: \"extra\"\ndelete: \"out\"\n");
     place.assert_restored("everything");
     assert!(Path::new("/etc/passwd").metadata().unwrap().len() > 0);
+}
+
+#[test]
+fn what_cannot_be_removed_is_named_and_all_else_is_done() {
+    if !or_skip(has("strace"), "there is no strace") {
+        return;
+    }
+    let place = Place::new("zstd:1");
+    let to = place.at("to");
+    for name in ["extra 1", "extra 2"] {
+        write(to.join(name), name);
+    }
+    overwrite_at(&to.join("big/odd"), 5000, b"other");
+    let args = || args!["restore", place.at("repo"), "--to", to, "--delta", "--delete", "--quiet"];
+    let ran = tampered("unlinkat:error=EPERM", Some(Path::new("extra 1")), args()).ends_with(1);
+    assert!(ran.err.contains("could not remove ") && ran.err.contains("extra 1\""), "{}", ran.err);
+    let ran = ran.has_one_error("it is passed over; the rest of the backup is restored");
+    assert!(to.join("extra 1").exists() && !to.join("extra 2").exists(), "{}", ran.err);
+    fs::remove_file(to.join("extra 1")).unwrap();
+    assert!(fs::read(to.join("big/odd")).unwrap() == fs::read(place.at("tree").join("big/odd")).unwrap());
+    write(to.join("extra 1"), "");
+    let ran = tampered("unlinkat:error=EIO", Some(Path::new("extra 1")), args()).ends_with(1);
+    assert!(!ran.err.contains("passed over"), "{}", ran.err);
+    fullbore(args()).ends_with(0);
+    place.assert_restored("at last");
 }
 
 /// Files below a directory, relative to it.

@@ -131,7 +131,7 @@ fn a_member_that_cannot_be_made_does_not_end_the_restore() {
     for (index, (case, make)) in refused.into_iter().enumerate() {
         at(dir.path(), &format!("{make} && tar -rf x.tar z")).ends_with(0);
         let ran = at(dir.path(), &format!("$fullbore restore x.tar --to {index}")).ends_with(1);
-        assert!(ran.err.contains("left out; the rest of the tar is restored"), "{case}: {}", ran.err);
+        assert!(ran.err.contains("passed over; the rest of the tar is restored"), "{case}: {}", ran.err);
         assert!(!ran.err.contains("--overwrite"), "{case}: {}", ran.err);
         assert!(dir.path().join(format!("{index}/z")).exists(), "{case}");
     }

@@ -40,7 +40,7 @@ fn restored(inject: &str, only: Option<&Path>, repository: &Path, to: &Path, mor
 /// What should have been there is, with what the second pass does; each of `missing` is not there, and named.
 #[track_caller]
 fn assert_rest(ran: Ran, tree: &Path, to: &Path, missing: &[&str], case: &str) {
-    let ran = ran.ends_with(1).has_one_error("left out; the rest of the backup is restored");
+    let ran = ran.ends_with(1).has_one_error("passed over; the rest of the backup is restored");
     assert!(!ran.err.contains("--overwrite"), "{case}: {}", ran.err);
     let all = ["d/small", "d/small too", "d/empty", "d/large", "z", "z too", "link", "pipe", "d"];
     for name in all {
@@ -81,7 +81,7 @@ fn an_entry_that_the_target_cannot_take_does_not_end_the_restore() {
             let ran = restored(inject, None, &repository, &to, more);
             if inject.starts_with("utimensat") {
                 // So has everything else but what stands for itself.
-                let ran = ran.ends_with(1).has_one_error("left out; the rest of the backup is restored");
+                let ran = ran.ends_with(1).has_one_error("passed over; the rest of the backup is restored");
                 assert!(ran.err.contains("d/small") && ran.err.contains("z too"), "{case}: {}", ran.err);
                 files.iter().for_each(|name| assert!(!to.join(name).exists(), "{case}: {name}"));
             } else {

@@ -84,7 +84,7 @@ impl Refused {
         let error = errors.fold(first, |error, other| error.detail(other.line()));
         let others = if others == 0 { String::new() } else { format!("and {others} others; ") };
         let are = if told == 1 { "it is" } else { "they are" };
-        Some(error.detail(format!("{others}{are} left out; the rest of the {of} is restored")))
+        Some(error.detail(format!("{others}{are} passed over; the rest of the {of} is restored")))
     }
 }
 
@@ -179,7 +179,7 @@ mod tests {
         assert!(first.starts_with("could not create \"f00\": "), "{first}");
         assert_eq!(detail.len(), TOLD);
         assert!(detail[TOLD - 2].starts_with("could not create \"f09\": "), "{detail:?}");
-        assert_eq!(detail[TOLD - 1], "and 5 others; they are left out; the rest of the backup is restored");
+        assert_eq!(detail[TOLD - 1], "and 5 others; they are passed over; the rest of the backup is restored");
         assert_eq!(told(&mut (0..15).rev()), (first, detail));
         assert!(Refused::default().into_error("backup").is_none());
     }

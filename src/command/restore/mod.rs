@@ -147,7 +147,6 @@ impl Restore {
         };
         cluster::refuse_rest(self, &archive, &selection, &cluster, &layout)?;
         let tree = Self { overwrite: self.overwrite || delta.is_some(), ..self.clone() }.tree(&layout)?;
-        extra.paths.iter().try_for_each(|path| tree.remove_all(path))?;
         let lacking = Mutex::new(Lacking::new(unnamed));
         let fit = self.workers_that_fit(&archive);
         let workers = self.workers.min(fit);
@@ -156,6 +155,7 @@ impl Restore {
         let (stand_ins, not_ours, refused) = Default::default();
         let run =
             Run { archive, selection, cluster, tree, report, meter, permits, stand_ins, lacking, not_ours, refused };
+        let removed = run.remove(&extra.paths)?;
         match delta {
             None => run.content(&hands)?,
             Some(delta) => delta.content(&run, &hands)?,
@@ -180,7 +180,7 @@ impl Restore {
         let id = run.archive.root.id;
         // Nobody is told to start what is not whole.
         let next = if damage.is_empty() && lacking.is_captured() { last.next } else { Vec::new() };
-        let changes = delta.map(|delta| delta.changes(extra.paths.len() as u64));
+        let changes = delta.map(|delta| delta.changes(removed));
         let seconds = start.elapsed().as_secs_f64();
         Ok(Summary { id, entries, notes, next, damage, lacking, digested, changes, seconds })
     }
@@ -274,6 +274,17 @@ impl Run<'_> {
             Kind::HardLink(target) => self.stand_in(add, target, &item.entry.path),
             _ => add(item),
         }
+    }
+
+    /// Remove what does not belong. Of how many was nothing left? What cannot be removed stays, and is told like what cannot be
+    /// made.
+    fn remove(&self, extra: &[EntryPath]) -> Result<u64> {
+        let mut removed = 0;
+        for path in extra {
+            removed +=
+                u64::from(self.refused.unless(&self.tree, "removal", path, self.tree.remove_all(path))?.is_some());
+        }
+        Ok(removed)
     }
 
     /// What was done, or `None`: what is at `path` is left out.
