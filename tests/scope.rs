@@ -59,6 +59,20 @@ fn several_paths_are_stored_under_their_last_names() {
 }
 
 #[test]
+fn a_link_to_a_directory_is_stored_under_its_own_name() {
+    let dir = temp();
+    files(dir.path(), &["releases/5/f", "other/g"]);
+    let link = dir.path().join("current");
+    std::os::unix::fs::symlink("releases/5", &link).unwrap();
+    assert_eq!(stored(&link, []), [".", "f"]);
+    assert_eq!(stored(&dir.path().join("other"), args![link.join(".")]), ["current", "current/f", "other", "other/g"]);
+    assert_eq!(
+        stored(&dir.path().join("other"), args![link.join("..")]),
+        ["other", "other/g", "releases", "releases/5", "releases/5/f"]
+    );
+}
+
+#[test]
 fn equal_names_are_an_error_that_suggests_whole_paths() {
     let dir = temp();
     files(dir.path(), &["x/same/f", "y/same/g"]);
@@ -97,6 +111,10 @@ fn an_empty_standard_input_is_an_error_and_what_it_holds_is_not_foretold() {
     assert!(!dir.path().join("x.tar.zst").exists());
     assert_eq!(fullbore(args!["list", dir.path().join("r")]).out, "");
     fullbore(args!["backup", "--stdin-name", "s", "--to", dir.path().join("r"), "--dry-run"]).ends_with(2);
+    for name in ["", ".", "..", "/s", "s/", "a//b", "a/../b"] {
+        fullbore(args!["backup", "--stdin-name", name, "--to", dir.path().join("r")]).ends_with(2);
+    }
+    fullbore(args!["backup", "-", "--to", dir.path().join("r")]).ends_with(1).has_one_error("--stdin-name NAME");
 }
 
 #[test]
@@ -132,8 +150,10 @@ fn a_list_of_names_is_taken_in_any_order_with_the_directories_above() {
     assert_eq!(listed(&dir.path().join("r")), [".", "a", "a/d", "new\nline"]);
     // What was never there has not vanished: the list is wrong.
     fs::write(&list, "a/d\r\ne\nno/where/f\n").unwrap();
-    let nothing = fed(args!["backup", tree, "--files-from", "-", "--to", dir.path().join("none")], b"");
-    assert!(nothing.status.code() == Some(1) && !dir.path().join("none").exists(), "{nothing:?}");
+    for names in [&b""[..], b"\n\n"] {
+        let nothing = fed(args!["backup", tree, "--files-from", "-", "--to", dir.path().join("none")], names);
+        assert!(nothing.status.code() == Some(1) && !dir.path().join("none").exists(), "{nothing:?}");
+    }
     let ran = fullbore(args!["backup", tree, "--files-from", list, "--to", dir.path().join("s")]).ends_with(3);
     for name in ["a/d\\r", "no/where/f"] {
         assert!(ran.err.contains(&format!("not captured: \"{name}\": there is nothing of this name\n")), "{}", ran.err);

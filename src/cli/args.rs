@@ -7,7 +7,12 @@ use super::{
     look::{CopyArgs, DiffArgs, ExportArgs, FindArgs},
     size,
 };
-use crate::{format::digest::Algorithm, postgres::request::Wal, repo::compare::Compare, stage::codec::Codec};
+use crate::{
+    format::{digest::Algorithm, entry::is_safe},
+    postgres::request::Wal,
+    repo::compare::Compare,
+    stage::codec::Codec,
+};
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint, builder::NonEmptyStringValueParser};
 use std::{num::NonZeroUsize, path::PathBuf};
 
@@ -86,7 +91,7 @@ pub(super) struct BackupArgs {
     #[arg(long, value_name = "DEST", value_hint = ValueHint::AnyPath, value_parser = NonEmptyStringValueParser::new())]
     pub(super) to: String,
     /// Back up standard input as a file of this name
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["paths", "files_from"])]
+    #[arg(long, value_name = "NAME", value_parser = stream_name, conflicts_with_all = ["paths", "files_from"])]
     pub(super) stdin_name: Option<String>,
     /// Back up the running cluster that these settings lead to: "host=… port=… user=…"; empty: what PGHOST and the like say
     #[arg(long, value_name = "SETTINGS", conflicts_with_all = ["paths", "stdin_name"], help_heading = "PostgreSQL")]
@@ -436,6 +441,15 @@ fn block_size(text: &str) -> Result<u32, String> {
 pub(super) fn segment_size(text: &str) -> Result<u64, String> {
     let size = size::parse(text)?;
     if size >= 1 << 20 { Ok(size) } else { Err("at least 1M".to_owned()) }
+}
+
+fn stream_name(text: &str) -> Result<String, String> {
+    let fits = !text.is_empty() && is_safe(text.as_bytes());
+    if fits {
+        Ok(text.to_owned())
+    } else {
+        Err("the path of a file below the root of the backup, like db.sql".to_owned())
+    }
 }
 
 pub(super) fn tag(text: &str) -> Result<(String, String), String> {

@@ -93,8 +93,8 @@ impl Scope {
     fn named(&self) -> Result<Vec<Named>> {
         let mut named = Vec::new();
         for path in &self.paths {
-            let (path, is_dir) = absolute(path)?;
-            named.push(Named { at: self.name_of(&path, is_dir)?, path, is_dir });
+            let (real, is_dir) = absolute(path)?;
+            named.push(Named { at: self.name_of(path, &real, is_dir)?, path: real, is_dir });
         }
         named.sort_by(|a, b| order(&a.at, &b.at));
         named.dedup_by(|b, a| a.at == b.at && a.path == b.path);
@@ -112,14 +112,15 @@ impl Scope {
         Ok(named)
     }
 
-    fn name_of(&self, path: &Path, is_dir: bool) -> Result<Relative> {
+    /// A link to a directory has its own last name, not that of the directory.
+    fn name_of(&self, path: &Path, real: &Path, is_dir: bool) -> Result<Relative> {
         if self.full_paths {
-            return Ok(path.as_os_str().as_bytes()[1..].to_vec());
+            return Ok(real.as_os_str().as_bytes()[1..].to_vec());
         }
         if self.paths.len() == 1 && is_dir {
             return Ok(Vec::new());
         }
-        path.file_name().map(|name| name.as_bytes().to_vec()).ok_or_else(|| {
+        path.file_name().or(real.file_name()).map(|name| name.as_bytes().to_vec()).ok_or_else(|| {
             Error::new(Kind::Usage, "cannot store \"/\" beside other paths").hint("back it up by itself")
         })
     }
@@ -143,12 +144,12 @@ impl Scope {
             _ => std::fs::File::open(list).and_then(|mut file| file.read_to_end(&mut text)),
         };
         read.map_err(|e| Error::io(format!("could not read the list \"{}\"", list.display()), e))?;
-        if text.is_empty() {
+        let end = if self.null { 0 } else { b'\n' };
+        if text.iter().all(|c| *c == end) {
             let what = format!("cannot back up what the list \"{}\" names: it is empty", list.display());
             return Err(Error::new(Kind::NotFound, what)
                 .hint("has the program that writes it failed? `find` names at least \".\""));
         }
-        let end = if self.null { 0 } else { b'\n' };
         let names = text.split(|c| *c == end).map(plain).filter(|name| !name.is_empty());
         let mut names: Vec<_> = names.collect();
         if let Some(bad) = names.iter().find(|name| !crate::format::entry::is_safe(name)) {
@@ -180,7 +181,10 @@ fn absolute(path: &Path) -> Result<(PathBuf, bool)> {
     let failed = |e| Error::io(format!("could not read \"{}\"", path.display()), e);
     let whole = std::path::absolute(path).map_err(failed)?;
     let clean: PathBuf = whole.components().collect();
-    let is_dir = is_dir(&clean).map_err(failed)?;
+    let is_dir = is_dir(&clean).map_err(failed).map_err(|error| match path.as_os_str().as_bytes() {
+        b"-" => error.hint("standard input is backed up as a file with a name: use --stdin-name NAME"),
+        _ => error,
+    })?;
     match is_dir || clean.components().any(|part| part == std::path::Component::ParentDir) {
         true => clean.canonicalize().map(|path| (path, is_dir)).map_err(failed),
         false => Ok((clean, false)),
