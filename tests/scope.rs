@@ -227,6 +227,15 @@ fn a_dry_run_counts_and_writes_nothing() {
     let real = fullbore(args!["backup", tree, "--to", "null:", "--json"]).ends_with(0).json().pop().unwrap();
     assert_eq!((&dry["files"], &dry["bytes"], &dry["entries"]), (&real["files"], &real["bytes"], &real["entries"]));
     assert!(!to.exists());
+    if or_skip(has("strace"), "there is no strace") {
+        let args = args!["backup", tree, "--to", to, "--dry-run"];
+        let ran = runs::tampered("getdents64:error=EACCES", Some(&tree.join("a")), args).ends_with(3);
+        assert!(
+            ran.out.starts_with("not captured: \"a\": ") && ran.out.ends_with(" would be backed up\n"),
+            "{}",
+            ran.out
+        );
+    }
 }
 
 #[test]

@@ -171,7 +171,7 @@ pub(super) struct BackupArgs {
     /// Note this in the backup; can be repeated
     #[arg(long, value_name = "KEY=VALUE", value_parser = tag)]
     pub(super) tag: Vec<(String, String)>,
-    /// Only say what would be backed up
+    /// Only say what would be backed up; files are not opened
     #[arg(long, conflicts_with = "stdin_name")]
     pub(super) dry_run: bool,
     #[command(flatten)]

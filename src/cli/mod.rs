@@ -110,17 +110,18 @@ fn backup(args: BackupArgs) -> Result<u8> {
 
 /// What a backup would be of.
 fn count(plan: &Backup, output: &OutputArgs) -> Result<u8> {
-    let (files, entries, bytes) = plan.count()?;
-    let line =
-        serde_json::json!({"type": "result", "dry_run": true, "files": files, "entries": entries, "bytes": bytes});
-    let words = format!("{}, {} would be backed up", size::counted(files, "file"), size::bytes(bytes));
+    let found = plan.count()?;
+    let line = serde_json::json!({
+        "type": "result", "dry_run": true, "files": found.files, "entries": found.entries, "bytes": found.bytes,
+        "unreadable": found.unreadable,
+    });
     printed(|out| {
         match (output.json, output.quiet) {
             (true, _) => text::json(out, &line)?,
-            (false, false) => text::line(out, &words)?,
+            (false, false) => report::would_be(&found).iter().try_for_each(|words| text::line(out, words))?,
             (false, true) => {}
         }
-        Ok(0)
+        Ok(if found.unreadable == 0 { 0 } else { UNREADABLE })
     })
 }
 
@@ -295,7 +296,7 @@ fn verify(args: VerifyArgs) -> Result<u8> {
     if !args.json {
         told(|out| found.print(out).map(|()| 0))?;
     }
-    progress.end(&[report::verify(&found, verify.data)], &report::verify_json(&found));
+    progress.end(&[report::verify(&found, verify.data, verify.against.as_deref())], &report::verify_json(&found));
     Ok(found.exit_code())
 }
 

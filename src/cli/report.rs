@@ -8,10 +8,11 @@ use super::{
 };
 use crate::{
     command::{
-        blame::Loss, copy::Copied, damage::Damage, export::Exported, restore::Summary, text, verify::Verdict as Found,
+        backup::Count, blame::Loss, copy::Copied, damage::Damage, export::Exported, restore::Summary, text,
+        verify::Verdict as Found,
     },
     error::{Error, quoted},
-    format::root::{Cluster, Name, Root, Tablespace},
+    format::root::{Cluster, Name, NotCaptured, Root, Tablespace},
     pipeline::meter::{Meter, Sample, Side, Verdict, verdict},
     queue::start_in,
 };
@@ -186,13 +187,26 @@ fn cluster(cluster: &Cluster) -> String {
 
 /// What could not be captured, the first few by name.
 fn not_captured(root: &Root) -> Vec<String> {
-    let line = |n: &crate::format::root::NotCaptured| format!("not captured: {}: {}", quoted(&n.path.0), n.reason);
-    let mut lines: Vec<_> = root.not_captured.iter().take(NAMED).map(line).collect();
+    let mut lines: Vec<_> = root.not_captured.iter().take(NAMED).map(lacks).collect();
     let totals = &root.totals;
     let all = totals.unreadable + totals.changed + totals.vanished + totals.sockets + totals.bad_pages;
     if all > lines.len() as u64 {
         lines.push(format!("and {} more: `fullbore show` lists them", all - lines.len() as u64));
     }
+    lines
+}
+
+fn lacks(entry: &NotCaptured) -> String {
+    format!("not captured: {}: {}", quoted(&entry.path.0), entry.reason)
+}
+
+/// What a backup would be of.
+pub(super) fn would_be(found: &Count) -> Vec<String> {
+    let mut lines: Vec<_> = found.not_captured.iter().map(lacks).collect();
+    if found.unreadable > lines.len() as u64 {
+        lines.push(format!("and {} more", found.unreadable - lines.len() as u64));
+    }
+    lines.push(format!("{}, {} would be backed up", counted(found.files, "file"), bytes(found.bytes)));
     lines
 }
 
@@ -269,7 +283,8 @@ pub(super) fn damage(damage: &Damage) -> String {
 }
 
 /// The last line of a verification.
-pub(super) fn verify(found: &Found, data: bool) -> String {
+/// `against`: the tree that it was compared with.
+pub(super) fn verify(found: &Found, data: bool, against: Option<&Path>) -> String {
     let what = if data { "every byte" } else { "the structure" };
     let entries = format!("{} entries", count(found.entries));
     let (subject, is) = match &*found.id {
@@ -282,7 +297,11 @@ pub(super) fn verify(found: &Found, data: bool) -> String {
                 0 => String::new(),
                 n => format!("; {} more could not be captured", count(n)),
             };
-            format!("{subject} {is} sound: {what} of {entries} was checked in {}{lacking}", seconds(found.seconds))
+            let same = against.map_or_else(String::new, |tree| format!(", and {tree:?} is the same"));
+            format!(
+                "{subject} {is} sound: {what} of {entries} was checked in {}{same}{lacking}",
+                seconds(found.seconds)
+            )
         }
         1 => {
             format!(

@@ -10,10 +10,11 @@ use crate::{
     error::{Error, Kind, Result},
     format::{
         digest::Algorithm,
-        page::SegmentId,
-        root::{FORMAT, FORMAT_ALONE, Live, MAX_NOT_CAPTURED, Options, Root, Run, Segment},
+        page::{SegmentId, State},
+        root::{FORMAT, FORMAT_ALONE, Live, MAX_NOT_CAPTURED, Name, NotCaptured, Options, Root, Run, Segment},
         seal::seal,
     },
+    frame::Scanned,
     pipeline::{
         lay::{Laid, Layout, MakeRoot},
         meter::{Meter, Sample, Verdict},
@@ -35,6 +36,21 @@ use std::{
     sync::{Arc, Mutex, atomic::AtomicU64},
     time::Duration,
 };
+
+/// What a backup would be of.
+#[derive(Debug, Default)]
+pub struct Count {
+    /// Regular files.
+    pub files: u64,
+    /// Everything.
+    pub entries: u64,
+    /// Bytes of content.
+    pub bytes: u64,
+    /// What cannot be looked into, as far as that is known before files are read.
+    pub unreadable: u64,
+    /// The first of them.
+    pub not_captured: Vec<NotCaptured>,
+}
 
 /// What to back up, how, and where to.
 #[derive(Debug, Clone)]
@@ -180,21 +196,27 @@ impl Backup {
         Ok(base.map(Arc::new))
     }
 
-    /// What it would be of: files, entries and their bytes. Nothing is read but directories.
+    /// What it would be of. Nothing is read but directories.
     ///
     /// # Errors
     /// As [`Backup::run`].
-    pub fn count(&self) -> Result<(u64, u64, u64)> {
-        let (mut files, mut entries, mut bytes) = (0, 0, 0);
+    pub fn count(&self) -> Result<Count> {
+        let mut count = Count::default();
         for source in self.subject.open(None, Way { split: false, ..self.way() })?.sources {
             for scanned in source.scan()? {
-                let entry = scanned?.entry;
-                entries += 1;
-                files += u64::from(entry.is_file());
-                bytes += entry.size();
+                let Scanned { entry, state, .. } = scanned?;
+                count.entries += 1;
+                count.files += u64::from(entry.is_file());
+                count.bytes += entry.size();
+                if let State::Unreadable(reason) = state {
+                    count.unreadable += 1;
+                    if count.not_captured.len() < MAX_NOT_CAPTURED {
+                        count.not_captured.push(NotCaptured { path: Name(entry.path), reason });
+                    }
+                }
             }
         }
-        Ok((files, entries, bytes))
+        Ok(count)
     }
 
     fn way(&self) -> Way {
