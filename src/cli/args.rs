@@ -13,7 +13,10 @@ use crate::{
     repo::compare::Compare,
     stage::codec::Codec,
 };
-use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint, builder::NonEmptyStringValueParser};
+use clap::{
+    Args, Parser, Subcommand, ValueEnum, ValueHint,
+    builder::{NonEmptyStringValueParser, PathBufValueParser, TypedValueParser},
+};
 use std::{num::NonZeroUsize, path::PathBuf};
 
 /// Back up and restore file trees, as fast as the slowest piece of hardware permits, in standard streams.
@@ -212,7 +215,7 @@ pub(super) struct RestoreArgs {
     #[arg(value_name = "FROM[@BACKUP]")]
     pub(super) from: String,
     /// The directory to restore into: absent or empty, unless --overwrite or --delta
-    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, required_unless_present = "plan")]
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, value_parser = PathBufValueParser::new().try_map(target), required_unless_present = "plan")]
     pub(super) to: Option<PathBuf>,
     /// Only these, and what is below them
     #[arg(value_name = "PATH")]
@@ -441,6 +444,16 @@ fn block_size(text: &str) -> Result<u32, String> {
 pub(super) fn segment_size(text: &str) -> Result<u64, String> {
     let size = size::parse(text)?;
     if size >= 1 << 20 { Ok(size) } else { Err("at least 1M".to_owned()) }
+}
+
+fn target(path: PathBuf) -> Result<PathBuf, String> {
+    match path.as_os_str().as_encoded_bytes() {
+        b"-" => {
+            Err("files are made in a directory; `fullbore export FROM --to -` writes a tar to standard output"
+                .to_owned())
+        }
+        _ => Ok(path),
+    }
 }
 
 fn stream_name(text: &str) -> Result<String, String> {

@@ -9,7 +9,7 @@ use crate::{
         seal::open_sealed,
     },
     platform::write::is_in_the_way,
-    source::archive::Archive,
+    source::{archive::Archive, store::with_suffix},
 };
 use std::{
     io,
@@ -42,7 +42,11 @@ pub fn open(from: &str) -> Result<Archive> {
         Opened::Backup(archive) => Ok(*archive),
         Opened::Foreign(path) => {
             let what = format!("cannot read {path:?}: it is no archive that this program wrote");
-            Err(Error::new(Kind::Unsupported, what).hint("`fullbore restore` can extract any tar, as a stream"))
+            let side = with_suffix(&path, layout::SIDE_SUFFIX);
+            let why = format!("if it is one of .tar.gz or .tar, {side:?} belongs to it, and is missing");
+            Err(Error::new(Kind::Unsupported, what)
+                .because(why)
+                .hint("`fullbore restore` can extract any tar, as a stream"))
         }
     }
 }
@@ -188,8 +192,10 @@ fn several_found(wanted: &str, found: &[&String]) -> Error {
 pub fn read_repository(path: &Path) -> Result<Repository> {
     let file = path.join(layout::REPOSITORY);
     let bytes = std::fs::read(&file).map_err(|e| match e.kind() {
-        io::ErrorKind::NotFound => Error::new(Kind::NotFound, format!("cannot read {path:?}: it is no repository"))
-            .hint(format!("a repository has a file {:?}; a directory of files is no backup", layout::REPOSITORY)),
+        _ if is_in_the_way(&e) || e.kind() == io::ErrorKind::NotFound => {
+            Error::new(Kind::NotFound, format!("cannot read {path:?}: it is no repository"))
+                .hint(format!("a repository has a file {:?}; a directory of files is no backup", layout::REPOSITORY))
+        }
         _ => Error::io(format!("could not read {file:?}"), e),
     })?;
     let repository: Repository = open_sealed(&bytes, &format!("{file:?}"))?;

@@ -286,7 +286,7 @@ fn head(file: &File, path: &Path, at: u64) -> Result<[u8; SERVICE_HEADER_BYTES]>
     Ok(std::array::from_fn(|i| bytes[i]))
 }
 
-fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+pub(crate) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     name.into()
