@@ -5,10 +5,10 @@
 mod runs;
 
 use runs::{
-    Mount, Ran, assert_same, fullbore, has, noise, or_skip, sample, set_mode, set_mtime, shape, shell, tampered, temp,
-    write,
+    FULLBORE, Mount, Ran, assert_same, fullbore, has, noise, or_skip, sample, set_mode, set_mtime, shape, shell,
+    tampered, temp, write,
 };
-use rustix::fs::{FallocateFlags, fallocate};
+use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, mkdirat, openat};
 use std::{
     fs,
     os::unix::fs::{FileExt, MetadataExt, symlink},
@@ -220,6 +220,20 @@ fn what_cannot_be_removed_is_named_and_all_else_is_done() {
     assert!(!ran.err.contains("passed over"), "{}", ran.err);
     fullbore(args()).ends_with(0);
     place.assert_restored("at last");
+}
+
+#[test]
+fn what_is_deep_is_removed_with_few_descriptors_and_little_stack() {
+    let place = Place::new("zstd:1");
+    let mut dir: std::os::fd::OwnedFd = fs::File::open(place.at("to")).unwrap().into();
+    for _ in 0..5_000 {
+        mkdirat(&dir, "d", Mode::RWXU).unwrap();
+        openat(&dir, "file", OFlags::CREATE | OFlags::WRONLY, Mode::RUSR).unwrap();
+        dir = openat(&dir, "d", OFlags::DIRECTORY, Mode::empty()).unwrap();
+    }
+    let line = "ulimit -n 150; ulimit -s 256; \"$1\" restore \"$2\" --to \"$3\" --delta --delete --quiet --workers 1";
+    shell(line, args![FULLBORE, place.at("repo"), place.at("to")]).ends_with(0);
+    place.assert_restored("deep");
 }
 
 /// Files below a directory, relative to it.

@@ -10,13 +10,18 @@ use crate::{
     format::entry::{self, Kind, Path as EntryPath},
     platform::{
         Tricks,
+        descend::{Visit, descend},
         walk::{self, FileKind, Stat, open_dir, open_root},
     },
     postgres::restore::{Fate, Plan},
     sink::{Place, places::Layout},
     source::archive::{Archive, Selection},
 };
-use std::{collections::BTreeSet, io, os::fd::OwnedFd};
+use std::{
+    collections::BTreeSet,
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+};
 
 const READ_FROM: &str = "the backup is read from there";
 const MOUNTED: &str = "something is mounted there, of which the backup has nothing";
@@ -173,34 +178,77 @@ impl Walk<'_> {
 
     /// Name what is to be removed of `path`, which stands in `dir` on this device. Can all of it go?
     fn sweep(&mut self, dir: &OwnedFd, device: u64, path: &[u8]) -> Result<bool> {
-        let (_, name) = entry::split(path);
-        let stat = match walk::stat(dir, name) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(true),
-            other => other.map_err(|e| failed(path, e))?,
-        };
-        let is_own = self.own.contains(&(stat.dev, stat.inode));
-        if is_own || stat.is_apart(device) {
-            self.keep(path, if is_own { READ_FROM } else { MOUNTED });
-            return Ok(false);
-        }
-        let before = self.found.paths.len();
-        if stat.kind == FileKind::Directory {
-            let inner = open_dir(dir, name, self.tricks).map_err(|e| failed(path, e))?;
-            let mut whole = true;
-            for name in walk::read_dir(&inner, &mut Vec::new()).map_err(|e| failed(path, e))? {
-                whole &= self.sweep(&inner, stat.dev, &entry::join(path, &name.bytes))?;
-            }
-            if !whole {
-                return Ok(false);
-            }
-        }
-        self.found.paths.truncate(before);
-        self.found.paths.push(path.to_vec());
-        Ok(true)
+        let (parent, name) = entry::split(path);
+        let tricks = self.tricks;
+        let mut sweep = Sweep { walk: self, levels: vec![Swept::new(device)] };
+        descend(dir.as_fd(), name, path, tricks, &mut sweep)?;
+        let goes = sweep.levels.iter().all(|around| around.whole);
+        sweep.levels.into_iter().for_each(|around| self.found.paths.extend(around.paths(parent)));
+        Ok(goes)
     }
 
     fn keep(&mut self, path: &[u8], why: &str) {
         self.found.kept.push(format!("{} is kept: {why}", quoted(path)));
+    }
+}
+
+/// All that is below something that does not belong.
+struct Sweep<'a, 'b> {
+    walk: &'a mut Walk<'b>,
+    levels: Vec<Swept>,
+}
+
+/// A directory of it.
+struct Swept {
+    device: u64,
+    /// What can go, with all below it.
+    names: Vec<Vec<u8>>,
+    /// Can all of it go, as far as is known?
+    whole: bool,
+}
+
+impl Swept {
+    fn new(device: u64) -> Self {
+        Self { device, names: Vec::new(), whole: true }
+    }
+
+    fn paths(self, path: &[u8]) -> impl Iterator<Item = EntryPath> {
+        self.names.into_iter().map(move |name| entry::join(path, &name))
+    }
+}
+
+impl Visit for Sweep<'_, '_> {
+    type Error = Error;
+
+    fn meet(&mut self, _: BorrowedFd<'_>, name: &[u8], path: &[u8], stat: &Stat) -> Result<bool> {
+        let is_own = self.walk.own.contains(&(stat.dev, stat.inode));
+        let is_apart = self.levels.last().is_some_and(|around| stat.is_apart(around.device));
+        if is_own || is_apart {
+            self.walk.keep(path, if is_own { READ_FROM } else { MOUNTED });
+            self.levels.last_mut().into_iter().for_each(|around| around.whole = false);
+            return Ok(false);
+        }
+        match stat.kind {
+            FileKind::Directory => self.levels.push(Swept::new(stat.dev)),
+            _ => self.levels.last_mut().into_iter().for_each(|around| around.names.push(name.to_vec())),
+        }
+        Ok(true)
+    }
+
+    fn leave(&mut self, _: BorrowedFd<'_>, name: &[u8], path: &[u8]) -> Result<()> {
+        match (self.levels.pop(), self.levels.last_mut()) {
+            (Some(left), Some(around)) if left.whole => around.names.push(name.to_vec()),
+            (Some(left), Some(around)) => {
+                around.whole = false;
+                self.walk.found.paths.extend(left.paths(path));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn failed(&self, path: &[u8], error: io::Error) -> Error {
+        failed(path, error)
     }
 }
 

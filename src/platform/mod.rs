@@ -13,6 +13,7 @@ compile_error!("only Linux is supported so far: see src/platform");
 compile_error!("only systems of 64 bits are supported so far: see src/platform");
 
 mod bare;
+pub mod descend;
 mod machine;
 mod mounts;
 pub mod owner;

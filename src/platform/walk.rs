@@ -131,6 +131,14 @@ pub fn open_dir(root: impl AsFd, rel: &[u8], tricks: Tricks) -> io::Result<Owned
     open_noatime(root.as_fd(), rel, OFlags::RDONLY | OFlags::DIRECTORY, tricks)
 }
 
+/// Open the directory that `dir` is in, wherever that is by now.
+///
+/// # Errors
+/// The system's.
+pub fn open_above(dir: impl AsFd) -> io::Result<OwnedFd> {
+    Ok(openat(dir, c"..", OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::RDONLY, Mode::empty())?)
+}
+
 /// Is that what [`open_dir`] says where there is no directory?
 pub fn is_no_directory(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || super::write::is_in_the_way(error)

@@ -4,13 +4,16 @@
 use super::tree::Tree;
 use crate::{
     error::{Error, Kind, Result},
-    format::entry::join,
     platform::{
-        walk::{self, FileKind},
+        descend::{Visit, descend},
+        walk::{self, FileKind, Stat},
         write,
     },
 };
-use std::{io, os::fd::AsFd};
+use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd},
+};
 
 impl Tree {
     /// Remove what is at `path`, and everything below it. What is not there is no error.
@@ -20,29 +23,35 @@ impl Tree {
     pub fn remove_all(&self, path: &[u8]) -> Result<()> {
         let (parent, name) = self.places.split(path);
         match self.open_dir(parent) {
-            Ok(dir) => self.remove_name(dir, name, path),
+            Ok(dir) => descend(dir.as_fd(), name, path, self.options.tricks, &mut Removal(self)),
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
             Err(e) => Err(self.error("remove", path, e)),
         }
     }
+}
 
-    fn remove_name(&self, dir: impl AsFd, name: &[u8], path: &[u8]) -> Result<()> {
-        let failed = |e| self.error("remove", path, e);
-        let stat = match walk::stat(&dir, name) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
-            other => other.map_err(failed)?,
-        };
+/// Everything is removed.
+struct Removal<'a>(&'a Tree);
+
+impl Visit for Removal<'_> {
+    type Error = Error;
+
+    fn meet(&mut self, dir: BorrowedFd<'_>, name: &[u8], path: &[u8], stat: &Stat) -> Result<bool> {
         if stat.kind != FileKind::Directory {
-            return write::unlink_at(&dir, name).map_err(failed);
+            return write::unlink_at(dir, name).map(|()| false).map_err(|e| self.failed(path, e));
         }
-        if stat.is_apart(walk::stat_fd(&dir).map_err(failed)?.dev) {
-            let what = self.error("remove", path, io::ErrorKind::ResourceBusy.into()).what;
+        if stat.is_apart(walk::stat_fd(dir).map_err(|e| self.failed(path, e))?.dev) {
+            let what = self.failed(path, io::ErrorKind::ResourceBusy.into()).what;
             return Err(Error::new(Kind::Exists, what).because("another file system is mounted there"));
         }
-        let below = walk::open_dir(&dir, name, self.options.tricks).map_err(failed)?;
-        for entry in walk::read_dir(&below, &mut Vec::new()).map_err(failed)? {
-            self.remove_name(&below, &entry.bytes, &join(path, &entry.bytes))?;
-        }
-        write::remove_dir_at(&dir, name).map_err(failed)
+        Ok(true)
+    }
+
+    fn leave(&mut self, dir: BorrowedFd<'_>, name: &[u8], path: &[u8]) -> Result<()> {
+        write::remove_dir_at(dir, name).map_err(|e| self.failed(path, e))
+    }
+
+    fn failed(&self, path: &[u8], error: io::Error) -> Error {
+        self.0.error("remove", path, error)
     }
 }

@@ -1,0 +1,127 @@
+//! Going through all that is below a directory, each directory before and behind what is in it, however deep that is: with few
+//! descriptors, and no stack. No link is followed.
+
+use super::{
+    Tricks,
+    walk::{self, FileKind, Stat},
+};
+use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+};
+
+/// Directories that are open at the same time.
+const OPEN: usize = 64;
+
+/// What is done on the way.
+pub trait Visit {
+    /// What ends the way.
+    type Error;
+
+    /// What is called `name` in `dir`; not called for what is gone. Whether to go into it is asked of directories.
+    ///
+    /// # Errors
+    /// Whatever ends the way.
+    fn meet(&mut self, dir: BorrowedFd<'_>, name: &[u8], path: &[u8], stat: &Stat) -> Result<bool, Self::Error>;
+
+    /// The directory called `name` in `dir`, which was gone through.
+    ///
+    /// # Errors
+    /// Whatever ends the way.
+    fn leave(&mut self, dir: BorrowedFd<'_>, name: &[u8], path: &[u8]) -> Result<(), Self::Error>;
+
+    /// The error for what the system says of `path`.
+    fn failed(&self, path: &[u8], error: io::Error) -> Self::Error;
+}
+
+/// Go through what is called `name` in `dir`, and all below it; its path is `path`.
+///
+/// # Errors
+/// Those of `visit`.
+pub fn descend<V: Visit>(
+    dir: BorrowedFd<'_>,
+    name: &[u8],
+    path: &[u8],
+    tricks: Tricks,
+    visit: &mut V,
+) -> Result<(), V::Error> {
+    let mut levels: Vec<Level> = enter(dir, name, path, tricks, visit)?.into_iter().collect();
+    let mut path = path.to_vec();
+    while let Some(level) = levels.last_mut() {
+        if let (Some(name), Some(dir)) = (level.names.pop(), &level.dir) {
+            let len = path.len();
+            path.push(b'/');
+            path.extend(&name);
+            match enter(dir.as_fd(), &name, &path, tricks, visit)? {
+                Some(below) => levels.push(below),
+                None => path.truncate(len),
+            }
+            if let Some(far) = levels.len().checked_sub(OPEN + 1) {
+                levels[far].dir = None;
+            }
+            continue;
+        }
+        let left = levels.pop();
+        match (levels.last_mut(), &left) {
+            (Some(above), Some(Level { name, dir: Some(below), .. })) => {
+                let above = above.open_from(below).map_err(|e| visit.failed(&path, e))?;
+                visit.leave(above.as_fd(), name, &path)?;
+                path.truncate(path.len() - name.len() - 1);
+            }
+            _ => visit.leave(dir, name, &path)?,
+        }
+    }
+    Ok(())
+}
+
+/// Meet one thing; the directory, if it is one to be gone into.
+fn enter<V: Visit>(
+    dir: BorrowedFd<'_>,
+    name: &[u8],
+    path: &[u8],
+    tricks: Tricks,
+    visit: &mut V,
+) -> Result<Option<Level>, V::Error> {
+    let stat = match walk::stat(dir, name) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        other => other.map_err(|e| visit.failed(path, e))?,
+    };
+    if !visit.meet(dir, name, path, &stat)? || stat.kind != FileKind::Directory {
+        return Ok(None);
+    }
+    let open = || {
+        let below = walk::open_dir(dir, name, tricks)?;
+        let names = walk::read_dir(&below, &mut Vec::new())?.into_iter().map(|name| name.bytes).collect();
+        Ok(Level { name: name.to_vec(), names, object: (stat.dev, stat.inode), dir: Some(below) })
+    };
+    open().map(Some).map_err(|e| visit.failed(path, e))
+}
+
+/// A directory that is gone through.
+struct Level {
+    name: Vec<u8>,
+    /// What is still to be met.
+    names: Vec<Vec<u8>>,
+    /// Device and inode.
+    object: (u64, u64),
+    /// Of those far above the one at hand, closed.
+    dir: Option<OwnedFd>,
+}
+
+impl Level {
+    /// Its descriptor; if it was closed, by way of `below`. Somebody may have moved that elsewhere.
+    fn open_from(&mut self, below: &OwnedFd) -> io::Result<&OwnedFd> {
+        let dir = match self.dir.take() {
+            Some(dir) => dir,
+            None => {
+                let dir = walk::open_above(below)?;
+                let found = walk::stat_fd(&dir)?;
+                if (found.dev, found.inode) != self.object {
+                    return Err(io::Error::other("it was moved meanwhile"));
+                }
+                dir
+            }
+        };
+        Ok(self.dir.insert(dir))
+    }
+}
