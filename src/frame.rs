@@ -107,6 +107,8 @@ pub struct Scanned {
     pub state: State,
     /// When it was made, where the file system tells. Not part of the entry: nothing can set it.
     pub born: Option<Time>,
+    /// May users that are neither root nor we put something else in its place?
+    pub exposed: bool,
     /// What earlier backups have of it.
     pub known: Option<Known>,
 }
@@ -114,7 +116,7 @@ pub struct Scanned {
 impl Scanned {
     /// An object that nothing is known of yet.
     pub fn new(entry: Entry, state: State) -> Self {
-        Self { entry, state, born: None, known: None }
+        Self { entry, state, born: None, exposed: false, known: None }
     }
 }
 

@@ -138,6 +138,24 @@ fn a_file_that_another_took_the_name_of_has_the_mode_of_the_other() {
 }
 
 #[test]
+fn where_others_may_put_a_file_of_the_same_length_it_has_its_own_mode() {
+    let dir = temp();
+    let [tree, out, back] = ["t", "x.tar", "b"].map(|name| dir.path().join(name));
+    runs::write(tree.join("a large"), noise(1, 12_000_000));
+    let (shared, secret) = (tree.join("shared"), dir.path().join("secret"));
+    runs::write(&shared, noise(2, 1000));
+    runs::write(&secret, noise(3, 1000));
+    runs::set_mode(&secret, 0o600);
+    runs::set_mtime(&secret, 1_000_000_000, 0);
+    runs::set_mode(&tree, 0o777);
+    let ran = changed_meanwhile(&tree, &out, || fs::rename(&secret, &shared).unwrap());
+    assert_eq!((ran.code, &result(&ran)["changed"]), (0, &1.into()), "{}", ran.err);
+    fullbore(args!["restore", out, "--to", back, "--quiet"]).ends_with(0);
+    assert_eq!(fs::read(back.join("shared")).unwrap(), noise(3, 1000));
+    assert_eq!(fs::metadata(back.join("shared")).unwrap().mode() & 0o777, 0o600);
+}
+
+#[test]
 fn what_was_in_a_directory_that_got_another_name_is_listed_as_vanished() {
     let dir = temp();
     let (tree, out) = (dir.path().join("t"), dir.path().join("x.tar"));

@@ -142,7 +142,8 @@ pub(super) struct Rules {
 }
 
 impl Rules {
-    /// How far an object is what the record of its path says; `None`: not at all.
+    /// How far an object is what the record of its path says; `None`: not at all. What somebody else owned then is not given to
+    /// the owner of now unread: only the inode tells that it is the same.
     fn trust(self, scanned: &Scanned, record: &Record, begun: Time) -> Option<Trust> {
         let (entry, whole) = (&scanned.entry, record.state == State::Whole);
         let Kind::File { size, .. } = entry.kind else {
@@ -155,8 +156,8 @@ impl Rules {
         let mtime = then.size() == size && then.mtime == entry.mtime;
         let unchanged = match self.compare {
             Compare::Inode => mtime && is_same_inode(then, entry) && entry.mtime.max(entry.ctime) < begun,
-            Compare::Mtime => mtime && entry.mtime < begun,
-            Compare::Size => then.size() == size,
+            Compare::Mtime => mtime && entry.mtime < begun && then.owner == entry.owner,
+            Compare::Size => then.size() == size && then.owner == entry.owner,
             Compare::Content => false,
         };
         match unchanged && whole && then.kind == entry.kind {

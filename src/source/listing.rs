@@ -152,6 +152,7 @@ impl Inner {
     /// What is known of these names; what is gone since they were listed has vanished.
     fn children(&self, dir: Result<&OwnedFd, &io::Error>, path: &[u8], names: Vec<walk::Name>) -> Vec<Child> {
         let mut children = Vec::with_capacity(names.len());
+        let exposed = dir.is_ok_and(is_exposed);
         for name in names {
             let path = join(path, &name.bytes);
             // Some file systems do not say in a directory what a name is: then patterns wait for what the system says of it.
@@ -162,12 +163,13 @@ impl Inner {
             }
             // A top within another stands in for what has its name there.
             let mounted = self.tops.iter().find(|top| top.at == path).map(|top| (&top.dir, &b"."[..]));
-            let child = match mounted.map_or_else(|| dir.map(|dir| (dir, &name.bytes[..])), Ok) {
+            let mut child = match mounted.map_or_else(|| dir.map(|dir| (dir, &name.bytes[..])), Ok) {
                 Ok((dir, name)) => walk::stat(dir, name)
                     .and_then(|stat| self.child(dir, name, path.clone(), stat))
                     .unwrap_or_else(|error| self.unknown(path, &error)),
                 Err(error) => self.unknown(path, error),
             };
+            child.scanned.exposed = exposed;
             let is_expected = child.scanned.state == State::Vanished && self.rules.overlay.is_some();
             let is_own = child.scanned.entry.is_file() && self.is_own(&child);
             let is_left_out = !told && self.is_excluded(&child.scanned.entry.path, is_directory(&child.scanned));
@@ -346,4 +348,9 @@ const CACHE_TAG: &[u8] = b"Signature: 8a477f597d28d172789f06886806bc55";
 
 pub(super) fn is_directory(scanned: &Scanned) -> bool {
     scanned.entry.kind == Kind::Directory
+}
+/// May others than root and we change what is in a directory?
+fn is_exposed(dir: &OwnedFd) -> bool {
+    let is_ours = |stat: walk::Stat| [0, platform::user().0].contains(&stat.uid) && stat.mode & 0o022 == 0;
+    !walk::stat_fd(dir).is_ok_and(is_ours)
 }

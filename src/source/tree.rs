@@ -246,7 +246,7 @@ impl Inner {
 
     /// One whole member: header, content, padding. What cannot be read leaves nothing in the stream.
     fn member(&self, scanned: Scanned, buf: &mut Vec<u8>) -> Result<Part> {
-        let Scanned { entry, state, known, .. } = scanned;
+        let Scanned { entry, state, exposed, known, .. } = scanned;
         if let Some(known) = known.as_ref().filter(|known| known.trust != Trust::Nothing) {
             return Ok(self.kept(entry, state, known.clone(), buf.len()));
         }
@@ -268,7 +268,7 @@ impl Inner {
         }
         let mut inner = buf.len();
         let mut read = self.content(&fd, &entry, buf);
-        let now = is_suspect(&read, &entry).then(|| self.now(&fd)).flatten();
+        let now = (exposed || is_suspect(&read, &entry)).then(|| self.now(&fd)).flatten();
         if matches!(read, Ok(false)) {
             read = now.as_ref().map_or(Ok(()), |now| self.check_size(&fd, now)).and(read);
         }
@@ -386,8 +386,8 @@ pub(super) fn part(what: What, inner: usize, len: usize) -> Part {
 }
 
 /// Is a file to be looked at once more when it was read? What is read at once, and is as long as it was at the scan, is one state
-/// of it, and no call is spent on it, where there are four in all; so if another of that length took its name since, mode and
-/// owner stay those of the scan. With holes it is read here and there, where the scan found data.
+/// of it, and no call is spent on it, where there are four in all: unless others may have put their own in its place, with the mode
+/// and owner of the one that the scan saw. With holes it is read here and there, where the scan found data.
 fn is_suspect(read: &io::Result<bool>, entry: &Entry) -> bool {
     matches!(read, Ok(false)) || entry.is_sparse()
 }
