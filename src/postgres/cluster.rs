@@ -9,6 +9,7 @@ use super::{
     archive,
     check::PageCheck,
     control,
+    copied::Segments,
     late::Late,
     lsn::Lsn,
     manifest::Manifest,
@@ -132,7 +133,7 @@ impl Cluster {
                 self.note_witness(session);
                 // Before the stop, as on a standby it says where the backup is consistent (rules 15, 27).
                 let (control, _) = control::read(&control::path(&self.data))?;
-                self.check_catalog(session)?;
+                let catalog = self.check_catalog(session)?;
                 let stopped = session.with(|session| session.stop(false))?;
                 self.check_timeline(&stopped)?;
                 scanned.push(self.control_file(tree, &control)?);
@@ -144,6 +145,8 @@ impl Cluster {
                     let timelines = Timelines::read(&self.data, stopped.start_timeline, stopped.timeline)?;
                     let bytes = lock(&self.facts).wal_segment_bytes;
                     let names = timelines.segments(start, stopped.lsn, bytes);
+                    let segments = Segments { directory: self.data.join("pg_wal"), names: &names, bytes };
+                    self.check_copies(&catalog, &segments, start, stopped.lsn)?;
                     scanned.extend(self.wal_files(tree, session, stopped.timeline, &names)?);
                     ranges = timelines.ranges(start, stopped.lsn);
                 }
@@ -171,7 +174,7 @@ impl Cluster {
 
     /// A database that was moved meanwhile is not in the backup as it can be recovered; a tablespace that was made meanwhile will
     /// be made by recovery, where it is now.
-    fn check_catalog(&self, session: &Held) -> Result<()> {
+    fn check_catalog(&self, session: &Held) -> Result<Catalog> {
         let now = session.with(|session| session.catalog())?;
         if let Some(name) = self.catalog.moved(&now) {
             let what = format!("cannot complete the backup: database {} was moved meanwhile", quoted(&name.0));
@@ -182,7 +185,29 @@ impl Cluster {
         let mut spaces = opening::named(opening::tablespaces(&self.data)?, &now.tablespaces);
         spaces.retain(|space| self.catalog.is_new(space.oid) && space.location.0.starts_with(b"/"));
         lock(&self.facts).tablespaces_meanwhile = spaces;
-        Ok(())
+        Ok(now)
+    }
+
+    /// Nor is one that was copied file by file from one that people work in. Where the WAL is not there any more, nobody knows; but
+    /// from version 15 on databases are not copied so, unless somebody says it.
+    fn check_copies(&self, now: &Catalog, segments: &Segments<'_>, start: Lsn, stop: Lsn) -> Result<()> {
+        if self.catalog == *now {
+            return Ok(());
+        }
+        let spoiled = match segments.copied(start, stop) {
+            Ok(copied) => self.catalog.spoiled(now, &copied),
+            Err(error) => {
+                platform::debug(|| format!("the WAL does not tell which databases were copied: {error}"));
+                None
+            }
+        };
+        spoiled.map_or(Ok(()), |name| {
+            let what =
+                format!("cannot complete the backup: database {} was copied or moved meanwhile", quoted(&name.0));
+            Err(Error::new(Kind::System, what)
+                .because("recovery would copy it again, from what has changed since".to_owned())
+                .hint("run the same command again"))
+        })
     }
 
     fn check_timeline(&self, stopped: &Stopped) -> Result<()> {

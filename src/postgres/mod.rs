@@ -7,6 +7,7 @@ pub mod check;
 pub mod cluster;
 pub mod conninfo;
 pub mod control;
+pub mod copied;
 pub mod late;
 pub mod layout;
 pub mod lsn;

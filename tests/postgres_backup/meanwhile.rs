@@ -77,6 +77,40 @@ fn a_database_that_is_moved_makes_the_backup_void_and_a_new_tablespace_is_warned
 }
 
 #[test]
+fn a_database_that_is_copied_from_one_that_people_work_in_makes_the_backup_void() {
+    for version in some_versions() {
+        let cluster = Cluster::new(version, &[]);
+        let (by_files, by_wal) =
+            if version.major < 15 { ("", None) } else { (" STRATEGY file_copy", Some(" STRATEGY wal_log")) };
+        let at = cluster.make_dir("early");
+        cluster.psql(&format!("CREATE TABLESPACE early LOCATION '{}'", at.display()));
+        cluster.psql("CREATE DATABASE worked_in");
+        let long = || {
+            cluster.psql("CREATE TABLE long AS SELECT n, repeat('x', 5000) FROM generate_series(1, 3000) n");
+            cluster.psql("DROP TABLE long");
+            cluster.psql("SELECT pg_switch_wal()");
+        };
+        let slow = Slow::of_running(&cluster);
+        long();
+        cluster.psql("ALTER DATABASE worked_in SET TABLESPACE early");
+        cluster.psql("ALTER DATABASE worked_in SET TABLESPACE pg_default");
+        slow.end().0.ends_with(1).has_one_error("database \"worked_in\" was copied or moved meanwhile");
+        let slow = Slow::of_running(&cluster);
+        long();
+        cluster.psql(&format!("CREATE DATABASE copied TEMPLATE worked_in{by_files}"));
+        slow.end().0.ends_with(1).has_one_error("database \"copied\" was copied or moved meanwhile");
+        cluster.psql("DROP TABLESPACE early");
+        let slow = Slow::of_running(&cluster);
+        long();
+        cluster.psql(&format!("CREATE DATABASE of_template{by_files}"));
+        cluster.psql(&format!("CREATE DATABASE gone TEMPLATE worked_in{by_files}"));
+        cluster.psql("DROP DATABASE gone");
+        by_wal.into_iter().for_each(|by| _ = cluster.psql(&format!("CREATE DATABASE logged TEMPLATE worked_in{by}")));
+        slow.end_well(&cluster).start();
+    }
+}
+
+#[test]
 fn files_that_wal_does_not_repair_are_whole_if_they_are_replaced_meanwhile() {
     for version in versions() {
         for (before, meanwhile) in [("'8MB'", "'128MB'"), ("'128MB'", "DEFAULT")] {

@@ -1,0 +1,167 @@
+//! Databases that were copied file by file, as the WAL tells.
+//!
+//! `CREATE DATABASE … STRATEGY FILE_COPY`, before 15 every one, and `ALTER DATABASE … SET TABLESPACE` leave one record: copy this
+//! directory. Recovery copies what the backup has of it: with what was changed in it later, and nothing of what was dropped or
+//! moved on by then. What a record is made of: `xlogrecord.h` and `xlog_internal.h` of PostgreSQL.
+
+use super::lsn::Lsn;
+use std::{
+    fs::File,
+    io,
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+};
+
+/// Bytes of a page, unless PostgreSQL was built otherwise; then its pages do not say where they are, and nothing is understood.
+const PAGE: u64 = 8192;
+const PAGE_HEADER: u64 = 24;
+/// That of the first page of a segment.
+const LONG_PAGE_HEADER: u64 = 40;
+const RECORD_HEADER: usize = 24;
+/// Resource managers, and of their records those that matter.
+const XLOG: u8 = 0;
+const SWITCH: u8 = 0x40;
+const DBASE: u8 = 4;
+const COPY: u8 = 0;
+/// A record that copies is shorter.
+const MOST: usize = 256;
+
+/// A database and the one it was copied from, which is itself if it was moved: their oids.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Copied {
+    /// The copy.
+    pub database: u32,
+    /// What it is a copy of.
+    pub from: u32,
+}
+
+/// Segments of the WAL.
+pub struct Segments<'a> {
+    /// Where they are.
+    pub directory: PathBuf,
+    /// The names that each may have, the one to read first; from the one that holds the start.
+    pub names: &'a [Vec<String>],
+    /// Of each.
+    pub bytes: u64,
+}
+
+impl Segments<'_> {
+    /// What was copied between two places.
+    ///
+    /// # Errors
+    /// The system's; `InvalidData` for what is no WAL that is understood.
+    pub fn copied(&self, start: Lsn, stop: Lsn) -> io::Result<Vec<Copied>> {
+        let mut wal = Reader { segments: self, first: start.0 / self.bytes, at: start.0, page: Vec::new(), open: None };
+        let (mut copied, mut record) = (Vec::new(), Vec::new());
+        while wal.at < stop.0 {
+            wal.take(RECORD_HEADER, &mut record)?;
+            let len = u32::from_le_bytes([record[0], record[1], record[2], record[3]]) as usize;
+            let (kind, manager) = (record[16] & 0xf0, record[17]);
+            let rest = len.checked_sub(RECORD_HEADER).ok_or(io::ErrorKind::InvalidData)?;
+            match (manager, kind) {
+                (DBASE, COPY) if rest <= MOST => {
+                    wal.take(rest, &mut record)?;
+                    copied.push(parse(&record).ok_or(io::ErrorKind::InvalidData)?);
+                }
+                _ => wal.pass(rest)?,
+            }
+            let next = if (manager, kind) == (XLOG, SWITCH) { self.bytes } else { 8 };
+            wal.at = wal.at.next_multiple_of(next);
+        }
+        Ok(copied)
+    }
+}
+
+/// The data of a record stands behind marks that say how much of what follows.
+fn parse(mut record: &[u8]) -> Option<Copied> {
+    loop {
+        let (mark, rest) = record.split_first()?;
+        record = match mark {
+            255 => {
+                let number = |at: usize| Some(u32::from_le_bytes(rest.get(at..at + 4)?.try_into().ok()?));
+                return Some(Copied { database: number(1)?, from: number(9)? });
+            }
+            253 => rest.get(2..)?, // where it was replicated from
+            252 => rest.get(4..)?, // the transaction around it
+            _ => return None,
+        };
+    }
+}
+
+struct Reader<'a> {
+    segments: &'a Segments<'a>,
+    /// Number of the first segment.
+    first: u64,
+    at: u64,
+    /// The one that was read last, and where it is.
+    page: Vec<u8>,
+    open: Option<(u64, File, u64)>,
+}
+
+impl Reader<'_> {
+    fn take(&mut self, mut len: usize, out: &mut Vec<u8>) -> io::Result<()> {
+        out.clear();
+        while len > 0 {
+            let there = self.rest_of_page()?;
+            let count = there.len().min(len);
+            out.extend(&there[..count]);
+            (self.at, len) = (self.at + count as u64, len - count);
+        }
+        Ok(())
+    }
+
+    fn pass(&mut self, mut len: usize) -> io::Result<()> {
+        while len > 0 {
+            let count = self.rest_of_page()?.len().min(len);
+            (self.at, len) = (self.at + count as u64, len - count);
+        }
+        Ok(())
+    }
+
+    /// What is left of the page, behind its header.
+    fn rest_of_page(&mut self) -> io::Result<&[u8]> {
+        let begin = self.at - self.at % PAGE;
+        if self.at == begin {
+            let is_first = begin % self.segments.bytes == 0;
+            self.at += if is_first { LONG_PAGE_HEADER } else { PAGE_HEADER };
+        }
+        self.read(begin)?;
+        Ok(&self.page[(self.at - begin) as usize..])
+    }
+
+    fn read(&mut self, begin: u64) -> io::Result<()> {
+        let number = begin / self.segments.bytes;
+        if self.open.as_ref().is_some_and(|(_, _, page)| *page == begin) {
+            return Ok(());
+        }
+        let file = match self.open.take() {
+            Some((open, file, _)) if open == number => file,
+            _ => File::open(self.path(number).ok_or(io::ErrorKind::NotFound)?)?,
+        };
+        self.page.resize(PAGE as usize, 0);
+        file.read_exact_at(&mut self.page, begin % self.segments.bytes)?;
+        self.open = Some((number, file, begin));
+        let says: [u8; 8] = std::array::from_fn(|i| self.page[8 + i]);
+        if u64::from_le_bytes(says) == begin { Ok(()) } else { Err(io::ErrorKind::InvalidData.into()) }
+    }
+
+    fn path(&self, number: u64) -> Option<PathBuf> {
+        let names = self.segments.names.get(number.checked_sub(self.first)? as usize)?;
+        Some(Path::new(&self.segments.directory).join(names.first()?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_stands_behind_what_else_a_record_has() {
+        let data: Vec<u8> = [7u32, 1663, 5, 1663].iter().flat_map(|number| number.to_le_bytes()).collect();
+        let record = [&[255, 16][..], &data].concat();
+        let copied = Some(Copied { database: 7, from: 5 });
+        assert_eq!(parse(&record), copied);
+        assert_eq!(parse(&[&[253, 1, 0, 252, 9, 0, 0, 0], &record[..]].concat()), copied);
+        assert_eq!((parse(&record[..13]), parse(&[0, 1, 2]), parse(&[])), (None, None, None));
+    }
+}
