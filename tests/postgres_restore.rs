@@ -170,6 +170,15 @@ fn nobody_restores_below_a_server_that_runs() {
     server.kill().unwrap();
     server.wait().unwrap();
     assert_refused(&place.plan(), ErrorKind::Exists, "it is not empty");
+    // That of a container has another number there.
+    let program = place.at("postgres");
+    fs::copy("/bin/sleep", &program).unwrap();
+    let mut server = Command::new(program).arg("600").current_dir(place.at("to")).spawn().unwrap();
+    fs::write(place.at("to/postmaster.pid"), "4194305\n").unwrap();
+    let words = format!("a server runs there, process {} here", server.id());
+    assert_refused(&Restore { overwrite: true, ..place.plan() }, ErrorKind::Exists, &words);
+    server.kill().unwrap();
+    server.wait().unwrap();
     run(&Restore { overwrite: true, ..place.plan() }).unwrap();
 }
 

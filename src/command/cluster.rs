@@ -3,14 +3,17 @@
 use super::{configuration::Configuration, damage::Report, extra::extra, restore::Restore};
 use crate::{
     error::{Error, Kind as ErrorKind, Result, quoted},
-    format::entry::{self, Entry, Kind, Time},
+    format::{
+        entry::{self, Entry, Kind, Time},
+        root,
+    },
     platform,
     postgres::restore::{
         AUTO_CONF, Fate, Options, PG_CONTROL, PG_WAL, POSTMASTER_PID, Plan, conf, notes, recovery::Known, tablespaces,
     },
     sink::{
         last::{Placed, UNFINISHED},
-        places::Layout,
+        places::{Layout, Mount},
         tree::Tree,
         writer::Writer,
     },
@@ -71,6 +74,7 @@ pub(super) fn plan(restore: &Restore, archive: &Archive, selection: &Selection) 
     };
     let mut plan = Plan::new(&restore.postgres, cluster, &known)?;
     plan.mounts.retain(|mount| selection.takes(&mount.at));
+    refuse_tablespaces_of_another(restore, cluster, &plan)?;
     // One that is not restored must not be taken out of the target either.
     plan.last = plan.last.filter(|_| is_whole);
     if is_whole {
@@ -91,6 +95,22 @@ fn refuse_linked_wal(restore: &Restore) -> Result<()> {
         .hint("--waldir DIR restores the WAL there; without the link it will be in the data directory"))
 }
 
+/// Nor are the links of tablespaces: those that the cluster itself has, where it was, are its own.
+fn refuse_tablespaces_of_another(restore: &Restore, cluster: &root::Cluster, plan: &Plan) -> Result<()> {
+    let data = Path::new(OsStr::from_bytes(&cluster.data_directory.0));
+    let is_same = |a: &Path, b: &Path| matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b);
+    if is_same(data, &restore.to) {
+        return Ok(());
+    }
+    let untold = cluster.tablespaces.iter().filter(|space| !restore.postgres.tells_place_of(space));
+    let places = untold.filter_map(|space| plan.mounts.iter().find(|mount| mount.at == space.path()));
+    let link = |mount: &Mount| data.join(OsStr::from_bytes(&mount.at));
+    let Some(used) = { places }.find(|mount| is_same(&link(mount), &mount.directory)) else { return Ok(()) };
+    let what = format!("cannot restore to {:?} and {:?}: that is a tablespace of {data:?}", restore.to, used.directory);
+    Err(Error::new(ErrorKind::Exists, what)
+        .hint("--tablespaces-under DIR restores them elsewhere; --tablespace OLD=OLD replaces one"))
+}
+
 /// Nobody writes below a server that runs (rule 33).
 fn refuse_live(to: &Path) -> Result<()> {
     let path = to.join(OsStr::from_bytes(POSTMASTER_PID));
@@ -101,12 +121,21 @@ fn refuse_live(to: &Path) -> Result<()> {
     };
     // A server in single-user mode writes its number as a negative one.
     let pid = text.lines().next().and_then(|line| line.trim().parse::<i32>().ok()).map_or(0, i32::saturating_abs);
-    if !platform::process_is_alive(pid) {
+    if platform::process_is_alive(pid) {
+        let what = format!("cannot restore to {to:?}: a server runs there, process {pid}");
+        return Err(Error::new(ErrorKind::Exists, what)
+            .hint(format!("stop it; if process {pid} is something else, remove {path:?}")));
+    }
+    // A container has numbers of its own. From outside its processes can be seen, from within none but its own.
+    if let Some(pid) = platform::process_in(to, "postgres") {
+        let what = format!("cannot restore to {to:?}: a server runs there, process {pid} here");
+        return Err(Error::new(ErrorKind::Exists, what).hint("stop it"));
+    }
+    if platform::sees_all_processes() {
         return Ok(());
     }
-    let what = format!("cannot restore to {to:?}: a server runs there, process {pid}");
-    Err(Error::new(ErrorKind::Exists, what)
-        .hint(format!("stop it; if process {pid} is something else, remove {path:?}")))
+    let what = format!("cannot restore to {to:?}: a server may run there, process {pid} of another container");
+    Err(Error::new(ErrorKind::Exists, what).hint(format!("if none does, remove {path:?}")))
 }
 
 /// What a backup does not hold would stay, and a server would take it for its own: the visibility map or the next

@@ -5,7 +5,7 @@
 
 #![allow(unsafe_code)]
 
-use std::{fs, io, num::NonZeroUsize, thread, time::Duration};
+use std::{fs, io, num::NonZeroUsize, os::unix::fs::MetadataExt, path::Path, thread, time::Duration};
 
 use rustix::{
     io::Errno,
@@ -112,6 +112,25 @@ pub fn user() -> (u32, u32) {
 pub fn process_is_alive(pid: i32) -> bool {
     let Some(pid) = rustix::process::Pid::from_raw(pid) else { return false };
     !matches!(rustix::process::test_kill_process(pid), Err(rustix::io::Errno::SRCH))
+}
+
+/// A process called `name` whose working directory is `directory`, as far as this one may look.
+pub fn process_in(directory: &Path, name: &str) -> Option<u32> {
+    let wanted = directory.metadata().ok()?;
+    let is_there = |pid: &u32| {
+        let path = |what: &str| format!("/proc/{pid}/{what}");
+        fs::metadata(path("cwd")).is_ok_and(|found| (found.dev(), found.ino()) == (wanted.dev(), wanted.ino()))
+            && fs::read_to_string(path("comm")).is_ok_and(|comm| comm.trim() == name)
+    };
+    let names = fs::read_dir("/proc").ok()?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    names.filter_map(|name| name.parse().ok()).find(is_there)
+}
+
+/// Are there no processes but those that this one sees? So it is outside of all containers.
+pub fn sees_all_processes() -> bool {
+    /// The number of the first namespace, `PROC_PID_INIT_INO` of Linux.
+    const FIRST: &str = "pid:[4026531836]";
+    fs::read_link("/proc/self/ns/pid").is_ok_and(|link| link.as_os_str() == FIRST)
 }
 
 #[cfg(test)]

@@ -27,7 +27,8 @@ use std::{io::Write, sync::OnceLock};
 
 pub use machine::{
     boot_id, cores, host_name, idle_seconds, is_media_error, is_shortage, open_files_limit, peak_rss_bytes,
-    process_cpu_seconds, process_is_alive, raise_open_files_limit, survive_file_size_limit, times_asleep, user,
+    process_cpu_seconds, process_in, process_is_alive, raise_open_files_limit, sees_all_processes,
+    survive_file_size_limit, times_asleep, user,
 };
 pub use mounts::{Mount, is_automount, is_pseudo, mounts_below};
 

@@ -231,3 +231,20 @@ fn a_backup_cannot_choose_where_a_tablespace_really_is() {
     assert_refused(&place.plan(), ErrorKind::Corrupt, "");
     assert!(!place.at("evil").exists() && !place.at("ts/evil").exists());
 }
+
+#[test]
+fn what_the_cluster_that_was_backed_up_uses_is_replaced_only_there() {
+    let home = temp();
+    let live = home.path().join("live");
+    let place = Place::with(&cluster(), |cluster| cluster.data_directory = live.to_str().unwrap().into());
+    run(&Restore { to: live.clone(), postgres: Options::default(), ..place.plan() }).unwrap();
+    shell("cp -a \"$1\" \"$2\"", args![live, place.at("copy")]).ends_with(0);
+    let again = |to: &std::path::Path, more: &[&str]| {
+        let args = args!["restore", place.at("repo"), "--to", to, "--delta", "--delete", "--quiet"];
+        runs::fullbore(args.into_iter().chain(more.iter().map(std::ffi::OsString::from)))
+    };
+    let ran = again(&place.at("copy"), &[]).ends_with(1);
+    assert!(ran.err.contains("that is a tablespace of "), "{}", ran.err);
+    again(&place.at("copy"), &["--tablespace", &format!("fast={}", place.at("old").display())]).ends_with(0);
+    again(&live, &[]).ends_with(0);
+}

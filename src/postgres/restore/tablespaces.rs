@@ -69,6 +69,13 @@ fn own_name(tablespace: &Tablespace) -> OsString {
     if is_plain { OsStr::from_bytes(name).into() } else { tablespace.oid.to_string().into() }
 }
 
+impl Options {
+    /// Did the operator say where this one is to be?
+    pub fn tells_place_of(&self, tablespace: &Tablespace) -> bool {
+        self.tablespaces_under.is_some() || self.tablespaces.iter().any(|(old, _)| is_called(tablespace, old))
+    }
+}
+
 fn is_called(tablespace: &Tablespace, old: &[u8]) -> bool {
     let location = |path: &[u8]| Path::new(OsStr::from_bytes(path)).components().collect::<PathBuf>();
     old == tablespace.name.0
