@@ -16,7 +16,10 @@ use std::{
     ffi::{OsStr, OsString},
     fs,
     io::ErrorKind,
-    os::unix::ffi::{OsStrExt, OsStringExt},
+    os::unix::{
+        ffi::{OsStrExt, OsStringExt},
+        fs::MetadataExt,
+    },
     path::Path as FilePath,
     sync::Arc,
 };
@@ -89,13 +92,19 @@ impl Opening<'_> {
 }
 
 /// Names in the data directory that are links to directories, as `initdb --waldir` makes one: they are stored as the
-/// directories they lead to (rule 14).
+/// directories they lead to (rule 14). What is not of the server's user, or made for its group, is none of the cluster: the link
+/// stays one. Else that user would have what a backup by root can read.
 fn linked_directories(data: &FilePath) -> Result<Vec<OsString>> {
     let failed = |e| Error::io(format!("could not list {data:?}"), e);
+    let server = data.metadata().map_err(failed)?;
+    let is_its = |there: fs::Metadata| {
+        let is_for_group = there.gid() == server.gid() && there.mode() & 0o020 != 0;
+        there.is_dir() && (there.uid() == server.uid() || is_for_group)
+    };
     let mut names = Vec::new();
     for entry in data.read_dir().map_err(failed)? {
         let entry = entry.map_err(failed)?;
-        if entry.file_type().is_ok_and(|kind| kind.is_symlink()) && entry.path().is_dir() {
+        if entry.file_type().is_ok_and(|kind| kind.is_symlink()) && entry.path().metadata().is_ok_and(is_its) {
             names.push(entry.file_name());
         }
     }

@@ -3,7 +3,7 @@
 use crate::{
     args,
     cluster::{Cluster, debian, some_versions},
-    runs::{fullbore, names, shell},
+    runs::{fullbore, is_root, names, or_skip, shell},
     servers::own,
 };
 use std::fs;
@@ -121,6 +121,26 @@ fn a_link_to_data_elsewhere_ends_the_backup() {
         let ran = cluster.backup("repository", &["--quiet"]).ends_with(1);
         ran.has_one_error(&format!("{path:?} is a link to {outside:?}"));
         cluster.assert_nothing_is_left();
+    }
+}
+
+#[test]
+fn a_link_to_what_is_not_the_servers_stays_one() {
+    if !or_skip(is_root(), "only root can read what the server cannot") {
+        return;
+    }
+    for version in some_versions() {
+        let cluster = Cluster::new(version, &[]);
+        let (mine, its) = (tempfile::tempdir().unwrap(), cluster.make_dir("its"));
+        for (name, dir) in [("mine", mine.path()), ("its", &its)] {
+            fs::write(dir.join("file"), name).unwrap();
+            std::os::unix::fs::symlink(dir, cluster.data().join(name)).unwrap();
+        }
+        cluster.backup("repository", &["--quiet"]).ends_with(0);
+        let listed =
+            fullbore(args!["list", format!("{}@latest", cluster.path("repository").display())]).ends_with(0).out;
+        assert!(listed.contains(" its/file\n") && listed.contains(" mine -> "), "{listed}");
+        assert!(!listed.contains("mine/file"), "{listed}");
     }
 }
 
