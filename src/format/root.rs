@@ -4,7 +4,7 @@
 //! found like any other.
 
 pub use super::name::Name;
-use super::{digest::Algorithm, page::SegmentId, seal::open_sealed};
+use super::{digest::Algorithm, layout::is_backup_id, page::SegmentId, seal::open_sealed};
 use crate::error::{Error, Kind, Result};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, ops::AddAssign};
@@ -373,10 +373,18 @@ impl Root {
             return Err(Error::new(Kind::Unsupported, what).hint("use a newer fullbore"));
         }
         // They are printed as they are.
-        if [&root.id, &root.time, &root.finished, &root.tool].iter().any(|text| text.chars().any(char::is_control)) {
-            return Err(Error::corrupt(format!("{name} is damaged")).because("its name or a time is none"));
+        if [&root.time, &root.finished, &root.tool].iter().any(|text| text.chars().any(char::is_control)) {
+            return Err(Error::corrupt(format!("{name} is damaged")).because("a time is none"));
+        }
+        // They become parts of paths.
+        if !is_backup_id(&root.id) || !root.others().into_iter().chain(root.bases()).all(is_backup_id) {
+            return Err(Error::corrupt(format!("{name} is damaged")).because("the name of a backup is none"));
         }
         Ok(root)
+    }
+
+    fn bases(&self) -> impl Iterator<Item = &str> {
+        self.bases.iter().map(String::as_str)
     }
 }
 
@@ -418,6 +426,23 @@ mod tests {
         for bad in ["\u{1b}[2J", "a\nb"] {
             for root in [Root { id: bad.into(), ..root() }, Root { time: bad.into(), ..root() }] {
                 assert_eq!(Root::open(&seal(&root).unwrap(), "the root").unwrap_err().kind, Kind::Corrupt);
+            }
+        }
+    }
+
+    #[test]
+    fn a_root_that_names_what_is_no_backup_is_none() {
+        let page = |backup: &str| PageAt { backup: backup.into(), ..PageAt::default() };
+        let live = |backup: &str| Live { backup: backup.into(), ..Live::default() };
+        for (bad, is_none) in [("../../x", true), ("..", true), ("/x", true), ("20261121T054501Z-aaaaaa", false)] {
+            for root in [
+                Root { id: bad.into(), ..root() },
+                Root { bases: vec![bad.into()], ..root() },
+                Root { pages: vec![page(""), page(bad)], ..root() },
+                Root { liveness: vec![live(""), live(bad)], ..root() },
+            ] {
+                let opened = Root::open(&seal(&root).unwrap(), "the root").map_err(|error| error.kind);
+                assert_eq!(opened.err(), is_none.then_some(Kind::Corrupt), "{bad}");
             }
         }
     }

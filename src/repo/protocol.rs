@@ -192,7 +192,9 @@ pub fn alive<O: Objects>(objects: &O) -> Result<BTreeMap<String, Alive>> {
             Seized::Unknown => true,
         };
         let intent = objects.read(&key)?.and_then(|bytes| open_sealed::<Intent>(&bytes, &key).ok());
-        let bases = intent.map_or_else(Vec::new, |intent| intent.bases);
+        // They become parts of keys.
+        let mut bases = intent.map_or_else(Vec::new, |intent| intent.bases);
+        bases.retain(|id| is_backup_id(id));
         alive.insert(id, Alive { bases, is_doubtful });
     }
     Ok(alive)

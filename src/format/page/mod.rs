@@ -16,6 +16,7 @@ use super::{
     chunk::Chunk,
     digest::{BlockDigest, Digest, Piece},
     entry::Entry,
+    layout::is_backup_id,
     root::PageAt,
 };
 use crate::error::{Error, Result};
@@ -337,6 +338,10 @@ impl Page {
     /// As [`Page::decode`].
     pub fn from_columns(plain: &[u8]) -> Result<Self> {
         let columns: Columns = minicbor::decode(plain).map_err(|e| damaged(&e.to_string()))?;
+        // They become parts of paths.
+        if !columns.segments.iter().all(|id| id.backup.is_empty() || is_backup_id(&id.backup)) {
+            return Err(damaged("the name of a backup is none"));
+        }
         Reader::new(columns).ok_or_else(|| damaged("its columns do not fit"))?.page()
     }
 }

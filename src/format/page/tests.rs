@@ -140,3 +140,12 @@ fn a_socket_is_noted_whatever_the_page_says() {
     let page = Page { records: vec![Record { entry, ..Record::default() }], ..Page::default() };
     assert_eq!(Page::decode(&page.encode().unwrap()).unwrap().records[0].state, State::Noted);
 }
+
+#[test]
+fn a_page_that_names_what_is_no_backup_is_damaged() {
+    for (backup, is_whole) in [("", true), ("20261121T054501Z-k3f9qz", true), ("../../x", false), ("a/b", false)] {
+        let id = SegmentId { backup: backup.into(), stream: 1, number: 1 };
+        let page = Page { segments: vec![SegmentId::default(), id], ..Page::default() };
+        assert_eq!(Page::decode(&page.encode().unwrap()).is_ok(), is_whole, "{backup}");
+    }
+}
