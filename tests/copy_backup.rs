@@ -146,7 +146,7 @@ fn what_a_killed_copy_announced_stays_if_another_backup_needs_it() {
     let other = chain.other();
     chain.copy(2, &other).ends_with(0);
     runs::write(other.join("intents").join(format!("{}.json", chain.ids[0])), "{}");
-    runs::write(other.join("backups").join(&chain.ids[0]).join("x.partial"), "");
+    runs::write(other.join("backups").join(&chain.ids[0]).join("manifest.partial"), "");
     fullbore(args!["backup", chain.tree, "--to", other, "--quiet"]).ends_with(0);
     assert_eq!(names(&other.join("intents")), [""; 0]);
     chain.assert_restores(Path::new(&format!("{}@{}", other.display(), chain.ids[2])));

@@ -8,10 +8,11 @@ use fullbore::format::{
     root::{Live, Root},
     seal::seal,
 };
-use runs::{Ran, fullbore, names, only, temp, text, write};
+use runs::{Ran, fullbore, make_fifo, names, only, temp, text, write};
 use std::{
     ffi::OsString,
     fs,
+    os::unix::fs::symlink,
     path::{Path, PathBuf},
 };
 
@@ -80,4 +81,208 @@ fn a_root_that_names_a_path_as_a_backup_is_refused() {
             }
         }
     }
+}
+
+/// A file that nobody is to touch, and its directory.
+fn victim(dir: &Path) -> (PathBuf, PathBuf) {
+    let victims = dir.join("victims");
+    write(victims.join("key"), "precious");
+    (victims.join("key"), victims)
+}
+
+#[track_caller]
+fn assert_untouched(victims: &Path, case: &str) {
+    assert_eq!(
+        (names(victims), fs::read(victims.join("key")).unwrap()),
+        (vec!["key".into()], b"precious".into()),
+        "{case}"
+    );
+}
+
+#[test]
+fn a_repair_writes_through_no_link() {
+    let dir = temp();
+    let (repository, backup) = repository(dir.path());
+    let (key, victims) = victim(dir.path());
+    symlink(&key, backup.join("manifest.repair.partial")).unwrap();
+    symlink(&key, repository.join("verify.json.repair.partial")).unwrap();
+    let manifest = fs::read(backup.join("manifest")).unwrap();
+    write(backup.join("manifest"), vec![0; manifest.len()]);
+    fullbore(args!["repair", repository, "--yes"]).ends_with(0);
+    fullbore(args!["verify", repository, "--sample", "100"]).ends_with(0);
+    assert_untouched(&victims, "repair");
+    assert!(fs::read(backup.join("manifest")).unwrap() == manifest && repository.join("verify.json").is_file());
+
+    // Nor into a directory that a link leads to.
+    let moved = dir.path().join("moved");
+    fs::rename(&backup, &moved).unwrap();
+    symlink(&moved, &backup).unwrap();
+    write(moved.join("manifest"), "x");
+    assert_ne!(fullbore(args!["repair", repository, "--yes"]).code, 0);
+    assert_eq!(fs::read(moved.join("manifest")).unwrap(), b"x");
+}
+
+#[test]
+fn a_prune_marks_and_removes_through_no_link() {
+    let dir = temp();
+    let (repository, backup) = repository(dir.path());
+    let (key, victims) = victim(dir.path());
+    let id = backup.file_name().unwrap().to_str().unwrap();
+    write(dir.path().join("tree/a"), text(3, 30_000));
+    fullbore(args!["backup", dir.path().join("tree"), "--to", repository]).ends_with(0);
+    fullbore(args!["forget", repository, id]).ends_with(0);
+    let marks = repository.join("tombstones");
+    fs::create_dir_all(marks.join(id)).unwrap();
+    symlink(&key, marks.join(id).join("s01-000001.tar.zst")).unwrap();
+    // Names that are not those of this program are nobody's business.
+    write(marks.join("20200101T000000Z-aaaaaa/mine"), "");
+    write(backup.join("mine"), "");
+    fullbore(args!["prune", repository]).ends_with(0);
+    assert_untouched(&victims, "mark");
+    assert_eq!(names(&marks.join("20200101T000000Z-aaaaaa")), ["mine"]);
+    assert!(backup.join("mine").is_file());
+    fs::remove_dir_all(&marks).unwrap();
+
+    // What is marked is another's.
+    let other = dir.path().join("other");
+    write(other.join("20200101T000000Z-aaaaaa/manifest"), "");
+    symlink(&other, &marks).unwrap();
+    assert_ne!(fullbore(args!["prune", repository]).code, 0);
+    assert!(other.join("20200101T000000Z-aaaaaa/manifest").is_file());
+}
+
+#[test]
+fn what_a_dead_backup_left_is_not_looked_for_behind_a_link() {
+    let dir = temp();
+    let (repository, _) = repository(dir.path());
+    let (_, victims) = victim(dir.path());
+    write(victims.join("manifest"), "");
+    symlink(&victims, repository.join("backups/20200101T000000Z-aaaaaa")).unwrap();
+    write(repository.join("intents/20200101T000000Z-aaaaaa.json"), "");
+    fullbore(args!["backup", dir.path().join("tree"), "--to", repository]).ends_with(0);
+    assert_eq!(names(&victims), ["key", "manifest"]);
+    fullbore(args!["restore", repository, "--to", dir.path().join("to")]).ends_with(0);
+
+    // In a directory, what is not of this program stays.
+    let left = repository.join("backups/20200101T000000Z-bbbbbb");
+    ["manifest", "s01-000001.tar.zst", "mine"].iter().for_each(|name| write(left.join(name), ""));
+    fs::remove_file(repository.join("intents/20200101T000000Z-aaaaaa.json")).unwrap();
+    write(repository.join("intents/20200101T000000Z-bbbbbb.json"), "");
+    fullbore(args!["backup", dir.path().join("tree"), "--to", repository]).ends_with(0);
+    assert_eq!(names(&left), ["mine"]);
+}
+
+#[test]
+fn a_copy_writes_through_no_link() {
+    let dir = temp();
+    let (repository, backup) = repository(dir.path());
+    let (key, victims) = victim(dir.path());
+    let id = backup.file_name().unwrap();
+    let to = dir.path().join("other");
+    fullbore(args!["backup", dir.path().join("tree"), "--to", to]).ends_with(0);
+    let links = [("intents", format!("{}.json", id.to_str().unwrap())), ("backups", id.to_str().unwrap().to_owned())];
+    for (at, name) in links {
+        let link = to.join(at).join(&name);
+        symlink(if at == "backups" { &victims } else { &key }, &link).unwrap();
+        assert_ne!(in_time(args!["copy-backup", repository, "--to", to]).code, 0, "{at}");
+        assert_untouched(&victims, at);
+        fs::remove_file(link).unwrap();
+    }
+    let there = to.join("backups").join(id);
+    fs::create_dir(&there).unwrap();
+    symlink(&key, there.join("manifest.partial")).unwrap();
+    fullbore(args!["copy-backup", repository, "--to", to]).ends_with(0);
+    assert_untouched(&victims, "partial");
+}
+
+#[test]
+fn a_link_in_place_of_a_file_of_a_repository_is_damage() {
+    let dir = temp();
+    let (_, backup) = repository(dir.path());
+    let repository = dir.path().join("repository");
+    for name in ["s01-000001.tar.zst", "manifest", "root.json"] {
+        let (path, aside) = (backup.join(name), dir.path().join("aside"));
+        fs::rename(&path, &aside).unwrap();
+        symlink(&aside, &path).unwrap();
+        in_time(args!["verify", repository]).ends_with(4);
+        if name != "manifest" {
+            let ran = in_time(args!["restore", repository, "--to", dir.path().join("to")]).ends_with(4);
+            ran.has_one_error("it is no regular file");
+        }
+        let _ = fs::remove_dir_all(dir.path().join("to"));
+        fs::rename(&aside, &path).unwrap();
+    }
+    fullbore(args!["verify", repository, "--data"]).ends_with(0);
+
+    // A repository may be anywhere, and so may all of its backups.
+    let (link, aside) = (dir.path().join("link"), dir.path().join("aside"));
+    symlink(&repository, &link).unwrap();
+    fs::rename(repository.join("backups"), &aside).unwrap();
+    symlink(&aside, repository.join("backups")).unwrap();
+    write(dir.path().join("tree/c"), "c");
+    for command in [
+        args!["backup", dir.path().join("tree"), "--to", link].to_vec(),
+        args!["forget", link, backup.file_name().unwrap()].to_vec(),
+        args!["prune", link].to_vec(),
+        args!["verify", link, "--data"].to_vec(),
+        args!["restore", link, "--to", dir.path().join("to")].to_vec(),
+    ] {
+        in_time(command).ends_with(0);
+    }
+}
+
+#[test]
+fn a_document_that_is_none_ends_no_command_but_with_an_error() {
+    let dir = temp();
+    let (repository, backup) = repository(dir.path());
+    let id = backup.file_name().unwrap();
+    let make: [(&str, fn(&Path)); 4] = [
+        ("a pipe", make_fifo),
+        ("a device", |path| symlink("/dev/zero", path).unwrap()),
+        ("too large", |path| fs::File::create(path).unwrap().set_len(100 << 30).unwrap()),
+        ("a directory", |path| fs::create_dir(path).unwrap()),
+    ];
+    let documents = [backup.join("root.json"), backup.join("notes.json"), repository.join("verify.json")];
+    for (what, make) in make {
+        for path in &documents {
+            let aside = dir.path().join("aside");
+            let is_there = fs::rename(path, &aside).is_ok();
+            make(path);
+            let case = format!("{what} as {path:?}");
+            let mut commands = commands(dir.path(), &repository);
+            commands.retain(|command| command[0] != "repair");
+            commands.push(args!["tag", repository.join(""), "a=b"].to_vec());
+            commands.push(args!["backup", dir.path().join("tree"), "--to", repository].to_vec());
+            for command in commands {
+                let ran = in_time(command.clone());
+                assert!(ran.code != 124 && ran.code != 101 && ran.code >= 0, "{case} {command:?}: {}", ran.err);
+                ["to", "copy"].iter().for_each(|place| drop(fs::remove_dir_all(dir.path().join(place))));
+            }
+            let _ = fs::remove_file(path).or_else(|_| fs::remove_dir(path));
+            if is_there {
+                fs::rename(&aside, path).unwrap();
+            }
+            // A backup that was made meanwhile is another one.
+            for other in names(&repository.join("backups")).iter().filter(|name| name.as_str() != id) {
+                fullbore(args!["forget", repository, other]).ends_with(0);
+            }
+            fullbore(args!["prune", repository]).ends_with(0);
+        }
+    }
+    fullbore(args!["verify", repository, "--data"]).ends_with(0);
+}
+
+#[test]
+fn a_pipe_that_looks_like_half_an_archive_is_passed_by() {
+    let dir = temp();
+    write(dir.path().join("tree/a"), "a");
+    let pipe = dir.path().join(".x.tar.gz.20261122T183557Z-5t4dyu.partial");
+    make_fifo(&pipe);
+    let archive = dir.path().join("x.tar.gz");
+    in_time(args!["backup", dir.path().join("tree"), "--to", archive]).ends_with(0);
+    let side = dir.path().join("x.tar.gz.manifest");
+    fs::remove_file(&side).unwrap();
+    make_fifo(&side);
+    in_time(args!["list", archive]).ends_with(4).has_one_error("it is no regular file");
+    in_time(args!["backup", dir.path().join("tree"), "--to", archive]).ends_with(0);
 }

@@ -23,7 +23,7 @@ use crate::{
         segment::{Label, SERVICE_HEADER_BYTES, Service},
     },
     pipeline::meter::Meter,
-    platform::Tricks,
+    platform::{Tricks, regular},
     repo::{
         open::{directories, read_repository},
         replace::{Replacement, replace},
@@ -158,12 +158,16 @@ impl Step {
     pub fn execute(&self) -> Result<()> {
         match &self.action {
             Action::File(path, bytes) => replace(path, bytes),
-            Action::Manifest(path, pages) => manifest(path, pages),
+            Action::Manifest(path, pages) => {
+                path.parent().map_or(Ok(()), not_a_link).and_then(|()| manifest(path, pages))
+            }
             Action::Root(dir, pages, root) => {
+                not_a_link(dir)?;
                 manifest(&dir.join(layout::MANIFEST), pages)?;
                 replace(&dir.join(layout::ROOT), &seal(&**root)?)
             }
             Action::Rewrite(dir, pages, root) => {
+                not_a_link(dir)?;
                 manifest(&dir.join(layout::MANIFEST), pages)?;
                 let path = dir.join(layout::ROOT);
                 if path.exists() { replace(&path, &seal(&**root)?) } else { Ok(()) }
@@ -171,6 +175,11 @@ impl Step {
             Action::Nothing => Ok(()),
         }
     }
+}
+
+/// Nothing is changed through a link in place of the directory of a backup.
+fn not_a_link(dir: &Path) -> Result<()> {
+    regular::open_dir(dir).map(drop).map_err(|e| Error::io(format!("could not open {dir:?}"), e))
 }
 
 /// Write a manifest: what is there of it, with these pages at their places.
@@ -204,7 +213,7 @@ fn label(dir: &Path) -> Option<Label> {
     let files = fs::read_dir(dir).ok()?.flatten().map(|entry| entry.path());
     files.filter(|path| path.file_name().is_some_and(|name| name != layout::MANIFEST)).find_map(|path| {
         let mut start = vec![0; LABEL_WITHIN];
-        let file = fs::File::open(path).ok()?;
+        let file = regular::open(&path).ok()?;
         let len = std::os::unix::fs::FileExt::read_at(&file, &mut start, 0).ok()?;
         start.truncate(len);
         let labels = (0..len.saturating_sub(SERVICE_HEADER_BYTES)).filter_map(|at| {

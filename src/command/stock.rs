@@ -10,7 +10,9 @@ use crate::{
         layout,
         page::{Item, Page, SegmentId},
         root::{PageAt, Root, Segment, Source},
+        seal::MAX_BYTES,
     },
+    platform::regular,
     source::archive::Archive,
 };
 use std::{
@@ -148,7 +150,7 @@ impl Known {
     pub(super) fn read(repository: &Path, id: &str) -> Option<(Self, Vec<u8>)> {
         let dir = repository.join(layout::BACKUPS).join(id);
         let read = |name: &str| {
-            let bytes = std::fs::read(dir.join(name)).ok()?;
+            let bytes = regular::read(&dir.join(name), MAX_BYTES).ok()?;
             let root = Root::open(&bytes, name).ok().filter(|root| root.id == id)?;
             Some((Self { root, is_listed: name == layout::ROOT }, bytes))
         };

@@ -66,6 +66,16 @@ pub fn is_object(name: &str) -> bool {
     name == MANIFEST || (!name.ends_with(".partial") && segment_numbers(stem).is_some())
 }
 
+/// Is this the name of a file that this program makes in the directory of a backup, or of one that it has not finished?
+pub fn is_own(name: &str) -> bool {
+    let documents = [ROOT, FORGOTTEN, PARTIAL, NOTES];
+    let is_part = |stem: &str| {
+        let stem = stem.strip_suffix(".repair").unwrap_or(stem);
+        is_object(stem) || documents.iter().any(|document| stem.starts_with(document))
+    };
+    documents.contains(&name) || is_object(name) || name.strip_suffix(".partial").is_some_and(is_part)
+}
+
 /// Is this the name of a backup? `20261121T054501Z-k3f9qz`: a time in UTC and six random letters or digits.
 pub fn is_backup_id(name: &str) -> bool {
     let bytes = name.as_bytes();
@@ -114,6 +124,20 @@ mod tests {
         }
         for bad in ["manifest", "s01", "s01.tar", "root.json", "s-1.tar", "sx-y.tar", ""] {
             assert_eq!(segment_numbers(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn names_of_its_own_are_known() {
+        let segment = segment(1, 1, "tar.gz");
+        for name in [MANIFEST, ROOT, NOTES, PARTIAL, FORGOTTEN, &segment, &format!("{segment}.manifest")] {
+            for ending in ["", ".partial", ".repair.partial"] {
+                assert!(is_own(&format!("{name}{ending}")), "{name}{ending}");
+            }
+        }
+        assert!(is_own("root.json.a1b2c3.partial"));
+        for other in ["id_rsa", "x.partial", "", ".partial", "s01", "root.jsonx", "fullbore-repo.json"] {
+            assert!(!is_own(other), "{other}");
         }
     }
 

@@ -6,6 +6,8 @@ use crate::error::{Error, Kind, Result};
 use serde::{Serialize, de::DeserializeOwned};
 
 const SEAL: &str = "\n\"blake3\": \"";
+/// More is not read: a root of 256 MiB has a million pages, 8 billion entries.
+pub const MAX_BYTES: u64 = 256 << 20;
 
 /// JSON, one member a line, closed by a line with the BLAKE3 of everything before that line.
 pub fn seal(value: &impl Serialize) -> Result<Vec<u8>> {

@@ -18,6 +18,7 @@ mod machine;
 mod mounts;
 pub mod owner;
 pub mod read;
+pub mod regular;
 pub mod uring;
 pub mod walk;
 pub mod write;

@@ -18,7 +18,7 @@ use crate::{
         layout::{BACKUPS, FORGOTTEN, PARTIAL, ROOT, TOMBSTONES},
         root::Root,
     },
-    platform::Tricks,
+    platform::{Tricks, regular},
     sink::file::{Output, name, sync_dir},
 };
 use std::{
@@ -83,7 +83,9 @@ impl Incoming {
         }
         match fs::create_dir(&dir) {
             Ok(()) => self.made.push(id.to_owned()),
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+                regular::open_dir(&dir).map_err(|e| Error::io(format!("could not open {}", name(&dir)), e))?;
+            }
             Err(e) => return Err(Error::io(format!("could not create {}", name(&dir)), e)),
         }
         self.dirs.push(dir);
@@ -102,7 +104,7 @@ impl Incoming {
         if dir.join(ROOT).exists() {
             return Ok(());
         }
-        write_new(&dir.join(PARTIAL), &self.sealed, |from, to| fs::rename(from, to))
+        write_new(&dir.join(PARTIAL), &self.sealed)
     }
 
     fn write_forgotten(&self, others: &[(&str, &[u8])]) -> Result<()> {
@@ -110,7 +112,7 @@ impl Incoming {
         others.try_for_each(|(dir, sealed)| {
             match [ROOT, PARTIAL, FORGOTTEN].iter().any(|file| dir.join(file).exists()) {
                 true => Ok(()),
-                false => write_new(&dir.join(FORGOTTEN), sealed, |from, to| fs::rename(from, to)),
+                false => write_new(&dir.join(FORGOTTEN), sealed),
             }
         })
     }
@@ -137,7 +139,7 @@ impl Incoming {
     /// The system's.
     pub fn open(&self, id: &str, object: &str) -> Result<Option<File>> {
         let path = self.path(id, object);
-        match File::open(&path) {
+        match regular::open(&path) {
             Ok(file) => Ok(Some(file)),
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(e) => Err(Error::io(format!("could not open {}", name(&path)), e)),
@@ -188,7 +190,7 @@ impl Incoming {
     fn write_root(&self) -> Result<()> {
         let dir = self.dir(&self.id);
         if !dir.join(ROOT).exists() {
-            write_new(&dir.join(ROOT), &self.sealed, |from, to| fs::rename(from, to))?;
+            write_new(&dir.join(ROOT), &self.sealed)?;
         }
         for file in [PARTIAL, FORGOTTEN] {
             let _ = fs::remove_file(dir.join(file)); // of no use any more, and of no harm
@@ -199,7 +201,7 @@ impl Incoming {
     /// Somebody may have forgotten a backup here while we relied on what it held.
     fn all_there(&self, objects: &[(String, String, u64)]) -> Result<()> {
         let is_there = |(id, object, bytes): &&(String, String, u64)| {
-            fs::metadata(self.path(id, object)).is_ok_and(|found| found.is_file() && found.len() >= *bytes)
+            fs::symlink_metadata(self.path(id, object)).is_ok_and(|found| found.is_file() && found.len() >= *bytes)
         };
         match objects.iter().find(|object| !is_there(object)) {
             None => Ok(()),

@@ -10,11 +10,12 @@ use crate::{
         layout,
         page::SegmentId,
         root::FORMAT_ALONE,
-        seal::{open_sealed, seal},
+        seal::{MAX_BYTES, open_sealed, seal},
     },
+    platform::regular,
 };
 use serde::{Deserialize, Serialize};
-use std::{collections::HashMap, fs, path::Path};
+use std::{collections::HashMap, path::Path};
 
 /// More parts are not remembered: 2^24 of 8 MiB are 128 TiB.
 const MAX_PARTS: u64 = 1 << 24;
@@ -41,7 +42,7 @@ struct Row {
 impl Covered {
     /// What is remembered of a repository.
     pub fn read(repository: &Path) -> Self {
-        let stored = fs::read(repository.join(layout::COVERED)).ok();
+        let stored = regular::read(&repository.join(layout::COVERED), MAX_BYTES).ok();
         let stored: Option<Stored> = stored.and_then(|bytes| open_sealed(&bytes, layout::COVERED).ok());
         let rows =
             stored.filter(|stored| stored.format == FORMAT_ALONE).map_or_else(Vec::new, |stored| stored.segments);
@@ -105,7 +106,7 @@ mod tests {
         covered.write(dir.path()).unwrap();
         let read = Covered::read(dir.path());
         assert_eq!((&read, [2, 3, 4, 5].map(|at| read.when(&id, at))), (&covered, [0, 77, 77, 0]));
-        fs::write(dir.path().join(layout::COVERED), "{").unwrap();
+        std::fs::write(dir.path().join(layout::COVERED), "{").unwrap();
         assert_eq!(Covered::read(dir.path()), Covered::default());
     }
 }

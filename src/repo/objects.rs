@@ -5,14 +5,22 @@
 
 use crate::{
     error::{Error, Result},
-    format::layout::letters,
-    platform::{self, write},
+    format::{
+        layout::{BACKUPS, letters},
+        seal::MAX_BYTES,
+    },
+    platform::{
+        self, Tricks, regular,
+        walk::{self, open_root},
+        write,
+    },
     sink::file::{name, sync_dir},
 };
 use std::{
     fs::{self, File},
     hash::{BuildHasher, Hasher, RandomState},
     io::{self, ErrorKind, Write},
+    os::fd::OwnedFd,
     path::{Path, PathBuf},
 };
 
@@ -66,6 +74,9 @@ pub enum Seized<L> {
 }
 
 /// The objects of a repository in a directory.
+///
+/// Only that directory and the one of all backups may be links: through no other one is anything changed, and no object is
+/// read through one.
 #[derive(Debug, Clone)]
 pub struct Directory(PathBuf);
 
@@ -82,8 +93,21 @@ impl Directory {
         self.0.join(key)
     }
 
-    /// Do what needs the directory of `path`.
-    fn with_parent(path: &Path, work: impl Fn() -> io::Result<()>) -> Result<()> {
+    /// The directory that an object is to be changed in, and its name there.
+    fn home<'a>(&self, key: &'a str) -> io::Result<(OwnedFd, &'a str)> {
+        let (dir, name) = key.rsplit_once('/').unwrap_or(("", key));
+        let dir = match dir.strip_prefix(BACKUPS) {
+            Some("") => open_root(&self.path(dir)),
+            Some(_) => regular::open_dir(&self.path(dir)),
+            None => walk::open_dir(open_root(&self.0)?, dir.as_bytes(), Tricks::Never),
+        };
+        Ok((dir?, name))
+    }
+
+    /// Do something to an object in its directory, which is made if it is not there.
+    fn with_parent(&self, key: &str, work: impl Fn(&OwnedFd, &str) -> io::Result<()>) -> Result<()> {
+        let path = self.path(key);
+        let work = || self.home(key).and_then(|(dir, name)| work(&dir, name));
         let mut done = work();
         for _ in 0..ATTEMPTS {
             match (&done, path.parent()) {
@@ -93,7 +117,7 @@ impl Directory {
                 _ => break,
             }
         }
-        done.map_err(|e| Error::io(format!("could not write {}", name(path)), e))
+        done.map_err(|e| Error::io(format!("could not write {}", name(&path)), e))
     }
 }
 
@@ -120,7 +144,7 @@ impl Objects for Directory {
 
     fn read(&self, key: &str) -> Result<Option<Vec<u8>>> {
         let path = self.path(key);
-        if_there(fs::read(&path), "read", &path)
+        if_there(regular::read(&path, MAX_BYTES), "read", &path)
     }
 
     fn size(&self, key: &str) -> Result<Option<u64>> {
@@ -129,37 +153,41 @@ impl Objects for Directory {
     }
 
     fn put(&self, key: &str, bytes: &[u8]) -> Result<()> {
-        let path = self.path(key);
-        Self::with_parent(&path, || place(&path, bytes, |from, to| fs::rename(from, to)))?;
-        path.parent().map_or(Ok(()), sync_dir)
+        self.with_parent(key, |dir, name| place(dir, name, bytes, rename))?;
+        self.path(key).parent().map_or(Ok(()), sync_dir)
     }
 
     fn mark(&self, key: &str) -> Result<()> {
-        let path = self.path(key);
-        Self::with_parent(&path, || File::create(&path).map(drop))
+        self.with_parent(key, |dir, name| match write::create_file(dir, name.as_bytes(), 0o666) {
+            // It is marked.
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
+            made => made.map(drop),
+        })
     }
 
     fn sync(&self, dir: &str) -> Result<()> {
         let path = self.path(dir);
-        let synced = File::open(&path).and_then(|dir| write::fsync(&dir));
-        if_there(synced, "sync", &path).map(drop)
+        if_there(regular::sync_dir(&path), "sync", &path).map(drop)
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<bool> {
         let path = self.path(to);
-        let renamed = if_there(fs::rename(self.path(from), &path), "write", &path)?.is_some();
+        let new = to.rsplit_once('/').map_or(to, |(_, name)| name);
+        let renamed = self.home(from).and_then(|(dir, old)| rename(&dir, old, new));
+        let renamed = if_there(renamed, "write", &path)?.is_some();
         path.parent().filter(|_| renamed).map_or(Ok(()), sync_dir)?;
         Ok(renamed)
     }
 
     fn remove(&self, key: &str) -> Result<()> {
         let path = self.path(key);
-        if_there(fs::remove_file(&path), "remove", &path).map(drop)
+        let removed = self.home(key).and_then(|(dir, name)| write::unlink_at(dir, name.as_bytes()));
+        if_there(removed, "remove", &path).map(drop)
     }
 
     fn remove_dir(&self, dir: &str) -> Result<()> {
         let path = self.path(dir);
-        match fs::remove_dir(&path) {
+        match self.home(dir).and_then(|(above, name)| write::remove_dir_at(above, name.as_bytes())) {
             Err(e) if e.kind() == ErrorKind::DirectoryNotEmpty => Ok(()),
             other => if_there(other, "remove", &path).map(drop),
         }
@@ -181,35 +209,51 @@ impl Objects for Directory {
 
 /// For writing, too: NFS gives exclusive locks on nothing else (flock(2)). Where that is not allowed, for reading.
 fn open_to_lock(path: &Path) -> io::Result<File> {
-    match File::options().read(true).write(true).open(path) {
-        Err(e) if matches!(e.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem) => File::open(path),
+    match regular::open_write(path) {
+        Err(e) if matches!(e.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem) => {
+            regular::open(path)
+        }
         other => other,
     }
 }
 
-/// Write a file, durable, all or nothing; `finally` gives it its final name.
+/// Write a file of a backup, durable, all or nothing.
+///
+/// # Errors
+/// The system's; nothing is left then. The directory is no link.
+pub(super) fn write_new(path: &Path, bytes: &[u8]) -> Result<()> {
+    let dir = path.parent().unwrap_or(path);
+    let file = path.file_name().and_then(|file| file.to_str()).unwrap_or_default();
+    let placed = regular::open_dir(dir).and_then(|dir| place(&dir, file, bytes, rename));
+    placed.map_err(|e| Error::io(format!("could not write {}", name(path)), e))?;
+    sync_dir(dir)
+}
+
+/// Write the file `name` in `dir`; `finally` gives it that name in place of another.
 ///
 /// # Errors
 /// The system's; nothing is left then.
-pub(super) fn write_new(path: &Path, bytes: &[u8], finally: impl FnOnce(&Path, &Path) -> io::Result<()>) -> Result<()> {
-    place(path, bytes, finally).map_err(|e| Error::io(format!("could not write {}", name(path)), e))?;
-    path.parent().map_or(Ok(()), sync_dir)
-}
-
-fn place(path: &Path, bytes: &[u8], finally: impl FnOnce(&Path, &Path) -> io::Result<()>) -> io::Result<()> {
-    let partial = path.with_extension(format!("json.{}.partial", random_letters(6)));
-    let written = File::create(&partial).and_then(|mut file| {
+pub(super) fn place(dir: &OwnedFd, name: &str, bytes: &[u8], finally: Finally) -> io::Result<()> {
+    let partial = format!("{name}.{}.partial", random_letters(6));
+    let written = write::create_file(dir, partial.as_bytes(), 0o666).map(File::from).and_then(|mut file| {
         file.write_all(bytes)?;
         write::fsync(&file)
     });
-    let placed = written.and_then(|()| finally(&partial, path));
+    let placed = written.and_then(|()| finally(dir, &partial, name));
     // A link leaves the other name; and an error must leave nothing.
-    if let Err(error) = fs::remove_file(&partial)
+    if let Err(error) = write::unlink_at(dir, partial.as_bytes())
         && error.kind() != ErrorKind::NotFound
     {
-        platform::debug(|| format!("could not remove {}: {error}", name(&partial)));
+        platform::debug(|| format!("could not remove {partial:?}: {error}"));
     }
     placed
+}
+
+/// Gives a file in a directory another name.
+pub(super) type Finally = fn(&OwnedFd, &str, &str) -> io::Result<()>;
+
+fn rename(dir: &OwnedFd, from: &str, to: &str) -> io::Result<()> {
+    write::rename_at(dir, from.as_bytes(), dir, to.as_bytes())
 }
 
 pub(super) fn random_letters(count: usize) -> String {

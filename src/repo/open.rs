@@ -6,9 +6,9 @@ use crate::{
     format::{
         layout::{self, Repository},
         root::{FORMAT, Root},
-        seal::open_sealed,
+        seal::{MAX_BYTES, open_sealed},
     },
-    platform::write::is_in_the_way,
+    platform::{regular, write::is_in_the_way},
     source::{archive::Archive, store::with_suffix},
 };
 use std::{
@@ -191,7 +191,7 @@ fn several_found(wanted: &str, found: &[&String]) -> Error {
 /// [`Kind::NotFound`] if it is none, [`Kind::Corrupt`], [`Kind::Unsupported`] if it is newer than this program.
 pub fn read_repository(path: &Path) -> Result<Repository> {
     let file = path.join(layout::REPOSITORY);
-    let bytes = std::fs::read(&file).map_err(|e| match e.kind() {
+    let bytes = regular::read(&file, MAX_BYTES).map_err(|e| match e.kind() {
         _ if is_in_the_way(&e) || e.kind() == io::ErrorKind::NotFound => {
             Error::new(Kind::NotFound, format!("cannot read {path:?}: it is no repository"))
                 .hint(format!("a repository has a file {:?}; a directory of files is no backup", layout::REPOSITORY))
@@ -246,7 +246,7 @@ pub fn cut_off(repository: &Path) -> Result<Vec<Root>> {
     let ids = cut_off_ids(repository)?;
     // One that is damaged is of no use to anybody; and another prune may have forgotten it.
     let partial = |id: &String| repository.join(layout::BACKUPS).join(id).join(layout::PARTIAL);
-    let read = |id: &String| Root::open(&std::fs::read(partial(id)).ok()?, layout::PARTIAL).ok();
+    let read = |id: &String| Root::open(&regular::read(&partial(id), MAX_BYTES).ok()?, layout::PARTIAL).ok();
     Ok(ids.iter().filter_map(read).collect())
 }
 
@@ -266,7 +266,7 @@ pub fn list_backups(repository: &Path) -> Result<Vec<(String, Result<Root>)>> {
     read_repository(repository)?;
     let read = |id: String| {
         let path = repository.join(layout::BACKUPS).join(&id).join(layout::ROOT);
-        let bytes = std::fs::read(&path).map_err(|e| Error::io(format!("could not read {path:?}"), e));
+        let bytes = regular::read(&path, MAX_BYTES).map_err(|e| Error::io(format!("could not read {path:?}"), e));
         let root = bytes.and_then(|bytes| Root::open(&bytes, &format!("{path:?}")));
         (id, root)
     };

@@ -13,7 +13,7 @@ use crate::{
     error::{Error, Kind, Result},
     format::{
         layout::{
-            FORGOTTEN, INTENTS, MANIFEST, PARTIAL, ROOT, SIDE_SUFFIX, TOMBSTONES, is_backup_id, is_object,
+            FORGOTTEN, INTENTS, MANIFEST, PARTIAL, ROOT, SIDE_SUFFIX, TOMBSTONES, is_backup_id, is_object, is_own,
             segment_numbers,
         },
         page::SegmentId,
@@ -237,7 +237,7 @@ fn is_referred_to<O: Objects>(objects: &O, id: &str) -> Result<bool> {
 fn remove_files<O: Objects>(objects: &O, id: &str) -> Result<()> {
     let names = objects.list(&dir(id))?;
     platform::debug(|| format!("removing {id:?}, which a run that ended did not complete"));
-    names.iter().try_for_each(|name| objects.remove(&key(id, name)))?;
+    names.iter().filter(|name| is_own(name)).try_for_each(|name| objects.remove(&key(id, name)))?;
     // Its intent goes next: what is there again after a crash of the system must not be there without one.
     objects.sync(&dir(id))?;
     objects.remove_dir(&dir(id))

@@ -24,7 +24,9 @@ use super::{
 };
 use crate::{
     error::{Error, Kind, Result},
-    format::layout::{FORGOTTEN, NOTES, PARTIAL, ROOT, SIDE_SUFFIX, TOMBSTONES, is_object, segment_numbers},
+    format::layout::{
+        FORGOTTEN, NOTES, PARTIAL, ROOT, SIDE_SUFFIX, TOMBSTONES, is_backup_id, is_object, is_own, segment_numbers,
+    },
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -167,9 +169,9 @@ impl First {
         let (candidates, tombstones) = Default::default();
         let mut first = Self { files, documents, forgotten, superseded, candidates, doubtful, tombstones };
         first.candidates = first.unmentioned()?;
-        for id in objects.list(TOMBSTONES)? {
-            let names = objects.list(&format!("{TOMBSTONES}/{id}"))?;
-            first.tombstones.extend(names.into_iter().map(|name| (id.clone(), name)));
+        for id in objects.list(TOMBSTONES)?.into_iter().filter(|id| is_backup_id(id)) {
+            let names = objects.list(&format!("{TOMBSTONES}/{id}"))?.into_iter().filter(|name| is_own(name));
+            first.tombstones.extend(names.map(|name| (id.clone(), name)));
         }
         Ok(first)
     }
@@ -247,7 +249,7 @@ impl First {
         for (id, name) in &self.tombstones {
             objects.remove(&format!("{TOMBSTONES}/{id}/{name}"))?;
         }
-        for id in objects.list(TOMBSTONES)? {
+        for id in objects.list(TOMBSTONES)?.into_iter().filter(|id| is_backup_id(id)) {
             objects.remove_dir(&format!("{TOMBSTONES}/{id}"))?;
         }
         self.files.keys().try_for_each(|id| objects.remove_dir(&dir(id)))
@@ -337,7 +339,7 @@ fn is_deletable(name: &str, state: Option<State>) -> bool {
         PARTIAL => state != Some(State::Partial),
         // Somebody may be writing a note.
         NOTES => !is_listed,
-        _ if name.ends_with(".partial") => !is_listed,
+        _ if name.ends_with(".partial") => !is_listed && is_own(name),
         _ => is_object(name),
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::{
     error::{Error, Result},
-    platform::{is_media_error, write},
+    platform::{is_media_error, regular, write},
     sink::file::{name, sync_dir},
 };
 use std::{
@@ -33,7 +33,12 @@ impl Replacement {
         let mut partial = path.as_os_str().to_owned();
         partial.push(".repair.partial");
         let partial = PathBuf::from(partial);
-        let file = File::create(&partial).map_err(|e| Error::io(format!("could not create {}", name(&partial)), e))?;
+        let failed = |e| Error::io(format!("could not create {}", name(&partial)), e);
+        match fs::remove_file(&partial) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(failed(e)),
+            _ => {}
+        }
+        let file = File::create_new(&partial).map_err(failed)?;
         Ok(Self { path: path.to_owned(), partial, file })
     }
 
@@ -43,7 +48,7 @@ impl Replacement {
     /// The system's, but those of bad sectors.
     pub fn keep(&self) -> Result<()> {
         let failed = |e| Error::io(format!("could not read {}", name(&self.path)), e);
-        let file = match File::open(&self.path) {
+        let file = match regular::open(&self.path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
             file => file.map_err(failed)?,
         };

@@ -5,7 +5,7 @@
 //! nobody holds the lock on its intent. What it must do beside prunes is in [`protocol`].
 
 use super::{
-    objects::{Directory, Objects, Seized, random_letters, write_new},
+    objects::{Directory, Objects, Seized, place, random_letters, write_new},
     protocol::{self, Intent, intent_key},
 };
 use crate::{
@@ -13,9 +13,9 @@ use crate::{
     format::{
         layout::{BACKUPS, INTENTS, MANIFEST, PARTIAL, REPOSITORY, ROOT, Repository, TOMBSTONES, segment},
         root::{FORMAT, FORMAT_ALONE, Root},
-        seal::{open_sealed, seal},
+        seal::{MAX_BYTES, open_sealed, seal},
     },
-    platform::{self, Tricks, write},
+    platform::{self, Tricks, regular, walk, write},
     queue::start,
     sink::{
         Abilities, Destination, Partial, Place, Placed, Referred, Role, Sink,
@@ -27,7 +27,7 @@ use std::{
     ffi::OsStr,
     fs::{self, File},
     io,
-    os::unix::ffi::OsStrExt,
+    os::{fd::OwnedFd, unix::ffi::OsStrExt},
     path::{Path, PathBuf},
     sync::{Arc, Mutex},
     thread::JoinHandle,
@@ -77,7 +77,7 @@ impl Store {
         sync_dir(&dir)?;
         sync_dir(&self.root.join(BACKUPS))?;
         protocol::check(&Directory::new(&self.root), &Root::open(root, &name(&dir.join(ROOT)))?)?;
-        write_new(&dir.join(ROOT), root, |from, to| fs::rename(from, to))
+        write_new(&dir.join(ROOT), root)
     }
 
     fn withdraw(&self) {
@@ -129,7 +129,7 @@ impl Destination for Store {
 
     fn partial(&self) -> Option<Partial> {
         let path = self.dir().join(PARTIAL);
-        Some(Box::new(move |root| write_new(&path, root, |from, to| fs::rename(from, to))))
+        Some(Box::new(move |root| write_new(&path, root)))
     }
 
     fn abort(self: Box<Self>, keep: bool) {
@@ -140,18 +140,19 @@ impl Destination for Store {
 }
 
 /// Give a file its final name, unless another has it. Where there are no hard links, the last one wins.
-fn if_absent(partial: &Path, path: &Path) -> io::Result<()> {
-    match fs::hard_link(partial, path) {
-        Err(_) if path.exists() => Ok(()),
+fn if_absent(dir: &OwnedFd, partial: &str, name: &str) -> io::Result<()> {
+    let (partial, name) = (partial.as_bytes(), name.as_bytes());
+    match write::link_at(dir, partial, dir, name) {
+        Err(_) if walk::stat(dir, name).is_ok() => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Err(error),
-        Err(_) => fs::rename(partial, path),
+        Err(_) => write::rename_at(dir, partial, dir, name),
         Ok(()) => Ok(()),
     }
 }
 
 pub(super) fn open_or_make(root: &Path, time: &str) -> Result<Repository> {
     let path = root.join(REPOSITORY);
-    match fs::read(&path) {
+    match regular::read(&path, MAX_BYTES) {
         Ok(bytes) => return open(&bytes, &path),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
         Err(_) if root.is_file() => {
@@ -165,10 +166,12 @@ pub(super) fn open_or_make(root: &Path, time: &str) -> Result<Repository> {
         fs::create_dir_all(&dir).map_err(|e| Error::io(format!("could not create {}", name(&dir)), e))?;
     }
     let id = random_letters(12);
-    write_new(&path, &seal(&Repository { format: FORMAT_ALONE, id, created: time.to_owned() })?, if_absent)?;
+    let facts = seal(&Repository { format: FORMAT_ALONE, id, created: time.to_owned() })?;
+    let made = walk::open_root(root).and_then(|dir| place(&dir, REPOSITORY, &facts, if_absent));
+    made.map_err(|e| Error::io(format!("could not write {}", name(&path)), e)).and_then(|()| sync_dir(root))?;
     root.parent().filter(|above| !above.as_os_str().is_empty()).map_or(Ok(()), sync_dir)?;
     // Two first backups at once may both have got here: what stands there now is the repository.
-    let bytes = fs::read(&path).map_err(|e| Error::io(format!("could not read {}", name(&path)), e))?;
+    let bytes = regular::read(&path, MAX_BYTES).map_err(|e| Error::io(format!("could not read {}", name(&path)), e))?;
     open(&bytes, &path)
 }
 
@@ -211,8 +214,8 @@ pub(super) fn announce(root: &Path, id: &str, time: &str) -> Result<(File, Inten
     [BACKUPS, INTENTS].iter().try_for_each(|dir| fs::create_dir_all(root.join(dir))).map_err(failed)?;
     loop {
         // What it says stays until it is ours.
-        let options = File::options().write(true).create(true).truncate(false).clone();
-        let file = options.open(&path).map_err(failed)?;
+        let dir = regular::open_dir(&root.join(INTENTS)).map_err(failed)?;
+        let file = regular::open_or_create(dir, &format!("{id}.json")).map_err(failed)?;
         match write::lock_exclusive(&file) {
             Ok(true) => {}
             // Another backup looks whether we are dead; it lets go at once.

@@ -7,7 +7,7 @@ use super::{Abilities, Destination, Place, Placed, Role, Sink, place_of};
 use crate::{
     error::{Error, Result, quoted},
     format::layout::SIDE_SUFFIX,
-    platform::{Tricks, write},
+    platform::{Tricks, regular, write},
 };
 use std::{
     ffi::OsString,
@@ -96,8 +96,7 @@ pub fn name(path: &Path) -> String {
 /// # Errors
 /// The system's.
 pub fn sync_dir(path: &Path) -> Result<()> {
-    let dir = File::open(path).and_then(|dir| write::fsync(&dir));
-    dir.map_err(|e| Error::io(format!("could not sync {}", name(path)), e))
+    regular::sync_dir(path).map_err(|e| Error::io(format!("could not sync {}", name(path)), e))
 }
 
 /// An archive that is one file; a second one beside it where the codec has no frames to pass over.
@@ -161,7 +160,7 @@ fn remove_leftovers(path: &Path) {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     for entry in entries.filter(|e| e.file_name().as_bytes().starts_with(&start)) {
         let ours = entry.file_name().as_bytes().ends_with(end);
-        let lock = File::open(entry.path()).and_then(|file| Ok((write::lock_exclusive(&file)?, file)));
+        let lock = regular::open(&entry.path()).and_then(|file| Ok((write::lock_exclusive(&file)?, file)));
         if let (true, Ok((true, _held))) = (ours, lock)
             && let Err(error) = fs::remove_file(entry.path())
         {

@@ -16,13 +16,12 @@ use crate::{
         entry::{self, Path},
         page::{FrameAt, Item, Page, Record, SegmentId},
         root::{PageAt, Root},
+        seal::MAX_BYTES,
     },
     stage::codec::Codec,
 };
 use std::sync::{Arc, Mutex};
 
-/// A larger root is refused before memory is taken: 256 MiB are a million pages, 8 billion entries.
-const MAX_ROOT_BYTES: u64 = 256 << 20;
 /// A larger frame is refused before memory is taken.
 const MAX_FRAME_BYTES: u32 = 1 << 30;
 /// Decoded pages that are kept.
@@ -379,7 +378,7 @@ fn no_copy(at: &PageAt) -> Error {
 fn read_root(store: &dyn Store) -> Result<Root> {
     let len = store.len(&Object::Root)?;
     let name = store.name(&Object::Root);
-    if len > MAX_ROOT_BYTES {
+    if len > MAX_BYTES {
         return Err(Error::corrupt(format!("{name} is damaged")).because("it is too large"));
     }
     let mut bytes = Vec::new();

@@ -13,7 +13,7 @@ use crate::{
             skippable_len,
         },
     },
-    platform::{is_media_error, open_files_limit},
+    platform::{is_media_error, open_files_limit, regular},
     sink::{Place, place_of},
 };
 use std::{
@@ -121,7 +121,7 @@ impl Directory {
         if let Some(file) = lock().get(&key).cloned() {
             return Ok((key.1, file));
         }
-        let file = Arc::new(open_file(&key.1)?);
+        let file = Arc::new(open_file(&key.1, regular::open)?);
         // A root is read once.
         if *object != Object::Root {
             let mut kept = lock();
@@ -175,9 +175,9 @@ impl Archived {
     /// # Errors
     /// [`Kind::Corrupt`] if it begins as an archive of ours and does not end as one, or the system's error.
     pub fn open(path: &Path) -> Result<Option<Self>> {
-        let file = open_file(path)?;
+        let file = open_file(path, |path| File::open(path))?;
         let side_path = with_suffix(path, layout::SIDE_SUFFIX);
-        let side = match open_file(&side_path) {
+        let side = match open_file(&side_path, regular::open_linked) {
             Ok(side) => Some(side),
             Err(e) if e.kind == Kind::NotFound => None,
             Err(e) => return Err(e),
@@ -292,8 +292,8 @@ pub(crate) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-fn open_file(path: &Path) -> Result<File> {
-    asked_twice(|| File::open(path)).map_err(|e| failed(format!("could not open {path:?}"), e))
+fn open_file(path: &Path, open: fn(&Path) -> io::Result<File>) -> Result<File> {
+    asked_twice(|| open(path)).map_err(|e| failed(format!("could not open {path:?}"), e))
 }
 
 fn file_len(file: &File, path: &Path) -> Result<u64> {
