@@ -160,7 +160,7 @@ impl Bench {
     fn write(&self) -> Result<Figure> {
         let path = self.path.join(format!(".fullbore-bench-{}", std::process::id()));
         let sample = sample_text();
-        let mut output = Output::create(&path, Tricks::Auto)?;
+        let mut output = Output::create(&path, 0o600, Tricks::Auto)?;
         let start = Instant::now();
         let written = (0..self.rounds()).try_for_each(|i| output.write(&sample, i * FRAME as u64));
         let synced = written.and_then(|()| output.sync());

@@ -377,14 +377,12 @@ impl Root {
             return Err(Error::corrupt(format!("{name} is damaged")).because("a time is none"));
         }
         // They become parts of paths.
-        if !is_backup_id(&root.id) || !root.others().into_iter().chain(root.bases()).all(is_backup_id) {
+        if !is_backup_id(&root.id)
+            || !root.others().into_iter().chain(root.bases.iter().map(String::as_str)).all(is_backup_id)
+        {
             return Err(Error::corrupt(format!("{name} is damaged")).because("the name of a backup is none"));
         }
         Ok(root)
-    }
-
-    fn bases(&self) -> impl Iterator<Item = &str> {
-        self.bases.iter().map(String::as_str)
     }
 }
 

@@ -5,11 +5,13 @@
 
 use super::{
     Tricks,
-    walk::{open_read, open_root},
+    walk::{Stat, open_read, open_root, stat_fd},
+    write::chmod_fd,
 };
 use rustix::{
     fs::{CWD, Mode, OFlags, openat},
     io::Errno,
+    path::Arg,
 };
 use std::{
     fs::File,
@@ -49,13 +51,76 @@ pub fn open_linked(path: &Path) -> io::Result<File> {
     regular(openat(CWD, path, flags, Mode::empty()).map_err(io::Error::from))
 }
 
-/// Open the file `name` in `dir` for writing, and make it if it is not there.
+/// Open the file `name` in `dir` for writing, and make it with this mode if it is not there.
 ///
 /// # Errors
 /// As [`open`].
-pub fn open_or_create(dir: impl AsFd, name: &str) -> io::Result<File> {
-    let flags = OFlags::WRONLY | OFlags::CREATE | NEVER;
-    regular(openat(dir, name, flags, Mode::from_raw_mode(0o666)).map_err(io::Error::from))
+pub fn open_or_create(dir: impl AsFd, name: &str, mode: u32) -> io::Result<File> {
+    match create_at(&dir, name, mode) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+        made => return made,
+    }
+    regular(openat(dir, name, OFlags::WRONLY | NEVER, Mode::empty()).map_err(io::Error::from))
+}
+
+/// Make a file for reading and writing, which must not exist. It is its owner's alone, or has the wider `mode`, whatever
+/// the umask says.
+///
+/// # Errors
+/// `EEXIST`, or the system's.
+pub fn create(path: &Path, mode: u32) -> io::Result<File> {
+    create_at(CWD, path, mode)
+}
+
+/// As [`create`], in a directory.
+///
+/// # Errors
+/// As [`create`].
+pub fn create_at(dir: impl AsFd, name: impl Arg, mode: u32) -> io::Result<File> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | NEVER;
+    let file = openat(dir, name, flags, Mode::from_raw_mode(mode & 0o700))?;
+    widen(&file, mode);
+    Ok(file.into())
+}
+
+/// Make a directory, as [`create`] does a file.
+///
+/// # Errors
+/// `EEXIST`, or the system's.
+pub fn create_dir(path: &Path, mode: u32) -> io::Result<()> {
+    rustix::fs::mkdir(path, Mode::from_raw_mode(mode & 0o700))?;
+    if mode & 0o077 != 0 {
+        widen(open_dir(path)?, mode);
+    }
+    Ok(())
+}
+
+/// Make a directory, if it is not there, and those above it.
+///
+/// # Errors
+/// The system's.
+pub fn create_dirs(path: &Path, mode: u32) -> io::Result<()> {
+    let made = match (create_dir(path, mode), path.parent()) {
+        (Err(error), Some(above)) if error.kind() == ErrorKind::NotFound && !path.as_os_str().is_empty() => {
+            create_dirs(above, mode).and_then(|()| create_dir(path, mode))
+        }
+        (made, _) => made,
+    };
+    match made {
+        Err(_) if path.is_dir() => Ok(()),
+        made => made,
+    }
+}
+
+/// What a directory passes on (its group) stays. Where the file system has no modes, there is nothing to widen.
+fn widen(made: impl AsFd, mode: u32) {
+    if mode & 0o077 == 0 {
+        return;
+    }
+    let passed_on = |stat: Stat| stat.mode & 0o7000;
+    if let Err(error) = stat_fd(&made).and_then(|stat| chmod_fd(&made, mode | passed_on(stat))) {
+        super::debug(|| format!("no mode {mode:o}: {error}"));
+    }
 }
 
 /// All of a file, if that is at most `most` bytes.

@@ -8,6 +8,8 @@
 //! is listed; another one goes on where it was.
 
 use super::{
+    documents::key,
+    modes,
     objects::write_new,
     protocol::Intent,
     store::{announce, open_or_make, rely_on, remove_backup, withdraw},
@@ -81,7 +83,7 @@ impl Incoming {
         if !dir.join(ROOT).exists() {
             self.intents.push(announce(&self.root, id, time)?);
         }
-        match fs::create_dir(&dir) {
+        match regular::create_dir(&dir, modes::of_dir(&self.root)) {
             Ok(()) => self.made.push(id.to_owned()),
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
                 regular::open_dir(&dir).map_err(|e| Error::io(format!("could not open {}", name(&dir)), e))?;
@@ -100,19 +102,17 @@ impl Incoming {
 
     /// What a root mentions that is seen from here on, no prune deletes that has not marked it before.
     fn write_partial(&self) -> Result<()> {
-        let dir = self.dir(&self.id);
-        if dir.join(ROOT).exists() {
+        if self.dir(&self.id).join(ROOT).exists() {
             return Ok(());
         }
-        write_new(&dir.join(PARTIAL), &self.sealed)
+        write_new(&self.root, &key(&self.id, PARTIAL), &self.sealed)
     }
 
     fn write_forgotten(&self, others: &[(&str, &[u8])]) -> Result<()> {
-        let mut others = others.iter().map(|(id, sealed)| (self.dir(id), sealed));
-        others.try_for_each(|(dir, sealed)| {
-            match [ROOT, PARTIAL, FORGOTTEN].iter().any(|file| dir.join(file).exists()) {
+        others.iter().try_for_each(|(id, sealed)| {
+            match [ROOT, PARTIAL, FORGOTTEN].iter().any(|file| self.dir(id).join(file).exists()) {
                 true => Ok(()),
-                false => write_new(&dir.join(FORGOTTEN), sealed),
+                false => write_new(&self.root, &key(id, FORGOTTEN), sealed),
             }
         })
     }
@@ -164,7 +164,7 @@ impl Incoming {
             }
             _ => {}
         }
-        Ok(Arriving { output: Output::create(&partial, self.tricks)?, partial, path })
+        Ok(Arriving { output: Output::create(&partial, modes::of_file(&self.root), self.tricks)?, partial, path })
     }
 
     /// Make the backup visible. `objects` is all that it refers to: backup, name, and how many bytes it has at least.
@@ -190,7 +190,7 @@ impl Incoming {
     fn write_root(&self) -> Result<()> {
         let dir = self.dir(&self.id);
         if !dir.join(ROOT).exists() {
-            write_new(&dir.join(ROOT), &self.sealed)?;
+            write_new(&self.root, &key(&self.id, ROOT), &self.sealed)?;
         }
         for file in [PARTIAL, FORGOTTEN] {
             let _ = fs::remove_file(dir.join(file)); // of no use any more, and of no harm

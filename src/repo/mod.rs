@@ -9,6 +9,7 @@ pub mod copy;
 pub mod covered;
 pub mod documents;
 pub mod ids;
+mod modes;
 mod moved;
 pub mod notes;
 pub mod objects;

@@ -3,6 +3,7 @@
 //! Steps that must be safe beside each other, see [`super::protocol`] and [`super::prune`], do nothing to a repository
 //! but through this trait; so a test can run the very same steps in any order, and end them at any.
 
+use super::modes;
 use crate::{
     error::{Error, Result},
     format::{
@@ -112,7 +113,7 @@ impl Directory {
         for _ in 0..ATTEMPTS {
             match (&done, path.parent()) {
                 (Err(e), Some(parent)) if e.kind() == ErrorKind::NotFound => {
-                    done = fs::create_dir_all(parent).and_then(|()| work());
+                    done = regular::create_dirs(parent, modes::of_dir(&self.0)).and_then(|()| work());
                 }
                 _ => break,
             }
@@ -153,12 +154,14 @@ impl Objects for Directory {
     }
 
     fn put(&self, key: &str, bytes: &[u8]) -> Result<()> {
-        self.with_parent(key, |dir, name| place(dir, name, bytes, rename))?;
+        let mode = modes::of_file(&self.0);
+        self.with_parent(key, |dir, name| place(dir, name, (bytes, mode), rename))?;
         self.path(key).parent().map_or(Ok(()), sync_dir)
     }
 
     fn mark(&self, key: &str) -> Result<()> {
-        self.with_parent(key, |dir, name| match write::create_file(dir, name.as_bytes(), 0o666) {
+        let mode = modes::of_file(&self.0);
+        self.with_parent(key, |dir, name| match regular::create_at(dir, name, mode) {
             // It is marked.
             Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
             made => made.map(drop),
@@ -217,25 +220,25 @@ fn open_to_lock(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Write a file of a backup, durable, all or nothing.
-///
-/// # Errors
-/// The system's; nothing is left then. The directory is no link.
-pub(super) fn write_new(path: &Path, bytes: &[u8]) -> Result<()> {
-    let dir = path.parent().unwrap_or(path);
-    let file = path.file_name().and_then(|file| file.to_str()).unwrap_or_default();
-    let placed = regular::open_dir(dir).and_then(|dir| place(&dir, file, bytes, rename));
-    placed.map_err(|e| Error::io(format!("could not write {}", name(path)), e))?;
-    sync_dir(dir)
-}
-
-/// Write the file `name` in `dir`; `finally` gives it that name in place of another.
+/// Write an object, durable, all or nothing, if its directory is there.
 ///
 /// # Errors
 /// The system's; nothing is left then.
-pub(super) fn place(dir: &OwnedFd, name: &str, bytes: &[u8], finally: Finally) -> io::Result<()> {
+pub(super) fn write_new(repository: &Path, key: &str, bytes: &[u8]) -> Result<()> {
+    let (objects, mode) = (Directory::new(repository), modes::of_file(repository));
+    let placed = objects.home(key).and_then(|(dir, name)| place(&dir, name, (bytes, mode), rename));
+    let path = objects.path(key);
+    placed.map_err(|e| Error::io(format!("could not write {}", name(&path)), e))?;
+    path.parent().map_or(Ok(()), sync_dir)
+}
+
+/// Write the file `name` in `dir`, these bytes with that mode; `finally` gives it that name in place of another.
+///
+/// # Errors
+/// The system's; nothing is left then.
+pub(super) fn place(dir: &OwnedFd, name: &str, (bytes, mode): (&[u8], u32), finally: Finally) -> io::Result<()> {
     let partial = format!("{name}.{}.partial", random_letters(6));
-    let written = write::create_file(dir, partial.as_bytes(), 0o666).map(File::from).and_then(|mut file| {
+    let written = regular::create_at(dir, &partial[..], mode).and_then(|mut file| {
         file.write_all(bytes)?;
         write::fsync(&file)
     });

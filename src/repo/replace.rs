@@ -1,5 +1,6 @@
 //! A file of a repository that takes the place of another, or of none: durable, and all of it or nothing.
 
+use super::modes;
 use crate::{
     error::{Error, Result},
     platform::{is_media_error, regular, write},
@@ -38,7 +39,7 @@ impl Replacement {
             Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(failed(e)),
             _ => {}
         }
-        let file = File::create_new(&partial).map_err(failed)?;
+        let file = regular::create(&partial, modes::of_replacement(path)).map_err(failed)?;
         Ok(Self { path: path.to_owned(), partial, file })
     }
 

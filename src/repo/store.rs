@@ -5,6 +5,8 @@
 //! nobody holds the lock on its intent. What it must do beside prunes is in [`protocol`].
 
 use super::{
+    documents::key,
+    modes,
     objects::{Directory, Objects, Seized, place, random_letters, write_new},
     protocol::{self, Intent, intent_key},
 };
@@ -54,9 +56,10 @@ impl Store {
         clear(root);
         let dir = root.join(BACKUPS).join(id);
         let intent = announce(root, id, time).inspect_err(|_| withdraw(root, id))?;
-        let made = fs::create_dir(&dir).map_err(|e| Error::io(format!("could not create {}", name(&dir)), e));
+        let made = regular::create_dir(&dir, modes::of_dir(root))
+            .map_err(|e| Error::io(format!("could not create {}", name(&dir)), e));
         made.inspect_err(|_| withdraw(root, id))?;
-        let manifest = Output::create(&dir.join(MANIFEST), tricks).inspect_err(|_| {
+        let manifest = Output::create(&dir.join(MANIFEST), modes::of_file(root), tricks).inspect_err(|_| {
             if remove_backup(root, id) {
                 withdraw(root, id);
             }
@@ -77,7 +80,7 @@ impl Store {
         sync_dir(&dir)?;
         sync_dir(&self.root.join(BACKUPS))?;
         protocol::check(&Directory::new(&self.root), &Root::open(root, &name(&dir.join(ROOT)))?)?;
-        write_new(&dir.join(ROOT), root)
+        write_new(&self.root, &key(&self.id, ROOT), root)
     }
 
     fn withdraw(&self) {
@@ -101,6 +104,7 @@ impl Destination for Store {
         Ok(Box::new(Segments {
             dir: self.dir(),
             suffix: self.suffix,
+            mode: modes::of_file(&self.root),
             stream: number,
             manifest: self.manifest.clone(),
             open: None,
@@ -128,8 +132,8 @@ impl Destination for Store {
     }
 
     fn partial(&self) -> Option<Partial> {
-        let path = self.dir().join(PARTIAL);
-        Some(Box::new(move |root| write_new(&path, root)))
+        let (repository, key) = (self.root.clone(), key(&self.id, PARTIAL));
+        Some(Box::new(move |root| write_new(&repository, &key, root)))
     }
 
     fn abort(self: Box<Self>, keep: bool) {
@@ -163,11 +167,11 @@ pub(super) fn open_or_make(root: &Path, time: &str) -> Result<Repository> {
     }
     refuse_other_contents(root)?;
     for dir in [root.to_owned(), root.join(BACKUPS), root.join(INTENTS)] {
-        fs::create_dir_all(&dir).map_err(|e| Error::io(format!("could not create {}", name(&dir)), e))?;
+        regular::create_dirs(&dir, 0o700).map_err(|e| Error::io(format!("could not create {}", name(&dir)), e))?;
     }
     let id = random_letters(12);
     let facts = seal(&Repository { format: FORMAT_ALONE, id, created: time.to_owned() })?;
-    let made = walk::open_root(root).and_then(|dir| place(&dir, REPOSITORY, &facts, if_absent));
+    let made = walk::open_root(root).and_then(|dir| place(&dir, REPOSITORY, (&facts, 0o600), if_absent));
     made.map_err(|e| Error::io(format!("could not write {}", name(&path)), e)).and_then(|()| sync_dir(root))?;
     root.parent().filter(|above| !above.as_os_str().is_empty()).map_or(Ok(()), sync_dir)?;
     // Two first backups at once may both have got here: what stands there now is the repository.
@@ -211,11 +215,12 @@ pub(super) fn announce(root: &Path, id: &str, time: &str) -> Result<(File, Inten
     let path = intent_path(root, id);
     let failed = |e| Error::io(format!("could not write {}", name(&path)), e);
     // A copy of a repository may have lost what was empty.
-    [BACKUPS, INTENTS].iter().try_for_each(|dir| fs::create_dir_all(root.join(dir))).map_err(failed)?;
+    let (of_file, of_dir) = (modes::of_file(root), modes::of_dir(root));
+    [BACKUPS, INTENTS].iter().try_for_each(|dir| regular::create_dirs(&root.join(dir), of_dir)).map_err(failed)?;
     loop {
         // What it says stays until it is ours.
         let dir = regular::open_dir(&root.join(INTENTS)).map_err(failed)?;
-        let file = regular::open_or_create(dir, &format!("{id}.json")).map_err(failed)?;
+        let file = regular::open_or_create(dir, &format!("{id}.json"), of_file).map_err(failed)?;
         match write::lock_exclusive(&file) {
             Ok(true) => {}
             // Another backup looks whether we are dead; it lets go at once.
@@ -288,6 +293,7 @@ pub(super) fn remove_backup(root: &Path, id: &str) -> bool {
 struct Segments {
     dir: PathBuf,
     suffix: &'static str,
+    mode: u32,
     stream: u32,
     manifest: Arc<Mutex<Output>>,
     open: Option<Open>,
@@ -313,7 +319,7 @@ impl Segments {
     /// The segment `number`; the one before it is made durable meanwhile.
     fn segment(&mut self, number: u32) -> Result<&mut Open> {
         if self.open.as_ref().is_none_or(|open| open.number != number) {
-            let segment = Output::create(&self.path(number), self.tricks)?;
+            let segment = Output::create(&self.path(number), self.mode, self.tricks)?;
             if let Some(done) = self.open.replace(Open { number, segment, side: None }) {
                 self.syncing.push(start(move || done.sync())?);
             }
@@ -328,11 +334,11 @@ impl Segments {
     }
 
     fn side(&mut self, number: u32) -> Result<&mut Output> {
-        let (path, tricks) = (side_of(&self.path(number)), self.tricks);
+        let (path, mode, tricks) = (side_of(&self.path(number)), self.mode, self.tricks);
         let side = &mut self.segment(number)?.side;
         match side {
             Some(side) => Ok(side),
-            None => Ok(side.insert(Output::create(&path, tricks)?)),
+            None => Ok(side.insert(Output::create(&path, mode, tricks)?)),
         }
     }
 

@@ -7,12 +7,12 @@ use super::{Abilities, Destination, Place, Placed, Role, Sink, place_of};
 use crate::{
     error::{Error, Result, quoted},
     format::layout::SIDE_SUFFIX,
-    platform::{Tricks, regular, write},
+    platform::{Tricks, regular, user, write},
 };
 use std::{
     ffi::OsString,
     fs::{self, File},
-    os::unix::ffi::OsStrExt,
+    os::unix::{ffi::OsStrExt, fs::MetadataExt},
     path::{Path, PathBuf},
     sync::{Arc, Mutex},
 };
@@ -30,13 +30,12 @@ pub struct Output {
 }
 
 impl Output {
-    /// Create `path`, which must not exist.
+    /// Create `path`, which must not exist, with this mode.
     ///
     /// # Errors
     /// The system's.
-    pub fn create(path: &Path, tricks: Tricks) -> Result<Self> {
-        let file = File::options().write(true).read(true).create_new(true).open(path);
-        let file = file.map_err(|e| Error::io(format!("could not create {}", name(path)), e))?;
+    pub fn create(path: &Path, mode: u32, tricks: Tricks) -> Result<Self> {
+        let file = regular::create(path, mode).map_err(|e| Error::io(format!("could not create {}", name(path)), e))?;
         Ok(Self { file, path: path.to_owned(), tricks, end: 0, told: 0 })
     }
 
@@ -117,7 +116,8 @@ impl OneFile {
         remove_leftovers(path);
         let partial = hidden(path, id);
         let side_path = beside.then(|| side_of(path));
-        let side = side_path.as_ref().map(|side| Output::create(&hidden(side, id), tricks)).transpose()?;
+        let side =
+            side_path.as_ref().map(|side| Output::create(&hidden(side, id), mode_of(side), tricks)).transpose()?;
         side.iter().for_each(Output::lock);
         Ok(Self { path: path.to_owned(), partial, side: Arc::new(Mutex::new(side)), side_path, tricks })
     }
@@ -125,6 +125,12 @@ impl OneFile {
     fn side_partial(&self) -> Option<PathBuf> {
         self.side.lock().ok()?.as_ref().map(|side| side.path.clone())
     }
+}
+
+/// The mode of an archive: that of the one it replaces, if this user wrote it; else nobody else may read it.
+fn mode_of(path: &Path) -> u32 {
+    let there = fs::symlink_metadata(path).ok().filter(|there| there.is_file() && there.uid() == user().0);
+    there.map_or(0o600, |there| there.mode() & 0o777)
 }
 
 /// The name of the file beside an archive.
@@ -175,7 +181,7 @@ impl Destination for OneFile {
     }
 
     fn stream(&mut self, _number: u32) -> Result<Box<dyn Sink>> {
-        let output = Output::create(&self.partial, self.tricks)?;
+        let output = Output::create(&self.partial, mode_of(&self.path), self.tricks)?;
         output.lock();
         Ok(Box::new(FileSink { output, side: self.side.clone() }))
     }

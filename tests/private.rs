@@ -1,0 +1,111 @@
+//! Who may read what is stored.
+
+#![allow(missing_docs)]
+
+mod runs;
+
+use runs::{Ran, fullbore, shell, temp, text, write};
+use std::{
+    ffi::OsString,
+    fs,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+};
+
+/// A run with a umask.
+fn masked(umask: &str, args: impl IntoIterator<Item = OsString>) -> Ran {
+    let line = "umask $1; shift; exec \"$@\"";
+    shell(line, args![umask, runs::FULLBORE].into_iter().chain(args))
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::symlink_metadata(path).unwrap().mode() & 0o7777
+}
+
+/// Everything in a repository has these modes.
+#[track_caller]
+fn assert_modes(repository: &Path, file: u32, dir: u32) {
+    let mut stack = vec![repository.to_owned()];
+    while let Some(path) = stack.pop() {
+        let wanted = if path.is_dir() { dir } else { file };
+        assert_eq!(format!("{:o}", mode(&path)), format!("{wanted:o}"), "{path:?}");
+        if path.is_dir() {
+            stack.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+        }
+    }
+}
+
+/// Everything that makes files in a repository.
+fn use_it(umask: &str, dir: &Path, repository: &Path, codec: &str) {
+    let tree = dir.join("tree");
+    for seed in [1, 2] {
+        write(tree.join("a"), text(seed, 30_000));
+        write(tree.join("b"), text(7, 30_000));
+        masked(umask, args!["backup", tree, "--to", repository, "--compress", codec]).ends_with(0);
+    }
+    masked(umask, args!["tag", repository, "a=b"]).ends_with(0);
+    masked(umask, args!["verify", repository, "--sample", "100"]).ends_with(0);
+}
+
+#[test]
+fn what_is_stored_is_its_owners_alone() {
+    let dir = temp();
+    for (umask, codec) in [("000", "zstd"), ("022", "gzip"), ("077", "none")] {
+        let (repository, other) = (dir.path().join(codec).join("repository"), dir.path().join(format!("{codec} too")));
+        use_it(umask, dir.path(), &repository, codec);
+        masked(umask, args!["copy-backup", repository, "--to", other]).ends_with(0);
+        assert_modes(&repository, 0o600, 0o700);
+        assert_modes(&other, 0o600, 0o700);
+        let backup =
+            fs::read_dir(repository.join("backups")).unwrap().map(|entry| entry.unwrap().path()).min().unwrap();
+        write(backup.join("manifest"), "damaged");
+        masked(umask, args!["repair", repository, "--yes"]).ends_with(0);
+        assert_modes(&repository, 0o600, 0o700);
+    }
+    let there = dir.path().join("there");
+    fs::create_dir(&there).unwrap();
+    runs::set_mode(&there, 0o751);
+    masked("022", args!["backup", dir.path().join("tree"), "--to", there]).ends_with(0);
+    assert_eq!((mode(&there), mode(&there.join("backups"))), (0o751, 0o700));
+}
+
+#[test]
+fn a_repository_that_was_opened_to_a_group_stays_open() {
+    let dir = temp();
+    for (open, file, inner) in [("g+rX", 0o640, 0o750), ("go+rX", 0o644, 0o755), ("g+rX,g+s", 0o640, 0o2750)] {
+        let (repository, other) = (dir.path().join(open), dir.path().join(format!("{open} too")));
+        for repository in [&repository, &other] {
+            masked("022", args!["backup", dir.path(), "--to", repository, "--exclude", "*"]).ends_with(0);
+            shell("chmod -R \"$1\" \"$2\"; find \"$2\" -type f -exec chmod g-s {} +", args![open, repository])
+                .ends_with(0);
+        }
+        use_it("077", dir.path(), &repository, "gzip");
+        assert_modes(&repository, file, inner);
+        masked("077", args!["copy-backup", repository, "--to", other]).ends_with(0);
+        assert_modes(&other, file, inner);
+    }
+}
+
+#[test]
+fn an_archive_is_its_owners_alone_unless_the_one_it_replaces_was_not() {
+    let dir = temp();
+    write(dir.path().join("tree/a"), text(1, 3000));
+    for name in ["x.tar.zst", "x.tar.gz"] {
+        let archive = dir.path().join("out").join(name);
+        let files = || [PathBuf::from(&archive), PathBuf::from(format!("{}.manifest", archive.display()))];
+        fs::create_dir_all(dir.path().join("out")).unwrap();
+        for (wanted, next) in [(0o600, 0o640), (0o640, 0o444), (0o444, 0o600)] {
+            masked("022", args!["backup", dir.path().join("tree"), "--to", archive]).ends_with(0);
+            for file in files().iter().filter(|file| file.exists()) {
+                assert_eq!(mode(file), wanted, "{file:?}");
+                runs::set_mode(file, next);
+            }
+        }
+        fs::remove_dir_all(dir.path().join("out")).unwrap();
+    }
+    let repository = dir.path().join("repository");
+    fullbore(args!["backup", dir.path().join("tree"), "--to", repository]).ends_with(0);
+    let archive = dir.path().join("y.tar");
+    masked("000", args!["export", repository, "--to", archive]).ends_with(0);
+    assert_eq!(mode(&archive), 0o600);
+}
