@@ -4,8 +4,7 @@
 //! for the other end of a named pipe or reads a device, and what is new is never written through what stands there.
 
 use super::{
-    Tricks,
-    walk::{Stat, open_read, open_root, stat_fd},
+    walk::{FileKind, Stat, stat_fd, through_proc},
     write::chmod_fd,
 };
 use rustix::{
@@ -16,10 +15,7 @@ use rustix::{
 use std::{
     fs::File,
     io::{self, ErrorKind, Read},
-    os::{
-        fd::{AsFd, OwnedFd},
-        unix::ffi::OsStrExt,
-    },
+    os::fd::{AsFd, OwnedFd},
     path::Path,
 };
 
@@ -30,8 +26,7 @@ const NEVER: OFlags = OFlags::NOFOLLOW.union(OFlags::NONBLOCK).union(OFlags::NOC
 /// # Errors
 /// `InvalidData` if what stands there is no regular file, a link to one too; or the system's.
 pub fn open(path: &Path) -> io::Result<File> {
-    let (dir, name) = parted(path)?;
-    regular(open_read(open_root(dir)?, name, Tricks::Never))
+    open_as(path, OFlags::RDONLY | NEVER)
 }
 
 /// As [`open`], for writing too.
@@ -39,7 +34,7 @@ pub fn open(path: &Path) -> io::Result<File> {
 /// # Errors
 /// As [`open`].
 pub fn open_write(path: &Path) -> io::Result<File> {
-    regular(openat(CWD, path, OFlags::RDWR | NEVER, Mode::empty()).map_err(io::Error::from))
+    open_as(path, OFlags::RDWR | NEVER)
 }
 
 /// As [`open`], but a link is followed: for a file beside one that a person named.
@@ -47,8 +42,26 @@ pub fn open_write(path: &Path) -> io::Result<File> {
 /// # Errors
 /// As [`open`].
 pub fn open_linked(path: &Path) -> io::Result<File> {
-    let flags = OFlags::RDONLY | NEVER.difference(OFlags::NOFOLLOW);
-    regular(openat(CWD, path, flags, Mode::empty()).map_err(io::Error::from))
+    open_as(path, OFlags::RDONLY | NEVER.difference(OFlags::NOFOLLOW))
+}
+
+fn open_as(path: &Path, flags: OFlags) -> io::Result<File> {
+    match openat(CWD, path, flags, Mode::empty()) {
+        // Somebody holds a lease (a Samba oplock); what is surely a regular file can be waited for.
+        Err(Errno::AGAIN) => {
+            let file = openat(
+                CWD,
+                path,
+                flags.intersection(OFlags::NOFOLLOW) | OFlags::PATH | OFlags::CLOEXEC,
+                Mode::empty(),
+            )?;
+            if stat_fd(&file)?.kind != FileKind::File {
+                return Err(none());
+            }
+            Ok(openat(CWD, through_proc(&file)?, flags.difference(NEVER) | OFlags::CLOEXEC, Mode::empty())?.into())
+        }
+        opened => regular(opened),
+    }
 }
 
 /// Open the file `name` in `dir` for writing, and make it with this mode if it is not there.
@@ -60,7 +73,7 @@ pub fn open_or_create(dir: impl AsFd, name: &str, mode: u32) -> io::Result<File>
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
         made => return made,
     }
-    regular(openat(dir, name, OFlags::WRONLY | NEVER, Mode::empty()).map_err(io::Error::from))
+    regular(openat(dir, name, OFlags::WRONLY | NEVER, Mode::empty()))
 }
 
 /// Make a file for reading and writing, which must not exist. It is its owner's alone, or has the wider `mode`, whatever
@@ -154,19 +167,14 @@ pub fn sync_dir(path: &Path) -> io::Result<()> {
     super::write::fsync(openat(CWD, path, flags, Mode::empty())?)
 }
 
-/// The directory of a file, and its name in that.
-fn parted(path: &Path) -> io::Result<(&Path, &[u8])> {
-    let name = path.file_name().ok_or(Errno::ISDIR)?;
-    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    Ok((dir, name.as_bytes()))
+fn regular(opened: Result<OwnedFd, Errno>) -> io::Result<File> {
+    let file = match opened {
+        Err(Errno::LOOP | Errno::NXIO | Errno::ISDIR) => return Err(none()),
+        opened => File::from(opened?),
+    };
+    if file.metadata()?.is_file() { Ok(file) } else { Err(none()) }
 }
 
-fn regular(opened: io::Result<OwnedFd>) -> io::Result<File> {
-    let none = || io::Error::new(ErrorKind::InvalidData, "it is no regular file");
-    let is_none = |error: &io::Error| {
-        let code = error.raw_os_error().map(Errno::from_raw_os_error);
-        matches!(code, Some(Errno::LOOP | Errno::NXIO | Errno::ISDIR))
-    };
-    let file = opened.map(File::from).map_err(|error| if is_none(&error) { none() } else { error })?;
-    if file.metadata()?.is_file() { Ok(file) } else { Err(none()) }
+fn none() -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, "it is no regular file")
 }
