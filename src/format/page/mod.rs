@@ -5,6 +5,7 @@
 //! A file with more extents than fit a page goes on in the next one, see [`Record::more`].
 
 mod item;
+mod limit;
 mod read;
 #[cfg(test)]
 mod tests;
@@ -337,6 +338,9 @@ impl Page {
     /// # Errors
     /// As [`Page::decode`].
     pub fn from_columns(plain: &[u8]) -> Result<Self> {
+        if !limit::fits(plain).map_err(|e| damaged(&e.to_string()))? {
+            return Err(damaged("it has more than a page can have"));
+        }
         let columns: Columns = minicbor::decode(plain).map_err(|e| damaged(&e.to_string()))?;
         // They become parts of paths.
         if !columns.segments.iter().all(|id| id.backup.is_empty() || is_backup_id(&id.backup)) {
