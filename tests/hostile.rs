@@ -286,3 +286,17 @@ fn a_pipe_that_looks_like_half_an_archive_is_passed_by() {
     in_time(args!["list", archive]).ends_with(4).has_one_error("it is no regular file");
     in_time(args!["backup", dir.path().join("tree"), "--to", archive]).ends_with(0);
 }
+
+#[test]
+fn a_segment_of_any_length_is_sampled_as_far_as_it_goes() {
+    let dir = temp();
+    let (repository, backup) = repository(dir.path());
+    for bytes in [u64::MAX, 1 << 40] {
+        reseal(&backup, |root| {
+            root.segments[0].bytes = bytes;
+            root.liveness[0].of_bytes = bytes;
+        });
+        in_time(args!["verify", repository, "--sample", "50"]).ends_with(4);
+        in_time(args!["verify", repository, "--data"]).ends_with(4);
+    }
+}

@@ -19,7 +19,7 @@ use crate::{
     pipeline::meter::Meter,
     platform,
     repo::{covered::Covered, open::is_repository},
-    source::archive::Selection,
+    source::{archive::Selection, store::Object},
 };
 use std::{
     collections::{BTreeSet, HashMap},
@@ -148,7 +148,13 @@ fn all(check: &Check<'_>, tables: &Tables) -> Vec<Part> {
     let parts = there.flat_map(|(at, place)| {
         let table = tables.frames.get(&place.id);
         let has_frames = move |(from, to)| table.is_some_and(|table| !table.within(from, to).is_empty());
-        let within = (0..).take_while(|index| span(place, *index).0 < place.bytes);
+        // What the root says may be any number. If the file is shorter, the first part that is not there shows it.
+        let archive = &check.stock.archives[place.archive];
+        let len = archive.store().len(&Object::Segment(place.id.clone())).unwrap_or(0);
+        let within = (0..).take_while(move |index| {
+            let from = span(place, *index).0;
+            from < place.bytes && from <= len
+        });
         let can_be_checked =
             within.filter(move |index| checksum(place, *index).is_some() || has_frames(span(place, *index)));
         can_be_checked.map(move |index| Part { place: at, index })
