@@ -11,9 +11,11 @@ pub mod last;
 pub mod notes;
 pub mod patch;
 pub mod places;
+mod reach;
 pub mod spelling;
 pub mod stream;
 pub mod tree;
+mod trial;
 pub mod writer;
 
 /// Bytes that know their place.

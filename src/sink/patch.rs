@@ -1,7 +1,7 @@
 //! A file that is brought up to date in place: only what differs is written.
 //!
 //! A file with other names is compared and never written to: they may stand outside of the tree, and would change with
-//! it. Until it is finished a file may hold old and new content side by side; one that was touched and
+//! it. One that others can have open who may not by the backup is made anew. Until it is finished a file may hold old and new content side by side; one that was touched and
 //! cannot be finished is to be removed.
 
 use super::{
@@ -53,7 +53,8 @@ impl Patch {
             Err(e) => return Err(tree.error("open", &entry.path, e)),
         };
         let stat = walk::stat_fd(&fd).map_err(|e| tree.error("look at", &entry.path, e))?;
-        Ok((stat.kind == FileKind::File).then(|| Self::new(fd, stat, false)))
+        let may_stay = stat.kind == FileKind::File && (stat.nlink > 1 || writer.may_stay(entry, &fd, &stat)?);
+        Ok(may_stay.then(|| Self::new(fd, stat, false)))
     }
 
     /// Make the file anew, in place of whatever is there.

@@ -5,14 +5,8 @@
 //! made: by its name without case, which some file systems change, and by its inode number, which others change. A directory
 //! that differs in this from the target it is in, as ext4 may have it, is not known.
 
-use super::notes::Notes;
-use crate::{
-    error::reason,
-    platform::{
-        walk::{self, FileKind, Stat},
-        write,
-    },
-};
+use super::{notes::Notes, trial::trial};
+use crate::platform::walk::{self, FileKind, Stat};
 use std::{
     collections::{HashSet, hash_map::DefaultHasher},
     fmt,
@@ -94,23 +88,9 @@ fn fold(path: &[u8]) -> Vec<u8> {
     names.collect::<Vec<_>>().join("/").into_bytes()
 }
 
-/// Does the file system take names of another case for the same? Where no file can be made nothing is known, and the restore will
-/// say why. What it was tried by is noted if it cannot be removed.
+/// Does the file system take names of another case for the same? Where no file can be made nothing is known.
 pub(super) fn folds(dir: impl AsFd, notes: &Notes) -> bool {
-    let [name, other] = (*b"pP").map(|letter| {
-        let number = std::process::id().to_string();
-        [b".fullbore-", &[letter][..], number.as_bytes()].concat()
-    });
-    let before = walk::stat_fd(&dir);
-    if write::create_file(&dir, &name, 0o600).is_err() {
-        return false;
-    }
-    let folds = walk::stat(&dir, &other).is_ok();
-    let removed = write::unlink_at(&dir, &name).or_else(|_| write::unlink_at(&dir, &name));
-    removed.unwrap_or_else(|error| notes.left(&reason(&error), &name));
-    // A directory that is only above what is restored keeps its time. If that fails it is in nobody's way.
-    let _ = before.and_then(|before| write::set_times_fd(&dir, before.mtime));
-    folds
+    trial(&dir, notes, |_, name| walk::stat(&dir, &name.to_ascii_uppercase()).is_ok()).unwrap_or(false)
 }
 
 #[cfg(test)]

@@ -1,0 +1,26 @@
+//! A file by which the target is tried: made, looked at and removed at once.
+
+use super::notes::Notes;
+use crate::{
+    error::reason,
+    platform::{walk, write},
+};
+use std::{
+    os::fd::{AsFd, OwnedFd},
+    sync::atomic::{AtomicU32, Ordering::Relaxed},
+};
+
+/// What `look` sees of a new file in `dir`, empty and with mode 0600, of which it gets the name too: one that has letters. `None`
+/// if none can be made: the restore will say why. One that cannot be removed is noted.
+pub(super) fn trial<T>(dir: impl AsFd, notes: &Notes, look: impl FnOnce(&OwnedFd, &[u8]) -> T) -> Option<T> {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let name = format!(".fullbore-p{}-{}", std::process::id(), COUNT.fetch_add(1, Relaxed)).into_bytes();
+    let before = walk::stat_fd(&dir);
+    let file = write::create_file(&dir, &name, 0o600).ok()?;
+    let found = look(&file, &name);
+    let removed = write::unlink_at(&dir, &name).or_else(|_| write::unlink_at(&dir, &name));
+    removed.unwrap_or_else(|error| notes.left(&reason(&error), &name));
+    // A directory that is only above what is restored keeps its time. If that fails it is in nobody's way.
+    let _ = before.and_then(|before| write::set_times_fd(&dir, before.mtime));
+    Some(found)
+}
