@@ -4,7 +4,9 @@
 
 mod runs;
 
-use runs::{assert_same, fullbore, is_root, noise, or_skip, set_mode, set_xattr, shape, shell, temp, write};
+use runs::{
+    assert_same, fullbore, has, is_root, make_fifo, noise, or_skip, set_mode, set_xattr, shape, shell, temp, write,
+};
 use std::{
     ffi::OsString,
     fs::{self, File},
@@ -16,6 +18,8 @@ use std::{
 /// Users and groups that nobody has.
 const OTHER: u32 = 12_345;
 const ANOTHER: u32 = 22_222;
+
+const LIST: &str = "system.posix_acl_access";
 
 /// An access list of version 2 that lets the other read, if the mask does.
 fn list() -> Vec<u8> {
@@ -50,7 +54,7 @@ fn a_file_that_somebody_may_have_open_who_may_not_by_the_backup_is_made_anew() {
         "owner" => chown(file, Some(OTHER), None).unwrap(),
         "group" => chown(file, None, Some(OTHER)).unwrap(),
         "mode" => set_mode(file, 0o644),
-        "list" => assert!(set_xattr(file, "system.posix_acl_access", &list())),
+        "list" => assert!(set_xattr(file, LIST, &list())),
         "narrow" => set_mode(file, 0o600),
         _ => {}
     };
@@ -95,7 +99,7 @@ fn who_may_set_no_owner_writes_nothing_where_nothing_differs() {
         set_mode(&file, mode);
         chown(&file, Some(OTHER), Some(ANOTHER)).unwrap();
     }
-    assert!(set_xattr(&tree.join("f1"), "system.posix_acl_access", &list()));
+    assert!(set_xattr(&tree.join("f1"), LIST, &list()));
     fullbore(args!["backup", tree, "--to", repo, "-q"]).ends_with(0);
     fs::create_dir(dir.path().join("open")).unwrap();
     set_mode(&dir.path().join("open"), 0o777);
@@ -112,4 +116,59 @@ fn who_may_set_no_owner_writes_nothing_where_nothing_differs() {
     let changes = nobody(&["--delta"]).json().pop().unwrap()["changes"].clone();
     assert_eq!((&changes["changed"], &changes["written_bytes"]), (&0.into(), &0.into()));
     assert_eq!((inodes(), runs::names(&to).len()), (before, 5));
+}
+
+#[test]
+fn nobody_can_open_a_new_file_before_it_has_its_owner_mode_and_list() {
+    if !or_skip(is_root() && has("strace"), "only root sees owners, and there is no strace") {
+        return;
+    }
+    let dir = temp();
+    let (tree, repo) = (dir.path().join("t"), dir.path().join("r"));
+    for (name, mode) in [("d/all", 0o644), ("d/group", 0o640), ("d/listed", 0o740)] {
+        write(tree.join(name), name);
+        if name == "d/listed" {
+            assert!(set_xattr(&tree.join(name), LIST, &list()));
+        }
+        set_mode(&tree.join(name), mode);
+    }
+    make_fifo(&tree.join("d/pipe"));
+    set_mode(&tree.join("d/pipe"), 0o660);
+    fullbore(args!["backup", tree, "--to", repo, "-q"]).ends_with(0);
+    for (case, mode) in [("new", "640"), ("group", "600"), ("list", "600"), ("there", "600")] {
+        let (to, trace) = (dir.path().join(case), dir.path().join("trace"));
+        if case != "new" {
+            fs::create_dir_all(to.join("d")).unwrap();
+        }
+        match case {
+            "group" => {
+                fs::remove_dir(to.join("d")).unwrap();
+                chown(&to, None, Some(OTHER)).unwrap();
+                set_mode(&to, 0o2775);
+            }
+            "list" => {
+                fs::remove_dir(to.join("d")).unwrap();
+                assert!(set_xattr(&to, "system.posix_acl_default", &list()));
+            }
+            _ => {}
+        }
+        let line =
+            "strace -f -qq -e trace=openat,mknodat,fchmod -o \"$1\" \"$2\" restore \"$3\" --to \"$4\" $5 --quiet";
+        let how = if case == "there" { "--overwrite" } else { "--no-tricks" };
+        shell(line, args![trace, runs::FULLBORE, repo, to, how]).ends_with(0);
+        assert_same(&shape(&tree), &shape(&to), case);
+        let trace = fs::read_to_string(trace).unwrap();
+        let made = |name: &str| {
+            let name = format!("\"{name}\"");
+            let is_it = |line: &&str| line.contains(&name) && (line.contains("O_CREAT") || line.contains("mknodat"));
+            trace.lines().find(is_it).unwrap()
+        };
+        for (name, wanted) in [("all", "644"), ("group", mode), ("listed", "600")] {
+            assert!(made(name).contains(&format!(", 0{wanted}")), "{case}: {}", made(name));
+        }
+        let pipe = if case == "new" { "S_IFIFO|0660" } else { "S_IFIFO|0600" };
+        assert!(made("pipe").contains(pipe), "{case}: {}", made("pipe"));
+        // What the list gives to all of it together is never the group's.
+        assert!(!trace.contains(", 0740"), "{trace}");
+    }
 }

@@ -3,10 +3,7 @@
 //! What an object has and its entry has not is taken off: attributes of users, and access lists, which also come from the
 //! directory it was made in. So the result is the entry's whatever the target was like. What the system refuses is noted.
 
-use super::{
-    tree::Tree,
-    writer::{Writer, creation_mode},
-};
+use super::{reach::mode_before_list, tree::Tree, writer::Writer};
 use crate::{
     error::{Result, quoted, reason},
     format::entry::{Entry, Kind, Xattr},
@@ -42,12 +39,15 @@ impl Writer {
         let set = |name: &[u8], value: &[u8]| xattr::set_fd(fd, name, value);
         self.attributes(entry, true, set)?;
         let wanted = allowed_mode(entry, owned);
+        let first = mode_before_list(entry, wanted);
         let inherited = wears && matches!(before, Before::Made(_));
         // Setuid and setgid may have been lost by what came before.
-        if mode != Some(wanted) || inherited || wanted & 0o6000 != 0 {
+        if ![Some(wanted), Some(first)].contains(&mode) || inherited || wanted & 0o6000 != 0 {
+            write::chmod_fd(fd, first).map_err(|e| failed(&self.tree, e))?;
+        }
+        if !self.attributes(entry, false, set)? && first != wanted {
             write::chmod_fd(fd, wanted).map_err(|e| failed(&self.tree, e))?;
         }
-        self.attributes(entry, false, set)?;
         write::set_times_fd(fd, entry.mtime).map_err(|e| failed(&self.tree, e))
     }
 
@@ -113,23 +113,24 @@ impl Writer {
         }
     }
 
-    /// Set the attributes that are `user.` ones, or those that are not. What the system refuses is noted.
-    fn attributes(&self, entry: &Entry, user: bool, set: impl Fn(&[u8], &[u8]) -> io::Result<()>) -> Result<()> {
+    /// Set the attributes that are `user.` ones, or those that are not. Are all of them set? What the system refuses is noted.
+    fn attributes(&self, entry: &Entry, user: bool, set: impl Fn(&[u8], &[u8]) -> io::Result<()>) -> Result<bool> {
+        let mut all = true;
         for (name, value) in entry.xattrs.iter().filter(|(name, _)| name.starts_with(b"user.") == user) {
-            self.attribute(entry, "set", name, set(name, value))?;
+            all &= self.attribute(entry, "set", name, set(name, value))?;
         }
-        Ok(())
+        Ok(all)
     }
 
-    /// What came of setting or removing an attribute: what the system refuses is noted.
-    fn attribute(&self, entry: &Entry, verb: &str, name: &[u8], done: io::Result<()>) -> Result<()> {
-        let Err(error) = done else { return Ok(()) };
+    /// What came of setting or removing an attribute: was it done? What the system refuses is noted.
+    fn attribute(&self, entry: &Entry, verb: &str, name: &[u8], done: io::Result<()>) -> Result<bool> {
+        let Err(error) = done else { return Ok(true) };
         if write::is_failure_of_the_disk(&error) || self.tree.is_full(&entry.path, &error) {
             return Err(self.tree.error(&format!("{verb} an attribute of"), &entry.path, error));
         }
         let removal = if verb == "remove" { "removal of " } else { "" };
         self.tree.notes.add(&format!("{removal}attribute {}", quoted(name)), &reason(&error), &entry.path);
-        Ok(())
+        Ok(false)
     }
 
     /// As [`Writer::dress`], of what cannot be opened.
@@ -139,7 +140,7 @@ impl Writer {
         let dir = dir.try_clone().map_err(|e| tree.error("open the directory of", &entry.path, e))?;
         let failed = |e| tree.error("set the metadata of", &entry.path, e);
         let is_link = matches!(entry.kind, Kind::Symlink(_));
-        let before = Before::Made(if is_link { 0o777 } else { creation_mode(entry) });
+        let before = Before::Made(if is_link { 0o777 } else { self.creation_mode(entry) });
         let inherited = !is_link && self.wears(&entry.path, before)?; // links have no lists
         if inherited {
             let there = xattr::read_all_at(&dir, name).map_err(failed)?;
@@ -147,11 +148,15 @@ impl Writer {
         }
         let (mode, owner) = self.known(&entry.path, before, || walk::stat(&dir, name));
         let owned = self.own(entry, owner, |uid, gid| write::chown_at(&dir, name, uid, gid))?;
-        if !is_link && (inherited || mode != Some(allowed_mode(entry, owned))) {
-            write::chmod_at(&dir, name, allowed_mode(entry, owned)).map_err(failed)?;
+        let wanted = allowed_mode(entry, owned);
+        let first = mode_before_list(entry, wanted);
+        if !is_link && (inherited || mode != Some(first)) {
+            write::chmod_at(&dir, name, first).map_err(failed)?;
         }
-        for user in [true, false] {
-            self.attributes(entry, user, |attribute, value| xattr::set_at(&dir, name, attribute, value))?;
+        let set = |attribute: &[u8], value: &[u8]| xattr::set_at(&dir, name, attribute, value);
+        let all = self.attributes(entry, true, set)? & self.attributes(entry, false, set)?;
+        if !is_link && !all && first != wanted {
+            write::chmod_at(&dir, name, wanted).map_err(failed)?;
         }
         write::set_times_at(&dir, name, entry.mtime).map_err(failed)
     }

@@ -6,8 +6,9 @@
 
 use super::{
     dress::Before,
+    reach::PRIVATE,
     tree::Tree,
-    writer::{PRIVATE, Writer, set_length, write_data},
+    writer::{Writer, set_length, write_data},
 };
 use crate::{
     error::Result,

@@ -6,7 +6,8 @@
 
 use super::{
     dress::Before,
-    writer::{PRIVATE, Writer, write_data},
+    reach::PRIVATE,
+    writer::{Writer, write_data},
 };
 use crate::{
     error::Result,

@@ -4,7 +4,12 @@
 //! to it. That link is never followed: each place is a directory that is open, and what is resolved in it stays beneath it.
 //! Everything is checked before anything is made.
 
-use super::last::{Last, UNFINISHED};
+use super::{
+    last::{Last, UNFINISHED},
+    notes::Notes,
+    spelling::folds,
+    trial::trial,
+};
 use crate::{
     error::{Error, Kind, Result, quoted},
     format::entry::{self, Path as EntryPath},
@@ -187,6 +192,8 @@ pub(super) struct Place {
     pub(super) dir: OwnedFd,
     /// What a new file looked like; the same for all of them unless there were directories before.
     pub(super) fresh: OnceLock<Fresh>,
+    /// The group that a new file gets, if one could be made.
+    pub(super) group: OnceLock<u32>,
     /// Was it made for this tree, or empty?
     pub(super) is_new: bool,
     /// Does what is made in it inherit an access list?
@@ -202,7 +209,18 @@ impl Place {
         }
         let dir = open_root(path).map_err(|e| Error::io(format!("could not open the target {path:?}"), e))?;
         let passes_list_on = xattr::passes_list_on(&dir);
-        Ok(Self { at: at.to_vec(), path: path.to_owned(), dir, fresh: OnceLock::new(), is_new, passes_list_on })
+        let (fresh, group) = Default::default();
+        Ok(Self { at: at.to_vec(), path: path.to_owned(), dir, fresh, group, is_new, passes_list_on })
+    }
+
+    /// Find out by a file which group new ones get, and whether names of another case are taken for the same. Where none can be
+    /// made nothing is known.
+    pub(super) fn folds(&self, notes: &Notes) -> bool {
+        let look = |file: &OwnedFd, name: &[u8]| {
+            let _ = stat_fd(file).map(|stat| self.group.set(stat.gid));
+            folds(&self.dir, name)
+        };
+        trial(&self.dir, notes, look).unwrap_or(false)
     }
 }
 

@@ -17,15 +17,30 @@ use std::{io, os::fd::AsFd};
 
 /// The access list of a file.
 const LIST: &[u8] = b"system.posix_acl_access";
+/// What a mode gives the group; of a file with a list, the most that the list gives.
+const GROUP: u32 = 0o070;
+/// Setuid, setgid, sticky: lost by a change of owner, so set after it.
+const SPECIAL: u32 = 0o7000;
+/// Mode of what gets its own later.
+pub(super) const PRIVATE: u32 = 0o600;
 
 impl Writer {
+    /// The final mode if nothing that follows would change it or need another, and by it nobody can open the file who may not in
+    /// the end. That is so if its group may do what all may, or is right from the start.
+    pub(super) fn creation_mode(&mut self, entry: &Entry) -> u32 {
+        let later = entry.mode & SPECIAL != 0 || !entry.xattrs.is_empty();
+        let is_equal = (entry.mode >> 3 ^ entry.mode) & 0o7 == 0;
+        let is_right = is_equal || self.tree.group_of_new(&entry.path) == Some(self.numbers(&entry.owner).1);
+        if later || !is_right { PRIVATE } else { entry.mode }
+    }
+
     /// May a file that is there stay? Only if nobody can have it open who may not by its entry: it is ours or that of its owner to
     /// be, and neither group nor others nor anybody of a list may do more with it. Or if a new one would be no better.
     pub(super) fn may_stay(&mut self, entry: &Entry, file: impl AsFd, stat: &Stat) -> Result<bool> {
         let failed = |writer: &Self, e| writer.tree.error("look at", &entry.path, e);
         let (uid, gid) = self.numbers(&entry.owner);
         let for_group = group_exceeds(stat.mode, entry.mode);
-        let wanted = entry.xattrs.iter().find(|(name, _)| name == LIST);
+        let wanted = list_of(entry);
         let is_listed = stat.mode & 0o077 != 0 && (for_group || wanted.is_some());
         let there = if is_listed { list(&file).map_err(|e| failed(self, e))? } else { wanted.cloned() };
         let is_narrow = [uid, platform::user().0].contains(&stat.uid)
@@ -40,7 +55,7 @@ impl Writer {
     fn is_as_new(&mut self, entry: &Entry, there: &Stat, listed: Option<&Xattr>) -> Result<bool> {
         let tree = self.tree.clone();
         let (uid, gid) = self.numbers(&entry.owner);
-        let wanted = entry.xattrs.iter().find(|(name, _)| name == LIST);
+        let wanted = list_of(entry);
         let (dir, _) = self.enter(&entry.path)?;
         let made = trial(dir, &tree.notes, |file, _| {
             // What the system refuses it would refuse again.
@@ -59,6 +74,15 @@ impl Writer {
         };
         Ok(made.and_then(io::Result::ok).is_some_and(is_same))
     }
+}
+
+/// The mode until the access list is set: what it gives to all of the list together would be the group's.
+pub(super) fn mode_before_list(entry: &Entry, wanted: u32) -> u32 {
+    if list_of(entry).is_some() { wanted & !GROUP } else { wanted }
+}
+
+fn list_of(entry: &Entry) -> Option<&Xattr> {
+    entry.xattrs.iter().find(|(name, _)| name == LIST)
 }
 
 /// May the group of a file of mode `has` do what others may not by the mode `wanted`? Then it matters which group it is, and

@@ -5,7 +5,6 @@
 //! made: by its name without case, which some file systems change, and by its inode number, which others change. A directory
 //! that differs in this from the target it is in, as ext4 may have it, is not known.
 
-use super::{notes::Notes, trial::trial};
 use crate::platform::walk::{self, FileKind, Stat};
 use std::{
     collections::{HashSet, hash_map::DefaultHasher},
@@ -88,14 +87,15 @@ fn fold(path: &[u8]) -> Vec<u8> {
     names.collect::<Vec<_>>().join("/").into_bytes()
 }
 
-/// Does the file system take names of another case for the same? Where no file can be made nothing is known.
-pub(super) fn folds(dir: impl AsFd, notes: &Notes) -> bool {
-    trial(&dir, notes, |_, name| walk::stat(&dir, &name.to_ascii_uppercase()).is_ok()).unwrap_or(false)
+/// Does the file system take names of another case for the same? There is a file of this name.
+pub(super) fn folds(dir: impl AsFd, name: &[u8]) -> bool {
+    walk::stat(dir, &name.to_ascii_uppercase()).is_ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sink::{notes::Notes, trial::trial};
     use std::fs;
 
     #[test]
@@ -123,7 +123,8 @@ mod tests {
         fs::write(dir.path().join("here"), "").unwrap();
         let is_so = dir.path().join("HERE").exists();
         let notes = Notes::default();
-        assert_eq!((folds(&fd, &notes), notes.lines()), (is_so, vec![]));
+        let found = trial(&fd, &notes, |_, name| folds(&fd, name));
+        assert_eq!((found, notes.lines()), (Some(is_so), vec![]));
         fs::remove_file(dir.path().join("here")).unwrap();
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
         assert!(walk::stat_fd(&fd).unwrap().mtime >= before);

@@ -1,14 +1,14 @@
 //! A directory tree as a sink.
 //!
 //! Everything is resolved beneath the target and no symbolic link is followed on the way, whether the backup brings it or
-//! the target has it. A small file costs five calls at most: create, write, owner if it differs, times, close. Directories
-//! are made as they come, with mode 0700, and get their metadata when all that is in them is written. Nothing is
-//! durable before [`Tree::sync`].
+//! the target has it. A small file costs five calls at most: create, write, owner if it differs, times, close; and one for its
+//! mode, if by that the wrong ones could open it until it has its owner. Directories are made as they come, with mode 0700, and get
+//! their metadata when all that is in them is written. Nothing is durable before [`Tree::sync`].
 
 use super::{
     notes::Notes,
     places::{Fresh, Layout, Places},
-    spelling::{Made, folds, taken},
+    spelling::{Made, taken},
 };
 use crate::{
     error::{Error, Kind as ErrorKind, Result},
@@ -98,7 +98,8 @@ impl Tree {
         layout.check(options.overwrite)?;
         let places = Places::open(layout)?;
         let notes = Notes::default();
-        let made = places.all().any(|place| folds(&place.dir, &notes)).then(Mutex::default);
+        let folds = places.all().fold(false, |folds, place| place.folds(&notes) || folds);
+        let made = folds.then(Mutex::default);
         let tree = Self {
             places,
             made,
@@ -214,6 +215,13 @@ impl Tree {
             let _ = known.set(Fresh { owner: (stat.uid, stat.gid), mode_kept: stat.mode == mode });
         }
         known.get().copied()
+    }
+
+    /// The group that a new file gets at `path`, if that and nobody else can get at it: unknown where directories of others are
+    /// written into.
+    pub(super) fn group_of_new(&self, path: &[u8]) -> Option<u32> {
+        let (place, _) = self.places.resolve(path);
+        place.group.get().copied().filter(|_| !self.options.overwrite && !place.passes_list_on)
     }
 
     /// May what stands at `path` have attributes and access lists that nobody gave it? Unknown where directories of others

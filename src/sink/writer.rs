@@ -1,6 +1,6 @@
 //! One thread's hand in a tree: files, links, devices and directories, with their metadata.
 
-use super::{dress::Before, spelling::is_taken, tree::Tree};
+use super::{dress::Before, reach::PRIVATE, spelling::is_taken, tree::Tree};
 use crate::{
     error::{Error, Kind as ErrorKind, Result, reason},
     format::entry::{Device, Entry, Kind, Owner},
@@ -17,11 +17,6 @@ use std::{
     },
     sync::Arc,
 };
-
-/// Setuid, setgid, sticky: lost by a change of owner, so set after it.
-const SPECIAL: u32 = 0o7000;
-/// Mode of what gets its own later.
-pub(super) const PRIVATE: u32 = 0o600;
 
 /// Writes to a tree from one thread; keeps the directory it wrote to last.
 #[derive(Debug)]
@@ -94,10 +89,11 @@ impl Writer {
     /// # Errors
     /// The system's, with the path.
     pub fn file(&mut self, entry: &Entry, data: &[u8]) -> Result<()> {
-        let fd = self.create(entry, creation_mode(entry))?;
+        let mode = self.creation_mode(entry);
+        let fd = self.create(entry, mode)?;
         let written = write_data(&fd, entry, 0, data).and_then(|()| set_length(&fd, entry));
         let written = written.map_err(|e| self.tree.error("write", &entry.path, e));
-        let done = written.and_then(|()| self.dress(fd.as_fd(), entry, Before::Made(creation_mode(entry))));
+        let done = written.and_then(|()| self.dress(fd.as_fd(), entry, Before::Made(mode)));
         done.inspect_err(|_| {
             // If that fails as well, the first error is the one to tell.
             let _ = self.remove(&entry.path);
@@ -131,9 +127,9 @@ impl Writer {
     /// # Errors
     /// The system's, with the path. A device without the privileges for it is noted.
     pub fn other(&mut self, entry: &Entry) -> Result<()> {
-        let tree = self.tree.clone();
+        let (tree, mode) = (self.tree.clone(), self.creation_mode(entry));
         let (dir, name) = self.enter(&entry.path)?;
-        match tree.replacing(&entry.path, dir.as_fd(), name, |dir| make(dir, name, entry)) {
+        match tree.replacing(&entry.path, dir.as_fd(), name, |dir| make(dir, name, entry, mode)) {
             Ok(()) => self.dress_at(entry),
             Err(e) if is_device(&entry.kind) && e.kind() == io::ErrorKind::PermissionDenied => {
                 self.tree.notes.add("device", &reason(&e), &entry.path);
@@ -220,8 +216,7 @@ impl Writer {
     }
 }
 
-fn make(dir: BorrowedFd<'_>, name: &[u8], entry: &Entry) -> io::Result<()> {
-    let mode = creation_mode(entry);
+fn make(dir: BorrowedFd<'_>, name: &[u8], entry: &Entry, mode: u32) -> io::Result<()> {
     let node = |kind, device| write::mknod_at(dir, name, kind, mode, device);
     match &entry.kind {
         Kind::Symlink(target) => write::symlink_at(target, dir, name),
@@ -234,12 +229,6 @@ fn make(dir: BorrowedFd<'_>, name: &[u8], entry: &Entry) -> io::Result<()> {
 
 fn is_device(kind: &Kind) -> bool {
     matches!(kind, Kind::CharDevice(_) | Kind::BlockDevice(_))
-}
-
-/// The final mode if nothing that follows would change it or need another.
-pub(super) fn creation_mode(entry: &Entry) -> u32 {
-    let later = entry.mode & SPECIAL != 0 || !entry.xattrs.is_empty();
-    if later { PRIVATE } else { entry.mode }
 }
 
 /// Write a piece of a file's data, `offset` bytes from the start of the data, to where its runs are.
