@@ -220,7 +220,8 @@ impl Run<'_> {
     fn directory(&mut self, entry: Entry) -> Result<()> {
         // One that was there is not ours to change if it is only above what was asked for.
         let mut ours = self.selection.holds(&entry.path) || self.directories.contains_key(&entry.path);
-        let made = self.replacing(&entry.path, |writer| writer.directory(&entry.path).map(|new| ours |= new))?;
+        let asked_for = ours;
+        let made = self.replacing(&entry.path, |writer| writer.directory(&entry, asked_for).map(|new| ours |= new))?;
         if made && ours {
             self.directories.insert(entry.path.clone(), entry);
         }

@@ -16,6 +16,7 @@ mod bare;
 pub mod descend;
 mod machine;
 mod mounts;
+pub mod object;
 pub mod owner;
 pub mod read;
 pub mod regular;

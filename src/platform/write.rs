@@ -20,9 +20,9 @@ use rustix::{
 
 pub use super::read::drop_behind;
 use super::{
-    Tricks, bare, debug,
+    Tricks, debug,
     read::signed,
-    walk::{self, FileKind, open_dir, through_proc},
+    walk::{self, FileKind, open_dir},
 };
 use crate::format::entry::{Device, Time};
 
@@ -235,16 +235,8 @@ pub fn set_times_fd(fd: impl AsFd, mtime: Time) -> io::Result<()> {
     Ok(rustix::fs::futimens(fd, &only(mtime))?)
 }
 
-/// As [`set_times_fd`], of `name` in `dir`; a symbolic link's own.
-///
-/// # Errors
-/// The system's.
-pub fn set_times_at(dir: impl AsFd, name: &[u8], mtime: Time) -> io::Result<()> {
-    Ok(rustix::fs::utimensat(dir, name, &only(mtime), AtFlags::SYMLINK_NOFOLLOW)?)
-}
-
 /// The other is now, as what is written was looked at: FUSE 2 sets neither if it is told of one.
-fn only(mtime: Time) -> Timestamps {
+pub(super) fn only(mtime: Time) -> Timestamps {
     Timestamps {
         last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_NOW },
         last_modification: Timespec { tv_sec: mtime.seconds, tv_nsec: mtime.nanos.into() },
@@ -260,17 +252,8 @@ pub fn chown_fd(fd: impl AsFd, uid: u32, gid: u32) -> io::Result<()> {
     Ok(rustix::fs::fchown(fd, uid, gid)?)
 }
 
-/// As [`chown_fd`], of `name` in `dir`; a symbolic link's own.
-///
-/// # Errors
-/// As [`chown_fd`].
-pub fn chown_at(dir: impl AsFd, name: &[u8], uid: u32, gid: u32) -> io::Result<()> {
-    let (uid, gid) = owner(uid, gid)?;
-    Ok(rustix::fs::chownat(dir, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)?)
-}
-
 /// The largest number means "leave it" to the system, and nobody can own a file by it.
-fn owner(uid: u32, gid: u32) -> io::Result<(Option<Uid>, Option<Gid>)> {
+pub(super) fn owner(uid: u32, gid: u32) -> io::Result<(Option<Uid>, Option<Gid>)> {
     if uid == u32::MAX || gid == u32::MAX {
         return Err(Errno::INVAL.into());
     }
@@ -283,23 +266,6 @@ fn owner(uid: u32, gid: u32) -> io::Result<(Option<Uid>, Option<Gid>)> {
 /// The system's.
 pub fn chmod_fd(fd: impl AsFd, mode: u32) -> io::Result<()> {
     Ok(rustix::fs::fchmod(fd, Mode::from_raw_mode(mode))?)
-}
-
-/// As [`chmod_fd`], of `name` in `dir`, for what cannot be opened. Symbolic links have no mode.
-///
-/// # Errors
-/// `ENOTSUP` for a symbolic link, or the system's; one of its own without `/proc` before Linux 6.13.
-pub fn chmod_at(dir: impl AsFd, name: &[u8], mode: u32) -> io::Result<()> {
-    // The plain call follows links. Hence through a descriptor of the object itself, whatever it is.
-    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let object = rustix::fs::openat(dir, name, flags, Mode::empty())?;
-    if walk::stat_fd(&object)?.kind == FileKind::Symlink {
-        return Err(Errno::OPNOTSUPP.into());
-    }
-    match through_proc(&object) {
-        Err(_) if bare::works() => Ok(bare::chmod(object.as_fd(), mode)?),
-        path => Ok(rustix::fs::chmodat(CWD, path?, Mode::from_raw_mode(mode), AtFlags::empty())?),
-    }
 }
 
 /// Create the symbolic link `name` in `dir` to `target`.

@@ -7,7 +7,7 @@
 use std::{cell::RefCell, ffi::CString, io, os::fd::AsFd};
 
 use rustix::{
-    fs::{XattrFlags, fgetxattr, flistxattr, fremovexattr, fsetxattr, lgetxattr, llistxattr, lremovexattr, lsetxattr},
+    fs::{XattrFlags, fgetxattr, flistxattr, fremovexattr, fsetxattr, lgetxattr, llistxattr},
     io::Errno,
 };
 
@@ -68,28 +68,6 @@ pub fn remove_fd(fd: impl AsFd, name: &[u8]) -> io::Result<()> {
     Ok(fremovexattr(fd, name)?)
 }
 
-/// Set one attribute of `name` in `dir`, replacing it; follows no link.
-///
-/// # Errors
-/// As [`set_fd`]; one of its own where `/proc` is not mounted, before Linux 6.13.
-pub fn set_at(dir: impl AsFd, name: &[u8], xattr: &[u8], value: &[u8]) -> io::Result<()> {
-    match path_of(&dir, name) {
-        Err(_) if bare::works() => Ok(bare::set(dir.as_fd(), name, xattr, value)?),
-        path => Ok(lsetxattr(path?, xattr, value, XattrFlags::empty())?),
-    }
-}
-
-/// As [`remove_fd`], of `name` in `dir`; follows no link.
-///
-/// # Errors
-/// As [`remove_fd`]; one of its own where `/proc` is not mounted, before Linux 6.13.
-pub fn remove_at(dir: impl AsFd, name: &[u8], xattr: &[u8]) -> io::Result<()> {
-    match path_of(&dir, name) {
-        Err(_) if bare::works() => Ok(bare::remove(dir.as_fd(), name, xattr)?),
-        path => Ok(lremovexattr(path?, xattr)?),
-    }
-}
-
 /// Does what is made in this directory get an access list from it? One call; yes if the system does not say.
 pub fn passes_list_on(dir: impl AsFd) -> bool {
     // A list is longer than that, which is an error, and yes.
@@ -143,7 +121,6 @@ fn is_kept(name: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::symlink;
 
     #[test]
     fn attributes_come_back_as_they_were_set() {
@@ -170,20 +147,6 @@ mod tests {
             assert_eq!(read_all(&file).unwrap(), [(b"user.large".to_vec(), value)]);
         }
         assert!(set_fd(&file, b"user.larger", &vec![9; LIMIT + 1]).is_err());
-    }
-
-    #[test]
-    fn a_link_has_its_own_attributes_and_not_those_of_its_target() {
-        let dir = tempfile::tempdir().unwrap();
-        let root = super::super::walk::open_root(dir.path()).unwrap();
-        std::fs::write(dir.path().join("f"), "").unwrap();
-        symlink("f", dir.path().join("l")).unwrap();
-        set_at(&root, b"f", b"user.a", b"1").unwrap();
-        assert!(read_all_at(&root, b"l").unwrap().is_empty());
-        // Only privileged users may set attributes of links, and only trusted ones.
-        if set_at(&root, b"l", b"trusted.x", b"2").is_ok() {
-            assert_eq!(read_all_at(&root, b"l").unwrap(), [(b"trusted.x".to_vec(), b"2".to_vec())]);
-        }
     }
 
     #[test]

@@ -3,16 +3,24 @@
 //! What an object has and its entry has not is taken off: attributes of users, and access lists, which also come from the
 //! directory it was made in. So the result is the entry's whatever the target was like. What the system refuses is noted.
 
-use super::{reach::mode_before_list, tree::Tree, writer::Writer};
+use super::{
+    reach::{mode_before_list, replaced},
+    tree::Tree,
+    writer::{Writer, is_of_kind},
+};
 use crate::{
     error::{Result, quoted, reason},
     format::entry::{Entry, Kind, Xattr},
     platform::{
+        object::Object,
         walk::{self, Stat},
         write, xattr,
     },
 };
-use std::{io, os::fd::BorrowedFd};
+use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd},
+};
 
 /// What a file or directory was before it got its metadata.
 #[derive(Debug, Clone, Copy)]
@@ -133,32 +141,36 @@ impl Writer {
         Ok(false)
     }
 
-    /// As [`Writer::dress`], of what cannot be opened.
+    /// As [`Writer::dress`], of what cannot be opened and was made just now.
     pub(super) fn dress_at(&mut self, entry: &Entry) -> Result<()> {
         let tree = self.tree.clone();
         let (dir, name) = self.enter(&entry.path)?;
         let dir = dir.try_clone().map_err(|e| tree.error("open the directory of", &entry.path, e))?;
         let failed = |e| tree.error("set the metadata of", &entry.path, e);
+        let object = Object::open(dir.as_fd(), name).map_err(failed)?;
+        let stat = object.stat().map_err(failed)?;
+        if !is_of_kind(&stat, &entry.kind) || !tree.may_have_made(&entry.path, &dir, &stat) {
+            return Err(failed(replaced()));
+        }
         let is_link = matches!(entry.kind, Kind::Symlink(_));
         let before = Before::Made(if is_link { 0o777 } else { self.creation_mode(entry) });
         let inherited = !is_link && self.wears(&entry.path, before)?; // links have no lists
         if inherited {
-            let there = xattr::read_all_at(&dir, name).map_err(failed)?;
-            self.undress(entry, &there, |attribute| xattr::remove_at(&dir, name, attribute))?;
+            let there = object.xattrs().map_err(failed)?;
+            self.undress(entry, &there, |attribute| object.remove_xattr(attribute))?;
         }
-        let (mode, owner) = self.known(&entry.path, before, || walk::stat(&dir, name));
-        let owned = self.own(entry, owner, |uid, gid| write::chown_at(&dir, name, uid, gid))?;
+        let owned = self.own(entry, Some((stat.uid, stat.gid)), |uid, gid| object.chown(uid, gid))?;
         let wanted = allowed_mode(entry, owned);
         let first = mode_before_list(entry, wanted);
-        if !is_link && (inherited || mode != Some(first)) {
-            write::chmod_at(&dir, name, first).map_err(failed)?;
+        if !is_link && (inherited || stat.mode != first) {
+            object.chmod(first).map_err(failed)?;
         }
-        let set = |attribute: &[u8], value: &[u8]| xattr::set_at(&dir, name, attribute, value);
+        let set = |attribute: &[u8], value: &[u8]| object.set_xattr(attribute, value);
         let all = self.attributes(entry, true, set)? & self.attributes(entry, false, set)?;
         if !is_link && !all && first != wanted {
-            write::chmod_at(&dir, name, wanted).map_err(failed)?;
+            object.chmod(wanted).map_err(failed)?;
         }
-        write::set_times_at(&dir, name, entry.mtime).map_err(failed)
+        object.set_times(entry.mtime).map_err(failed)
     }
 }
 

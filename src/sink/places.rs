@@ -192,8 +192,8 @@ pub(super) struct Place {
     pub(super) dir: OwnedFd,
     /// What a new file looked like; the same for all of them unless there were directories before.
     pub(super) fresh: OnceLock<Fresh>,
-    /// The group that a new file gets, if one could be made.
-    pub(super) group: OnceLock<u32>,
+    /// Owner and group that a new file gets, if one could be made.
+    pub(super) maker: OnceLock<(u32, u32)>,
     /// Was it made for this tree, or empty?
     pub(super) is_new: bool,
     /// Does what is made in it inherit an access list?
@@ -209,15 +209,15 @@ impl Place {
         }
         let dir = open_root(path).map_err(|e| Error::io(format!("could not open the target {path:?}"), e))?;
         let passes_list_on = xattr::passes_list_on(&dir);
-        let (fresh, group) = Default::default();
-        Ok(Self { at: at.to_vec(), path: path.to_owned(), dir, fresh, group, is_new, passes_list_on })
+        let (fresh, maker) = Default::default();
+        Ok(Self { at: at.to_vec(), path: path.to_owned(), dir, fresh, maker, is_new, passes_list_on })
     }
 
-    /// Find out by a file which group new ones get, and whether names of another case are taken for the same. Where none can be
+    /// Find out by a file whose new ones are, and whether names of another case are taken for the same. Where none can be
     /// made nothing is known.
     pub(super) fn folds(&self, notes: &Notes) -> bool {
         let look = |file: &OwnedFd, name: &[u8]| {
-            let _ = stat_fd(file).map(|stat| self.group.set(stat.gid));
+            let _ = stat_fd(file).map(|stat| self.maker.set((stat.uid, stat.gid)));
             folds(&self.dir, name)
         };
         trial(&self.dir, notes, look).unwrap_or(false)

@@ -1,9 +1,9 @@
 //! Who can get at what is restored while that goes on, and may not in the end.
 //!
 //! Who has a file open keeps it, whatever its owner and mode become: he reads what is written to it, or writes to what was
-//! found to be right.
+//! found to be right. Who may change a directory exchanges what is made in it for something else.
 
-use super::{trial::trial, writer::Writer};
+use super::{tree::Tree, trial::trial, writer::Writer};
 use crate::{
     error::Result,
     format::entry::{Entry, Xattr},
@@ -13,7 +13,10 @@ use crate::{
         write, xattr,
     },
 };
-use std::{io, os::fd::AsFd};
+use std::{
+    io,
+    os::fd::{AsFd, OwnedFd},
+};
 
 /// The access list of a file.
 const LIST: &[u8] = b"system.posix_acl_access";
@@ -32,6 +35,23 @@ impl Writer {
         let is_equal = (entry.mode >> 3 ^ entry.mode) & 0o7 == 0;
         let is_right = is_equal || self.tree.group_of_new(&entry.path) == Some(self.numbers(&entry.owner).1);
         if later || !is_right { PRIVATE } else { entry.mode }
+    }
+
+    /// Nobody else may change what is made in a directory that gets the metadata of this entry, as it is new or `asked_for`: by
+    /// what it was before he might exchange it. Gives back if it is new.
+    pub(super) fn take_over(&mut self, entry: &Entry, dir: &OwnedFd, is_new: bool, asked_for: bool) -> Result<bool> {
+        let mine = platform::user().0;
+        if mine != 0 || !(is_new || asked_for) {
+            return Ok(is_new);
+        }
+        let stat = walk::stat_fd(dir).map_err(|e| self.tree.error("look at", &entry.path, e))?;
+        let is_foreign = ![mine, self.numbers(&entry.owner).0].contains(&stat.uid);
+        if is_foreign || stat.mode & 0o022 & !entry.mode != 0 {
+            // Where the system refuses it there are no owners, or nothing can be made in it either. What is new keeps its group.
+            let _ = write::chown_fd(dir, mine, stat.gid);
+            let _ = write::chmod_fd(dir, stat.mode & SPECIAL | 0o700);
+        }
+        Ok(is_new)
     }
 
     /// May a file that is there stay? Only if nobody can have it open who may not by its entry: it is ours or that of its owner to
@@ -76,6 +96,21 @@ impl Writer {
     }
 }
 
+impl Tree {
+    /// Can what stands at `path`, in or as this directory, be what this restore has made? Else somebody has put it there.
+    pub(super) fn may_have_made(&self, path: &[u8], dir: impl AsFd, there: &Stat) -> bool {
+        let (mine, maker) = (platform::user().0, self.places.resolve(path).0.maker.get());
+        // Without privileges nothing of another can be changed. And some file systems say themselves whose all is.
+        let is_made = || trial(dir, &self.notes, |file, _| walk::stat_fd(file).is_ok_and(|new| new.uid == there.uid));
+        mine != 0 || there.uid == mine || maker.is_some_and(|maker| maker.0 == there.uid) || is_made() == Some(true)
+    }
+}
+
+/// What stands there is not what was made.
+pub(super) fn replaced() -> io::Error {
+    io::Error::other("it was replaced meanwhile")
+}
+
 /// The mode until the access list is set: what it gives to all of the list together would be the group's.
 pub(super) fn mode_before_list(entry: &Entry, wanted: u32) -> u32 {
     if list_of(entry).is_some() { wanted & !GROUP } else { wanted }
@@ -93,4 +128,94 @@ fn group_exceeds(has: u32, wanted: u32) -> bool {
 
 fn list(file: impl AsFd) -> io::Result<Option<Xattr>> {
     Ok(xattr::read_all(file)?.into_iter().find(|(name, _)| name == LIST))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        format::entry::Kind,
+        sink::{places::Layout, tree::Options},
+    };
+    use std::{
+        fs,
+        os::unix::fs::{MetadataExt, PermissionsExt, chown},
+        path::Path,
+    };
+
+    /// A user and a group that nobody has.
+    const OTHER: u32 = 12_345;
+
+    fn writer(root: &Path) -> Writer {
+        let options = Options { overwrite: true, numeric_owner: true, ..Options::default() };
+        Writer::new(&Tree::create(&Layout::plain(root), options).unwrap())
+    }
+
+    fn entry(path: &str, kind: Kind, mode: u32) -> Entry {
+        Entry { path: path.into(), kind, mode, ..Entry::default() }
+    }
+
+    fn make(path: &Path, owner: u32, mode: u32) {
+        fs::create_dir(path).unwrap();
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        chown(path, Some(owner), Some(owner)).unwrap();
+    }
+
+    fn who(path: &Path) -> (u32, u32, u32) {
+        let found = fs::metadata(path).unwrap();
+        (found.uid(), found.gid(), found.mode() & 0o7777)
+    }
+
+    #[test]
+    fn a_directory_of_another_is_taken_over_until_it_has_its_metadata() {
+        if platform::user().0 != 0 {
+            return eprintln!("skipped: only root sees owners");
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let mut writer = writer(dir.path());
+        let cases = [
+            ("another's", OTHER, 0o2755, (0, OTHER, 0o2700)),
+            ("everybody's", 0, 0o777, (0, 0, 0o700)),
+            ("ours", 0, 0o755, (0, 0, 0o755)),
+        ];
+        for (name, owner, mode, taken) in cases {
+            let (path, entry) = (dir.path().join(name), entry(name, Kind::Directory, 0o755));
+            make(&path, owner, mode);
+            // Only above what was asked for.
+            assert!(!writer.directory(&entry, false).unwrap());
+            assert_eq!(who(&path), (owner, owner, mode), "{name}");
+            assert!(!writer.directory(&entry, true).unwrap());
+            assert_eq!(who(&path), taken, "{name}");
+            writer.finish_directory(&entry).unwrap();
+            assert_eq!(who(&path), (0, 0, 0o755), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_was_put_in_the_place_of_what_was_made_gets_no_metadata() {
+        if platform::user().0 != 0 {
+            return eprintln!("skipped: only root sees owners");
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let mut writer = writer(dir.path());
+        let made = entry("d", Kind::Directory, 0o777);
+        assert!(writer.directory(&made, true).unwrap());
+        fs::rename(at("d"), at("aside")).unwrap();
+        make(&at("d"), OTHER, 0o700);
+        let error = writer.finish_directory(&made).unwrap_err();
+        assert!(error.line().ends_with("it was replaced meanwhile"), "{}", error.line());
+        assert_eq!(who(&at("d")), (OTHER, OTHER, 0o700));
+        // A file of ours, and a pipe of another.
+        let pipe = entry("p", Kind::Fifo, 0o666);
+        writer.other(&pipe).unwrap();
+        chown(at("p"), Some(OTHER), Some(OTHER)).unwrap();
+        assert!(writer.dress_at(&pipe).is_err());
+        assert_eq!(who(&at("p")), (OTHER, OTHER, 0o666));
+        fs::remove_file(at("p")).unwrap();
+        fs::write(at("p"), "").unwrap();
+        fs::set_permissions(at("p"), fs::Permissions::from_mode(0o600)).unwrap();
+        assert!(writer.dress_at(&pipe).is_err());
+        assert_eq!(who(&at("p")).2, 0o600);
+    }
 }

@@ -221,7 +221,7 @@ impl Tree {
     /// written into.
     pub(super) fn group_of_new(&self, path: &[u8]) -> Option<u32> {
         let (place, _) = self.places.resolve(path);
-        place.group.get().copied().filter(|_| !self.options.overwrite && !place.passes_list_on)
+        place.maker.get().map(|maker| maker.1).filter(|_| !self.options.overwrite && !place.passes_list_on)
     }
 
     /// May what stands at `path` have attributes and access lists that nobody gave it? Unknown where directories of others
@@ -395,12 +395,15 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         fs::create_dir(at("before")).unwrap();
+        let make = |path: &str, writer: &mut Writer| {
+            writer.directory(&Entry { kind: Kind::Directory, ..file(path, "") }, true)
+        };
         let mut writer = Writer::new(&folding(dir.path()));
-        assert!(writer.directory(b"Dir").unwrap() && !writer.directory(b"before").unwrap());
+        assert!(make("Dir", &mut writer).unwrap() && !make("before", &mut writer).unwrap());
         writer.file(&file("Implied/f", ""), b"").unwrap();
         for [name, other] in [["Dir", "dir"], ["before", "BEFORE"], ["Implied", "implied"]] {
             fs::create_dir(at(other)).unwrap();
-            let error = writer.directory(other.as_bytes()).unwrap_err();
+            let error = make(other, &mut writer).unwrap_err();
             assert_eq!(error.kind, ErrorKind::Exists, "{}", error.line());
             let below = file(&format!("{other}/in/it"), "");
             assert_eq!(writer.file(&below, b"").unwrap_err().kind, ErrorKind::Exists);

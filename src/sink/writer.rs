@@ -1,11 +1,16 @@
 //! One thread's hand in a tree: files, links, devices and directories, with their metadata.
 
-use super::{dress::Before, reach::PRIVATE, spelling::is_taken, tree::Tree};
+use super::{
+    dress::Before,
+    reach::{PRIVATE, replaced},
+    spelling::is_taken,
+    tree::Tree,
+};
 use crate::{
     error::{Error, Kind as ErrorKind, Result, reason},
     format::entry::{Device, Entry, Kind, Owner},
     platform::{
-        walk::{self, FileKind, open_dir},
+        walk::{self, FileKind, Stat, open_dir},
         write, xattr,
     },
 };
@@ -139,15 +144,16 @@ impl Writer {
         }
     }
 
-    /// Create a directory; it gets its metadata by [`Writer::finish_directory`]. One that is there is taken as it is. Was it
-    /// made by this restore?
+    /// Create a directory; it gets its metadata by [`Writer::finish_directory`]. One that is there is taken as it is, but that
+    /// nobody else may change what is made in it if it was asked for. Was it made by this restore?
     ///
     /// # Errors
     /// The system's, with the path; a symbolic link or file in the way may be one.
-    pub fn directory(&mut self, path: &[u8]) -> Result<bool> {
-        let tree = self.tree.clone();
+    pub fn directory(&mut self, entry: &Entry, asked_for: bool) -> Result<bool> {
+        let (tree, path) = (self.tree.clone(), &entry.path[..]);
         if path.is_empty() || tree.places.mounted(path).is_some() {
-            return Ok(tree.places.resolve(path).0.is_new);
+            let place = tree.places.resolve(path).0;
+            return self.take_over(entry, &place.dir, place.is_new, asked_for);
         }
         let (dir, name) = self.enter(path)?;
         let create = || match write::create_dir(dir, name, 0o700) {
@@ -164,21 +170,25 @@ impl Writer {
             open_dir(dir, name, tree.options.tricks)
         });
         let there = there.map_err(|e| self.in_the_way(path, e))?;
-        tree.touch(there).map_err(|e| tree.error("look at", path, e))?;
         // What is in a target that was empty was made by this restore, perhaps for what is below it.
-        Ok(is_new || !tree.options.overwrite)
+        let is_ours = self.take_over(entry, &there, is_new || !tree.options.overwrite, asked_for)?;
+        tree.touch(there).map_err(|e| tree.error("look at", path, e))?;
+        Ok(is_ours)
     }
 
     /// Give a directory its metadata. Everything in it must have been written, and it may not be entered any more.
     ///
     /// # Errors
-    /// The system's, with the path.
+    /// The system's, with the path; that another one stands there now.
     pub fn finish_directory(&mut self, entry: &Entry) -> Result<()> {
         let tree = self.tree.clone();
         let failed = |e| tree.error("set the metadata of", &entry.path, e);
         let dir = tree.open_dir(&entry.path).map_err(failed)?;
-        let before = Before::There(walk::stat_fd(&dir).map_err(failed)?);
-        self.dress(dir.as_fd(), entry, before)?;
+        let stat = walk::stat_fd(&dir).map_err(failed)?;
+        if stat.uid != self.numbers(&entry.owner).0 && !tree.may_have_made(&entry.path, &dir, &stat) {
+            return Err(failed(replaced()));
+        }
+        self.dress(dir.as_fd(), entry, Before::There(stat))?;
         match tree.places.mounted(&entry.path) {
             None => Ok(()),
             Some(to) => {
@@ -224,6 +234,17 @@ fn make(dir: BorrowedFd<'_>, name: &[u8], entry: &Entry, mode: u32) -> io::Resul
         Kind::CharDevice(device) => node(FileKind::CharDevice, *device),
         Kind::BlockDevice(device) => node(FileKind::BlockDevice, *device),
         _ => Err(io::ErrorKind::InvalidInput.into()),
+    }
+}
+
+/// Is what stands there of the kind of the entry?
+pub(super) fn is_of_kind(stat: &Stat, kind: &Kind) -> bool {
+    match kind {
+        Kind::Symlink(_) => stat.kind == FileKind::Symlink,
+        Kind::Fifo => stat.kind == FileKind::Fifo,
+        Kind::CharDevice(device) => (stat.kind, stat.rdev) == (FileKind::CharDevice, *device),
+        Kind::BlockDevice(device) => (stat.kind, stat.rdev) == (FileKind::BlockDevice, *device),
+        _ => false,
     }
 }
 

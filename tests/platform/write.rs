@@ -2,7 +2,10 @@
 
 use std::{
     fs,
-    os::unix::fs::{MetadataExt, symlink},
+    os::{
+        fd::AsFd,
+        unix::fs::{MetadataExt, symlink},
+    },
     time::{Duration, Instant},
 };
 
@@ -10,6 +13,7 @@ use fullbore::{
     format::entry::{Device, Time},
     platform::{
         Tricks,
+        object::Object,
         walk::{FileKind, open_dir, open_read, read_link, stat, stat_fd},
         write::*,
     },
@@ -89,12 +93,13 @@ fn times_modes_and_owners_are_set_and_the_time_of_access_stays() {
         let access = fs::metadata(dir.path().join("f")).unwrap().atime();
         let me = stat_fd(&file).unwrap();
         chown_fd(&file, me.uid, me.gid).unwrap();
-        chown_at(&root, b"l", me.uid, me.gid).unwrap();
+        let [at_file, link] = [&b"f"[..], b"l"].map(|name| Object::open(root.as_fd(), name).unwrap());
+        link.chown(me.uid, me.gid).unwrap();
         chmod_fd(&file, 0o4711).unwrap();
         set_times_fd(&file, MTIME).unwrap();
         assert_eq!((stat_fd(&file).unwrap().mode, stat_fd(&file).unwrap().mtime), (0o4711, MTIME));
-        chmod_at(&root, b"f", 0o600).unwrap();
-        set_times_at(&root, b"l", Time { seconds: 7, nanos: 0 }).unwrap();
+        at_file.chmod(0o600).unwrap();
+        link.set_times(Time { seconds: 7, nanos: 0 }).unwrap();
         assert_eq!((stat(&root, b"f").unwrap().mode, stat(&root, b"f").unwrap().mtime), (0o600, MTIME));
         assert_eq!(stat(&root, b"l").unwrap().mtime.seconds, 7);
         assert_eq!(fs::metadata(dir.path().join("f")).unwrap().atime(), access);
@@ -107,10 +112,10 @@ fn the_mode_of_a_link_is_not_the_mode_of_its_target() {
     for (dir, root) in places() {
         create_file(&root, b"f", 0o600).unwrap();
         symlink("f", dir.path().join("l")).unwrap();
-        assert_eq!(errno(chmod_at(&root, b"l", 0o777)), libc::ENOTSUP);
+        assert_eq!(errno(Object::open(root.as_fd(), b"l").unwrap().chmod(0o777)), libc::ENOTSUP);
         assert_eq!(stat(&root, b"f").unwrap().mode, 0o600);
         mknod_at(&root, b"p", FileKind::Fifo, 0o600, NONE).unwrap();
-        chmod_at(&root, b"p", 0o622).unwrap();
+        Object::open(root.as_fd(), b"p").unwrap().chmod(0o622).unwrap();
         assert_eq!(stat(&root, b"p").unwrap().mode, 0o622);
     }
 }

@@ -23,7 +23,7 @@ use crate::{
     error::{Error, Kind as ErrorKind, Result, quoted},
     format::{
         digest::Algorithm,
-        entry::{Kind, Path as EntryPath},
+        entry::{Entry, Kind, Path as EntryPath},
         page::{Item, State},
     },
     pipeline::{meter::Meter, ordered::Permits},
@@ -268,7 +268,7 @@ impl Run<'_> {
         self.meter.entries.fetch_add(1, Relaxed);
         match &item.entry.kind {
             // One that could not be listed still holds what other streams have below it.
-            Kind::Directory if item.state != State::Vanished => self.directory(writer, &item.entry.path),
+            Kind::Directory if item.state != State::Vanished => self.directory(writer, &item.entry),
             _ if !item.state.is_stored() => Ok(()),
             Kind::HardLink(target) if self.selection.takes(target) => Ok(()),
             Kind::HardLink(target) => self.stand_in(add, target, &item.entry.path),
@@ -293,9 +293,10 @@ impl Run<'_> {
     }
 
     /// A directory that was there is not ours to change if it is only above what was asked for.
-    fn directory(&self, writer: &mut Writer, path: &EntryPath) -> Result<()> {
-        let Some(ours) = self.unless_refused(path, writer.directory(path))? else { return Ok(()) };
-        if !ours && !self.selection.holds(path) {
+    fn directory(&self, writer: &mut Writer, entry: &Entry) -> Result<()> {
+        let (path, asked_for) = (&entry.path, self.selection.holds(&entry.path));
+        let Some(ours) = self.unless_refused(path, writer.directory(entry, asked_for))? else { return Ok(()) };
+        if !ours && !asked_for {
             self.not_ours.lock().unwrap_or_else(|e| e.into_inner()).insert(path.clone());
         }
         Ok(())

@@ -1,0 +1,148 @@
+//! What cannot be opened: links, pipes, devices. Their metadata is set by a descriptor of the thing itself, so that what
+//! somebody puts in its place gets none of it.
+
+use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+};
+
+use rustix::{
+    fs::{AtFlags, CWD, Mode, OFlags, XattrFlags, removexattr, setxattr},
+    io::Errno,
+};
+
+use super::{
+    bare,
+    walk::{self, FileKind, Stat, through_proc},
+    write::{only, owner},
+    xattr,
+};
+use crate::format::entry::{Time, Xattr};
+
+/// A thing in a directory.
+#[derive(Debug)]
+pub struct Object<'a> {
+    fd: OwnedFd,
+    dir: BorrowedFd<'a>,
+    name: &'a [u8],
+}
+
+impl<'a> Object<'a> {
+    /// What is called `name` in `dir`; follows no link.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn open(dir: BorrowedFd<'a>, name: &'a [u8]) -> io::Result<Self> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        Ok(Self { fd: rustix::fs::openat(dir, name, flags, Mode::empty())?, dir, name })
+    }
+
+    /// What it is.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn stat(&self) -> io::Result<Stat> {
+        walk::stat_fd(&self.fd)
+    }
+
+    /// As [`super::write::chown_fd`].
+    ///
+    /// # Errors
+    /// As that.
+    pub fn chown(&self, uid: u32, gid: u32) -> io::Result<()> {
+        let (uid, gid) = owner(uid, gid)?;
+        Ok(rustix::fs::chownat(&self.fd, "", uid, gid, AtFlags::EMPTY_PATH)?)
+    }
+
+    /// Set the permission bits. Symbolic links have no mode.
+    ///
+    /// # Errors
+    /// `ENOTSUP` for a symbolic link, or the system's; one of its own without `/proc` before Linux 6.13.
+    pub fn chmod(&self, mode: u32) -> io::Result<()> {
+        if self.stat()?.kind == FileKind::Symlink {
+            return Err(Errno::OPNOTSUPP.into());
+        }
+        match through_proc(&self.fd) {
+            Err(_) if bare::works() => Ok(bare::chmod(self.fd.as_fd(), mode)?),
+            path => Ok(rustix::fs::chmodat(CWD, path?, Mode::from_raw_mode(mode), AtFlags::empty())?),
+        }
+    }
+
+    /// As [`super::write::set_times_fd`]; by its name, as older systems have it.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn set_times(&self, mtime: Time) -> io::Result<()> {
+        Ok(rustix::fs::utimensat(self.dir, self.name, &only(mtime), AtFlags::SYMLINK_NOFOLLOW)?)
+    }
+
+    /// As [`xattr::read_all_at`].
+    ///
+    /// # Errors
+    /// As that.
+    pub fn xattrs(&self) -> io::Result<Vec<Xattr>> {
+        xattr::read_all_at(self.dir, self.name)
+    }
+
+    /// Set one attribute, replacing it.
+    ///
+    /// # Errors
+    /// As [`xattr::set_fd`]; one of its own where `/proc` is not mounted, before Linux 6.13.
+    pub fn set_xattr(&self, attribute: &[u8], value: &[u8]) -> io::Result<()> {
+        match through_proc(&self.fd) {
+            // By its name: these calls take no descriptor of this kind.
+            Err(_) if bare::works() => Ok(bare::set(self.dir, self.name, attribute, value)?),
+            path => Ok(setxattr(path?, attribute, value, XattrFlags::empty())?),
+        }
+    }
+
+    /// Take one attribute away.
+    ///
+    /// # Errors
+    /// As [`xattr::remove_fd`]; one of its own where `/proc` is not mounted, before Linux 6.13.
+    pub fn remove_xattr(&self, attribute: &[u8]) -> io::Result<()> {
+        match through_proc(&self.fd) {
+            Err(_) if bare::works() => Ok(bare::remove(self.dir, self.name, attribute)?),
+            path => Ok(removexattr(path?, attribute)?),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn a_link_has_its_own_attributes_and_not_those_of_its_target() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = walk::open_root(dir.path()).unwrap();
+        std::fs::write(dir.path().join("f"), "").unwrap();
+        symlink("f", dir.path().join("l")).unwrap();
+        let [file, link] = [&b"f"[..], b"l"].map(|name| Object::open(root.as_fd(), name).unwrap());
+        file.set_xattr(b"user.a", b"1").unwrap();
+        assert!(link.xattrs().unwrap().is_empty());
+        // Only privileged users may set attributes of links, and only trusted ones.
+        if link.set_xattr(b"trusted.x", b"2").is_ok() {
+            assert_eq!(link.xattrs().unwrap(), [(b"trusted.x".to_vec(), b"2".to_vec())]);
+            assert_eq!(file.xattrs().unwrap(), [(b"user.a".to_vec(), b"1".to_vec())]);
+            link.remove_xattr(b"trusted.x").unwrap();
+        }
+    }
+
+    #[test]
+    fn what_takes_its_name_gets_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = walk::open_root(dir.path()).unwrap();
+        std::fs::write(dir.path().join("f"), "").unwrap();
+        let before = walk::stat(&root, b"f").unwrap().mode;
+        let object = Object::open(root.as_fd(), b"f").unwrap();
+        std::fs::rename(dir.path().join("f"), dir.path().join("moved")).unwrap();
+        std::fs::write(dir.path().join("f"), "").unwrap();
+        object.chmod(0o751).unwrap();
+        object.set_xattr(b"user.a", b"1").unwrap();
+        assert_eq!(walk::stat(&root, b"moved").unwrap().mode, 0o751);
+        assert_eq!(walk::stat(&root, b"f").unwrap().mode, before);
+        assert!(xattr::read_all_at(&root, b"f").unwrap().is_empty());
+    }
+}
