@@ -39,6 +39,7 @@ fn restore(from: &Path, to: &Path, keep_going: bool) -> Result<Summary, Error> {
         workers: 2.try_into().unwrap(),
         memory: 1 << 27,
         tricks: Tricks::Auto,
+        say_elsewhere: |_| (),
     };
     restore.run(&Meter::default())
 }

@@ -240,6 +240,7 @@ fn a_full_disk_ends_the_restore_with_one_error() {
         workers: 2.try_into().unwrap(),
         memory: 1 << 27,
         tricks: Tricks::Auto,
+        say_elsewhere: |_| (),
     };
     let result = restore.run(&Meter::default());
     let large = to.join("large").exists();

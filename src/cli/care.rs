@@ -10,11 +10,13 @@ use crate::{
     error::{Result, quoted},
     format::{entry::Path, root::Name},
     pipeline::meter::Meter,
+    sink::places::Mount,
 };
 use clap::Args;
 use serde_json::json;
 use std::{
     io::{IsTerminal, Write},
+    os::unix::ffi::OsStrExt,
     time::Duration,
 };
 
@@ -170,6 +172,25 @@ pub(super) fn say_removed(paths: &[Path], json: bool, quiet: bool) -> Result<()>
         Ok(0)
     })
     .map(drop)
+}
+
+/// What says of each place outside of the target that it will be written to.
+pub(super) fn elsewhere(json: bool, quiet: bool) -> fn(&[Mount]) {
+    match (json, quiet) {
+        (true, _) => |mounts| {
+            let line = |mount: &Mount| {
+                let directory = Name(mount.directory.as_os_str().as_bytes().to_vec());
+                json!({"type": "elsewhere", "path": Name(mount.at.clone()), "directory": directory}).to_string()
+            };
+            let _ = told(|out| mounts.iter().try_for_each(|mount| text::line(out, &line(mount))).map(|()| 0));
+        },
+        (false, false) => |mounts| {
+            mounts.iter().for_each(|mount| {
+                aside(format_args!("elsewhere: {} is restored to {:?}", quoted(&mount.at), mount.directory));
+            });
+        },
+        (false, true) => |_| (),
+    }
 }
 
 /// What a restore into what was there found there.

@@ -240,6 +240,7 @@ fn restore(args: RestoreArgs) -> Result<u8> {
         workers: args.workers.unwrap_or_else(platform::cores),
         memory: args.memory,
         tricks: tricks(args.run.no_tricks),
+        say_elsewhere: care::elsewhere(args.output.json, args.output.quiet),
     };
     if args.plan {
         return look::plan(restore, args.to, args.output.json);

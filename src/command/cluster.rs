@@ -5,9 +5,9 @@ use crate::{
     error::{Error, Kind as ErrorKind, Result, quoted},
     format::{
         entry::{self, Entry, Kind, Time},
-        root,
+        root::Cluster,
     },
-    platform,
+    platform::{self, owner::Names},
     postgres::restore::{
         AUTO_CONF, Fate, Options, PG_CONTROL, PG_WAL, POSTMASTER_PID, Plan, conf, notes, recovery::Known, tablespaces,
     },
@@ -25,7 +25,7 @@ use crate::{
 use std::{
     ffi::OsStr,
     io,
-    os::unix::ffi::OsStrExt,
+    os::unix::{ffi::OsStrExt, fs::MetadataExt},
     path::Path,
     sync::Arc,
     time::{SystemTime, UNIX_EPOCH},
@@ -75,6 +75,7 @@ pub(super) fn plan(restore: &Restore, archive: &Archive, selection: &Selection) 
     let mut plan = Plan::new(&restore.postgres, cluster, &known)?;
     plan.mounts.retain(|mount| selection.takes(&mount.at));
     refuse_tablespaces_of_another(restore, cluster, &plan)?;
+    refuse_foreign(restore, archive, cluster, &plan)?;
     // One that is not restored must not be taken out of the target either.
     plan.last = plan.last.filter(|_| is_whole);
     if is_whole {
@@ -82,6 +83,30 @@ pub(super) fn plan(restore: &Restore, archive: &Archive, selection: &Selection) 
         plan.before_start = conf.before_start();
     }
     Ok(plan)
+}
+
+/// Where a tablespace was is the word of the backup: root takes it only of what root has, or who will have the cluster.
+fn refuse_foreign(restore: &Restore, archive: &Archive, cluster: &Cluster, plan: &Plan) -> Result<()> {
+    if platform::user().0 != 0 {
+        return Ok(());
+    }
+    let owner = archive.find(b"")?.first().map(|item| item.entry.owner.clone()).unwrap_or_default();
+    let here = if restore.numeric_owner { None } else { Names::default().uid(&owner.user) };
+    let mine = [0, here.unwrap_or(owner.uid)];
+    for tablespace in &cluster.tablespaces {
+        let is_followed = tablespaces::is_where_it_was(&restore.postgres, tablespace);
+        let Some(mount) = plan.mounts.iter().find(|mount| is_followed && mount.at == tablespace.path()) else {
+            continue;
+        };
+        let Ok(found) = std::fs::metadata(&mount.directory) else { continue };
+        if !mine.contains(&found.uid()) {
+            let (name, directory, uid) = (quoted(&tablespace.name.0), &mount.directory, found.uid());
+            let what = format!("cannot restore tablespace {name} to {directory:?}: it belongs to user {uid}");
+            let why = "neither to root nor to the owner of the cluster";
+            return Err(Error::new(ErrorKind::Permission, what).because(why).hint(tablespaces::HINT));
+        }
+    }
+    Ok(())
 }
 
 /// A link to the WAL is followed only to where the operator says: in a copy of a data directory it leads to that of the live one.
@@ -96,13 +121,13 @@ fn refuse_linked_wal(restore: &Restore) -> Result<()> {
 }
 
 /// Nor are the links of tablespaces: those that the cluster itself has, where it was, are its own.
-fn refuse_tablespaces_of_another(restore: &Restore, cluster: &root::Cluster, plan: &Plan) -> Result<()> {
+fn refuse_tablespaces_of_another(restore: &Restore, cluster: &Cluster, plan: &Plan) -> Result<()> {
     let data = Path::new(OsStr::from_bytes(&cluster.data_directory.0));
     let is_same = |a: &Path, b: &Path| matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b);
     if is_same(data, &restore.to) {
         return Ok(());
     }
-    let untold = cluster.tablespaces.iter().filter(|space| !restore.postgres.tells_place_of(space));
+    let untold = cluster.tablespaces.iter().filter(|space| tablespaces::is_where_it_was(&restore.postgres, space));
     let places = untold.filter_map(|space| plan.mounts.iter().find(|mount| mount.at == space.path()));
     let link = |mount: &Mount| data.join(OsStr::from_bytes(&mount.at));
     let Some(used) = { places }.find(|mount| is_same(&link(mount), &mount.directory)) else { return Ok(()) };

@@ -81,6 +81,7 @@ pub fn plan(from: &Path, to: &Path) -> Restore {
         workers: 2.try_into().unwrap(),
         memory: 1 << 27,
         tricks: Tricks::Auto,
+        say_elsewhere: |_| (),
     }
 }
 

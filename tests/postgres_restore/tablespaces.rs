@@ -68,6 +68,36 @@ fn places_that_a_tablespace_cannot_have_are_refused() {
 }
 
 #[test]
+fn what_is_restored_elsewhere_is_told_and_root_does_not_follow_a_backup_to_what_another_has() {
+    let place = Place::new();
+    let old = place.at("old");
+    let restore = |more: &[&str]| {
+        let _ = fs::remove_dir_all(place.at("to"));
+        let more = more.iter().map(std::ffi::OsString::from);
+        runs::fullbore(args!["restore", place.at("repo"), "--to", place.at("to")].into_iter().chain(more))
+    };
+    if is_root() {
+        fs::create_dir(&old).unwrap();
+        std::os::unix::fs::chown(&old, Some(12_345), None).unwrap();
+        let plain = Restore { postgres: Options::default(), ..place.plan() };
+        let error = assert_refused(&plain, ErrorKind::Permission, "it belongs to user 12345");
+        assert!(error.hint.unwrap().contains("--tablespaces-under"));
+        assert!(!place.at("to").exists() && runs::names(&old).is_empty());
+        // Who says so himself is not asked.
+        run(&place.moved("fast", &old)).unwrap();
+        fs::remove_dir_all(&old).unwrap();
+    }
+    let ran = restore(&[]).ends_with(0);
+    assert!(ran.err.starts_with(&format!("elsewhere: \"pg_tblspc/16400\" is restored to {old:?}\n")), "{}", ran.err);
+    fs::remove_dir_all(&old).unwrap();
+    assert!(!restore(&["--quiet"]).ends_with(0).err.contains("elsewhere"));
+    fs::remove_dir_all(&old).unwrap();
+    let said = restore(&["--json"]).ends_with(0).json().remove(0);
+    let told = ["type", "path", "directory"].map(|key| said[key].as_str().unwrap().to_owned());
+    assert_eq!(told, ["elsewhere", "pg_tblspc/16400", old.to_str().unwrap()]);
+}
+
+#[test]
 fn two_tablespaces_need_two_places() {
     let mut fixture = cluster();
     fixture.dir("pg_tblspc/16401", 0o700);

@@ -31,7 +31,7 @@ use crate::{
     postgres::restore::{self as postgres, Fate, Plan},
     repo::open::{Opened, open_any},
     sink::{
-        places::Layout,
+        places::{Layout, Mount},
         tree::{Options, Tree},
         writer::Writer,
     },
@@ -68,6 +68,8 @@ pub struct Restore {
     pub memory: u64,
     /// May the system's special calls be used?
     pub tricks: Tricks,
+    /// Is told of what is restored to places outside of the target, before anything is written.
+    pub say_elsewhere: fn(&[Mount]),
 }
 
 /// What became of it.
@@ -146,6 +148,7 @@ impl Restore {
             Some(delta) => delta.announce(&archive, &selection, &cluster, &layout, unnamed)?,
         };
         cluster::refuse_rest(self, &archive, &selection, &cluster, &layout)?;
+        (self.say_elsewhere)(&layout.mounts);
         let tree = Self { overwrite: self.overwrite || delta.is_some(), ..self.clone() }.tree(&layout)?;
         let lacking = Mutex::new(Lacking::new(unnamed));
         let fit = self.workers_that_fit(&archive);

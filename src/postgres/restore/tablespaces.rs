@@ -28,8 +28,17 @@ pub(super) fn mounts(options: &Options, cluster: &Cluster) -> Result<Vec<Mount>>
     cluster.tablespaces.iter().filter(elsewhere).map(|tablespace| mount(options, tablespace)).collect()
 }
 
+/// Is it restored to where the backup says that it was, and not to where the operator says?
+pub fn is_where_it_was(options: &Options, tablespace: &Tablespace) -> bool {
+    options.tablespaces_under.is_none() && chosen(options, tablespace).is_none()
+}
+
+fn chosen<'a>(options: &'a Options, tablespace: &Tablespace) -> Option<&'a (Vec<u8>, PathBuf)> {
+    options.tablespaces.iter().find(|(old, _)| is_called(tablespace, old))
+}
+
 fn mount(options: &Options, tablespace: &Tablespace) -> Result<Mount> {
-    let chosen = options.tablespaces.iter().find(|(old, _)| is_called(tablespace, old));
+    let chosen = chosen(options, tablespace);
     let directory = match (chosen, &options.tablespaces_under) {
         (Some((_, new)), _) => new.clone(),
         (None, Some(dir)) => absolute(dir)?.join(own_name(tablespace)),
@@ -67,13 +76,6 @@ fn own_name(tablespace: &Tablespace) -> OsString {
     let name = &tablespace.name.0[..];
     let is_plain = !matches!(name, b"" | b"." | b"..") && !name.iter().any(|byte| matches!(byte, b'/' | 0));
     if is_plain { OsStr::from_bytes(name).into() } else { tablespace.oid.to_string().into() }
-}
-
-impl Options {
-    /// Did the operator say where this one is to be?
-    pub fn tells_place_of(&self, tablespace: &Tablespace) -> bool {
-        self.tablespaces_under.is_some() || self.tablespaces.iter().any(|(old, _)| is_called(tablespace, old))
-    }
 }
 
 fn is_called(tablespace: &Tablespace, old: &[u8]) -> bool {
