@@ -118,6 +118,13 @@ impl SinkSpec {
             ("-", _) => (Self::Stdout, compress),
             ("null:", _) => (Self::Null, compress),
             _ if std::path::Path::new(to).is_dir() => (Self::Repository(to.into()), compress),
+            _ if is_of_elsewhere(to) => {
+                let what = format!("cannot write to {to:?}: it looks like a place on another machine");
+                return Err(Error::new(Kind::Usage, what).hint(format!(
+                    "mount it, or send `--to -` there; a directory of this name is {:?}, and nowhere is \"null:\"",
+                    format!("./{to}")
+                )));
+            }
             (_, Some((ending, asked))) => {
                 let codec = compress.unwrap_or(*asked);
                 if codec.name() != asked.name() {
@@ -164,6 +171,11 @@ impl SinkSpec {
             Self::Null => "nowhere".to_owned(),
         }
     }
+}
+
+/// Does it begin as a URL, as a path of another host, or as what is no file?
+fn is_of_elsewhere(to: &str) -> bool {
+    to.split('/').next().is_some_and(|first| first.contains(':')) || to == "null"
 }
 
 /// How much of the machine a run may use.

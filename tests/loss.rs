@@ -288,6 +288,32 @@ fn what_a_backup_lost_with_a_page_is_told_to_whoever_restores_or_exports_it() {
 }
 
 #[test]
+fn the_last_backup_is_not_passed_over_when_its_root_is_lost() {
+    let dir = temp();
+    let (tree, repository) = (dir.path().join("t"), dir.path().join("r"));
+    for day in ["first", "second"] {
+        write(tree.join("f"), day);
+        fullbore(args!["backup", tree, "--to", repository, "--quiet"]).ends_with(0);
+    }
+    let ids = fullbore(args!["list", repository, "--json"]).json();
+    let ids: Vec<_> = ids.iter().map(|line| line["id"].as_str().unwrap().to_owned()).collect();
+    fs::remove_file(repository.join("backups").join(&ids[1]).join("root.json")).unwrap();
+    let listed = fullbore(args!["list", repository]).ends_with(4).out;
+    assert!(listed.contains(&format!("{}  its root is lost", ids[1])), "{listed}");
+    let lines = fullbore(args!["list", repository, "--json"]).ends_with(4).json();
+    assert!(lines[1]["id"] == *ids[1] && lines[1]["complete"] == false, "{lines:?}");
+    let back = dir.path().join("b");
+    fullbore(args!["restore", repository, "--to", back]).ends_with(4).has_one_error("is lost, which is later than");
+    assert!(!back.exists());
+    fullbore(args!["restore", format!("{}@{}", repository.display(), ids[0]), "--to", back]).ends_with(0);
+    // The next one is the latest again.
+    write(tree.join("f"), "third");
+    fullbore(args!["backup", tree, "--to", repository, "--quiet"]).ends_with(0);
+    fullbore(args!["restore", repository, "--to", dir.path().join("c")]).ends_with(0);
+    assert_eq!(fs::read(dir.path().join("c/f")).unwrap(), b"third");
+}
+
+#[test]
 fn a_root_that_is_lost_after_a_repair_has_every_entry_once() {
     let dir = temp();
     let (tree, repository, to) = (dir.path().join("tree"), dir.path().join("repo"), dir.path().join("to"));

@@ -17,7 +17,7 @@ use crate::{
         restore::Restore,
         text,
     },
-    error::Result,
+    error::{Error, Kind, Result},
     pipeline::meter::Meter,
     plan::SinkSpec,
     platform,
@@ -154,6 +154,12 @@ pub(super) fn export(args: ExportArgs) -> Result<u8> {
 }
 
 pub(super) fn copy(args: CopyArgs) -> Result<u8> {
+    if let Some(to) = args.to.to_str()
+        && !matches!(SinkSpec::parse(to, None)?.0, SinkSpec::Repository(_))
+    {
+        let what = format!("cannot copy a backup to {to:?}: it goes from repository to repository");
+        return Err(Error::new(Kind::Usage, what).hint("`fullbore export` writes archives"));
+    }
     let workers = args.workers.unwrap_or_else(platform::cores);
     let copy = Copy { from: args.from, to: args.to, workers, tricks: tricks(args.no_tricks) };
     let meter = Meter::default();

@@ -42,7 +42,12 @@ use clap::{CommandFactory, Parser};
 use html::{Page, Paper};
 use report::Progress;
 use say::{aside, printed, told};
-use std::{os::unix::ffi::OsStringExt, path::Path, process::ExitCode, sync::Arc};
+use std::{
+    os::unix::ffi::OsStringExt,
+    path::Path,
+    process::ExitCode,
+    sync::{Arc, atomic::Ordering::Relaxed},
+};
 
 /// Run the program with the arguments of this process.
 pub fn main() -> ExitCode {
@@ -83,6 +88,8 @@ const UNREADABLE: u8 = 3;
 const FRAME_BYTES: u32 = 1 << 20;
 /// Of a cluster: what is done with a frame stays in the processor's second cache, and pages compress no worse.
 const CLUSTER_FRAME_BYTES: u32 = 256 << 10;
+/// How long a run takes until somebody asks for its end.
+const A_MOMENT: std::time::Duration = std::time::Duration::from_secs(2);
 const SIDES: [&str; 3] = ["source", "workers", "sink"];
 
 fn backup(args: BackupArgs) -> Result<u8> {
@@ -95,6 +102,9 @@ fn backup(args: BackupArgs) -> Result<u8> {
     let paper = report.as_deref().map(Paper::open).transpose()?;
     let meter = Arc::new(Meter::default());
     let progress = Progress::new(&output, plan.to == SinkSpec::Stdout);
+    if progress.is_drawn() && plan.subject.can_be_counted() {
+        foresee(&plan, &meter);
+    }
     let outcome = plan.run(&meter, &|meter, sample| progress.tick(meter, sample));
     progress.clear();
     let Outcome { root, verdict, timeline } = outcome?;
@@ -106,6 +116,19 @@ fn backup(args: BackupArgs) -> Result<u8> {
         paper.print(&Page { title, lines, verdict: &verdict, timeline: &timeline, names: SIDES });
     }
     Ok(if root.totals.is_complete() { 0 } else { UNREADABLE })
+}
+
+/// Count beside the run what it is of, so that what is left can be told; but not for a run that is over in a moment. Without a
+/// thread nothing is told, and at the end of the process it ends.
+fn foresee(plan: &Backup, meter: &Arc<Meter>) {
+    let (plan, meter) = (plan.clone(), meter.clone());
+    let count = move || {
+        std::thread::sleep(A_MOMENT);
+        if let Ok(found) = plan.count() {
+            meter.total_bytes.store(found.bytes, Relaxed);
+        }
+    };
+    let _ = std::thread::Builder::new().spawn(count);
 }
 
 /// What a backup would be of.

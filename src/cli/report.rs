@@ -48,6 +48,11 @@ impl Progress {
         Self { bar, output: output.clone(), aside, last: Mutex::default() }
     }
 
+    /// Does somebody look at it?
+    pub(super) fn is_drawn(&self) -> bool {
+        self.bar.is_some()
+    }
+
     /// A moment of the run.
     pub(super) fn tick(&self, meter: &Meter, now: Sample) {
         let Ok(mut last) = self.last.lock() else { return };
@@ -61,7 +66,8 @@ impl Progress {
             }
             bar.set_position(now.bytes);
             if recent.seconds > 0.3 {
-                bar.set_message(format!("{} entries, limit: {}", count(entries), recent.limit.name()));
+                let files = counted(meter.files.load(Relaxed), "file");
+                bar.set_message(format!("{files}, limit: {}", recent.limit.name()));
                 *last = now;
             }
         } else if self.output.json && !self.output.quiet && recent.seconds >= JSON_SECONDS {

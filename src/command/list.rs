@@ -11,6 +11,7 @@ use crate::{
     repo::{
         notes::Notes,
         open::{cut_off, is_repository, list_backups, open},
+        whole::lost_roots,
     },
     source::archive::{Archive, Selection},
 };
@@ -58,6 +59,14 @@ impl List {
                 (true, noted) => text::json(out, &BackupLine::new(&id, &noted))?,
                 (false, Ok((root, pinned))) => text::line(out, &backup_line(&root, pinned))?,
                 (false, Err(error)) => text::line(out, &format!("{id}  {}", error.line()))?,
+            }
+        }
+        for id in lost_roots(repository)? {
+            code = 4;
+            let lost = Err(Error::corrupt("its root is lost").hint("`fullbore repair` makes it anew"));
+            match self.json {
+                true => text::json(out, &BackupLine::new(&id, &lost))?,
+                false => text::line(out, &format!("{id}  its root is lost: `fullbore repair` makes it anew"))?,
             }
         }
         // They are no backups: JSON has those that are.

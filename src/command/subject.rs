@@ -58,6 +58,15 @@ impl Subject {
         }
     }
 
+    /// Can it be opened once more, only to be looked at?
+    pub fn can_be_counted(&self) -> bool {
+        match self {
+            Self::Files(scope) => scope.files_from.is_none(),
+            Self::Cluster(_) => true,
+            Self::Stdin(_) | Self::Stored(_) => false,
+        }
+    }
+
     pub(super) fn is_cluster(&self) -> bool {
         match self {
             Self::Cluster(_) => true,

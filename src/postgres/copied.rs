@@ -122,7 +122,7 @@ impl Reader<'_> {
     fn rest_of_page(&mut self) -> io::Result<&[u8]> {
         let begin = self.at - self.at % PAGE;
         if self.at == begin {
-            let is_first = begin % self.segments.bytes == 0;
+            let is_first = begin.is_multiple_of(self.segments.bytes);
             self.at += if is_first { LONG_PAGE_HEADER } else { PAGE_HEADER };
         }
         self.read(begin)?;

@@ -1,6 +1,6 @@
 //! Find the backup that a person means, and the backups there are.
 
-use super::{notes::Notes, store::is_dead};
+use super::{notes::Notes, store::is_dead, whole::lost_roots};
 use crate::{
     error::{Error, Kind, Result},
     format::{
@@ -147,7 +147,13 @@ pub fn place(from: &str) -> Result<(PathBuf, Option<&str>)> {
 
 /// The id of the backup that is meant.
 pub(super) fn pick(repository: &Path, backup: Option<&str>) -> Result<String> {
-    one_of(&backup_ids(repository)?, backup.unwrap_or(LATEST), repository)
+    let wanted = backup.unwrap_or(LATEST);
+    let id = one_of(&backup_ids(repository)?, wanted, repository)?;
+    match lost_roots(repository)?.pop().filter(|lost| wanted == LATEST && *lost > id) {
+        None => Ok(id),
+        Some(lost) => Err(Error::corrupt(format!("the root of backup {lost:?} is lost, which is later than {id:?}"))
+            .hint("`fullbore repair` makes it anew; @BACKUP names another")),
+    }
 }
 
 fn one_of(ids: &[String], wanted: &str, repository: &Path) -> Result<String> {
@@ -226,7 +232,7 @@ pub fn directories(repository: &Path) -> Result<Vec<String>> {
 }
 
 /// Is it there, or does the system not tell? An older backup must not be taken for the latest because of that.
-fn may_be_there(path: &Path) -> bool {
+pub(super) fn may_be_there(path: &Path) -> bool {
     path.metadata().err().is_none_or(|error| error.kind() != io::ErrorKind::NotFound && !is_in_the_way(&error))
 }
 

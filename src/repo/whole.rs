@@ -3,7 +3,7 @@
 use super::{
     documents::{self, document, is_mentioned_whole, needs},
     objects::{Directory, Objects},
-    open::{directories, read_repository},
+    open::{directories, may_be_there, read_repository},
 };
 use crate::{
     error::{Error, Kind, Result},
@@ -45,6 +45,23 @@ pub fn open_all(repository: &Path) -> Result<Vec<(String, Found)>> {
         }
     }
     Ok(all)
+}
+
+/// The ids of backups whose root is lost, oldest first. Where each has one, or a word that it needs none, nothing is opened.
+///
+/// # Errors
+/// As [`open_all`].
+pub fn lost_roots(repository: &Path) -> Result<Vec<String>> {
+    let lacks = |name: &String| {
+        let dir = repository.join(layout::BACKUPS).join(name);
+        let intent = repository.join(INTENTS).join(format!("{name}.json"));
+        ![dir.join(layout::ROOT), dir.join(PARTIAL), dir.join(FORGOTTEN), intent].iter().any(|path| may_be_there(path))
+    };
+    if !directories(repository)?.iter().any(lacks) {
+        return Ok(Vec::new());
+    }
+    let all = open_all(repository)?.into_iter();
+    Ok(all.filter(|(_, found)| matches!(found, Found::NoRoot)).map(|(id, _)| id).collect())
 }
 
 fn open_one(repository: &Path, name: &str, id: &str) -> Result<Found> {

@@ -98,8 +98,8 @@ impl Tree {
         layout.check(options.overwrite)?;
         let places = Places::open(layout)?;
         let notes = Notes::default();
-        let folds = places.all().fold(false, |folds, place| place.folds(&notes) || folds);
-        let made = folds.then(Mutex::default);
+        let folds: Vec<bool> = places.all().map(|place| place.folds(&notes)).collect();
+        let made = folds.contains(&true).then(Mutex::default);
         let tree = Self {
             places,
             made,
