@@ -5,7 +5,7 @@
 mod runs;
 
 use fullbore::format::{
-    root::{Live, Root},
+    root::{Cluster, Live, Name, NotCaptured, Root, Tablespace},
     seal::seal,
 };
 use runs::{Ran, fullbore, make_fifo, names, only, temp, text, write};
@@ -299,4 +299,54 @@ fn a_segment_of_any_length_is_sampled_as_far_as_it_goes() {
         in_time(args!["verify", repository, "--sample", "50"]).ends_with(4);
         in_time(args!["verify", repository, "--data"]).ends_with(4);
     }
+}
+
+#[test]
+fn nothing_that_was_stored_speaks_to_the_terminal() {
+    const BAD: &str = "x\u{1b}]0;y\u{7}\u{9b}2J\u{202e}\n\u{200b}z";
+    let dir = temp();
+    let (repository, backup) = repository(dir.path());
+    reseal(&backup, |root| {
+        root.source.host = BAD.into();
+        root.source.paths = vec![Name(BAD.into()), Name("ä日本".into())];
+        root.tags.insert(BAD.into(), BAD.into());
+        root.run.limit = BAD.into();
+        root.totals.unreadable = 1;
+        root.not_captured = vec![NotCaptured { path: Name(BAD.into()), reason: BAD.into() }];
+        let space = Tablespace { oid: 1, name: Name(BAD.into()), location: Name(BAD.into()) };
+        let [version, system_identifier, wal] = [BAD; 3].map(str::to_owned);
+        let (start_lsn, wal_segments) = (BAD.into(), vec![BAD.into()]);
+        let tablespaces = vec![space];
+        root.postgres = Some(Cluster {
+            version,
+            system_identifier,
+            wal,
+            start_lsn,
+            wal_segments,
+            tablespaces,
+            online: true,
+            ..Cluster::default()
+        });
+    });
+    let any = args!["list", format!("{}@latest", repository.display())].to_vec();
+    for command in [
+        args!["list", repository].to_vec(),
+        args!["show", repository].to_vec(),
+        args!["tag", repository].to_vec(),
+        args!["find", repository, "a"].to_vec(),
+        args!["forget", repository, "--keep-last", "1", "--dry-run", "--group-by", "source"].to_vec(),
+        args!["restore", repository, "--to", dir.path().join("to")].to_vec(),
+        any,
+    ] {
+        let ran = fullbore(command.clone());
+        assert!(ran.code != 2 || command[0] == "restore", "{command:?}: {}", ran.err);
+        let bad = |c: char| (c.is_control() && c != '\n') || "\u{202e}\u{200b}".contains(c);
+        assert!(!ran.out.contains(bad) && !ran.err.contains(bad), "{command:?}: {}{}", ran.out, ran.err);
+        assert!(!ran.out.contains("\nz"), "{command:?}: {}", ran.out);
+        if ["list", "show"].iter().any(|verb| command[0] == *verb) && command[1] == repository.as_os_str() {
+            assert!(ran.out.contains("x\\u{1b}]0;y") && ran.out.contains("ä日本"), "{command:?}: {}", ran.out);
+        }
+    }
+    let json = fullbore(args!["show", repository, "--json"]).ends_with(0).json();
+    assert_eq!(json[0]["source"]["host"], BAD);
 }

@@ -3,7 +3,7 @@
 use super::{
     args::OutputArgs,
     care,
-    say::{aside, told},
+    say::{aside, object_aside, told},
     size::{bytes, count, counted, rate, seconds},
 };
 use crate::{
@@ -112,7 +112,7 @@ impl Progress {
     /// The run goes on whether it can be told or not.
     fn progress(&self, line: &serde_json::Value) {
         match self.aside {
-            true => aside(line),
+            true => object_aside(line),
             false => drop(writeln!(std::io::stdout().lock(), "{line}")),
         }
     }
@@ -120,7 +120,7 @@ impl Progress {
     /// What was done is done whether it can be told or not.
     fn result(&self, line: &serde_json::Value) {
         match self.aside {
-            true => aside(line),
+            true => object_aside(line),
             false => drop(told(|out| text::json(out, line).map(|()| 0))),
         }
     }

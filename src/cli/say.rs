@@ -4,15 +4,23 @@
 //! written. What does something does it to its end, and its exit code is about that: of words that were lost standard error
 //! has a warning. Standard error itself may be lost without a word.
 
-use crate::error::{Error, Kind, Result};
+use crate::{
+    command::text::shown,
+    error::{Error, Kind, Result},
+};
 use std::{
     fmt::Display,
     io::{self, BufWriter, Write},
 };
 
-/// A line on standard error.
+/// A line on standard error, or several, as a terminal can show them.
 pub(super) fn aside(line: impl Display) {
-    let _ = writeln!(io::stderr().lock(), "{line}");
+    let _ = writeln!(io::stderr().lock(), "{}", shown(&line.to_string()));
+}
+
+/// An object on standard error.
+pub(super) fn object_aside(object: &serde_json::Value) {
+    let _ = writeln!(io::stderr().lock(), "{object}");
 }
 
 /// Run what only tells something, on standard output. A reader that ended before has read enough: code 0.

@@ -103,7 +103,7 @@ impl List {
 /// `host:/a /b`, as a person would say what was backed up.
 pub(super) fn source_text(source: &Source) -> String {
     let paths: Vec<String> = source.paths.iter().map(|path| text::name(&path.0)).collect();
-    format!("{}:{}", source.host, paths.join(" "))
+    format!("{}:{}", text::name(source.host.as_bytes()), paths.join(" "))
 }
 
 fn backup_line(root: &Root, pinned: bool) -> String {
@@ -171,7 +171,8 @@ impl<'a> BackupLine<'a> {
 
 fn entry_line(record: &Record) -> String {
     let entry = &record.entry;
-    let owner = |name: &str, number: u32| if name.is_empty() { number.to_string() } else { name.to_owned() };
+    let owner =
+        |name: &str, number: u32| if name.is_empty() { number.to_string() } else { text::name(name.as_bytes()) };
     let owners =
         format!("{}/{}", owner(&entry.owner.user, entry.owner.uid), owner(&entry.owner.group, entry.owner.gid));
     let size = match &entry.kind {
@@ -192,7 +193,7 @@ fn state_text(state: &State) -> String {
     match state {
         State::Whole | State::Noted => String::new(),
         State::Changed => "  (changed while it was read)".to_owned(),
-        State::Unreadable(reason) => format!("  (not captured: {reason})"),
+        State::Unreadable(reason) => format!("  (not captured: {})", text::name(reason.as_bytes())),
         State::Vanished => "  (not captured: vanished)".to_owned(),
         State::BadPages(pages) => format!("  (wrong page checksums: {})", pages.len()),
     }

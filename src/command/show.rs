@@ -53,16 +53,21 @@ struct Shown<'a> {
     pinned: bool,
 }
 
+/// A tag as it is printed.
+pub(super) fn tag(key: &str, value: &str) -> String {
+    text::name(format!("{key}={value}").as_bytes())
+}
+
 fn facts(root: &Root) -> Vec<(&'static str, String)> {
     let (totals, options) = (&root.totals, &root.options);
     let ratio = totals.bytes as f64 / totals.stored_bytes.max(1) as f64;
-    let tags = root.tags.iter().map(|(key, value)| ("tag", format!("{key}={value}")));
+    let tags = root.tags.iter().map(|(key, value)| ("tag", tag(key, value)));
     let mut facts = vec![
         ("backup", root.id.clone()),
         ("source", source_text(&root.source)),
         ("started", root.time.clone()),
         ("finished", root.finished.clone()),
-        ("written by", format!("{}, format {}", root.tool, root.format)),
+        ("written by", format!("{}, format {}", text::name(root.tool.as_bytes()), root.format)),
         ("codec", format!("{}, level {}", options.codec, options.level)),
         (
             "frames",
@@ -87,7 +92,7 @@ fn facts(root: &Root) -> Vec<(&'static str, String)> {
     facts.extend(referred(root));
     facts.extend(root.postgres.iter().flat_map(cluster));
     if !root.run.limit.is_empty() {
-        facts.push(("limit", format!("{}, {:.1} seconds", root.run.limit, root.run.seconds)));
+        facts.push(("limit", format!("{}, {:.1} seconds", text::name(root.run.limit.as_bytes()), root.run.seconds)));
     }
     facts.extend(tags);
     facts
@@ -128,12 +133,13 @@ fn cluster(cluster: &Cluster) -> Vec<(&'static str, String)> {
     };
     let sums = if cluster.checksums { "with" } else { "without" };
     let mut facts = vec![
-        ("PostgreSQL", format!("{}, {state}, {sums} page checksums", cluster.version)),
-        ("system", format!("{}, timeline {}", cluster.system_identifier, cluster.timeline)),
+        ("PostgreSQL", format!("{}, {state}, {sums} page checksums", text::name(cluster.version.as_bytes()))),
+        ("system", format!("{}, timeline {}", text::name(cluster.system_identifier.as_bytes()), cluster.timeline)),
     ];
     if cluster.online {
         let (start, stop, segments) = (&cluster.start_lsn, &cluster.stop_lsn, cluster.wal_segments.join(" to "));
-        facts.push(("WAL", format!("from {start} to {stop}, {}: {segments}", cluster.wal)));
+        let wal = format!("from {start} to {stop}, {}: {segments}", cluster.wal);
+        facts.push(("WAL", text::name(wal.as_bytes())));
     }
     let space = |space: &Tablespace| {
         ("tablespace", format!("{} {} at {}", space.oid, text::name(&space.name.0), text::name(&space.location.0)))
@@ -172,7 +178,7 @@ fn not_captured(root: &Root, out: &mut dyn Write) -> Result<()> {
     let counts: Vec<String> = counts.iter().map(|(what, n)| format!("{} {what}", text::count(*n))).collect();
     text::line(out, &format!("\nnot captured as they were: {}", counts.join(", ")))?;
     for entry in &root.not_captured {
-        text::line(out, &format!("  {}: {}", text::name(&entry.path.0), entry.reason))?;
+        text::line(out, &format!("  {}: {}", text::name(&entry.path.0), text::name(entry.reason.as_bytes())))?;
     }
     if all as usize > root.not_captured.len() && root.not_captured.len() >= MAX_NOT_CAPTURED {
         text::line(out, "  `fullbore list` shows all of them")?;

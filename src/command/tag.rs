@@ -1,6 +1,6 @@
 //! Note something of a backup: tags, and that it is never to be forgotten.
 
-use super::text;
+use super::{show::tag, text};
 use crate::{
     error::{Error, Kind, Result},
     repo::{
@@ -48,7 +48,7 @@ impl Tag {
         if !(self.set.is_empty() && self.remove.is_empty()) {
             Notes { tags: Some(tags.clone()), ..notes }.write(&repository, &id)?;
         }
-        tags.iter().try_for_each(|(key, value)| text::line(out, &format!("{id}  {key}={value}")))
+        tags.iter().try_for_each(|(key, value)| text::line(out, &format!("{id}  {}", tag(key, value))))
     }
 }
 

@@ -7,11 +7,15 @@ use crate::{
 use jiff::{Timestamp, tz::TimeZone};
 use std::io::{self, Write};
 
-/// Write a line to the output of a command.
+/// Write a line to the output of a command, as a terminal can show it.
 ///
 /// # Errors
 /// Those of `out`.
 pub fn line(out: &mut dyn Write, text: &str) -> Result<()> {
+    write_line(out, &shown(text))
+}
+
+fn write_line(out: &mut dyn Write, text: &str) -> Result<()> {
     out.write_all(text.as_bytes()).and_then(|()| out.write_all(b"\n")).map_err(output)
 }
 
@@ -25,7 +29,7 @@ fn output(error: io::Error) -> Error {
 /// Those of `out`.
 pub fn json(out: &mut dyn Write, value: &impl serde::Serialize) -> Result<()> {
     let text = serde_json::to_string(value);
-    line(out, &text.map_err(|e| Error::new(ErrorKind::Bug, "cannot write JSON").because(e))?)
+    write_line(out, &text.map_err(|e| Error::new(ErrorKind::Bug, "cannot write JSON").because(e))?)
 }
 
 /// Bytes in thousands: `1.23 GB`.
@@ -100,16 +104,32 @@ fn timestamp(time: Time) -> Option<Timestamp> {
     whole.checked_add(jiff::SignedDuration::from_nanos(time.nanos.into())).ok()
 }
 
-/// A name as a terminal can show it: bytes that are no text and control characters are escaped.
+/// A name as a terminal can show it: bytes that are no text and characters that nobody sees are escaped.
 pub(super) fn name(path: &[u8]) -> String {
     let mut text = String::with_capacity(path.len());
     for chunk in path.utf8_chunks() {
         for c in chunk.valid().chars() {
-            if c.is_control() || c == '\\' { text.extend(c.escape_default()) } else { text.push(c) }
+            if c == '\\' || !is_seen(c) { text.extend(c.escape_default()) } else { text.push(c) }
         }
         chunk.invalid().iter().for_each(|byte| text.push_str(&format!("\\x{byte:02x}")));
     }
     text
+}
+
+/// Text of one or more lines as a terminal can show it, whatever came into it: a name that was stored must not move the
+/// cursor, nor turn round the order of letters.
+pub fn shown(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    text.chars().for_each(|c| if c == '\n' || is_seen(c) { shown.push(c) } else { shown.extend(c.escape_default()) });
+    shown
+}
+
+/// Is it a character that a person sees, alone or as the mark on another one? Those that control the terminal or the
+/// direction of writing are none, nor is what has no width or no meaning.
+fn is_seen(c: char) -> bool {
+    let of_ascii = c == ' ' || c.is_ascii_graphic();
+    // Rust's words for text escape all that cannot be printed, and marks only where they stand first.
+    of_ascii || (!c.is_ascii() && ['a', c].iter().collect::<String>().escape_debug().count() == 2)
 }
 
 #[cfg(test)]
@@ -142,6 +162,12 @@ mod tests {
     fn names_cannot_move_the_cursor() {
         assert_eq!(name(b"a\x1b[2J\n\xff\\"), "a\\u{1b}[2J\\n\\xff\\\\");
         assert_eq!(name("ä b".as_bytes()), "ä b");
+        assert_eq!(name("a\u{202e}b\u{200b}\u{9b}\u{feff}".as_bytes()), "a\\u{202e}b\\u{200b}\\u{9b}\\u{feff}");
+        for word in ["Ärger", "a\u{308}", "\u{308}", "日本語", "עברית", "हिन्दी", "×–…\"'", "😀"]
+        {
+            assert_eq!((name(word.as_bytes()), shown(word)), (word.to_owned(), word.to_owned()));
+        }
+        assert_eq!(shown("a\\\n\x1b]0;\x07\u{2066}\r"), "a\\\n\\u{1b}]0;\\u{7}\\u{2066}\\r");
     }
 
     #[test]
