@@ -16,6 +16,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
+/// Puts something at a path.
+type Make = fn(&Path);
+
 /// A repository with one backup of a few files, and the directory of that backup.
 fn repository(dir: &Path) -> (PathBuf, PathBuf) {
     write(dir.join("tree/a"), text(1, 30_000));
@@ -236,7 +239,7 @@ fn a_document_that_is_none_ends_no_command_but_with_an_error() {
     let dir = temp();
     let (repository, backup) = repository(dir.path());
     let id = backup.file_name().unwrap();
-    let make: [(&str, fn(&Path)); 4] = [
+    let make: [(&str, Make); 4] = [
         ("a pipe", make_fifo),
         ("a device", |path| symlink("/dev/zero", path).unwrap()),
         ("too large", |path| fs::File::create(path).unwrap().set_len(100 << 30).unwrap()),
