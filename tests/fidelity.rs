@@ -432,6 +432,7 @@ fn an_unprivileged_restore_says_what_it_may_not_set() {
     fs::create_dir(&out).unwrap();
     [dir.path(), &out].iter().for_each(|path| set_mode(path, 0o777));
     fullbore(args!["backup", tree, "--to", store, "--quiet"]).ends_with(0);
+    shell("chmod -R go+rX \"$1\"", args![store]).ends_with(0);
     let ran = as_nobody(args!["restore", store, "--to", out.join("b")]).ends_with(0);
     assert!(ran.err.contains("owner not restored") && ran.err.contains("null"), "{}", ran.err);
     assert_eq!(fs::read(out.join("b/d/f")).unwrap(), b"content");

@@ -77,6 +77,7 @@ fn a_directory_stays_open_until_links_to_what_is_in_it_are_made() {
     fs::hard_link(tree.join("a/f"), tree.join("b/g")).unwrap();
     runs::set_mode(&tree.join("a"), 0o300);
     fullbore(args!["backup", tree, "--to", repository, "--quiet"]).ends_with(0);
+    shell("chmod -R go+rX \"$1\"", args![repository]).ends_with(0);
     std::os::unix::fs::chown(dir.path(), Some(65534), Some(65534)).unwrap();
     let nobody = "setpriv --reuid=65534 --regid=65534 --clear-groups";
     let line = format!("{nobody} strace -f -qq -o /dev/null -e inject=utimensat:delay_enter=3000 \"$@\"");
