@@ -28,7 +28,22 @@ use std::{
 pub(super) const BATCH: usize = 512;
 
 /// A directory to list, and who is told.
-pub(super) type Request = (Path, Promise<io::Result<Listing>>);
+pub(super) type Request = (Dir, Promise<io::Result<Listing>>);
+
+/// A directory, as the scan saw it.
+#[derive(Debug, Clone)]
+pub(super) struct Dir {
+    pub(super) path: Path,
+    /// May others than root and we change what is in it?
+    exposed: bool,
+}
+
+impl Dir {
+    pub(super) fn new(entry: &Entry, mine: u32) -> Self {
+        let exposed = ![0, mine].contains(&entry.owner.uid) || entry.mode & 0o022 != 0;
+        Self { path: entry.path.clone(), exposed }
+    }
+}
 
 /// How one thread gets on with one job.
 pub(super) struct Pace {
@@ -120,7 +135,8 @@ impl Inner {
     }
 
     /// List a directory: its objects in order, without what the rules leave out.
-    fn list(&self, path: &[u8], buffer: &mut Vec<u8>) -> io::Result<Listing> {
+    fn list(&self, directory: &Dir, buffer: &mut Vec<u8>) -> io::Result<Listing> {
+        let path = &directory.path[..];
         let (dir, rel) = self.locate(path).ok_or(io::ErrorKind::NotFound)?;
         let dir = walk::open_dir(dir, rel, self.rules.tricks)?;
         let mut names = walk::read_dir(&dir, buffer)?;
@@ -136,25 +152,24 @@ impl Inner {
             names.retain(|name| name.bytes == b"CACHEDIR.TAG" && self.rules.exclude_caches);
         }
         let rest = names.split_off(names.len().min(BATCH));
-        let children = self.children(Ok(&dir), path, names);
+        let children = self.children(Ok(&dir), directory, names);
         let dev = if self.rules.one_file_system { walk::stat_fd(&dir)?.dev } else { 0 };
         let xattrs = if self.rules.overlay.is_some() { Vec::new() } else { xattr::read_all(&dir)? };
         Ok(Listing { children, rest, xattrs, dev })
     }
 
     /// Some of what is in a directory that was listed before. If it is gone since, so is all of it.
-    pub(super) fn look_at(&self, path: &[u8], names: Vec<walk::Name>) -> Vec<Child> {
-        let place = self.locate(path).ok_or_else(|| io::ErrorKind::NotFound.into());
+    pub(super) fn look_at(&self, directory: &Dir, names: Vec<walk::Name>) -> Vec<Child> {
+        let place = self.locate(&directory.path).ok_or_else(|| io::ErrorKind::NotFound.into());
         let dir = place.and_then(|(dir, rel)| walk::open_dir(dir, rel, self.rules.tricks));
-        self.children(dir.as_ref(), path, names)
+        self.children(dir.as_ref(), directory, names)
     }
 
     /// What is known of these names; what is gone since they were listed has vanished.
-    fn children(&self, dir: Result<&OwnedFd, &io::Error>, path: &[u8], names: Vec<walk::Name>) -> Vec<Child> {
+    fn children(&self, dir: Result<&OwnedFd, &io::Error>, directory: &Dir, names: Vec<walk::Name>) -> Vec<Child> {
         let mut children = Vec::with_capacity(names.len());
-        let exposed = dir.is_ok_and(is_exposed);
         for name in names {
-            let path = join(path, &name.bytes);
+            let path = join(&directory.path, &name.bytes);
             // Some file systems do not say in a directory what a name is: then patterns wait for what the system says of it.
             let told = name.kind != FileKind::Unknown;
             let excluded = told && self.is_excluded(&path, name.kind == FileKind::Directory);
@@ -169,7 +184,7 @@ impl Inner {
                     .unwrap_or_else(|error| self.unknown(path, &error)),
                 Err(error) => self.unknown(path, error),
             };
-            child.scanned.exposed = exposed;
+            child.scanned.exposed = directory.exposed;
             let is_expected = child.scanned.state == State::Vanished && self.rules.overlay.is_some();
             let is_own = child.scanned.entry.is_file() && self.is_own(&child);
             let is_left_out = !told && self.is_excluded(&child.scanned.entry.path, is_directory(&child.scanned));
@@ -185,8 +200,8 @@ impl Inner {
     pub(super) fn list_all(&self, directories: Vec<Request>, buffer: &mut Vec<u8>, pace: &mut Pace) -> Vec<Request> {
         let mut listed = Vec::with_capacity(directories.len());
         let mut directories = directories.into_iter();
-        for (path, promise) in &mut directories {
-            listed.push((promise, self.list_below(&path, buffer, pace)));
+        for (directory, promise) in &mut directories {
+            listed.push((promise, self.list_below(&directory, buffer, pace)));
             if pace.left == 0 {
                 listed.drain(..).for_each(|(promise, listing)| promise.keep(listing));
                 pace.left = BATCH;
@@ -199,16 +214,20 @@ impl Inner {
         directories.collect()
     }
 
+    pub(super) fn directory(&self, scanned: &Scanned) -> Dir {
+        Dir::new(&scanned.entry, self.user)
+    }
+
     /// List a directory, and what comes after it below it while there are objects left to list.
-    fn list_below(&self, path: &[u8], buffer: &mut Vec<u8>, pace: &mut Pace) -> io::Result<Listing> {
-        let mut listing = self.list(path, buffer)?;
+    fn list_below(&self, directory: &Dir, buffer: &mut Vec<u8>, pace: &mut Pace) -> io::Result<Listing> {
+        let mut listing = self.list(directory, buffer)?;
         pace.spend(1 + listing.children.len());
         for child in &mut listing.children {
             if pace.left == 0 {
                 break;
             }
             if self.enters(child, listing.dev) {
-                child.listing = Ahead::Listed(self.list_below(&child.scanned.entry.path, buffer, pace));
+                child.listing = Ahead::Listed(self.list_below(&self.directory(&child.scanned), buffer, pace));
             }
         }
         Ok(listing)
@@ -348,9 +367,4 @@ const CACHE_TAG: &[u8] = b"Signature: 8a477f597d28d172789f06886806bc55";
 
 pub(super) fn is_directory(scanned: &Scanned) -> bool {
     scanned.entry.kind == Kind::Directory
-}
-/// May others than root and we change what is in a directory?
-fn is_exposed(dir: &OwnedFd) -> bool {
-    let is_ours = |stat: walk::Stat| [0, platform::user().0].contains(&stat.uid) && stat.mode & 0o022 == 0;
-    !walk::stat_fd(dir).is_ok_and(is_ours)
 }

@@ -15,7 +15,7 @@ use crate::{
     frame::{Buf, Frame, Large, Part, Scanned, Slice, What},
     known::{Known, Trust},
     platform::{
-        Tricks,
+        self, Tricks,
         owner::Names,
         read::{self, Cache},
         uring::Closer,
@@ -102,6 +102,8 @@ pub(super) struct Inner {
     pub(super) rules: Arc<Rules>,
     pub(super) names: Names,
     pub(super) shortage: Shortage,
+    /// The user this process acts as.
+    pub(super) user: u32,
 }
 
 impl Tree {
@@ -165,7 +167,7 @@ type Opened = Result<(OwnedFd, Entry), State>;
 impl Inner {
     fn new(tops: Vec<Top>, rules: Arc<Rules>) -> Self {
         let (elsewhere, closed, list, names, shortage) = Default::default();
-        Self { tops, elsewhere, closed, list, rules, names, shortage }
+        Self { tops, elsewhere, closed, list, rules, names, shortage, user: platform::user().0 }
     }
 
     /// What is said of an object that gives this error.

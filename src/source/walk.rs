@@ -8,13 +8,13 @@
 
 use super::{
     links::Links,
-    listing::{Ahead, BATCH, Child, Listing, Pace, Request},
+    listing::{Ahead, BATCH, Child, Dir, Listing, Pace, Request},
     tree::Inner,
 };
 use crate::{
     error::{Error, Kind as ErrorKind, Result, quoted},
     format::{
-        entry::{Kind, Path, is_within},
+        entry::{Kind, is_within},
         page::State,
     },
     frame::Scanned,
@@ -71,12 +71,12 @@ enum Job {
     /// List directories, one after the other.
     Directories(Vec<Request>),
     /// Look at some of the names in a directory.
-    Names(Path, Vec<walk::Name>, Promise<Vec<Child>>),
+    Names(Dir, Vec<walk::Name>, Promise<Vec<Child>>),
 }
 
 /// A directory that is being delivered.
 struct Level {
-    path: Path,
+    directory: Dir,
     dev: u64,
     children: std::vec::IntoIter<Child>,
     /// Of so many of the last of these nobody has looked yet whether they are to be asked for,
@@ -107,9 +107,9 @@ impl Walkers {
                     let left = self.inner.list_all(directories, &mut buffer, &mut pace);
                     left.into_iter().for_each(|one| _ = self.jobs.push(Job::Directories(vec![one])));
                 }
-                Job::Names(path, names, promise) => {
+                Job::Names(directory, names, promise) => {
                     let count = names.len();
-                    promise.keep(self.inner.look_at(&path, names));
+                    promise.keep(self.inner.look_at(&directory, names));
                     pace.spend(count);
                 }
             }
@@ -148,7 +148,7 @@ impl Walk {
         while level.batches.len() < batches && level.rest.len() > 0 {
             let (promise, answer) = promise();
             let names = level.rest.by_ref().take(names).collect();
-            self.walkers.jobs.push(Job::Names(level.path.clone(), names, promise));
+            self.walkers.jobs.push(Job::Names(level.directory.clone(), names, promise));
             level.batches.push_back(answer);
         }
         if level.asked + GROUP > AHEAD_LEVEL || self.outstanding + GROUP > AHEAD_ALL {
@@ -167,7 +167,7 @@ impl Walk {
             level.unseen -= 1;
             if self.inner.enters(child, level.dev) && matches!(child.listing, Ahead::Not) {
                 let (promise, answer) = promise();
-                group.push((child.scanned.entry.path.clone(), promise));
+                group.push((self.inner.directory(&child.scanned), promise));
                 child.listing = Ahead::Asked(answer);
             }
         }
@@ -191,7 +191,7 @@ impl Walk {
                 }
                 Ahead::Not => {
                     let (promise, answer) = promise();
-                    self.walkers.jobs.push(Job::Directories(vec![(child.scanned.entry.path.clone(), promise)]));
+                    self.walkers.jobs.push(Job::Directories(vec![(self.inner.directory(&child.scanned), promise)]));
                     answer.wait()
                 }
             };
@@ -208,7 +208,7 @@ impl Walk {
             Some(Ok(listing)) => {
                 scanned.entry.xattrs = listing.xattrs;
                 self.levels.push(Level {
-                    path: scanned.entry.path.clone(),
+                    directory: self.inner.directory(scanned),
                     dev: listing.dev,
                     unseen: listing.children.len(),
                     asked: 0,
