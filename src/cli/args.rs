@@ -211,7 +211,7 @@ pub(super) struct RunArgs {
     after_help = "EXIT CODES: 0 done, 1 failed, 2 wrong arguments, 3 done but the backup could not capture everything, 4 damage was found"
 )]
 pub(super) struct RestoreArgs {
-    /// A repository, an archive or - (standard input); @ID, @PREFIX or @latest chooses the backup
+    /// A repository, an archive, any tar or - (standard input); @ID, @PREFIX or @latest chooses the backup
     #[arg(value_name = "FROM[@BACKUP]")]
     pub(super) from: String,
     /// The directory to restore into: absent or empty, unless --overwrite or --delta
@@ -251,7 +251,7 @@ pub(super) struct RestoreArgs {
 /// `fullbore list`.
 #[derive(Debug, Args)]
 pub(super) struct ListArgs {
-    /// A repository or an archive; @ID, @PREFIX or @latest chooses a backup, whose entries are listed
+    /// A repository, an archive, any tar or - (standard input); @ID, @PREFIX or @latest chooses a backup, whose entries are listed
     #[arg(value_name = "FROM[@BACKUP]")]
     pub(super) from: String,
     /// Only these, and what is below them
@@ -265,7 +265,7 @@ pub(super) struct ListArgs {
 /// `fullbore show`.
 #[derive(Debug, Args)]
 pub(super) struct ShowArgs {
-    /// A repository or an archive; @ID, @PREFIX or @latest chooses the backup
+    /// A repository, an archive or - (standard input); @ID, @PREFIX or @latest chooses the backup
     #[arg(value_name = "FROM[@BACKUP]")]
     pub(super) from: String,
     /// As JSON
@@ -277,7 +277,7 @@ pub(super) struct ShowArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "EXIT CODES: 0 sound, 1 failed or different, 2 wrong arguments, 4 damage was found")]
 pub(super) struct VerifyArgs {
-    /// A repository, of which all backups are checked, or an archive; @ID, @PREFIX or @latest chooses one backup
+    /// A repository, of which all backups are checked, an archive, any tar or - (standard input), which are read to their end; @ID, @PREFIX or @latest chooses one backup
     #[arg(value_name = "FROM[@BACKUP]")]
     pub(super) from: String,
     /// Read and check every byte

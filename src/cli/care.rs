@@ -113,7 +113,7 @@ pub(super) fn sample(args: VerifyArgs, amount: Amount) -> Result<u8> {
     let never = if *never_bytes > 0 { format!("; {} were never checked", bytes(*never_bytes)) } else { String::new() };
     aside(format_args!("{} of {} of data were checked{never}", bytes(*now), bytes(*of_bytes)));
     forgotten.iter().for_each(|why| aside(format_args!("note: the next run does not know of it: {why}")));
-    aside(super::report::verify(&found, false, None));
+    aside(super::report::verify(&found, None));
     Ok(found.exit_code())
 }
 

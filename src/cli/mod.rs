@@ -320,7 +320,7 @@ fn verify(args: VerifyArgs) -> Result<u8> {
     if !args.json {
         told(|out| found.print(out).map(|()| 0))?;
     }
-    progress.end(&[report::verify(&found, verify.data, verify.against.as_deref())], &report::verify_json(&found));
+    progress.end(&[report::verify(&found, verify.against.as_deref())], &report::verify_json(&found));
     Ok(found.exit_code())
 }
 

@@ -254,11 +254,16 @@ pub(super) fn restore(summary: &Summary, meter: &Meter, verdict: &Verdict, to: &
     lines
 }
 
+/// Of a tar without a root.
+const BARE: &str = "nothing says what should be in it";
+
 /// What is in the target now.
 fn restored(summary: &Summary, to: &Path) -> String {
     let (id, to) = (&summary.id, to.display());
     match (summary.damage.len(), summary.lacking.is_captured()) {
-        (0, _) if id.is_empty() => format!("the archive is restored in \"{to}\""),
+        (0, _) if id.is_empty() => {
+            format!("the archive is restored in \"{to}\"; {BARE}")
+        }
         (0, true) if summary.digested => format!("backup {id} is restored in \"{to}\", every digest matched"),
         (0, true) => format!("backup {id} is restored in \"{to}\"; it has no digests of files to compare"),
         (0, _) => format!("what was captured by backup {id} is restored in \"{to}\""),
@@ -290,14 +295,19 @@ pub(super) fn damage(damage: &Damage) -> String {
 
 /// The last line of a verification.
 /// `against`: the tree that it was compared with.
-pub(super) fn verify(found: &Found, data: bool, against: Option<&Path>) -> String {
-    let what = if data { "every byte" } else { "the structure" };
+pub(super) fn verify(found: &Found, against: Option<&Path>) -> String {
+    let what = if found.data { "every byte" } else { "the structure" };
     let entries = format!("{} entries", count(found.entries));
     let (subject, is) = match &*found.id {
+        "" if found.is_bare => ("the tar".to_owned(), "is"),
         "" => (counted(found.backups as u64, "backup"), "are"),
         id => (format!("backup {id}"), "is"),
     };
     match found.exit_code() {
+        0 if found.is_bare => {
+            let time = seconds(found.seconds);
+            format!("the tar has its end, and all checksums of its {entries} are right, in {time}; {BARE}")
+        }
         0 => {
             let lacking = match found.not_captured {
                 0 => String::new(),

@@ -318,11 +318,28 @@ pub(super) fn finish(restore: &Restore, plan: &Plan, archive: &Archive, tree: &T
     };
     notes.extend(left_out);
     if placed == Placed::Done {
-        // Everything is durable, and the server need not open and sync each file once more (rule 38).
-        let sync = if cluster.major < SYNCFS_SINCE { "" } else { " -o \"-c recovery_init_sync_method=syncfs\"" };
         next.extend(plan.before_start.clone());
-        next.push(format!("pg_ctl -D {:?}{sync} start", restore.to));
+        next.push(start(cluster, &restore.to));
     }
     next.extend(plan.next.iter().cloned());
     Ok(Last { notes, next })
+}
+
+/// Everything is durable, and the server need not open and sync each file once more (rule 38).
+fn start(cluster: &Cluster, data: &Path) -> String {
+    let sync = if cluster.major < SYNCFS_SINCE { "" } else { " -o \"-c recovery_init_sync_method=syncfs\"" };
+    format!("pg_ctl -D {data:?}{sync} start")
+}
+
+/// What is to be said of a whole cluster that came as a stream, as `tar` restores it: at the end it is known that it was one.
+pub(super) fn streamed(cluster: &Cluster, data: &Path) -> Last {
+    if cluster.tablespaces.is_empty() {
+        return Last { notes: Vec::new(), next: vec![start(cluster, data)] };
+    }
+    let places = cluster.tablespaces.iter().map(|space| quoted(&space.location.0)).collect::<Vec<_>>().join(", ");
+    let note = format!(
+        "WARNING: tablespaces are restored below \"pg_tblspc\", and a server that starts there will write to {places}: \
+         move them, and say where to in \"tablespace_map\"; a restore of a repository or an archive does that"
+    );
+    Last { notes: vec![note], next: Vec::new() }
 }

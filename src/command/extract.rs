@@ -1,24 +1,27 @@
 //! Restore a tar that comes as a stream: from standard input, or written by some other program.
 //!
-//! There is no manifest, so members are written as they come, by one thread, while another decodes. Nothing says what is
-//! missing: only the frames' own checksums and the closing blocks of the tar are there to be checked, and a tar without
-//! them is damaged. A later member replaces an earlier one of the same name, as `tar` has it. Directories get their metadata
+//! Members are written as they come, by one thread, while another decodes. Streams of ours say of themselves what is in them, see
+//! [`super::ledger`]: what does not agree with that is removed again. Of others nothing says what is missing: only the checksums of
+//! frames and the closing blocks of the tar are there to be checked, and a tar without them is damaged. A later member replaces an earlier one of the same name, as `tar` has it. Directories get their metadata
 //! at the end, which damage is too: what came before it is durable, and whole as far as a checksum says so. A member that
 //! cannot be made, and is no sign that others cannot, is left out; that is an error when the rest is restored.
 
 use super::{
+    cluster,
     damage::Report,
-    foreign::must_be_tar,
+    ledger::{Flaw, Ledger},
+    members::Members,
     refused::{self, Refused},
     restore::{Restore, Summary},
 };
 use crate::{
     error::{Error, Kind as ErrorKind, Result, quoted},
     format::{
+        digest::Algorithm,
         entry::{self, Entry, Kind, Path as EntryPath},
-        pax::{Found, Member, NamedAcl, Reader, Unknown, skip, skip_padding},
+        pax::{Found, Member, NamedAcl, Unknown},
     },
-    pipeline::meter::{Meter, lap},
+    pipeline::meter::Meter,
     sink::{
         large::Large,
         places::Layout,
@@ -26,30 +29,24 @@ use crate::{
         tree::{Options, Tree},
         writer::Writer,
     },
-    source::{
-        archive::Selection,
-        stream::{Plain, decode},
-    },
+    source::archive::Selection,
     stage::thin::PARTS,
 };
 use std::{
     collections::HashMap,
     fs::File,
-    io::{self, BufRead, Read},
+    io::{self, Read},
     path::Path,
     sync::{Arc, atomic::Ordering::Relaxed},
     time::Instant,
 };
-
-/// Content that is read as a whole before its file is made; more is written in pieces of this size.
-const PIECE: usize = 1 << 20;
 
 /// Restore the tar on standard input.
 ///
 /// # Errors
 /// As [`Restore::run`].
 pub(super) fn from_stdin(restore: &Restore, meter: &Meter) -> Result<Summary> {
-    run(restore, decode(io::stdin()), meter)
+    run(restore, io::stdin(), meter)
 }
 
 /// Restore the tar at `path`.
@@ -58,10 +55,10 @@ pub(super) fn from_stdin(restore: &Restore, meter: &Meter) -> Result<Summary> {
 /// As [`Restore::run`].
 pub(super) fn from_file(restore: &Restore, path: &Path, meter: &Meter) -> Result<Summary> {
     let file = File::open(path).map_err(|e| Error::io(format!("could not open {path:?}"), e))?;
-    run(restore, decode(file), meter)
+    run(restore, file, meter)
 }
 
-fn run(restore: &Restore, input: Plain, meter: &Meter) -> Result<Summary> {
+fn run(restore: &Restore, input: impl Read + Send + 'static, meter: &Meter) -> Result<Summary> {
     let start = Instant::now();
     let selection = Selection::new(&restore.paths)?;
     let found = vec![false; selection.paths().len()];
@@ -70,7 +67,9 @@ fn run(restore: &Restore, input: Plain, meter: &Meter) -> Result<Summary> {
     let writer = Writer::new(&tree);
     let directories = HashMap::new();
     let refused = Refused::default();
-    let mut run = Run { input, writer, selection, found, directories, refused, trailed: false, meter, clock: start };
+    let members = Members::of(input, Ledger::of(selection.clone()), meter);
+    let mut run =
+        Run { members, writer, selection, found, directories, refused, trailed: false, report: &report, meter };
     let read = run.members();
     let finished = run.finish_directories().and_then(|()| tree.sync());
     match read.map_err(cut_short) {
@@ -84,10 +83,18 @@ fn run(restore: &Restore, input: Plain, meter: &Meter) -> Result<Summary> {
         run.must_be_complete()?;
     }
     let trailed = run.trailed.then(|| "what comes after the end of the tar is none, and was passed over".to_owned());
+    let (lacking, root) = (run.members.ledger.lacking.clone(), run.members.ledger.root());
+    let is_whole = damage.is_empty() && lacking.is_captured() && restore.paths.is_empty();
+    let cluster = root.and_then(|root| root.postgres.as_ref()).filter(|_| is_whole);
+    let last = cluster.map(|cluster| cluster::streamed(cluster, &restore.to)).unwrap_or_default();
     Ok(Summary {
+        id: root.map(|root| root.id.clone()).unwrap_or_default(),
+        digested: root.is_some_and(|root| root.options.digest != Algorithm::None),
         entries: meter.entries.load(Relaxed),
-        notes: tree.notes.lines().into_iter().chain(trailed).collect(),
+        notes: { lacking.lines() }.into_iter().chain(tree.notes.lines()).chain(trailed).chain(last.notes).collect(),
+        next: last.next,
         damage,
+        lacking,
         seconds: start.elapsed().as_secs_f64(),
         ..Summary::default()
     })
@@ -119,7 +126,7 @@ fn cut_short(error: Error) -> Error {
 }
 
 struct Run<'a> {
-    input: Plain,
+    members: Members<'a>,
     writer: Writer,
     selection: Selection,
     /// Which of the selected paths have been seen.
@@ -130,9 +137,8 @@ struct Run<'a> {
     refused: Refused,
     /// Was there something behind the tar?
     trailed: bool,
+    report: &'a Report,
     meter: &'a Meter,
-    /// When the last of its times was taken.
-    clock: Instant,
 }
 
 impl Run<'_> {
@@ -141,39 +147,57 @@ impl Run<'_> {
     }
 
     fn members(&mut self) -> Result<()> {
-        must_be_tar(self.input.fill_buf().map_err(|e| Error::io("could not read the tar", e))?)?;
-        let mut reader = Reader::new();
-        while let Some(found) = self.next(&mut reader)? {
+        while let Some(found) = self.next()? {
             match found {
                 Found::Member(member) if self.is_piece(&member.entry.path) => {
                     let path = &member.entry.path;
                     self.refuse("member", "it is a piece of a file", path, refused::piece(path));
-                    skip(&mut self.input, member.stored_len)?;
+                    self.members.skip(member.stored_len)?;
                 }
                 Found::Member(member) if self.selection.takes(&member.entry.path) => self.member(member)?,
-                Found::Member(member) => skip(&mut self.input, member.stored_len)?,
+                Found::Member(member) => self.members.skip(member.stored_len)?,
                 Found::Outside(Unknown { name, stored_len, .. }) => {
                     if self.selection.paths().is_empty() {
                         let error = refused::leads_out(&name);
                         self.refuse("member", "its name leads out of the archive", &name, error);
                     }
-                    skip(&mut self.input, stored_len)?;
+                    self.members.skip(stored_len)?;
                 }
                 Found::Unknown(unknown) => self.unknown(&unknown)?,
             }
-            lap(&self.meter.sink.busy, &mut self.clock);
         }
-        self.trailed = reader.was_trailed();
-        match reader.has_ended() {
-            true => Ok(()),
-            false => Err(Error::corrupt("the tar is cut off").because("it ends without closing blocks")),
-        }
+        let trailed = self.members.end();
+        self.settle()?;
+        self.trailed = trailed?;
+        Ok(())
     }
 
-    fn next(&mut self, reader: &mut Reader) -> Result<Option<Found>> {
-        let found = reader.next(&mut self.input);
-        lap(&self.meter.source.busy, &mut self.clock);
+    fn next(&mut self) -> Result<Option<Found>> {
+        let found = self.members.next();
+        self.settle()?;
         found
+    }
+
+    /// What has turned out not to be what it was is removed.
+    fn settle(&mut self) -> Result<()> {
+        for path in self.members.ledger.lost() {
+            self.unmake(&path)?;
+        }
+        for Flaw { error, path, came } in self.members.ledger.flaws() {
+            path.iter().filter(|_| came).try_for_each(|path| self.unmake(path))?;
+            self.report.add((error, path.into_iter().collect()))?;
+        }
+        Ok(())
+    }
+
+    fn unmake(&mut self, path: &[u8]) -> Result<()> {
+        if self.refused.holds(path) {
+            return Ok(());
+        }
+        match self.writer.remove(path) {
+            Err(error) if error.kind == ErrorKind::NotFound => Ok(()),
+            removed => removed,
+        }
     }
 
     /// Is it a piece of a file that nobody asked for by its name?
@@ -188,7 +212,7 @@ impl Run<'_> {
             Some((error, why)) if self.selection.paths().is_empty() => self.refuse(&what, why, name, error),
             _ => self.tree().notes.add(&what, "its meaning is not known", name),
         }
-        skip(&mut self.input, *stored_len)
+        self.members.skip(*stored_len)
     }
 
     fn member(&mut self, member: Member) -> Result<()> {
@@ -201,8 +225,9 @@ impl Run<'_> {
         let made = match &entry.kind {
             Kind::File { .. } => self.file(&entry, stored_len)?,
             Kind::Directory => {
+                self.members.ledger.came(&entry.path, None);
                 self.directory(entry)?;
-                return skip(&mut self.input, stored_len);
+                return self.members.skip(stored_len);
             }
             Kind::HardLink(target) => self.link(target, &entry.path)?,
             Kind::Socket => false,
@@ -212,8 +237,15 @@ impl Run<'_> {
             self.directories.remove(&entry.path);
         }
         match entry.kind {
-            Kind::File { .. } => skip_padding(&mut self.input, stored_len),
-            _ => skip(&mut self.input, stored_len),
+            Kind::File { .. } => {
+                let digests = self.members.digests();
+                self.members.ledger.came(&entry.path, digests);
+                self.members.skip_padding(stored_len)
+            }
+            _ => {
+                self.members.ledger.came(&entry.path, None);
+                self.members.skip(stored_len)
+            }
         }
     }
 
@@ -283,7 +315,7 @@ impl Run<'_> {
     /// Read and write a file; its padding follows.
     fn file(&mut self, entry: &Entry, stored_len: u64) -> Result<bool> {
         let mut data = Vec::new();
-        self.piece(stored_len, &mut data)?;
+        self.members.piece(stored_len, &mut data)?;
         let made = if data.len() as u64 == stored_len {
             self.replacing(&entry.path, |writer| writer.file(entry, &data))?
         } else {
@@ -300,28 +332,13 @@ impl Run<'_> {
         while !data.is_empty() {
             made = made && self.replacing(&entry.path, |writer| large.write(writer, entry, at, &data))?;
             at += data.len() as u64;
-            self.piece(stored_len - at, &mut data)?;
+            self.members.piece(stored_len - at, &mut data)?;
         }
         if made {
             let finished = large.finish(&mut self.writer, entry);
             made = self.unless_refused(&entry.path, finished)?;
         }
         Ok(made)
-    }
-
-    /// Read the next piece of content, of which `left` bytes are left.
-    fn piece(&mut self, left: u64, data: &mut Vec<u8>) -> Result<()> {
-        lap(&self.meter.sink.busy, &mut self.clock);
-        let wanted = left.min(PIECE as u64);
-        data.clear();
-        let read = (&mut self.input).take(wanted).read_to_end(data);
-        lap(&self.meter.source.busy, &mut self.clock);
-        self.meter.bytes.fetch_add(data.len() as u64, Relaxed);
-        read.map_err(|e| Error::io("could not read the tar", e))?;
-        if (data.len() as u64) < wanted {
-            return Err(Error::corrupt("the tar is cut off in the middle of a member"));
-        }
-        Ok(())
     }
 
     /// Deepest first; of several members for one directory the last counts.

@@ -130,7 +130,7 @@ impl Forecast {
     /// Those of opening FROM and of reading its pages; [`Kind::NotFound`] for a path that is not in it.
     pub fn run(&self) -> Result<Contract> {
         if self.restore.from == "-" {
-            let what = "cannot tell what it costs to restore from standard input: it has no pages";
+            let what = "cannot tell what it costs to restore from standard input: it has to be read for that";
             return Err(Error::new(Kind::Usage, what));
         }
         let archive = open(&self.restore.from)?;

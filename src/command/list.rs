@@ -1,27 +1,33 @@
 //! Print the backups of a repository, or the entries of a backup.
 
-use super::text;
+use super::{
+    streamed::{self, Looked, look},
+    text,
+};
 use crate::{
-    error::{Error, Result, quoted},
+    error::{Error, Kind as ErrorKind, Result, quoted},
     format::{
-        entry::Kind,
+        entry::{Kind, is_within},
         page::{Record, State},
         root::{Name, Root, Source},
     },
     repo::{
         notes::Notes,
-        open::{cut_off, is_repository, list_backups, open},
+        open::{cut_off, is_repository, list_backups},
         whole::lost_roots,
     },
     source::archive::{Archive, Selection},
 };
 use serde::Serialize;
-use std::{io::Write, path::Path};
+use std::{
+    io::{Read, Write},
+    path::Path,
+};
 
 /// What to list.
 #[derive(Debug, Clone, Default)]
 pub struct List {
-    /// `FROM[@BACKUP]`.
+    /// `FROM[@BACKUP]`, or `-` for standard input.
     pub from: String,
     /// Paths in the backup; none means everything.
     pub paths: Vec<Vec<u8>>,
@@ -38,8 +44,11 @@ impl List {
         if is_repository(&self.from) && self.paths.is_empty() {
             return self.backups(out);
         }
-        let archive = open(&self.from)?;
-        self.entries(&archive, out)?;
+        let selection = Selection::new(&self.paths)?;
+        match look(&self.from)? {
+            Looked::Backup(archive) => self.entries(&archive, &selection, out)?,
+            Looked::Stream(input) => self.members(input, &selection, out)?,
+        }
         Ok(0)
     }
 
@@ -77,26 +86,42 @@ impl List {
         Ok(code)
     }
 
-    fn entries(&self, archive: &Archive, out: &mut dyn Write) -> Result<()> {
-        let selection = Selection::new(&self.paths)?;
+    fn entries(&self, archive: &Archive, selection: &Selection, out: &mut dyn Write) -> Result<()> {
         for path in selection.paths() {
             if !archive.has(path)? {
                 let what = format!("could not find {} in backup {:?}", quoted(path), archive.root.id);
-                return Err(Error::new(crate::error::Kind::NotFound, what));
+                return Err(Error::new(ErrorKind::NotFound, what));
             }
         }
-        for item in archive.records(&selection, false) {
+        for item in archive.records(selection, false) {
             let item = item?;
             // A file that goes on over pages is listed once, by the part that has its digest.
             if item.more || !selection.holds(&item.entry.path) {
                 continue;
             }
-            match self.json {
-                true => text::json(out, &EntryLine::new(&item))?,
-                false => text::line(out, &entry_line(&item))?,
-            }
+            self.entry(&item, out)?;
         }
         Ok(())
+    }
+
+    fn members(&self, input: impl Read + Send + 'static, selection: &Selection, out: &mut dyn Write) -> Result<()> {
+        let mut missing: Vec<_> = selection.paths().iter().collect();
+        streamed::entries(input, |record| {
+            let path = &record.entry.path;
+            missing.retain(|wanted| !is_within(path, wanted));
+            if selection.holds(path) { self.entry(record, out) } else { Ok(()) }
+        })?;
+        match missing.first() {
+            Some(path) => Err(Error::new(ErrorKind::NotFound, format!("could not find {} in the tar", quoted(path)))),
+            None => Ok(()),
+        }
+    }
+
+    fn entry(&self, record: &Record, out: &mut dyn Write) -> Result<()> {
+        match self.json {
+            true => text::json(out, &EntryLine::new(record)),
+            false => text::line(out, &entry_line(record)),
+        }
     }
 }
 

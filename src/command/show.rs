@@ -1,13 +1,14 @@
 //! Print what is known of one backup besides its entries.
 
-use super::{list::source_text, text};
+use super::{
+    list::source_text,
+    streamed::{self, Looked, look},
+    text,
+};
 use crate::{
     error::Result,
     format::root::{Cluster, MAX_NOT_CAPTURED, Root, Tablespace},
-    repo::{
-        notes::Notes,
-        open::{locate, open},
-    },
+    repo::{notes::Notes, open::locate},
 };
 use serde::Serialize;
 use std::io::Write;
@@ -15,7 +16,7 @@ use std::io::Write;
 /// What to show.
 #[derive(Debug, Clone, Default)]
 pub struct Show {
-    /// `FROM[@BACKUP]`.
+    /// `FROM[@BACKUP]`, or `-` for standard input.
     pub from: String,
     /// The root as one JSON object?
     pub json: bool,
@@ -27,12 +28,14 @@ impl Show {
     /// # Errors
     /// Those of opening FROM, and of `out`.
     pub fn run(&self, out: &mut dyn Write) -> Result<()> {
-        let archive = open(&self.from)?;
-        let pinned = match archive.is_one_file() {
-            true => false,
-            false => locate(&self.from).and_then(|(path, id)| Notes::read(&path, &id)).is_ok_and(|notes| notes.pinned),
+        let (root, pinned) = match look(&self.from)? {
+            Looked::Stream(input) => (streamed::root(input)?, false),
+            Looked::Backup(archive) if archive.is_one_file() => (archive.root, false),
+            Looked::Backup(archive) => {
+                let notes = locate(&self.from).and_then(|(path, id)| Notes::read(&path, &id));
+                (archive.root, notes.is_ok_and(|notes| notes.pinned))
+            }
         };
-        let root = archive.root;
         if self.json {
             return text::json(out, &Shown { root: &root, pinned });
         }

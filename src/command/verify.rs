@@ -12,6 +12,7 @@ use super::{
     damage::{Damage, Report, frame_damage},
     frames::{self, Frames},
     stock::{Place, Sheet, Stock, items, no_root},
+    streamed::{self, Looked, look},
 };
 use crate::pipeline::meter::Meter;
 use crate::{
@@ -23,7 +24,7 @@ use crate::{
     },
     platform::Tricks,
     repo::{
-        open::{backup_ids, is_repository, open},
+        open::{backup_ids, is_repository},
         whole::{Found, open_all},
     },
     source::{archive::Archive, store::Object},
@@ -39,7 +40,7 @@ use std::{
 /// What to check, and how.
 #[derive(Debug, Clone)]
 pub struct Verify {
-    /// `FROM[@BACKUP]`; of a repository without a backup named, all of them.
+    /// `FROM[@BACKUP]`, or `-` for standard input; of a repository without a backup named, all of them.
     pub from: String,
     /// Every byte?
     pub data: bool,
@@ -58,6 +59,10 @@ pub struct Verdict {
     pub id: String,
     /// How many backups were looked at.
     pub backups: usize,
+    /// Was every byte looked at?
+    pub data: bool,
+    /// Was it a tar of which nothing says what should be in it?
+    pub is_bare: bool,
     /// Entries that were looked at; those that several backups share, once.
     pub entries: u64,
     /// Entries of all of them that were not captured: there is nothing to check.
@@ -115,7 +120,14 @@ impl Verify {
         if self.against.is_none() && is_repository(&self.from) {
             return self.run_repository(Path::new(&self.from), meter);
         }
-        self.run_archive(open(&self.from)?, meter)
+        match look(&self.from)? {
+            Looked::Backup(archive) => self.run_archive(*archive, meter),
+            Looked::Stream(_) if self.against.is_some() => {
+                Err(Error::new(ErrorKind::Usage, "cannot compare a tar that comes as a stream with a tree")
+                    .hint("put it into a file that fullbore wrote, or restore it"))
+            }
+            Looked::Stream(input) => streamed::verify(input, meter),
+        }
     }
 
     /// Check a backup that is open.
@@ -234,6 +246,8 @@ impl<'a> Check<'a> {
         Verdict {
             id,
             backups: self.stock.archives.len(),
+            data: self.data,
+            is_bare: false,
             entries: self.meter.entries.load(Relaxed),
             not_captured: self.stock.archives.iter().map(|archive| archive.root.totals.unreadable).sum(),
             damage: self.report.damage(),

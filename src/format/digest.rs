@@ -125,6 +125,29 @@ impl Crc64 {
     }
 }
 
+/// Digests of content that comes in order, of which it is told later which was wanted.
+#[derive(Debug)]
+pub struct Running(Box<blake3::Hasher>, crc_fast::Digest);
+
+impl Default for Running {
+    fn default() -> Self {
+        Self(Box::default(), crc_fast::Digest::new(CrcAlgorithm::Crc32Iscsi))
+    }
+}
+
+impl Running {
+    /// More bytes.
+    pub fn update(&mut self, data: &[u8]) {
+        self.0.update(data);
+        self.1.update(data);
+    }
+
+    /// BLAKE3 and CRC-32C of all of it.
+    pub fn finish(&self) -> [Digest; 2] {
+        [Digest::Blake3(self.0.finalize().into()), Digest::Crc32c(self.1.finalize() as u32)]
+    }
+}
+
 /// The CRC-64 of `a` followed by `b`, from both and the length of `b` in bytes.
 pub fn crc64_join(a: u64, b: u64, len_b: u64) -> u64 {
     checksum_combine(CrcAlgorithm::Crc64Nvme, a, b, len_b)

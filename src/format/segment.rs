@@ -69,6 +69,21 @@ impl Service {
         let service = Self::ALL.iter().find(|(_, known)| &known[..] == tag)?.0;
         (le32(header, 0)? == SKIPPABLE).then_some((service, u64::from(len).checked_sub(8)?))
     }
+
+    /// May a frame of which only `start` has come be a service frame?
+    pub fn may_begin(start: &[u8]) -> bool {
+        match start.get(..SERVICE_HEADER_BYTES) {
+            Some(header) => Self::parse(header).is_some(),
+            None => SKIPPABLE.to_le_bytes().starts_with(&start[..start.len().min(4)]),
+        }
+    }
+
+    /// What a whole service frame holds.
+    pub fn payload(frame: &[u8]) -> Option<(Self, &[u8])> {
+        let (service, len) = Self::parse(frame)?;
+        let payload = &frame[SERVICE_HEADER_BYTES..];
+        (payload.len() as u64 == len).then_some((service, payload))
+    }
 }
 
 /// A skippable frame of exactly `len` bytes that holds nothing; `None` under 8.

@@ -38,6 +38,10 @@ pub enum Opened {
 /// [`Kind::NotFound`], [`Kind::Usage`] if several backups are meant, [`Kind::Corrupt`], [`Kind::Unsupported`], or the
 /// system's.
 pub fn open(from: &str) -> Result<Archive> {
+    if from == "-" && !may_be_there(Path::new(from)) {
+        return Err(Error::new(Kind::Usage, "cannot do this to standard input: it is read in places")
+            .hint("put it into a file; `fullbore list`, `show`, `verify` and `restore` take a stream"));
+    }
     match open_any(from)? {
         Opened::Backup(archive) => Ok(*archive),
         Opened::Foreign(path) => {
@@ -46,7 +50,7 @@ pub fn open(from: &str) -> Result<Archive> {
             let why = format!("if it is one of .tar.gz or .tar, {side:?} belongs to it, and is missing");
             Err(Error::new(Kind::Unsupported, what)
                 .because(why)
-                .hint("`fullbore restore` can extract any tar, as a stream"))
+                .hint("`fullbore list`, `verify` and `restore` take any tar, as a stream"))
         }
     }
 }

@@ -1,29 +1,70 @@
 //! What a stream is compressed with, told by its first bytes, and decoded to its end.
 //!
-//! All frames or members are one stream, and skippable frames are passed over. An end of the input within one of them is an
-//! error for every codec.
+//! All frames or members are one stream, and skippable frames are passed over; those that are ours can be had. An end of the
+//! input within one of them is an error for every codec.
 
-use crate::format::segment::ZSTD_HEADER_BYTES;
+use crate::format::{
+    seal::MAX_BYTES,
+    segment::{Service, ZSTD_HEADER_BYTES},
+};
 use flate2::bufread::GzDecoder;
 use lzzzz::lz4f::BufReadDecompressor;
 use std::io::{self, BufRead, BufReader, Read};
 use zstd_safe::{DCtx, InBuffer, OutBuffer};
 
+/// Plain bytes, and the service frames that stand between them.
+pub(super) trait Decoder: Read {
+    /// The service frame that stood before the bytes to come. At each the input ends, and goes on when this was called.
+    fn service(&mut self) -> Option<Vec<u8>> {
+        None
+    }
+}
+
+impl<R: Read> Decoder for BufReader<R> {}
+
 /// The decoder of `input`, which is read `chunk` bytes at a time; what no codec wrote is passed on as it is.
 ///
 /// # Errors
 /// Of the input.
-pub(super) fn decoder(mut input: impl Read + 'static, chunk: usize) -> io::Result<Box<dyn Read>> {
+pub(super) fn decoder(mut input: impl Read + 'static, chunk: usize) -> io::Result<Box<dyn Decoder>> {
     let mut magic = Vec::new();
     input.by_ref().take(4).read_to_end(&mut magic)?;
     let first = u32::from_le_bytes(magic.as_slice().try_into().unwrap_or_default());
     let input = BufReader::with_capacity(chunk, io::Cursor::new(magic).chain(input));
     Ok(match first {
-        0xfd2f_b528 | 0x184d_2a50..=0x184d_2a5f => Box::new(Zstd { context: DCtx::create(), input, wanted: 0 }),
+        0xfd2f_b528 | 0x184d_2a50..=0x184d_2a5f => {
+            Box::new(Zstd { context: DCtx::create(), input, wanted: 0, aside: Aside::default() })
+        }
         LZ4 => Box::new(Lz4(BufReadDecompressor::new(Followed::new(input)).map_err(io::Error::other)?)),
         _ if first & 0xffff == 0x8b1f => Box::new(Gzip(Some(GzDecoder::new(input)))),
         _ => Box::new(input),
     })
+}
+
+/// A service frame that is passed over. A longer one than any that is written is none.
+#[derive(Default)]
+struct Aside {
+    /// What has come of a frame that may be one.
+    frame: Option<Vec<u8>>,
+    /// A whole one that nobody has taken.
+    whole: Option<Vec<u8>>,
+}
+
+impl Aside {
+    /// More `bytes` of a frame have been read, its first if it `begins`, its last if it `ends`.
+    fn pass(&mut self, bytes: &[u8], begins: bool, ends: bool) {
+        if begins {
+            self.frame = Some(Vec::new());
+        }
+        let Some(frame) = &mut self.frame else { return };
+        frame.extend_from_slice(bytes);
+        if !Service::may_begin(frame) || frame.len() as u64 > MAX_BYTES {
+            self.frame = None;
+        }
+        if ends {
+            self.whole = self.frame.take();
+        }
+    }
 }
 
 /// Many zstd frames, one after the other.
@@ -32,11 +73,18 @@ struct Zstd<R> {
     input: R,
     /// Bytes up to the end of the next block; none between two frames.
     wanted: usize,
+    aside: Aside,
+}
+
+impl<R: BufRead> Decoder for Zstd<R> {
+    fn service(&mut self) -> Option<Vec<u8>> {
+        self.aside.whole.take()
+    }
 }
 
 impl<R: BufRead> Read for Zstd<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        loop {
+        while self.aside.whole.is_none() {
             let stored = self.input.fill_buf()?;
             let at_end = stored.is_empty();
             // One block at a time: of a call that meets damage nothing comes out, not even what was before it.
@@ -45,6 +93,9 @@ impl<R: BufRead> Read for Zstd<R> {
             let mut to = OutBuffer::around(&mut *buffer);
             let hint = self.context.decompress_stream(&mut to, &mut from).map_err(damaged)?;
             let (consumed, written) = (from.pos(), to.pos());
+            if consumed > 0 {
+                self.aside.pass(&stored[..consumed], self.wanted == 0, hint == 0);
+            }
             self.input.consume(consumed);
             // Asked with nothing between two frames, it wants the next header: that is the end and not a cut.
             self.wanted = if consumed == 0 && written == 0 { self.wanted } else { hint };
@@ -56,6 +107,7 @@ impl<R: BufRead> Read for Zstd<R> {
                 _ => return Ok(written),
             }
         }
+        Ok(0)
     }
 }
 
@@ -65,6 +117,8 @@ fn damaged(code: usize) -> io::Error {
 
 /// Many members of gzip; zeros behind the last are padding, as `gzip` has it.
 struct Gzip<R>(Option<GzDecoder<R>>);
+
+impl<R: BufRead> Decoder for Gzip<R> {}
 
 impl<R: BufRead> Read for Gzip<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
@@ -102,9 +156,15 @@ const LZ4: u32 = 0x184d_2204;
 /// Many frames of lz4.
 struct Lz4<R: BufRead>(BufReadDecompressor<'static, Followed<R>>);
 
+impl<R: BufRead> Decoder for Lz4<R> {
+    fn service(&mut self) -> Option<Vec<u8>> {
+        self.0.get_mut().aside.whole.take()
+    }
+}
+
 impl<R: BufRead> Read for Lz4<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        loop {
+        while self.0.get_ref().aside.whole.is_none() {
             match self.0.read(buffer)? {
                 0 if buffer.is_empty() => return Ok(0),
                 // The decoder takes any end of the input for an end of the stream.
@@ -113,6 +173,7 @@ impl<R: BufRead> Read for Lz4<R> {
                 count => return Ok(count),
             }
         }
+        Ok(0)
     }
 }
 
@@ -122,6 +183,7 @@ impl<R: BufRead> Read for Lz4<R> {
 struct Followed<R> {
     input: R,
     frames: Frames,
+    aside: Aside,
     /// Has a frame ended just now?
     ended: bool,
     /// Was the last end that of a frame?
@@ -130,7 +192,7 @@ struct Followed<R> {
 
 impl<R> Followed<R> {
     fn new(input: R) -> Self {
-        Self { input, frames: Frames::default(), ended: false, paused: false }
+        Self { input, frames: Frames::default(), aside: Aside::default(), ended: false, paused: false }
     }
 }
 
@@ -152,7 +214,11 @@ impl<R: BufRead> BufRead for Followed<R> {
     fn consume(&mut self, count: usize) {
         // What is consumed is in the buffer, so nothing is read here.
         if let Ok(there) = self.input.fill_buf() {
-            self.frames.pass(&there[..count.min(there.len())]);
+            let (there, begins) = (&there[..count.min(there.len())], !self.frames.are_open());
+            self.frames.pass(there);
+            if count > 0 {
+                self.aside.pass(there, begins, !self.frames.are_open());
+            }
         }
         self.input.consume(count);
         self.ended = count > 0 && !self.frames.are_open();

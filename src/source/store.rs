@@ -188,7 +188,7 @@ impl Archived {
             None if side.is_none() && !is_ours(&file, path)? => Ok(None),
             None => Err(Error::corrupt(format!("archive {path:?} is damaged"))
                 .because("its end does not say where its root is")
-                .hint("`fullbore restore - < FILE` restores what its stream still holds, unchecked by a manifest")),
+                .hint("`fullbore restore - < FILE` restores what its stream still holds")),
         }
     }
 

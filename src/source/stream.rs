@@ -1,12 +1,18 @@
 //! Standard input, or a file of some other program, as plain bytes: whatever it is compressed with, decoded on a thread ahead.
 //!
-//! Skippable frames are passed over, so our own archives are streams too.
+//! Skippable frames are passed over, so our own archives are streams too; what their service frames hold can be had beside it.
 
 use super::decode::decoder;
-use crate::queue::{End, Queue};
+use crate::{
+    format::seal::MAX_BYTES,
+    queue::{End, Queue},
+};
 use std::{
     io::{self, BufRead, Read},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     thread,
 };
 
@@ -15,14 +21,56 @@ const CHUNK: usize = 256 << 10;
 /// Chunks that wait: 2 MiB, enough to even out what tar members of different sizes cost to write.
 const DEPTH: usize = 8;
 
-type Chunk = io::Result<Vec<u8>>;
+/// What is handed over.
+#[derive(Debug)]
+enum Chunk {
+    /// Decoded bytes.
+    Plain(Vec<u8>),
+    /// A service frame that stood behind them.
+    Service(Vec<u8>),
+}
 
 /// Decoded bytes, as they come.
 #[derive(Debug)]
 pub struct Plain {
-    chunks: End<Chunk>,
+    chunks: End<io::Result<Chunk>>,
     now: Vec<u8>,
     at: usize,
+    services: Vec<Vec<u8>>,
+    aside_bytes: u64,
+    stored: Arc<AtomicU64>,
+}
+
+impl Plain {
+    /// The service frames that stood before the bytes that are read next, since this was called.
+    pub fn services(&mut self) -> Vec<Vec<u8>> {
+        self.aside_bytes = 0;
+        std::mem::take(&mut self.services)
+    }
+
+    /// What nobody asks for in time is dropped: no stream of ours has so much in one place.
+    fn set_aside(&mut self, frame: Vec<u8>) {
+        self.aside_bytes += frame.len() as u64;
+        if self.aside_bytes <= MAX_BYTES {
+            self.services.push(frame);
+        }
+    }
+
+    /// Bytes of the input that were read.
+    pub fn stored_bytes(&self) -> u64 {
+        self.stored.load(Relaxed)
+    }
+}
+
+/// An input whose bytes are counted.
+struct Counted<R>(R, Arc<AtomicU64>);
+
+impl<R: Read> Read for Counted<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.0.read(buffer)?;
+        self.1.fetch_add(count as u64, Relaxed);
+        Ok(count)
+    }
 }
 
 /// Decode `input` on a thread of its own, which ends with the input, or soon after the result is dropped.
@@ -30,16 +78,17 @@ pub struct Plain {
 /// Errors of the input come out where its bytes would: `InvalidData` or `UnexpectedEof` for damage.
 pub fn decode(input: impl Read + Send + 'static) -> Plain {
     let chunks = Arc::new(Queue::with_room(DEPTH));
-    let filled = chunks.clone();
+    let (filled, stored) = (chunks.clone(), Arc::new(AtomicU64::new(0)));
+    let input = Counted(input, stored.clone());
     // Closed by the thread only: if there is none, its error is to be read.
     if let Err(error) = thread::Builder::new().spawn(move || pump(input, &End(filled).0)) {
         chunks.push(Err(error));
         chunks.close();
     }
-    Plain { chunks: End(chunks), now: Vec::new(), at: 0 }
+    Plain { chunks: End(chunks), now: Vec::new(), at: 0, services: Vec::new(), aside_bytes: 0, stored }
 }
 
-fn pump(input: impl Read + Send + 'static, chunks: &Queue<Chunk>) {
+fn pump(input: impl Read + Send + 'static, chunks: &Queue<io::Result<Chunk>>) {
     let mut plain = match decoder(input, CHUNK) {
         Ok(plain) => plain,
         Err(error) => {
@@ -50,9 +99,11 @@ fn pump(input: impl Read + Send + 'static, chunks: &Queue<Chunk>) {
     loop {
         let mut chunk = Vec::with_capacity(CHUNK);
         let read = (&mut plain).take(CHUNK as u64).read_to_end(&mut chunk);
-        let ends = chunk.is_empty() || read.is_err();
+        let service = plain.service();
+        let ends = chunk.is_empty() && service.is_none() || read.is_err();
         // What came before an error counts, though a checksum that stands behind it may have been wrong.
-        if !chunk.is_empty() && !chunks.push(Ok(chunk)) {
+        let plain = (!chunk.is_empty()).then_some(Chunk::Plain(chunk));
+        if !plain.into_iter().chain(service.map(Chunk::Service)).all(|chunk| chunks.push(Ok(chunk))) {
             return;
         }
         if let Err(error) = read {
@@ -74,8 +125,12 @@ fn damage(error: io::Error) -> io::Error {
 
 impl BufRead for Plain {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
-        if self.at == self.now.len() {
-            (self.now, self.at) = (self.chunks.0.pop().unwrap_or_else(|| Ok(Vec::new()))?, 0);
+        while self.at == self.now.len() {
+            match self.chunks.0.pop().transpose()? {
+                Some(Chunk::Plain(bytes)) => (self.now, self.at) = (bytes, 0),
+                Some(Chunk::Service(frame)) => self.set_aside(frame),
+                None => return Ok(&[]),
+            }
         }
         Ok(&self.now[self.at..])
     }
@@ -130,6 +185,30 @@ mod tests {
             let label = Service::Label.frame(b"anything");
             let stored = [frames(codec, &[b"a"]), label.clone(), frames(codec, &[b"b"]), label].concat();
             assert_eq!(read(stored).unwrap(), b"ab", "{codec}");
+        }
+    }
+
+    #[test]
+    fn service_frames_come_where_they_stood() {
+        use crate::format::segment::{EMPTY_ZSTD, Service, filler};
+        for codec in [Codec::Zstd(1), Codec::Lz4] {
+            let page = |number: u32| Service::Page.frame(&vec![number as u8; 200_000]);
+            let mut stored = if codec == Codec::Lz4 { Vec::new() } else { EMPTY_ZSTD.to_vec() };
+            for number in 0..3 {
+                stored.extend(frames(codec, &[&vec![number as u8; 700_000]]));
+                stored.extend([page(number), filler(99).unwrap(), page(number + 100)].concat());
+            }
+            let mut plain = decode(io::Cursor::new(stored.clone()));
+            for number in 0..3 {
+                let mut bytes = vec![0; 700_000];
+                plain.read_exact(&mut bytes).unwrap();
+                assert!(bytes.iter().all(|byte| *byte == number as u8));
+                let before = if number == 0 { vec![] } else { vec![page(number - 1), page(number + 99)] };
+                assert!(plain.services() == before, "{codec}, {number}");
+            }
+            assert_eq!(plain.read(&mut [0; 1]).unwrap(), 0);
+            assert!(plain.services() == [page(2), page(102)] && plain.services().is_empty(), "{codec}");
+            assert_eq!(plain.stored_bytes(), stored.len() as u64);
         }
     }
 

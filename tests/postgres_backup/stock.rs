@@ -68,6 +68,11 @@ fn zstd_and_tar_restore_tablespaces_on_this_and_another_device() {
     assert_starts(&cluster, line, &cluster.path("repository"));
     cluster.backup("one.tar.zst", &["--quiet"]).ends_with(0);
     assert_starts(&cluster, "zstd -dc \"$1\" | tar -xi -C \"$2\"", &cluster.path("one.tar.zst"));
+    // As a stream it is restored as `tar` does it, which is said.
+    let line = format!(
+        "cat \"$1\" | {FULLBORE} restore - --to \"$2\" 2>&1 | tee \"$2.said\" && grep -q 'move them' \"$2.said\""
+    );
+    assert_starts(&cluster, &line, &cluster.path("one.tar.zst"));
 }
 
 #[test]

@@ -38,7 +38,7 @@ impl Lacking {
     }
 
     /// A record that is wanted. What vanished before it was read is not missed.
-    pub(super) fn note(&mut self, record: &Record) {
+    pub(in crate::command) fn note(&mut self, record: &Record) {
         let (count, first, why) = match &record.state {
             _ if record.more => return,
             State::Unreadable(why) => (&mut self.unreadable, &mut self.first_unreadable, &why[..]),
@@ -52,7 +52,7 @@ impl Lacking {
     }
 
     /// One line for each of the three, if there is something to say.
-    pub(super) fn lines(&self) -> Vec<String> {
+    pub(in crate::command) fn lines(&self) -> Vec<String> {
         let mut lines: Vec<_> = self.unnamed.iter().map(|why| (*why).to_owned()).collect();
         if self.unreadable > 0 {
             let these = match self.unreadable {

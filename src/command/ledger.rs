@@ -1,0 +1,192 @@
+//! What a stream of ours says of itself, compared with what came out of it.
+//!
+//! A page follows the entries that it describes, so of those since the last page the digests are kept, and nothing else. The
+//! root comes last, and says which pages there are. In streams without service frames there is nothing to compare with.
+
+use super::restore::Lacking;
+use crate::{
+    error::{Error, quoted},
+    format::{
+        digest::{Digest, hex},
+        entry::{Kind, Path},
+        page::{Page, Record},
+        root::{FORMAT, Root},
+        segment::{Label, Service},
+    },
+    source::archive::Selection,
+};
+use std::collections::{HashMap, HashSet};
+
+/// Members that may come before the label: with lz4 it stands behind the first frame.
+pub(super) const MAX_UNLABELED: usize = 1025;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    /// What is compared; if nothing is, records are kept.
+    selection: Option<Selection>,
+    /// Records that were kept, without what only a restore needs.
+    records: Vec<Record>,
+    /// Which segment the stream is, or the one of it that has begun last.
+    label: Option<Label>,
+    /// The last root that came.
+    root: Option<Root>,
+    /// Digests of the pages of this segment.
+    pages: HashSet<String>,
+    /// What came since the last page. A hundred bytes each, and its name.
+    came: HashMap<Path, Option<[Digest; 2]>>,
+    /// What is wrong.
+    flaws: Vec<Flaw>,
+    /// What came, though it was not captured.
+    lost: Vec<Path>,
+    /// What the backup itself does not hold as it was.
+    pub(super) lacking: Lacking,
+}
+
+/// What is wrong with a stream.
+#[derive(Debug)]
+pub(super) struct Flaw {
+    /// How it shows.
+    pub(super) error: Error,
+    /// The entry that is not what it was.
+    pub(super) path: Option<Path>,
+    /// Did it come at all?
+    pub(super) came: bool,
+}
+
+impl Flaw {
+    fn new(error: Error) -> Self {
+        Self { error, path: None, came: false }
+    }
+}
+
+impl Ledger {
+    /// One that compares what `selection` wants.
+    pub(super) fn of(selection: Selection) -> Self {
+        Self { selection: Some(selection), ..Self::default() }
+    }
+
+    /// May there be something to compare with?
+    pub(super) fn is_kept(&self) -> bool {
+        self.selection.is_some() && (self.label.is_some() || self.came.len() < MAX_UNLABELED)
+    }
+
+    /// Does the stream say what is in it?
+    pub(super) fn speaks(&self) -> bool {
+        self.label.is_some()
+    }
+
+    /// The root, once the stream is over.
+    pub(super) fn root(&self) -> Option<&Root> {
+        self.root.as_ref()
+    }
+
+    /// The records that came since this was called, if nothing is compared.
+    pub(super) fn records(&mut self) -> Vec<Record> {
+        std::mem::take(&mut self.records)
+    }
+
+    /// What was found wrong since this was called.
+    pub(super) fn flaws(&mut self) -> Vec<Flaw> {
+        std::mem::take(&mut self.flaws)
+    }
+
+    /// Of what came since this was called, what stands for nothing: zeros in place of a large file that could not be read.
+    pub(super) fn lost(&mut self) -> Vec<Path> {
+        std::mem::take(&mut self.lost)
+    }
+
+    /// An entry came, with this content.
+    pub(super) fn came(&mut self, path: &Path, content: Option<[Digest; 2]>) {
+        if self.is_kept() {
+            self.came.insert(path.clone(), content);
+        }
+    }
+
+    /// A service frame came.
+    pub(super) fn hear(&mut self, frame: &[u8]) {
+        let heard = match Service::payload(frame) {
+            Some((Service::Label, payload)) => Label::parse(payload).map(|label| self.begin(label)),
+            _ if !self.speaks() => return,
+            Some((Service::Page, payload)) => Page::decode(payload).map(|page| {
+                self.pages.insert(hex(blake3::hash(payload).as_bytes()));
+                self.page(page);
+            }),
+            Some((Service::Root, payload)) => {
+                Root::open(payload, "the root in the stream").map(|root| self.root = Some(root))
+            }
+            Some((Service::Locator, _)) | None => return,
+        };
+        if let Err(error) = heard {
+            self.flaws.push(Flaw::new(error));
+        }
+    }
+
+    /// Streams may stand one behind the other. What a newer version wrote is a tar, and nothing else is known of it.
+    fn begin(&mut self, label: Label) {
+        self.end();
+        self.root = None;
+        self.label = Some(label).filter(|label| label.format <= FORMAT);
+    }
+
+    /// The stream is over, or another one begins: an archive has a root, and the pages it speaks of.
+    pub(super) fn end(&mut self) {
+        let (pages, label) = (std::mem::take(&mut self.pages), self.label.take());
+        // That of a segment in a repository stands beside it.
+        if label.is_none_or(|label| !label.repository.is_empty()) {
+            return;
+        }
+        let Some(root) = &self.root else {
+            let error = Error::corrupt("the stream has no root").because("something is missing at its end");
+            self.flaws.push(Flaw::new(error));
+            return;
+        };
+        let absent = root.pages.iter().filter(|page| !pages.contains(&page.digest));
+        self.flaws.extend(absent.map(|page| {
+            let what = format!("a manifest page is not in the stream as its root says: {} entries", page.entries);
+            let error = Error::corrupt(what).because(format!("from {} on", quoted(&page.first.0)));
+            Flaw::new(error)
+        }));
+    }
+
+    fn page(&mut self, page: Page) {
+        let Some(selection) = self.selection.take() else {
+            let of = |record: Record| Record {
+                entry: record.entry,
+                state: record.state,
+                digest: record.digest,
+                ..Record::default()
+            };
+            self.records.extend(page.records.into_iter().filter(|record| !record.more).map(of));
+            return;
+        };
+        let wanted = |record: &&Record| !record.more && selection.holds(&record.entry.path);
+        page.records.iter().filter(wanted).for_each(|record| self.record(record));
+        self.selection = Some(selection);
+    }
+
+    fn record(&mut self, record: &Record) {
+        self.lacking.note(record);
+        let path = &record.entry.path;
+        let came = self.came.remove(path);
+        let why = match (came, record.state.is_stored()) {
+            (Some(Some([found, other])), true) => match record.digest {
+                Some(wanted) if wanted != found && wanted != other => {
+                    let found = if matches!(wanted, Digest::Blake3(_)) { found } else { other };
+                    format!("its digest is {found}, the manifest says {wanted}")
+                }
+                _ => return,
+            },
+            (Some(_), false) if record.entry.kind != Kind::Directory => return self.lost.push(path.clone()),
+            (None, true) if self.is_whole() => "it is missing in the stream".to_owned(),
+            _ => return,
+        };
+        let error = Error::corrupt(format!("{} is damaged", quoted(path))).because(why);
+        self.flaws.push(Flaw { error, path: Some(path.clone()), came: came.is_some() });
+    }
+
+    /// Does the stream have all entries that its pages describe? A segment of a repository may share some with others.
+    fn is_whole(&self) -> bool {
+        self.label.as_ref().is_some_and(|label| label.repository.is_empty())
+    }
+}

@@ -1,0 +1,165 @@
+//! Looking into a tar that comes as a stream: what is in it, and whether it is whole.
+
+use super::{
+    blame::Loss,
+    damage::Report,
+    ledger::{Flaw, Ledger, MAX_UNLABELED},
+    members::Members,
+    verify::Verdict,
+};
+use crate::{
+    error::{Error, Kind, Result},
+    format::{
+        page::Record,
+        pax::{Found, Unknown},
+        root::Root,
+    },
+    pipeline::meter::Meter,
+    repo::open::{Opened, open_any},
+    source::archive::{Archive, Selection},
+};
+use std::{
+    fs::File,
+    io::{Read, stdin},
+    sync::atomic::Ordering::Relaxed,
+    time::Instant,
+};
+
+/// What `FROM[@BACKUP]` is to a command that only looks.
+pub(super) enum Looked {
+    /// A backup that has pages to look into.
+    Backup(Box<Archive>),
+    /// Standard input, or a file of some other program.
+    Stream(Box<dyn Read + Send>),
+}
+
+/// Open `FROM[@BACKUP]`, or standard input if that is `-`.
+///
+/// # Errors
+/// As [`open_any`].
+pub(super) fn look(from: &str) -> Result<Looked> {
+    if from == "-" {
+        return Ok(Looked::Stream(Box::new(stdin())));
+    }
+    match open_any(from)? {
+        Opened::Backup(archive) => Ok(Looked::Backup(archive)),
+        Opened::Foreign(path) => {
+            let file = File::open(&path).map_err(|e| Error::io(format!("could not open {path:?}"), e))?;
+            Ok(Looked::Stream(Box::new(file)))
+        }
+    }
+}
+
+/// Call `each` for every entry: as the pages of the stream describe it if there are some, else as its member does.
+///
+/// # Errors
+/// Those of the stream and of `each`.
+pub(super) fn entries(input: impl Read + Send + 'static, mut each: impl FnMut(&Record) -> Result<()>) -> Result<()> {
+    let meter = Meter::default();
+    let mut members = Members::of(input, Ledger::default(), &meter);
+    // Of a stream that has pages the first members may come before that is known.
+    let mut held = Some(Vec::new());
+    loop {
+        let found = members.next();
+        if members.ledger.speaks() {
+            held = Some(Vec::new());
+        }
+        members.ledger.records().iter().try_for_each(&mut each)?;
+        members.ledger.flaws().into_iter().try_for_each(|flaw| Err(flaw.error))?;
+        match found? {
+            None => break,
+            Some(Found::Member(member)) => {
+                let record = Record { entry: member.entry, ..Record::default() };
+                match &mut held {
+                    Some(records) if records.len() < MAX_UNLABELED => records.push(record),
+                    _ => {
+                        held.take().unwrap_or_default().iter().try_for_each(&mut each)?;
+                        each(&record)?;
+                    }
+                }
+                members.skip(member.stored_len)?;
+            }
+            Some(Found::Outside(Unknown { stored_len, .. }) | Found::Unknown(Unknown { stored_len, .. })) => {
+                members.skip(stored_len)?;
+            }
+        }
+    }
+    held.unwrap_or_default().iter().try_for_each(each)?;
+    members.end().map(|_| ())
+}
+
+/// The root of an archive that comes as a stream.
+///
+/// # Errors
+/// Those of the stream; [`Kind::Unsupported`] if it has none.
+pub(super) fn root(input: impl Read + Send + 'static) -> Result<Root> {
+    let meter = Meter::default();
+    let mut members = Members::of(input, Ledger::default(), &meter);
+    pass(&mut members, &meter)?;
+    members.ledger.flaws().into_iter().try_for_each(|flaw| Err(flaw.error))?;
+    let none = || {
+        Error::new(Kind::Unsupported, "cannot show this: it is a tar that says nothing of itself")
+            .hint("`fullbore list` shows what is in it")
+    };
+    members.ledger.root().cloned().ok_or_else(none)
+}
+
+/// Read all of a stream, and compare it with what it says of itself.
+///
+/// # Errors
+/// What is no damage: that is in the verdict.
+pub(super) fn verify(input: impl Read + Send + 'static, meter: &Meter) -> Result<Verdict> {
+    let (start, report) = (Instant::now(), Report::new(true));
+    let mut members = Members::of(input, Ledger::of(Selection::default()), meter);
+    report.survive(pass(&mut members, meter))?;
+    let Ledger { lacking, .. } = &members.ledger;
+    let not_captured = lacking.unreadable;
+    let (mut files, flaws) = (Vec::new(), members.ledger.flaws());
+    for Flaw { error, path, .. } in flaws {
+        files.extend(path.clone());
+        report.add((error, path.into_iter().collect()))?;
+    }
+    let id = members.ledger.root().map(|root| root.id.clone()).unwrap_or_default();
+    let loss = Loss { backup: id.clone(), files, ..Loss::default() };
+    Ok(Verdict {
+        backups: usize::from(!id.is_empty()),
+        data: true,
+        is_bare: id.is_empty(),
+        id,
+        entries: meter.entries.load(Relaxed),
+        not_captured,
+        damage: report.damage(),
+        lost: Some(loss).filter(|loss| !loss.files.is_empty()).into_iter().collect(),
+        seconds: start.elapsed().as_secs_f64(),
+        ..Verdict::default()
+    })
+}
+
+/// Read every member, and digest the content of files.
+fn pass(members: &mut Members<'_>, meter: &Meter) -> Result<()> {
+    let mut data = Vec::new();
+    while let Some(found) = members.next()? {
+        meter.entries.fetch_add(1, Relaxed);
+        let member = match found {
+            Found::Member(member) => member,
+            Found::Outside(Unknown { stored_len, .. }) | Found::Unknown(Unknown { stored_len, .. }) => {
+                members.skip(stored_len)?;
+                continue;
+            }
+        };
+        if !member.entry.is_file() {
+            members.ledger.came(&member.entry.path, None);
+            members.skip(member.stored_len)?;
+            continue;
+        }
+        let mut left = member.stored_len;
+        while left > 0 {
+            members.piece(left, &mut data)?;
+            left -= data.len() as u64;
+        }
+        let digests = members.digests();
+        members.ledger.came(&member.entry.path, digests);
+        members.skip_padding(member.stored_len)?;
+    }
+    members.end().map(|_| ())
+}
