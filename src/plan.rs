@@ -118,6 +118,10 @@ impl SinkSpec {
             ("-", _) => (Self::Stdout, compress),
             ("null:", _) => (Self::Null, compress),
             _ if std::path::Path::new(to).is_dir() => (Self::Repository(to.into()), compress),
+            _ if is_no_place(to) => {
+                let what = format!("cannot write to {to:?}: it is neither a directory nor a file");
+                return Err(Error::new(Kind::Usage, what).hint("standard output is \"-\", and nowhere is \"null:\""));
+            }
             _ if is_of_elsewhere(to) => {
                 let what = format!("cannot write to {to:?}: it looks like a place on another machine");
                 return Err(Error::new(Kind::Usage, what).hint(format!(
@@ -171,6 +175,11 @@ impl SinkSpec {
             Self::Null => "nowhere".to_owned(),
         }
     }
+}
+
+/// Is it a device, a pipe or a socket?
+fn is_no_place(to: &str) -> bool {
+    std::fs::metadata(to).is_ok_and(|found| !found.is_dir() && !found.is_file())
 }
 
 /// Does it begin as a URL, as a path of another host, or as what is no file?

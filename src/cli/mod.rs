@@ -200,7 +200,8 @@ fn not_running(path: &Path) -> Result<()> {
 }
 
 fn is_url(text: &str) -> bool {
-    text.starts_with("postgres://") || text.starts_with("postgresql://")
+    let scheme = text.split_once("://").map_or("", |(scheme, _)| scheme);
+    ["postgres", "postgresql"].iter().any(|known| scheme.eq_ignore_ascii_case(known))
 }
 
 fn plan(args: BackupArgs, to: SinkSpec, codec: Option<Codec>) -> Result<Backup> {

@@ -297,7 +297,7 @@ pub(super) fn damage(damage: &Damage) -> String {
 /// `against`: the tree that it was compared with.
 pub(super) fn verify(found: &Found, against: Option<&Path>) -> String {
     let what = if found.data { "every byte" } else { "the structure" };
-    let entries = format!("{} entries", count(found.entries));
+    let entries = counted(found.entries, "entry");
     let (subject, is) = match &*found.id {
         "" if found.is_bare => ("the tar".to_owned(), "is"),
         "" => (counted(found.backups as u64, "backup"), "are"),

@@ -4,7 +4,7 @@
 //! Pages that speak of lost files are written anew, behind the others in the backup's own manifest: other backups may refer to
 //! those that are there. They have no copy in a segment, as no segment is ever changed.
 
-use super::{anew::Anew, blame::Loss, severed, stock::full};
+use super::{anew::Anew, blame::Loss, severed, stock::full, text::counted};
 use crate::{
     error::{Result, quoted},
     format::{
@@ -127,7 +127,7 @@ impl Rest {
         let lost = at.entries.saturating_sub(there as u64);
         if lost > 0 {
             severed::mark_page(&mut self.root, &at.first.0, lost);
-            self.unnamed.push(format!("{lost} entries from {} on", quoted(&at.first.0)));
+            self.unnamed.push(format!("{} from {} on", counted(lost, "entry"), quoted(&at.first.0)));
         }
         let mut last: Option<EntryPath> = None;
         for page in pages {

@@ -3,7 +3,7 @@
 //! A page follows the entries that it describes, so of those since the last page the digests are kept, and nothing else. The
 //! root comes last, and says which pages there are. In streams without service frames there is nothing to compare with.
 
-use super::restore::Lacking;
+use super::{restore::Lacking, text::counted};
 use crate::{
     error::{Error, quoted},
     format::{
@@ -143,8 +143,9 @@ impl Ledger {
         };
         let absent = root.pages.iter().filter(|page| !pages.contains(&page.digest));
         self.flaws.extend(absent.map(|page| {
-            let what = format!("a manifest page is not in the stream as its root says: {} entries", page.entries);
-            let error = Error::corrupt(what).because(format!("from {} on", quoted(&page.first.0)));
+            let (entries, first) = (counted(page.entries, "entry"), quoted(&page.first.0));
+            let error = Error::corrupt("a manifest page is not in the stream as its root says")
+                .because(format!("it describes {entries} from {first} on"));
             Flaw::new(error)
         }));
     }

@@ -1,6 +1,7 @@
 //! Print the backups of a repository, or the entries of a backup.
 
 use super::{
+    show::tag,
     streamed::{self, Looked, look},
     text,
 };
@@ -145,9 +146,11 @@ fn backup_line(root: &Root, pinned: bool) -> String {
         0 => String::new(),
         n => format!("  ({} with wrong page checksums)", text::count(n)),
     };
+    let tags: String = root.tags.iter().map(|(key, value)| format!("  {}", tag(key, value))).collect();
     let (source, pinned) = (source_text(&root.source), if pinned { "  (pinned)" } else { "" });
-    let sizes = format!("{entries:>11} entries  {bytes:>10}  {verb:>6} {stored:>10}");
-    format!("{}  {}  {sizes}  {source}{missing}{wrong}{pinned}", root.id, root.time)
+    let noun = if totals.entries == 1 { "entry  " } else { "entries" };
+    let sizes = format!("{entries:>11} {noun}  {bytes:>10}  {verb:>6} {stored:>10}");
+    format!("{}  {}  {sizes}  {source}{tags}{missing}{wrong}{pinned}", root.id, root.time)
 }
 
 /// A backup as JSON; of a damaged one only the id and the reason are known.

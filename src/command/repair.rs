@@ -227,11 +227,11 @@ fn label(dir: &Path) -> Option<Label> {
 
 fn root_step(repository: &Path, id: &str, why: &str, rebuilt: Rebuilt) -> Step {
     let Rebuilt { root, pages, notes } = rebuilt;
-    let entries = root.totals.entries;
+    let entries = counted(root.totals.entries, "entry");
     let detail = std::iter::once(why.to_owned()).chain(notes).collect();
     let dir = repository.join(layout::BACKUPS).join(id);
     Step {
-        what: format!("rebuild the root of backup {id:?}, with {entries} entries"),
+        what: format!("rebuild the root of backup {id:?}, with {entries}"),
         detail,
         action: Action::Root(dir, pages, Box::new(root)),
     }

@@ -63,7 +63,11 @@ pub(super) fn tag(key: &str, value: &str) -> String {
 
 fn facts(root: &Root) -> Vec<(&'static str, String)> {
     let (totals, options) = (&root.totals, &root.options);
-    let ratio = totals.bytes as f64 / totals.stored_bytes.max(1) as f64;
+    // What is compared with others stores what they do not have.
+    let ratio = match root.bases.is_empty() {
+        true => format!(", ratio {:.2}", totals.bytes as f64 / totals.stored_bytes.max(1) as f64),
+        false => String::new(),
+    };
     let tags = root.tags.iter().map(|(key, value)| ("tag", tag(key, value)));
     let mut facts = vec![
         ("backup", root.id.clone()),
@@ -84,7 +88,7 @@ fn facts(root: &Root) -> Vec<(&'static str, String)> {
         (
             "stored",
             format!(
-                "{} in {}, ratio {ratio:.2}",
+                "{} in {}{ratio}",
                 text::bytes(totals.stored_bytes),
                 text::counted(root.segments.len() as u64, "segment")
             ),

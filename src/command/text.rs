@@ -57,9 +57,14 @@ pub fn count(count: u64) -> String {
     groups.join(",")
 }
 
-/// A count and its noun: `1 file`, `60,000 files`.
+/// A count and its noun: `1 file`, `60,000 files`, `2 entries`.
 pub fn counted(number: u64, noun: &str) -> String {
-    format!("{} {noun}{}", count(number), if number == 1 { "" } else { "s" })
+    let number_text = count(number);
+    match noun.strip_suffix('y') {
+        _ if number == 1 => format!("{number_text} {noun}"),
+        Some(stem) => format!("{number_text} {stem}ies"),
+        None => format!("{number_text} {noun}s"),
+    }
 }
 
 /// `drwxr-xr-x`, as `ls -l` has it.

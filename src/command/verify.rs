@@ -13,6 +13,7 @@ use super::{
     frames::{self, Frames},
     stock::{Place, Sheet, Stock, items, no_root},
     streamed::{self, Looked, look},
+    text::counted,
 };
 use crate::pipeline::meter::Meter;
 use crate::{
@@ -325,7 +326,7 @@ impl<'a> Check<'a> {
             return Err(error);
         }
         let at = self.stock.page_at(sheet);
-        let what = format!("{} entries from {} on", at.entries, quoted(&at.first.0));
+        let what = format!("{} from {} on", counted(at.entries, "entry"), quoted(&at.first.0));
         sheet.of.iter().for_each(|archive| self.bad.page(*archive, &what));
         let of =
             if self.stock.archives.len() > 1 { format!(" of {}", self.stock.names(&sheet.of)) } else { String::new() };

@@ -3,7 +3,7 @@
 //! The last lines of the backup said so; but whoever restores it may be somebody else, years later.
 
 use crate::{
-    command::text::{count, counted},
+    command::text::counted,
     error::quoted,
     format::page::{Record, State},
 };
@@ -55,11 +55,9 @@ impl Lacking {
     pub(in crate::command) fn lines(&self) -> Vec<String> {
         let mut lines: Vec<_> = self.unnamed.iter().map(|why| (*why).to_owned()).collect();
         if self.unreadable > 0 {
-            let these = match self.unreadable {
-                1 => "1 entry was not captured by the backup and is".to_owned(),
-                n => format!("{} entries were not captured by the backup and are", count(n)),
-            };
-            lines.push(format!("{these} not restored, the first is {}", self.first_unreadable));
+            let (was, is) = if self.unreadable == 1 { ("was", "is") } else { ("were", "are") };
+            let what = format!("{} {was} not captured by the backup and {is}", counted(self.unreadable, "entry"));
+            lines.push(format!("{what} not restored, the first is {}", self.first_unreadable));
         }
         if self.bad_pages > 0 {
             let files = counted(self.bad_pages, "file");

@@ -94,7 +94,8 @@ pub(super) fn keyword(name: &str) -> Result<&'static str> {
 /// # Errors
 /// [`Kind::Usage`] if it is neither, or a keyword is unknown.
 pub(super) fn parse(text: &str) -> Result<Given> {
-    match text.strip_prefix("postgresql://").or_else(|| text.strip_prefix("postgres://")) {
+    let is_ours = |scheme: &str| ["postgres", "postgresql"].iter().any(|known| scheme.eq_ignore_ascii_case(known));
+    match text.split_once("://").filter(|(scheme, _)| is_ours(scheme)).map(|(_, rest)| rest) {
         Some(rest) => url(rest),
         None => pairs(text),
     }
@@ -250,6 +251,7 @@ mod tests {
         is("postgres://", &[]);
         is("postgresql://host", &[("host", "host")]);
         is("postgres:///db", &[("dbname", "db")]);
+        is("PostgreSQL:///db", &[("dbname", "db")]);
         is(
             "postgres://me:p%40s%2Fs?x@db.example:6432/my%20db",
             &[("dbname", "my db"), ("host", "db.example"), ("password", "p@s/s?x"), ("port", "6432"), ("user", "me")],
