@@ -191,11 +191,18 @@ fn not_running(path: &Path) -> Result<()> {
     if path.to_str().is_some_and(is_url) {
         return Err(Error::new(Kind::Usage, "cannot back up a cluster beside other paths").hint("give it alone"));
     }
-    if offline::is_data_directory(path) && offline::is_running(path) {
+    if !offline::is_data_directory(path) {
+        return Ok(());
+    }
+    if offline::is_running(path) {
         let what = format!("cannot back up the cluster at {path:?}: it is running and no connection was given");
         return Err(Error::new(Kind::Usage, what)
             .hint("use postgres://… as the source, so that the server is told when the backup starts and ends"));
     }
+    aside(format_args!(
+        "warning: {path:?} is the data directory of a cluster, and is backed up like any other tree: --offline makes sure that it \
+         was shut down, and takes its tablespaces too"
+    ));
     Ok(())
 }
 

@@ -7,6 +7,7 @@ use crate::{
         root,
     },
     platform::{self, Tricks, walk, write::is_in_the_way},
+    postgres::offline,
     source::tree::{Closed, Own, Rules, Top, Tree},
 };
 use ignore::gitignore::GitignoreBuilder;
@@ -86,6 +87,7 @@ impl Scope {
             tricks,
             own,
             overlay: None,
+            torn: offline::torn,
         })
     }
 

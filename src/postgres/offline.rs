@@ -1,8 +1,15 @@
 //! A cluster that is stopped: the proof that it is, and what its files say of it.
 
 use super::control::{self, Control, State};
-use crate::error::{Error, Kind, Result};
-use std::{fs, path::Path};
+use crate::{
+    error::{Error, Kind, Result},
+    platform,
+};
+use std::{
+    fs,
+    os::fd::{AsRawFd, BorrowedFd},
+    path::{Path, PathBuf},
+};
 
 /// The control file of a cluster that was shut down cleanly and is not running.
 ///
@@ -36,9 +43,30 @@ pub fn still_clean(data: &Path, bytes: &[u8]) -> Result<()> {
 
 /// Does the process that `postmaster.pid` names exist?
 pub fn is_running(data: &Path) -> bool {
-    let pid = fs::read_to_string(data.join("postmaster.pid")).ok();
-    let pid = pid.as_deref().and_then(|text| text.lines().next()?.trim().parse::<u32>().ok());
-    pid.is_some_and(|pid| Path::new(&format!("/proc/{pid}")).exists())
+    postmaster(data).is_some_and(|pid| Path::new(&format!("/proc/{pid}")).exists())
+}
+
+/// The process that `postmaster.pid` names.
+fn postmaster(data: &Path) -> Option<u32> {
+    let text = fs::read_to_string(data.join("postmaster.pid")).ok()?;
+    text.lines().next()?.trim().parse().ok()
+}
+
+/// Why the file of this path in the directory `dir` is not to be copied as other files are: it is the control file of a cluster
+/// whose server runs. Without it, nobody starts a server on a copy by accident (rule 9).
+pub fn torn(dir: BorrowedFd<'_>, path: &[u8]) -> Option<String> {
+    let is_control = path.strip_suffix(b"global/pg_control").is_some_and(|at| at.is_empty() || at.ends_with(b"/"));
+    let data = is_control.then(|| PathBuf::from(format!("/proc/self/fd/{}/..", dir.as_raw_fd())))?;
+    let runs = platform::process_in(&data, "postgres").is_some() || is_hidden_server(&data);
+    let why = "a PostgreSQL server runs on it: a copy of its files is no backup, use postgres://… as the source";
+    runs.then(|| why.to_owned())
+}
+
+/// Does `postmaster.pid` name a server of which this process may not see where it runs?
+fn is_hidden_server(data: &Path) -> bool {
+    let Some(pid) = postmaster(data) else { return false };
+    let is_server = fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim() == "postgres");
+    is_server && fs::metadata(format!("/proc/{pid}/cwd")).is_err()
 }
 
 /// Is this the data directory of a cluster?

@@ -49,6 +49,7 @@ impl Opening<'_> {
             tricks: reading.tricks,
             own: reading.own.clone(),
             overlay: Some(late.clone()),
+            torn: |_, _| None,
         });
         let mut devices = self.tops(spaces, reading.split)?;
         let tops = devices.iter().skip(1).flat_map(|(_, tops)| tops.iter().map(|top| top.at.clone()));

@@ -19,7 +19,10 @@ use crate::{
 use std::{
     ffi::OsStr,
     io,
-    os::{fd::OwnedFd, unix::ffi::OsStrExt},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::ffi::OsStrExt,
+    },
     time::{Duration, Instant},
 };
 
@@ -248,6 +251,11 @@ impl Inner {
                 Kind::Socket
             }
         };
+        if matches!(kind, Kind::File { .. })
+            && let Some(why) = (self.rules.torn)(dir.as_fd(), &path)
+        {
+            state = State::Unreadable(why);
+        }
         let special = matches!(kind, Kind::Symlink(_) | Kind::Fifo | Kind::CharDevice(_) | Kind::BlockDevice(_));
         let mut entry = Entry {
             path,

@@ -28,7 +28,7 @@ use std::{
     cell::RefCell,
     collections::{HashMap, HashSet},
     io,
-    os::fd::OwnedFd,
+    os::fd::{BorrowedFd, OwnedFd},
     sync::{Arc, OnceLock},
 };
 
@@ -54,6 +54,8 @@ pub struct Rules {
     pub own: Own,
     /// What somebody knows better than the file system.
     pub overlay: Option<Arc<dyn Overlay>>,
+    /// Why the file of this path, in the directory that is given, is not to be copied now.
+    pub torn: fn(BorrowedFd<'_>, &[u8]) -> Option<String>,
 }
 
 /// Files of a program that has its own ideas of what a backup of them is.

@@ -103,6 +103,7 @@ impl Looked {
             tricks: Tricks::Never,
             own: Own::default(),
             overlay: None,
+            torn: |_, _| None,
         };
         let tree = Tree::new(vec![top], Default::default(), Default::default(), Arc::new(rules));
         let check = Arc::new(PageCheck { trees: vec![Arc::new(tree)], sizes: Sizes::default(), start_lsn });

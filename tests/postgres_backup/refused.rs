@@ -158,3 +158,23 @@ fn the_files_of_a_cluster_are_not_compared_by_their_size() {
         fullbore(command.map(Into::into)).ends_with(2).has_one_error(said);
     }
 }
+
+#[test]
+fn a_running_cluster_somewhere_below_is_not_taken_for_files() {
+    for version in some_versions() {
+        let cluster = Cluster::new(version, &[]);
+        let (above, to) = (cluster.data().parent().unwrap().to_owned(), cluster.path("of-all"));
+        let ran = fullbore(args!["backup", above, "--to", to]).ends_with(3);
+        let named = format!(
+            "{}/global/pg_control\": a PostgreSQL server runs on it",
+            cluster.data().file_name().unwrap().display()
+        );
+        assert!(ran.err.contains(&named), "{named} is not in {}", ran.err);
+        cluster.stop("fast");
+        let ran = fullbore(args!["backup", above, "--to", to]).ends_with(0);
+        assert!(!ran.err.contains("pg_control"), "{}", ran.err);
+        // Alone it is said to be one.
+        let ran = fullbore(args!["backup", cluster.data(), "--to", to]).ends_with(0);
+        assert!(ran.err.contains("--offline makes sure"), "{}", ran.err);
+    }
+}
