@@ -14,6 +14,7 @@ compile_error!("only systems of 64 bits are supported so far: see src/platform")
 
 mod bare;
 pub mod descend;
+pub mod durable;
 mod machine;
 mod mounts;
 pub mod object;

@@ -210,15 +210,6 @@ pub fn write_behind(fd: impl AsFd, offset: u64, len: u64) {
     unsafe { libc::sync_file_range(fd, signed(offset), signed(len), libc::SYNC_FILE_RANGE_WRITE) };
 }
 
-/// Make everything durable on the file system that `fd` is on. Others' data too, so once per restore.
-///
-/// # Errors
-/// `EIO` or `ENOSPC` if anything on this file system could not be written since `fd` was opened (Linux 5.8): open it
-/// before the first write.
-pub fn sync_fs(fd: impl AsFd) -> io::Result<()> {
-    Ok(rustix::fs::syncfs(fd)?)
-}
-
 /// Make a file, or the names in a directory, durable.
 ///
 /// # Errors

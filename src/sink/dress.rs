@@ -12,6 +12,7 @@ use crate::{
     error::{Result, quoted, reason},
     format::entry::{Entry, Kind, Xattr},
     platform::{
+        durable,
         object::Object,
         walk::{self, Stat},
         write, xattr,
@@ -56,7 +57,11 @@ impl Writer {
         if !self.attributes(entry, false, set)? && first != wanted {
             write::chmod_fd(fd, wanted).map_err(|e| failed(&self.tree, e))?;
         }
-        write::set_times_fd(fd, entry.mtime).map_err(|e| failed(&self.tree, e))
+        write::set_times_fd(fd, entry.mtime).map_err(|e| failed(&self.tree, e))?;
+        match self.tree.settles_each() {
+            true => durable::settle(fd).map_err(|e| self.tree.error("make durable", &entry.path, e)),
+            false => Ok(()),
+        }
     }
 
     /// May it have attributes or an access list that nobody gave it?

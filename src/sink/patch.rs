@@ -13,7 +13,7 @@ use crate::{
     error::Result,
     format::entry::{Entry, Kind, Xattr},
     platform::{
-        read,
+        durable, read,
         walk::{self, FileKind, Stat, read_link},
         write, xattr,
     },
@@ -186,7 +186,9 @@ impl Patch {
         let failed = |e| tree.error("write", &entry.path, e);
         self.set_length(entry).map_err(failed)?;
         if !self.is_touched() && self.is_dressed(writer, entry).map_err(failed)? {
-            return Ok(false);
+            // Whoever has written it may not have made it durable.
+            let settled = if tree.settles_each() { durable::settle(&self.file) } else { Ok(()) };
+            return settled.map(|()| false).map_err(failed);
         }
         let now = walk::stat_fd(&self.file).map_err(failed)?;
         let before = if self.fresh { Before::Made(PRIVATE) } else { Before::There(now) };

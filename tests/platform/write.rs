@@ -13,6 +13,7 @@ use fullbore::{
     format::entry::{Device, Time},
     platform::{
         Tricks,
+        durable::{self, Way, settle},
         object::Object,
         walk::{FileKind, open_dir, open_read, read_link, stat, stat_fd},
         write::*,
@@ -146,7 +147,9 @@ fn what_was_written_can_be_made_durable() {
         drop_behind(&file, 0, 100_000);
         fsync(&file).unwrap();
         fsync(open_dir(&root, b"", Tricks::Auto).unwrap()).unwrap();
-        sync_fs(&root).unwrap();
+        settle(&file).unwrap();
+        assert!([Way::Whole, Way::Asked, Way::Each].contains(&durable::way(&root).unwrap()));
+        durable::sync_fs(&root).unwrap();
     }
 }
 
