@@ -20,7 +20,7 @@ use crate::{
         meter::{Meter, Sample, Verdict},
     },
     plan::{SinkSpec, StageSpec, Tuning},
-    platform::Tricks,
+    platform::{self, Tricks},
     repo::{
         base::{Base, Like, Wanted},
         compare::Compare,
@@ -138,6 +138,7 @@ impl Backup {
             id,
             tool: format!("fullbore {}", env!("CARGO_PKG_VERSION")),
             time,
+            boot: platform::boot_id(),
             tags: self.tags.clone(),
             source: subject.origin.clone(),
             options: self.options(),
@@ -328,7 +329,8 @@ fn exported(root: &Root, new: &str) -> (String, String) {
 
 /// What was captured, and when, is what it was.
 fn as_it_was(root: Root, of: &Root) -> Root {
-    let mut root = Root { finished: of.finished.clone(), postgres: of.postgres.clone(), ..root };
+    let (finished, boot, postgres) = (of.finished.clone(), of.boot.clone(), of.postgres.clone());
+    let mut root = Root { finished, boot, postgres, ..root };
     severed::go_on(&mut root, of);
     root
 }

@@ -71,6 +71,9 @@ impl Forget {
         };
         let objects = Directory::new(&self.repository);
         let decisions = || groups.values().flatten();
+        let goes = |group: &&Vec<Decision>| !self.dry_run && group.iter().any(|decision| decision.forgotten);
+        let stay = groups.values().filter(goes).flatten().filter(|decision| !decision.forgotten);
+        stay.into_iter().try_for_each(|decision| protocol::settle(&objects, &decision.id))?;
         for decision in decisions().filter(|decision| decision.forgotten && !self.dry_run) {
             // What is named may be none, but what is left of one.
             let _ = protocol::forget(&objects, &decision.id)? || protocol::write_off(&objects, &decision.id)?;

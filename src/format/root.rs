@@ -27,6 +27,9 @@ pub struct Root {
     pub time: String,
     /// End.
     pub finished: String,
+    /// The boot of the host that was backed up, as the kernel names it; not of every backup.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub boot: String,
     /// What was backed up.
     pub source: Source,
     /// The PostgreSQL cluster, if it was one.

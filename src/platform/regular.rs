@@ -108,7 +108,7 @@ pub fn create_dir(path: &Path, mode: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// Make a directory, if it is not there, and those above it.
+/// Make a directory, if it is not there, and those above it; their names are durable then.
 ///
 /// # Errors
 /// The system's.
@@ -121,7 +121,19 @@ pub fn create_dirs(path: &Path, mode: u32) -> io::Result<()> {
     };
     match made {
         Err(_) if path.is_dir() => Ok(()),
-        made => made,
+        made => made.and_then(|()| sync_above(path)),
+    }
+}
+
+/// Make the name of a file or directory durable, if the directory it is in may be opened.
+///
+/// # Errors
+/// The system's.
+pub fn sync_above(path: &Path) -> io::Result<()> {
+    let Some(above) = path.parent() else { return Ok(()) };
+    match sync_dir(if above.as_os_str().is_empty() { Path::new(".") } else { above }) {
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => Ok(()),
+        synced => synced,
     }
 }
 

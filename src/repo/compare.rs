@@ -52,12 +52,17 @@ pub(super) struct Cursor {
 
 /// The clocks of file systems tick at least so often (FAT: every 2 s).
 const TICK_SECONDS: i64 = 2;
+/// So long after a file was written it may be lost by a crash of the system, though its times are not: Linux writes back what is 30 s
+/// old, and looks for that every 5 s.
+const WRITEBACK_SECONDS: i64 = 120;
 
 impl Cursor {
     /// `trusted`: may anything be taken for the same that was not touched since that base began?
     pub(super) fn new(archive: &Arc<Archive>, trusted: bool) -> Self {
         let begun = archive.root.time.parse::<jiff::Timestamp>().map_or(i64::MIN, jiff::Timestamp::as_second);
-        let seconds = if trusted { begun.saturating_sub(TICK_SECONDS) } else { i64::MIN };
+        let crashed = !archive.root.boot.is_empty() && archive.root.boot != platform::boot_id();
+        let before = if crashed { WRITEBACK_SECONDS } else { TICK_SECONDS };
+        let seconds = if trusted { begun.saturating_sub(before) } else { i64::MIN };
         let records = archive.clone().into_records().peekable();
         Self { archive: archive.clone(), records, begun: Time { seconds, nanos: 0 } }
     }

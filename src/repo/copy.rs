@@ -10,8 +10,8 @@
 use super::{
     documents::key,
     modes,
-    objects::write_new,
-    protocol::Intent,
+    objects::{Directory, write_new},
+    protocol::{self, Intent},
     store::{announce, open_or_make, rely_on, remove_backup, withdraw},
 };
 use crate::{
@@ -172,6 +172,8 @@ impl Incoming {
     /// # Errors
     /// [`Kind::NotFound`] if an object is not there any more; else the system's. Nothing is visible then.
     pub fn commit(self, objects: &[(String, String, u64)]) -> Result<()> {
+        let is_listed = || self.dir(&self.id).join(ROOT).exists();
+        let was_listed = is_listed();
         let done = self.dirs.iter().try_for_each(|dir| sync_dir(dir));
         let done = done.and_then(|()| sync_dir(&self.root.join(BACKUPS)));
         let done = done.and_then(|()| self.all_there(objects)).and_then(|()| self.write_root());
@@ -179,6 +181,12 @@ impl Incoming {
             Ok(()) => {
                 self.withdraw();
                 Ok(())
+            }
+            // Somebody may have seen it: what it refers to stays, for a prune to judge, whether it could be taken back or not.
+            Err(error) if !was_listed && is_listed() => {
+                let taken_back = protocol::forget(&Directory::new(&self.root), &self.id);
+                self.withdraw();
+                Err(if taken_back.is_ok() { error } else { error.detail("the copy is listed, but may not be durable") })
             }
             Err(error) => {
                 self.abort();
@@ -246,6 +254,8 @@ impl Arriving {
     pub fn finish(self) -> Result<()> {
         self.output.sync()?;
         fs::rename(&self.partial, &self.path)
-            .map_err(|e| Error::io(format!("could not rename {}", name(&self.partial)), e))
+            .map_err(|e| Error::io(format!("could not rename {}", name(&self.partial)), e))?;
+        // Others may use what has its name.
+        self.path.parent().map_or(Ok(()), sync_dir)
     }
 }

@@ -168,6 +168,18 @@ pub fn give_up<O: Objects>(objects: &O, id: &str) -> Result<()> {
     remove_files(objects, id)
 }
 
+/// What somebody else wrote of backup `id` may be relied on: its names are durable, though their writer may have been killed before it
+/// saw to that.
+///
+/// # Errors
+/// The system's. That it is not there is none.
+pub fn settle<O: Objects>(objects: &O, id: &str) -> Result<()> {
+    match objects.sync(&dir(id)) {
+        Err(error) if error.kind == Kind::NotFound => Ok(()),
+        done => done,
+    }
+}
+
 /// A backup that is alive.
 #[derive(Debug, Default)]
 pub struct Alive {

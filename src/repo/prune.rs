@@ -20,7 +20,7 @@
 use super::{
     documents::{self, Document, Documents, State, dir, documents, is_mentioned_whole, key},
     objects::Objects,
-    protocol::{alive, intents, remove_abandoned},
+    protocol::{alive, intents, remove_abandoned, settle},
 };
 use crate::{
     error::{Error, Kind, Result},
@@ -205,6 +205,9 @@ impl First {
             objects.rename(&key(id, PARTIAL), &key(id, FORGOTTEN))?;
         }
         self.forgotten.iter().try_for_each(|id| objects.sync(&dir(id)))?;
+        // What stays is so for good, too.
+        let stays = self.documents.keys().filter(|id| !self.forgotten.contains(*id) && !self.candidates.is_empty());
+        stays.into_iter().try_for_each(|id| settle(objects, id))?;
         self.candidates.iter().try_for_each(|candidate| match objects.mark(&candidate.tombstone()) {
             // Where there is no room for one, there is the more need to free some; nothing rests on it.
             Err(error) if error.kind == Kind::Full => Ok(()),

@@ -79,7 +79,9 @@ impl Store {
         let dir = self.dir();
         sync_dir(&dir)?;
         sync_dir(&self.root.join(BACKUPS))?;
-        protocol::check(&Directory::new(&self.root), &Root::open(root, &name(&dir.join(ROOT)))?)?;
+        let (objects, parsed) = (Directory::new(&self.root), Root::open(root, &name(&dir.join(ROOT)))?);
+        parsed.others().iter().try_for_each(|id| protocol::settle(&objects, id))?;
+        protocol::check(&objects, &parsed)?;
         write_new(&self.root, &key(&self.id, ROOT), root)
     }
 
@@ -157,7 +159,8 @@ fn if_absent(dir: &OwnedFd, partial: &str, name: &str) -> io::Result<()> {
 pub(super) fn open_or_make(root: &Path, time: &str) -> Result<Repository> {
     let path = root.join(REPOSITORY);
     match regular::read(&path, MAX_BYTES) {
-        Ok(bytes) => return open(&bytes, &path),
+        // Whoever made it may not have come further.
+        Ok(bytes) => return sync_dir(root).and_then(|()| open(&bytes, &path)),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
         Err(_) if root.is_file() => {
             return Err(Error::new(Kind::Usage, format!("cannot make a repository of {}: it is a file", name(root)))
@@ -173,7 +176,7 @@ pub(super) fn open_or_make(root: &Path, time: &str) -> Result<Repository> {
     let facts = seal(&Repository { format: FORMAT_ALONE, id, created: time.to_owned() })?;
     let made = walk::open_root(root).and_then(|dir| place(&dir, REPOSITORY, (&facts, 0o600), if_absent));
     made.map_err(|e| Error::io(format!("could not write {}", name(&path)), e)).and_then(|()| sync_dir(root))?;
-    root.parent().filter(|above| !above.as_os_str().is_empty()).map_or(Ok(()), sync_dir)?;
+    regular::sync_above(root).map_err(|e| Error::io(format!("could not sync the directory of {}", name(root)), e))?;
     // Two first backups at once may both have got here: what stands there now is the repository.
     let bytes = regular::read(&path, MAX_BYTES).map_err(|e| Error::io(format!("could not read {}", name(&path)), e))?;
     open(&bytes, &path)

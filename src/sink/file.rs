@@ -194,7 +194,8 @@ impl Destination for OneFile {
 
     fn commit(self: Box<Self>, _root: &[u8]) -> Result<()> {
         let done = self.give_names();
-        if done.is_err() {
+        // Once it has its name, its side file is all that makes an archive of it.
+        if done.is_err() && self.partial.exists() {
             self.abort(false);
         }
         done
@@ -216,15 +217,23 @@ impl OneFile {
             fs::rename(from, to).map_err(|e| Error::io(format!("could not rename {}", name(from)), e))
         };
         let dir = self.path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        match fs::remove_file(side_of(&self.path)) {
+        let (old, aside) = (side_of(&self.path), hidden(&side_of(&self.path), "replaced"));
+        let had_one = match fs::rename(&old, &aside) {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-                return Err(Error::io(format!("could not replace {}", name(&side_of(&self.path))), e));
+                return Err(Error::io(format!("could not replace {}", name(&old)), e));
             }
-            _ => {}
-        }
-        rename(&self.partial, &self.path)?;
+            moved => moved.is_ok(),
+        };
+        rename(&self.partial, &self.path).inspect_err(|_| {
+            if had_one {
+                let _ = fs::rename(&aside, &old); // the first error is the one to tell
+            }
+        })?;
         if let (Some(from), Some(to)) = (self.side_partial(), &self.side_path) {
             rename(&from, to)?;
+        }
+        if had_one && let Err(error) = fs::remove_file(&aside) {
+            crate::platform::debug(|| format!("could not remove {}: {error}", name(&aside)));
         }
         sync_dir(dir)
     }

@@ -3,7 +3,10 @@
 use super::{Abilities, Destination, Place, Placed, Role, Sink};
 use crate::{
     error::{Error, Kind, Result},
-    platform::{walk::stat_fd, write::is_stdout_closed},
+    platform::{
+        walk::{FileKind, stat_fd},
+        write::{fsync, is_stdout_closed},
+    },
 };
 use std::io::{IsTerminal, Write};
 
@@ -39,8 +42,12 @@ impl Destination for Stdout {
         stat_fd(std::io::stdout()).ok().map(|stat| (stat.dev, stat.inode)).into_iter().collect()
     }
 
+    /// A file that it goes to is made durable.
     fn commit(self: Box<Self>, _root: &[u8]) -> Result<()> {
-        Ok(())
+        match stat_fd(std::io::stdout()) {
+            Ok(stat) if stat.kind == FileKind::File => fsync(std::io::stdout()).map_err(failed),
+            _ => Ok(()),
+        }
     }
 
     fn abort(self: Box<Self>, _keep: bool) {}
