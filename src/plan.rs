@@ -2,7 +2,7 @@
 
 use crate::{
     error::{Error, Kind, Result},
-    format::digest::Algorithm,
+    format::{digest::Algorithm, layout},
     frame::Pool,
     pipeline::climb::max_threads,
     platform::{self, Tricks},
@@ -143,6 +143,11 @@ impl SinkSpec {
             }
             _ => (Self::Repository(to.into()), compress),
         })
+    }
+
+    /// Is it a repository that is not there yet?
+    pub fn is_new_repository(&self) -> bool {
+        matches!(self, Self::Repository(path) if !path.join(layout::REPOSITORY).exists())
     }
 
     /// Open it for backup `id`, begun at `time`.

@@ -105,11 +105,17 @@ fn backup(args: BackupArgs) -> Result<u8> {
     if progress.is_drawn() && plan.subject.can_be_counted() {
         foresee(&plan, &meter);
     }
+    // A disk that is not mounted looks like one that was never used.
+    let is_new = plan.to.is_new_repository();
     let outcome = plan.run(&meter, &|meter, sample| progress.tick(meter, sample));
     progress.clear();
     let Outcome { root, verdict, timeline } = outcome?;
-    let mut lines = report::backup(&root, &verdict, &plan.to.place());
-    progress.end(&lines, &report::backup_json(&root, &verdict));
+    let place = plan.to.place() + if is_new { ", a new repository" } else { "" };
+    let mut lines = report::backup(&root, &verdict, &place);
+    progress.lacks(&root);
+    let mut result = report::backup_json(&root, &verdict);
+    result["new_repository"] = is_new.into();
+    progress.end(&lines, &result);
     if let Some(paper) = paper {
         lines.push(html::machine());
         let (title, lines) = (&format!("backup {}", root.id), &lines);

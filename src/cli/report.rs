@@ -109,6 +109,13 @@ impl Progress {
         }
     }
 
+    /// What is said of a backup that has not all even to those who want no words.
+    pub(super) fn lacks(&self, root: &Root) {
+        if !root.totals.is_complete() && (self.output.quiet || self.output.json) {
+            not_captured(root).iter().for_each(aside);
+        }
+    }
+
     /// The run goes on whether it can be told or not.
     fn progress(&self, line: &serde_json::Value) {
         match self.aside {
@@ -203,7 +210,9 @@ fn not_captured(root: &Root) -> Vec<String> {
 }
 
 fn lacks(entry: &NotCaptured) -> String {
-    format!("not captured: {}: {}", quoted(&entry.path.0), entry.reason)
+    // What is there, but torn or wrong.
+    let what = if entry.is_there() { "captured, but not as it was" } else { "not captured" };
+    format!("{what}: {}: {}", quoted(&entry.path.0), entry.reason)
 }
 
 /// What a backup would be of.
@@ -259,15 +268,15 @@ const BARE: &str = "nothing says what should be in it";
 
 /// What is in the target now.
 fn restored(summary: &Summary, to: &Path) -> String {
-    let (id, to) = (&summary.id, to.display());
+    let (id, to) = (format!("{} of {}", summary.id, summary.source), to.display());
     match (summary.damage.len(), summary.lacking.is_captured()) {
-        (0, _) if id.is_empty() => {
+        (0, _) if summary.id.is_empty() => {
             format!("the archive is restored in \"{to}\"; {BARE}")
         }
         (0, true) if summary.digested => format!("backup {id} is restored in \"{to}\", every digest matched"),
         (0, true) => format!("backup {id} is restored in \"{to}\"; it has no digests of files to compare"),
         (0, _) => format!("what was captured by backup {id} is restored in \"{to}\""),
-        (_, _) if id.is_empty() => format!("what came before the damage is restored in \"{to}\""),
+        (_, _) if summary.id.is_empty() => format!("what came before the damage is restored in \"{to}\""),
         (_, _) => format!("what is whole of backup {id} is restored in \"{to}\""),
     }
 }
@@ -275,7 +284,8 @@ fn restored(summary: &Summary, to: &Path) -> String {
 /// The result of a restore as JSON.
 pub(super) fn restore_json(summary: &Summary, meter: &Meter, verdict: &Verdict) -> serde_json::Value {
     let damaged: Vec<_> = summary.damage.iter().map(damage_json).collect();
-    json!({"type": "result", "id": summary.id, "complete": summary.exit_code() == 0, "limit": verdict.limit.name(),
+    json!({"type": "result", "id": summary.id, "source": summary.source, "time": summary.time,
+        "complete": summary.exit_code() == 0, "limit": verdict.limit.name(),
         "shares": shares(verdict), "seconds": verdict.seconds, "entries": summary.entries,
         "unreadable": summary.lacking.unreadable, "bad_pages": summary.lacking.bad_pages,
         "files": meter.files.load(Relaxed), "bytes": meter.bytes.load(Relaxed),
@@ -360,7 +370,7 @@ pub(super) fn backup_json(root: &Root, verdict: &Verdict) -> serde_json::Value {
         "bytes": totals.bytes, "stored_bytes": totals.stored_bytes,
         "bases": root.bases, "kept": totals.kept, "kept_bytes": totals.kept_bytes, "unreadable": totals.unreadable,
         "changed": totals.changed, "vanished": totals.vanished, "sockets": totals.sockets, "bad_pages": totals.bad_pages,
-        "segments": root.segments.len()})
+        "segments": root.segments.len(), "not_captured": root.not_captured, "postgres": root.postgres})
 }
 
 /// The result of an export as JSON.

@@ -139,6 +139,7 @@ impl Backup {
             tool: format!("fullbore {}", env!("CARGO_PKG_VERSION")),
             time,
             boot: platform::boot_id(),
+            left_out: self.subject.left_out(),
             tags: self.tags.clone(),
             source: subject.origin.clone(),
             options: self.options(),

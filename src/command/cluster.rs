@@ -80,7 +80,7 @@ pub(super) fn plan(restore: &Restore, archive: &Archive, selection: &Selection) 
     plan.last = plan.last.filter(|_| is_whole);
     if is_whole {
         plan.notes.extend(conf.notes(cluster));
-        plan.before_start = conf.before_start();
+        plan.before_start.extend(conf.before_start());
     }
     Ok(plan)
 }

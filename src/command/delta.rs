@@ -20,7 +20,7 @@ use crate::{
     pipeline::meter::Meter,
     platform::walk::Stat,
     postgres::restore::{PG_CONTROL, Plan},
-    repo::open::open,
+    repo::open::{must_be_told, open},
     sink::{places::Layout, writer::Writer},
     source::archive::{Archive, Selection},
 };
@@ -80,6 +80,7 @@ impl<'a> Delta<'a> {
     /// # Errors
     /// As [`Restore::run`]; [`ErrorKind::Usage`] for a cluster as a whole without `delete`.
     pub fn run(&self, meter: &Meter) -> Result<Summary> {
+        must_be_told(&self.restore.from)?;
         let archive = open(&self.restore.from)?;
         let selection = Selection::new(&self.restore.paths)?;
         if archive.root.postgres.is_some() && selection.holds(PG_CONTROL) && !self.delete {

@@ -10,6 +10,7 @@ use super::{
     cluster,
     damage::Report,
     ledger::{Flaw, Ledger},
+    list::source_text,
     members::Members,
     refused::{self, Refused},
     restore::{Restore, Summary},
@@ -89,6 +90,8 @@ fn run(restore: &Restore, input: impl Read + Send + 'static, meter: &Meter) -> R
     let last = cluster.map(|cluster| cluster::streamed(cluster, &restore.to)).unwrap_or_default();
     Ok(Summary {
         id: root.map(|root| root.id.clone()).unwrap_or_default(),
+        source: root.map(|root| source_text(&root.source)).unwrap_or_default(),
+        time: root.map(|root| root.time.clone()).unwrap_or_default(),
         digested: root.is_some_and(|root| root.options.digest != Algorithm::None),
         entries: meter.entries.load(Relaxed),
         notes: { lacking.lines() }.into_iter().chain(tree.notes.lines()).chain(trailed).chain(last.notes).collect(),

@@ -146,11 +146,12 @@ fn backup_line(root: &Root, pinned: bool) -> String {
         0 => String::new(),
         n => format!("  ({} with wrong page checksums)", text::count(n)),
     };
+    let part = if root.left_out.is_empty() { "" } else { "  (in part)" };
     let tags: String = root.tags.iter().map(|(key, value)| format!("  {}", tag(key, value))).collect();
     let (source, pinned) = (source_text(&root.source), if pinned { "  (pinned)" } else { "" });
     let noun = if totals.entries == 1 { "entry  " } else { "entries" };
     let sizes = format!("{entries:>11} {noun}  {bytes:>10}  {verb:>6} {stored:>10}");
-    format!("{}  {}  {sizes}  {source}{tags}{missing}{wrong}{pinned}", root.id, root.time)
+    format!("{}  {}  {sizes}  {source}{part}{tags}{missing}{wrong}{pinned}", root.id, root.time)
 }
 
 /// A backup as JSON; of a damaged one only the id and the reason are known.
@@ -168,6 +169,8 @@ struct BackupLine<'a> {
     bases: Option<&'a [String]>,
     tags: Option<&'a std::collections::BTreeMap<String, String>>,
     pinned: Option<bool>,
+    /// Options by which something was left out.
+    left_out: Option<&'a [String]>,
     /// Could everything be read when it was made, and were all page checksums right?
     complete: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -191,6 +194,7 @@ impl<'a> BackupLine<'a> {
             bases: root.map(|root| &root.bases[..]),
             tags: root.map(|root| &root.tags),
             pinned: noted.map(|(_, pinned)| *pinned),
+            left_out: root.map(|root| &root.left_out[..]),
             complete: totals.is_some_and(|totals| totals.is_complete()),
             error,
         }

@@ -53,6 +53,20 @@ pub struct Opened {
 }
 
 impl Scope {
+    /// The options by which something is left out.
+    pub fn left_out(&self) -> Vec<String> {
+        let each = |name: &str, values: &[String]| -> Vec<String> {
+            values.iter().map(|value| format!("{name} {value}")).collect()
+        };
+        let file = |name: &str, path: &PathBuf| format!("{name} {}", path.display());
+        let flags = [(self.exclude_caches, "--exclude-caches"), (self.one_file_system, "--one-file-system")];
+        let flags = flags.into_iter().filter(|(given, _)| *given).map(|(_, name)| name.to_owned());
+        let lists = self.files_from.iter().map(|path| file("--files-from", path));
+        let patterns = each("--exclude", &self.exclude).into_iter();
+        let patterns = patterns.chain(self.exclude_from.iter().map(|path| file("--exclude-from", path)));
+        lists.chain(patterns).chain(each("--exclude-if-present", &self.exclude_if_present)).chain(flags).collect()
+    }
+
     /// Open everything. `split`: a stream for each device.
     ///
     /// # Errors

@@ -68,6 +68,7 @@ fn facts(root: &Root) -> Vec<(&'static str, String)> {
         true => format!(", ratio {:.2}", totals.bytes as f64 / totals.stored_bytes.max(1) as f64),
         false => String::new(),
     };
+    let left_out = root.left_out.iter().map(|option| ("left out by", text::name(option.as_bytes())));
     let tags = root.tags.iter().map(|(key, value)| ("tag", tag(key, value)));
     let mut facts = vec![
         ("backup", root.id.clone()),
@@ -101,7 +102,7 @@ fn facts(root: &Root) -> Vec<(&'static str, String)> {
     if !root.run.limit.is_empty() {
         facts.push(("limit", format!("{}, {:.1} seconds", text::name(root.run.limit.as_bytes()), root.run.seconds)));
     }
-    facts.extend(tags);
+    facts.extend(left_out.chain(tags));
     facts
 }
 

@@ -67,6 +67,15 @@ impl Subject {
         }
     }
 
+    /// The options by which something of it is left out.
+    pub(super) fn left_out(&self) -> Vec<String> {
+        match self {
+            Self::Files(scope) => scope.left_out(),
+            Self::Stored(stored) => stored.archive().root.left_out.clone(),
+            _ => Vec::new(),
+        }
+    }
+
     pub(super) fn is_cluster(&self) -> bool {
         match self {
             Self::Cluster(_) => true,

@@ -25,7 +25,7 @@ use crate::{
     },
     platform::Tricks,
     repo::{
-        open::{backup_ids, is_repository},
+        open::{backup_ids, is_repository, must_be_told},
         whole::{Found, open_all},
     },
     source::{archive::Archive, store::Object},
@@ -121,6 +121,7 @@ impl Verify {
         if self.against.is_none() && is_repository(&self.from) {
             return self.run_repository(Path::new(&self.from), meter);
         }
+        must_be_told(&self.from)?;
         match look(&self.from)? {
             Looked::Backup(archive) => self.run_archive(*archive, meter),
             Looked::Stream(_) if self.against.is_some() => {

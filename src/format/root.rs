@@ -37,6 +37,9 @@ pub struct Root {
     pub postgres: Option<Cluster>,
     /// How it was stored.
     pub options: Options,
+    /// The options by which something of it was left out, as they were given.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<String>,
     /// What the operator called it.
     #[serde(default)]
     pub tags: BTreeMap<String, String>,
@@ -351,6 +354,18 @@ pub struct NotCaptured {
     pub path: Name,
     /// Why.
     pub reason: String,
+}
+
+/// The reason of a file that was written to while it was read.
+pub const CHANGED: &str = "changed while it was read";
+/// How the reason begins of one whose pages have wrong checksums.
+pub const BAD_PAGES: &str = "it is stored, but page checksums are wrong";
+
+impl NotCaptured {
+    /// Is it in the backup, torn or wrong?
+    pub fn is_there(&self) -> bool {
+        self.reason == CHANGED || self.reason.starts_with(BAD_PAGES)
+    }
 }
 
 /// What limited the run.

@@ -130,6 +130,26 @@ pub fn is_repository(from: &str) -> bool {
     Path::new(from).join(layout::REPOSITORY).is_file()
 }
 
+/// Is it told which backup is meant? What is done to a tree by the last one must not depend on what else was backed up since.
+///
+/// # Errors
+/// [`Kind::Usage`] if FROM is a repository with backups of several sources, and none is named.
+pub fn must_be_told(from: &str) -> Result<()> {
+    if !is_repository(from) {
+        return Ok(());
+    }
+    let mut sources = list_backups(Path::new(from))?.into_iter().filter_map(|(_, root)| Some(root.ok()?.source));
+    let first = sources.next();
+    match sources.find(|source| Some(source) != first.as_ref()) {
+        None => Ok(()),
+        Some(_) => {
+            let what = format!("cannot tell which backup is meant: {from:?} has those of several sources");
+            Err(Error::new(Kind::Usage, what)
+                .hint("name one: @ID, or @latest for the last of all; `fullbore list` shows them"))
+        }
+    }
+}
+
 /// Where FROM is, and which backup of it.
 ///
 /// # Errors

@@ -40,7 +40,7 @@ fn wrong_pages_are_named_with_their_file_and_everything_else_is_right() {
         flip(&cluster.data().join(&small), 1);
         cluster.start();
         let ran = cluster.backup("repository", &[]).ends_with(3);
-        assert!(ran.err.contains(&format!("not captured: \"{large}\": ")), "{}", ran.err);
+        assert!(ran.err.contains(&format!("captured, but not as it was: \"{large}\": ")), "{}", ran.err);
         let of = |path: &str| ran.err.lines().find(|line| line.contains(path)).unwrap().to_owned();
         assert!(["3", "200", "1000"].iter().all(|page| of(&large).contains(page)), "{}", ran.err);
         let repository = cluster.path("repository");

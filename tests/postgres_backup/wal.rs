@@ -115,6 +115,9 @@ fn wal_that_nobody_looked_for_is_warned_of() {
     let restored = Cluster::restored(version, &cluster.path("repository"));
     assert_eq!(wal_in(&restored), [""; 0]);
     assert!(!restored.starts());
+    let ran = fullbore(args!["restore", cluster.path("repository"), "--to", cluster.path("again")]).ends_with(0);
+    let first = ran.err.lines().find(|line| line.starts_with("next: "));
+    assert!(first.is_some_and(|line| line.contains("into \"pg_wal\", or restore once more with")), "{}", ran.err);
 }
 
 #[test]

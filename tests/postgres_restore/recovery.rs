@@ -68,7 +68,9 @@ fn a_time_is_compared_with_the_end_of_the_backup_not_of_waiting_for_the_archive(
     let place = Place::with(&cluster(), |cluster| cluster.stopped = before(60));
     let words = format!("the backup ended later, at {}", before(60));
     assert_refused(&with(&place, time(&before(61))), Kind::Usage, &words);
-    run(&with(&place, time(&before(60)))).unwrap();
+    let summary = run(&with(&place, time(&before(60)))).unwrap();
+    let told = |note: &String| note.starts_with("the server will recover to 20") && note.ends_with("+00");
+    assert!(summary.notes.iter().any(told), "{:?}", summary.notes);
     // Older backups do not say it.
     assert_refused(&with(&Place::new(), time(&before(60))), Kind::Usage, &root.finished);
 }

@@ -17,8 +17,11 @@ pub struct Lacking {
     pub bad_pages: u64,
     /// Why there may be less than there was, and nobody can name it.
     pub unnamed: Option<&'static str>,
+    /// Files that were written to while they were read: that is no lack, but they may be torn.
+    changed: u64,
     first_unreadable: String,
     first_bad: String,
+    first_changed: String,
 }
 
 impl Lacking {
@@ -43,6 +46,7 @@ impl Lacking {
             _ if record.more => return,
             State::Unreadable(why) => (&mut self.unreadable, &mut self.first_unreadable, &why[..]),
             State::BadPages(_) => (&mut self.bad_pages, &mut self.first_bad, ""),
+            State::Changed => (&mut self.changed, &mut self.first_changed, ""),
             _ => return,
         };
         if *count == 0 {
@@ -51,7 +55,7 @@ impl Lacking {
         *count += 1;
     }
 
-    /// One line for each of the three, if there is something to say.
+    /// One line for each of the four, if there is something to say.
     pub(in crate::command) fn lines(&self) -> Vec<String> {
         let mut lines: Vec<_> = self.unnamed.iter().map(|why| (*why).to_owned()).collect();
         if self.unreadable > 0 {
@@ -62,6 +66,10 @@ impl Lacking {
         if self.bad_pages > 0 {
             let files = counted(self.bad_pages, "file");
             lines.push(format!("{files} had wrong page checksums already, the first is {}", self.first_bad));
+        }
+        if self.changed > 0 {
+            let files = counted(self.changed, "file");
+            lines.push(format!("{files} changed while the backup read them, the first is {}", self.first_changed));
         }
         lines
     }

@@ -16,6 +16,7 @@ use super::{
     damage::{Damage, Report},
     delta::{Changes, Delta},
     extra::Extra,
+    list::source_text,
     refused::Refused,
     severed,
 };
@@ -25,11 +26,12 @@ use crate::{
         digest::Algorithm,
         entry::{Entry, Kind, Path as EntryPath},
         page::{Item, State},
+        root::Root,
     },
     pipeline::{meter::Meter, ordered::Permits},
     platform::{self, Tricks},
     postgres::restore::{self as postgres, Fate, Plan},
-    repo::open::{Opened, open_any},
+    repo::open::{Opened, must_be_told, open_any},
     sink::{
         places::{Layout, Mount},
         tree::{Options, Tree},
@@ -77,6 +79,10 @@ pub struct Restore {
 pub struct Summary {
     /// The backup; empty for a foreign tar.
     pub id: String,
+    /// What that is of, and when it was begun; of streams too, if they say so.
+    pub source: String,
+    /// As RFC 3339.
+    pub time: String,
     /// Entries that were restored, or tried.
     pub entries: u64,
     /// Had its files digests to compare with?
@@ -112,6 +118,9 @@ impl Restore {
     /// # Errors
     /// Whatever ends a restore; [`ErrorKind::Corrupt`] for damage without `keep_going`.
     pub fn run(&self, meter: &Meter) -> Result<Summary> {
+        if self.overwrite {
+            must_be_told(&self.from)?;
+        }
         let opened = if self.from == "-" { None } else { Some(open_any(&self.from)?) };
         if let Some(Opened::Backup(archive)) = opened {
             return self.run_archive(*archive, meter);
@@ -180,12 +189,13 @@ impl Restore {
         let notes = lacking.lines().into_iter().chain(said).collect();
         let entries = meter.entries.load(Relaxed);
         let digested = run.archive.root.options.digest != Algorithm::None;
-        let id = run.archive.root.id;
+        let Root { id, source, time, .. } = run.archive.root;
+        let source = source_text(&source);
         // Nobody is told to start what is not whole.
         let next = if damage.is_empty() && lacking.is_captured() { last.next } else { Vec::new() };
         let changes = delta.map(|delta| delta.changes(removed));
         let seconds = start.elapsed().as_secs_f64();
-        Ok(Summary { id, entries, notes, next, damage, lacking, digested, changes, seconds })
+        Ok(Summary { id, source, time, entries, notes, next, damage, lacking, digested, changes, seconds })
     }
 
     /// The target.

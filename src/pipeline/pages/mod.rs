@@ -16,7 +16,7 @@ use crate::{
         page::{
             Extent, FrameAt, MAX_EXTENTS, MAX_RECORDS, MAX_TEXT_BYTES, Page, Record, SegmentId, State, block_digests,
         },
-        root::{Live, MAX_NOT_CAPTURED, Name, NotCaptured, PageAt, Totals},
+        root::{BAD_PAGES, CHANGED, Live, MAX_NOT_CAPTURED, Name, NotCaptured, PageAt, Totals},
     },
     frame::{Part, What},
 };
@@ -178,7 +178,7 @@ impl Pages {
     fn note(&mut self, record: &Record) {
         let (counter, reason) = match &record.state {
             State::Whole => return,
-            State::Changed => (&mut self.totals.changed, "changed while it was read".to_owned()),
+            State::Changed => (&mut self.totals.changed, CHANGED.to_owned()),
             State::Unreadable(reason) => (&mut self.totals.unreadable, reason.clone()),
             State::Vanished => (&mut self.totals.vanished, "vanished before it was read".to_owned()),
             State::Noted => (&mut self.totals.sockets, "sockets are not stored".to_owned()),
@@ -253,7 +253,7 @@ fn bad_pages(pages: &[u32]) -> String {
     let shown: Vec<_> = pages.iter().take(SHOWN).map(u32::to_string).collect();
     let more = if pages.len() > SHOWN { format!(" and {} more", pages.len() - SHOWN) } else { String::new() };
     let blocks = if pages.len() == 1 { "block" } else { "blocks" };
-    format!("it is stored, but page checksums are wrong: {blocks} {}{more}", shown.join(", "))
+    format!("{BAD_PAGES}: {blocks} {}{more}", shown.join(", "))
 }
 
 fn text_bytes(entry: &Entry) -> usize {

@@ -61,8 +61,8 @@ pub struct Plan {
     pub recovery: Recovery,
     /// What the operator should know.
     pub notes: Vec<String>,
-    /// What is to be done before the server is started,
-    pub before_start: Option<String>,
+    /// What is to be done before the server is started, one line for each step,
+    pub before_start: Vec<String>,
     /// and after that.
     pub next: Vec<String>,
     /// Numbers of the databases that come back empty.
@@ -111,9 +111,9 @@ impl Plan {
         Ok(Self {
             last: Some(Last { path: PG_CONTROL.to_vec(), only_with }),
             mounts,
-            recovery,
             notes,
-            before_start: None,
+            before_start: notes::fetch(&recovery, cluster).into_iter().collect(),
+            recovery,
             next,
             emptied: unwanted.into_iter().map(|database| database.oid).collect(),
             left_out,

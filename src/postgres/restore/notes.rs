@@ -1,6 +1,6 @@
 //! What an operator should know of how a restored server recovers: what it will want and not have, and whom it can hurt.
 
-use super::recovery::{Known, Mode, Options};
+use super::recovery::{Known, Mode, Options, Recovery};
 use crate::{
     error::{Error, Kind, Result, quoted},
     format::root::Cluster,
@@ -31,6 +31,19 @@ pub(super) fn missing(mode: Mode, cluster: &Cluster, archive: bool, primary: boo
         _ => return Ok(None),
     };
     Ok(Some(note.to_owned()))
+}
+
+/// What a server that asks no archive must be given by hand.
+pub(super) fn fetch(recovery: &Recovery, cluster: &Cluster) -> Option<String> {
+    let is_lacking = cluster.online && cluster.wal != "included" && recovery.signal.is_none();
+    let wal = match &cluster.wal_segments[..] {
+        [first, .., last] if first != last => format!("{first} to {last}"),
+        [first, ..] => first.clone(),
+        [] => format!("from {} on", cluster.start_lsn),
+    };
+    is_lacking.then(|| {
+        format!("put the WAL {wal} into \"pg_wal\", or restore once more with --recovery point --restore-command CMD: without it the server does not start")
+    })
 }
 
 /// That recovery makes tablespaces where they were, whatever the restore does.

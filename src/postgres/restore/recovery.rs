@@ -12,6 +12,7 @@ pub const RECOVERY_SIGNAL: &[u8] = b"recovery.signal";
 /// The file that says: follow a primary.
 pub const STANDBY_SIGNAL: &[u8] = b"standby.signal";
 const RESTORE_COMMAND: &str = "restore_command";
+const TARGET_TIME: &str = "recovery_target_time";
 
 /// What a target left in a configuration file that is not written anew, or lies elsewhere, would count as if it was meant for
 /// this recovery (rule 32). The server takes an empty target for none only as long as there is no other: so these stand first.
@@ -19,7 +20,7 @@ const UNLESS_SAID: [(&str, &str); 8] = [
     ("recovery_target", ""),
     ("recovery_target_lsn", ""),
     ("recovery_target_name", ""),
-    ("recovery_target_time", ""),
+    (TARGET_TIME, ""),
     ("recovery_target_xid", ""),
     ("recovery_target_action", "pause"),
     ("recovery_target_inclusive", "true"),
@@ -133,7 +134,9 @@ pub(super) fn plan(options: &Options, cluster: &Cluster, known: &Known<'_>) -> R
     let archive = known.restore_command || has(RESTORE_COMMAND);
     let primary = known.primary || has("primary_conninfo");
     let missing = notes::missing(mode, cluster, archive, primary)?;
-    let notes = missing.into_iter().chain(notes::archiving(mode, options, known)).collect();
+    let until = settings.iter().find(|(name, _)| name == TARGET_TIME);
+    let until = until.map(|(_, time)| format!("the server will recover to {time}"));
+    let notes = missing.into_iter().chain(notes::archiving(mode, options, known)).chain(until).collect();
     let signal = match mode {
         Mode::None => None,
         Mode::Point => Some(RECOVERY_SIGNAL),
@@ -176,7 +179,7 @@ fn setting(name: &str, value: &str) -> (String, String) {
 fn targets(options: &Options, cluster: &Cluster, known: &Known<'_>) -> Result<Vec<(String, String)>> {
     let target = match &options.target {
         None => return Ok(Vec::new()),
-        Some(Target::Time(text)) => setting("recovery_target_time", &time(text, known.stopped)?),
+        Some(Target::Time(text)) => setting(TARGET_TIME, &time(text, known.stopped)?),
         Some(Target::Lsn(text)) => setting("recovery_target_lsn", lsn(text, cluster)?),
         Some(Target::Name(text)) => setting("recovery_target_name", name(text)?),
         Some(Target::Xid(text)) => setting("recovery_target_xid", xid(text)?),

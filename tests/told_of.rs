@@ -1,0 +1,79 @@
+//! That a run says what it did, of what, and what is not as it was: to people and to programs.
+
+#![allow(missing_docs)]
+
+mod runs;
+
+use runs::{fullbore, temp, write};
+use std::{fs, path::PathBuf};
+
+fn tree(dir: &tempfile::TempDir, name: &str) -> PathBuf {
+    let tree = dir.path().join(name);
+    write(tree.join("f"), name);
+    write(tree.join(format!("only-{name}")), "x");
+    tree
+}
+
+#[test]
+fn a_tree_is_not_overwritten_by_the_last_backup_of_another() {
+    let dir = temp();
+    let (etc, srv, repo) = (tree(&dir, "etc"), tree(&dir, "srv"), dir.path().join("repo"));
+    fullbore(args!["backup", etc, "--to", repo]).ends_with(0);
+    // As long as there is one source it is clear which is meant.
+    fullbore(args!["restore", repo, "--to", etc, "--delta", "--delete"]).ends_with(0);
+    fullbore(args!["verify", repo, "--against", etc]).ends_with(0);
+    fullbore(args!["backup", srv, "--to", repo]).ends_with(0);
+    let words = "those of several sources";
+    fullbore(args!["restore", repo, "--to", etc, "--delta", "--delete"]).ends_with(2).has_one_error(words);
+    fullbore(args!["restore", repo, "--to", etc, "--overwrite"]).ends_with(2).has_one_error(words);
+    fullbore(args!["verify", repo, "--against", etc]).ends_with(2).has_one_error(words);
+    assert!(etc.join("only-etc").exists() && !etc.join("only-srv").exists());
+    let latest = format!("{}@latest", repo.display());
+    fullbore(args!["verify", latest, "--against", srv]).ends_with(0);
+    let ran = fullbore(args!["restore", repo, "--to", dir.path().join("to")]).ends_with(0);
+    assert!(ran.err.contains(&format!(":{} is restored in", srv.display())), "{}", ran.err);
+    let ran = fullbore(args!["restore", latest, "--to", srv, "--delta", "--json"]).ends_with(0);
+    let result = ran.json().pop().unwrap();
+    assert!(result["source"].as_str().unwrap().ends_with("/srv") && result["time"].is_string(), "{result}");
+}
+
+#[test]
+fn a_new_repository_is_said_to_be_one() {
+    let dir = temp();
+    let (srv, repo) = (tree(&dir, "srv"), dir.path().join("repo"));
+    let ran = fullbore(args!["backup", srv, "--to", repo]).ends_with(0);
+    assert!(ran.err.contains(", a new repository"), "{}", ran.err);
+    let ran = fullbore(args!["backup", srv, "--to", repo]).ends_with(0);
+    assert!(!ran.err.contains("new repository"), "{}", ran.err);
+    let ran = fullbore(args!["backup", srv, "--to", repo, "--json"]).ends_with(0);
+    assert_eq!(ran.json().pop().unwrap()["new_repository"], false);
+}
+
+#[test]
+fn what_is_missing_has_a_name_without_words_too() {
+    let dir = temp();
+    let (srv, repo, list) = (tree(&dir, "srv"), dir.path().join("repo"), dir.path().join("list"));
+    fs::write(&list, "f\nnowhere\n").unwrap();
+    let run = |how: &str| fullbore(args!["backup", srv, "--to", repo, "--files-from", list, how]).ends_with(3);
+    assert_eq!(run("--quiet").err, "not captured: \"nowhere\": there is nothing of this name\n");
+    let ran = run("--json");
+    let result = ran.json().pop().unwrap();
+    assert_eq!(result["not_captured"][0]["path"], "nowhere");
+    assert!(result["not_captured"][0]["reason"].as_str().unwrap().contains("nothing of this name"));
+    assert!(result["postgres"].is_null());
+}
+
+#[test]
+fn a_backup_of_a_part_says_so() {
+    let dir = temp();
+    let (srv, repo) = (tree(&dir, "srv"), dir.path().join("repo"));
+    fullbore(args!["backup", srv, "--to", repo]).ends_with(0);
+    fullbore(args!["backup", srv, "--to", repo, "--exclude", "only-*", "--one-file-system"]).ends_with(0);
+    let listed = fullbore(args!["list", repo]).ends_with(0).out;
+    let parts: Vec<bool> = listed.lines().map(|line| line.contains("(in part)")).collect();
+    assert_eq!(parts, [false, true], "{listed}");
+    let shown = fullbore(args!["show", repo]).ends_with(0).out;
+    assert!(shown.contains("--exclude only-*\n") && shown.contains("--one-file-system\n"), "{shown}");
+    let json = fullbore(args!["list", repo, "--json"]).ends_with(0).json();
+    assert_eq!(json[1]["left_out"][0], "--exclude only-*");
+}
