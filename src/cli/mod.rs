@@ -3,6 +3,7 @@
 mod args;
 mod care;
 mod cluster;
+mod habits;
 mod html;
 mod life;
 mod look;
@@ -38,7 +39,7 @@ use args::{
     BackupArgs, BenchArgs, BenchWhat, CheckpointArg, Chunking, Cli, Command, ListArgs, OutputArgs, RestoreArgs,
     ShowArgs, VerifyArgs,
 };
-use clap::{CommandFactory, Parser};
+use clap::CommandFactory;
 use html::{Page, Paper};
 use report::Progress;
 use say::{aside, printed, told};
@@ -53,7 +54,7 @@ use std::{
 pub fn main() -> ExitCode {
     platform::raise_open_files_limit();
     platform::survive_file_size_limit();
-    let result = match Cli::parse().command {
+    let result = habits::parse().and_then(|cli| match cli.command {
         Command::Backup(args) => backup(args),
         Command::Restore(args) => restore(args),
         Command::List(args) => list(args),
@@ -72,7 +73,7 @@ pub fn main() -> ExitCode {
         Command::Bench(args) => bench(args),
         Command::Completions { shell } => completions(shell),
         Command::Man { to } => man(to.as_deref()),
-    };
+    });
     match result {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
