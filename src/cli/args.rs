@@ -19,11 +19,23 @@ use clap::{
 };
 use std::{num::NonZeroUsize, path::PathBuf};
 
+/// What a command that looks at backups, or at what is noted of them, ends with.
+pub(super) const EXIT_CODES: &str = "EXIT CODES: 0 done, 1 failed, 2 wrong arguments, 4 damage was found";
+/// What a command ends with that looks at none.
+const PLAIN_EXIT_CODES: &str = "EXIT CODES: 0 done, 1 failed, 2 wrong arguments";
+
 /// Back up and restore file trees, as fast as the slowest piece of hardware permits, in standard streams.
 ///
 /// A full backup is tar in independent zstd frames: `zstd -dc FILE… | tar -xi` restores it without this program.
 #[derive(Debug, Parser)]
-#[command(name = "fullbore", version, max_term_width = 100, arg_required_else_help = true)]
+#[command(
+    name = "fullbore",
+    version,
+    max_term_width = 100,
+    arg_required_else_help = true,
+    after_help = "EXIT CODES: 0 done, 1 failed, 2 wrong arguments, 3 done but not all could be captured, 4 damage was found; \
+                  the help of each command says what they mean there"
+)]
 pub(super) struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -69,11 +81,13 @@ pub(super) enum Command {
     /// Measure this machine, and what the pipeline reaches of it
     Bench(BenchArgs),
     /// Print the completions of a shell
+    #[command(after_help = PLAIN_EXIT_CODES)]
     Completions {
         /// The shell
         shell: clap_complete::Shell,
     },
     /// Print the manual page
+    #[command(after_help = PLAIN_EXIT_CODES)]
     Man {
         /// Write the pages of all commands into this directory instead
         #[arg(long, value_name = "DIR")]
@@ -84,13 +98,14 @@ pub(super) enum Command {
 /// `fullbore backup`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "EXIT CODES: 0 done, 1 failed (nothing was committed), 2 wrong arguments, 3 done but something could not be read"
+    after_help = "EXIT CODES: 0 done, 1 failed (nothing was committed), 2 wrong arguments, 3 done but something could not be read, \
+                  4 damage was found (nothing was committed)"
 )]
 pub(super) struct BackupArgs {
     /// Files and directories; one directory alone: its contents are the root of the backup. Or postgres://… for a running cluster
     #[arg(value_name = "PATH", required_unless_present_any = ["stdin_name", "connect"], value_hint = ValueHint::AnyPath)]
     pub(super) paths: Vec<PathBuf>,
-    /// A directory (a repository, made on first use), FILE.tar.zst, FILE.tar.lz4, FILE.tar.gz, FILE.tar, - (standard output) or null: (nowhere, to measure)
+    /// A directory (a repository, made on first use), FILE.tar.zst (or .tzst), FILE.tar.lz4, FILE.tar.gz (or .tgz), FILE.tar, - (standard output) or null: (nowhere, to measure)
     #[arg(long, value_name = "DEST", value_hint = ValueHint::AnyPath, value_parser = NonEmptyStringValueParser::new())]
     pub(super) to: String,
     /// Back up standard input as a file of this name
@@ -117,10 +132,10 @@ pub(super) struct BackupArgs {
     /// Threads that read each device, or auto: as many as it pays
     #[arg(long, value_name = "N", default_value = "auto", value_parser = readers)]
     pub(super) readers: Readers,
-    /// All buffers together
+    /// All buffers together; at least 6 frames, and 4 for each further device
     #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = size::parse)]
     pub(super) memory: u64,
-    /// Bytes that are compressed by themselves: a power of two [default: 1M, of a cluster 256K]
+    /// Bytes that are compressed by themselves: a power of two, 64K to 64M [default: 1M, of a cluster 256K]
     #[arg(long, value_name = "SIZE", value_parser = frame_size)]
     pub(super) frame_size: Option<u32>,
     /// Take everything for new
@@ -132,22 +147,22 @@ pub(super) struct BackupArgs {
     /// What shows that a file has not changed: size, times and inode; or only some of it; or nothing but its content
     #[arg(long, value_enum, default_value_t = CompareArg::Inode, help_heading = "Incremental")]
     pub(super) compare: CompareArg,
-    /// Bytes that are compared and stored again if they changed: a power of two, at most a frame [default: 1M, of a cluster 8K]
+    /// Bytes that are compared and stored again if they changed: a power of two, 4K to 64M, and a frame if that is less [default: 1M, of a cluster 8K]
     #[arg(long, value_name = "SIZE", value_parser = block_size, help_heading = "Incremental")]
     pub(super) block_size: Option<u32>,
     /// How large files are cut to be compared: in blocks, or also where their content says, for files whose content shifts
     #[arg(long, value_enum, default_value_t = Chunking::Fixed, help_heading = "Incremental")]
     pub(super) chunking: Chunking,
-    /// Seconds after which what is stored so far is made durable: if the backup is cut off, the next one goes on from there
+    /// Seconds after which what is stored so far is made durable: if the backup is cut off, the next one goes on from there; 0: after each frame
     #[arg(long, value_name = "SECONDS", default_value_t = 60, help_heading = "Incremental")]
     pub(super) checkpoint_interval: u64,
-    /// Stored bytes after which a repository begins a new segment
+    /// Stored bytes after which a repository begins a new segment; at least 1M
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = segment_size)]
     pub(super) segment_size: u64,
     /// How files are digested
     #[arg(long, value_enum, default_value_t = DigestArg::Blake3)]
     pub(super) digest: DigestArg,
-    /// Leave out what matches this pattern, as in .gitignore; can be repeated
+    /// Leave out what matches this pattern, as in .gitignore; /NAME is at the root of the backup, as `fullbore list` prints paths; can be repeated
     #[arg(long, value_name = "GLOB")]
     pub(super) exclude: Vec<String>,
     /// Leave out what matches a pattern in this file
@@ -250,6 +265,7 @@ pub(super) struct RestoreArgs {
 
 /// `fullbore list`.
 #[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
 pub(super) struct ListArgs {
     /// A repository, an archive, any tar or - (standard input); @ID, @PREFIX or @latest chooses a backup, whose entries are listed
     #[arg(value_name = "FROM[@BACKUP]")]
@@ -264,6 +280,7 @@ pub(super) struct ListArgs {
 
 /// `fullbore show`.
 #[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
 pub(super) struct ShowArgs {
     /// A repository, an archive or - (standard input); @ID, @PREFIX or @latest chooses the backup
     #[arg(value_name = "FROM[@BACKUP]")]
@@ -298,6 +315,7 @@ pub(super) struct VerifyArgs {
 
 /// `fullbore bench`.
 #[derive(Debug, Args)]
+#[command(after_help = PLAIN_EXIT_CODES)]
 pub(super) struct BenchArgs {
     /// What to measure
     #[arg(value_enum)]

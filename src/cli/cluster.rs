@@ -18,7 +18,7 @@ pub(super) struct ClusterArgs {
     /// Restore a tablespace (its location, name or oid) elsewhere; can be repeated
     #[arg(long, value_name = "OLD=NEW", value_parser = clap::builder::OsStringValueParser::new().try_map(moved))]
     tablespace: Vec<(Vec<u8>, PathBuf)>,
-    /// Restore all other tablespaces into this directory, each below its name
+    /// Restore all other tablespaces into this directory, each below its name, or its oid in a backup that was made with --offline
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     tablespaces_under: Option<PathBuf>,
     /// Put the WAL into this directory; pg_wal is a link to it
@@ -54,7 +54,7 @@ pub(super) struct ClusterArgs {
 #[group(id = "recovery_target", multiple = false)]
 #[command(next_help_heading = "PostgreSQL")]
 struct TargetArgs {
-    /// Recover to this time, as "2026-11-21 05:45:01+00"
+    /// Recover to this time, with its offset from UTC: "2026-11-21 05:45:01+00"
     #[arg(long, value_name = "TIME")]
     target_time: Option<String>,
     /// Recover to this place in the WAL

@@ -1,6 +1,9 @@
 //! Arguments of what is done to backups after they were made: forget, prune, tag, pin.
 
-use super::{args::tag, told};
+use super::{
+    args::{EXIT_CODES, tag},
+    told,
+};
 use crate::{
     command::{
         forget::Forget,
@@ -25,7 +28,7 @@ pub(super) struct ForgetArgs {
     /// The repository
     #[arg(value_name = "REPO", value_hint = ValueHint::DirPath)]
     repository: PathBuf,
-    /// Forget these, whatever the rules say, or what is left of one that was cut off; the beginning of an id will do
+    /// Forget these, whatever the rules say, also the last one of a source, or what is left of one that was cut off: ids, beginnings of ids, or latest
     #[arg(value_name = "ID", conflicts_with = "Keep")]
     ids: Vec<String>,
     #[command(flatten)]
@@ -83,7 +86,8 @@ enum Group {
 /// `fullbore prune`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Backups may run meanwhile, and other prunes. One that is interrupted is gone on with by the next."
+    after_help = "Backups may run meanwhile, and other prunes. One that is interrupted is gone on with by the next.\n\
+                  EXIT CODES: 0 done, 1 failed, 2 wrong arguments, 4 a root is damaged or lost (nothing was freed)"
 )]
 pub(super) struct PruneArgs {
     /// The repository
@@ -99,6 +103,7 @@ pub(super) struct PruneArgs {
 
 /// `fullbore tag`.
 #[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
 pub(super) struct TagArgs {
     /// A repository; @ID, @PREFIX or @latest chooses the backup
     #[arg(value_name = "REPO[@BACKUP]")]
@@ -113,6 +118,7 @@ pub(super) struct TagArgs {
 
 /// `fullbore pin` and `fullbore unpin`.
 #[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
 pub(super) struct PinArgs {
     /// A repository; @ID, @PREFIX or @latest chooses the backup
     #[arg(value_name = "REPO[@BACKUP]")]

@@ -81,7 +81,8 @@ pub(super) struct CopyArgs {
 /// `fullbore diff`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Bytes are those of the content that is new; of what was changed, those that differ, in whole blocks."
+    after_help = "Bytes are those of the content that is new; of what was changed, those that differ, in whole blocks.\n\
+                  EXIT CODES: 0 done, whether they differ or not, 1 failed, 2 wrong arguments, 4 damage was found"
 )]
 pub(super) struct DiffArgs {
     /// The repository
