@@ -37,6 +37,9 @@ fn assert_asks(dir: &Path, repo: &Path, to: &Path) {
     assert!(ran.err.contains("could not make durable"), "{}", ran.err);
     let again = calls("fsync", dir, args!["restore", repo, "--to", new("a"), "--delta"]);
     assert!(again >= 21, "{again}");
+    // Of a tree that was there only what is written, and the directories above it.
+    let one = calls("fsync", dir, args!["restore", repo, "--to", new("a"), "--overwrite", "d1/f1"]);
+    assert!((3..9).contains(&one), "{one}");
     let cat = |line: &str| shell(line, args![repo, runs::FULLBORE, new("c")]).ends_with(0);
     cat("zstd -dcq \"$1\"/backups/*/s*.zst | \"$2\" restore - --to \"$3\"");
 }

@@ -12,6 +12,7 @@ pub mod notes;
 pub mod patch;
 pub mod places;
 mod reach;
+mod settle;
 pub mod spelling;
 pub mod stream;
 pub mod tree;

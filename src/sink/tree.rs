@@ -13,15 +13,14 @@ use super::{
 use crate::{
     error::{Error, Kind as ErrorKind, Result},
     format::{
-        entry::{Entry, Owner, Xattr, join},
+        entry::{Entry, Owner, Xattr},
         pax::NamedAcl,
     },
     platform::{
-        Tricks,
-        durable::{self, Way},
+        Tricks, durable,
         owner::Names,
         read::each_piece,
-        walk::{self, FileKind, Stat, open_dir},
+        walk::{self, Stat, open_dir},
         write::{self, Umask},
     },
 };
@@ -33,10 +32,7 @@ use std::{
         fd::{AsFd, BorrowedFd, OwnedFd},
         unix::ffi::OsStrExt,
     },
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicU8, Ordering::Relaxed},
-    },
+    sync::{Arc, Mutex, atomic::AtomicU8},
 };
 
 /// How a tree is written.
@@ -62,9 +58,9 @@ pub struct Tree {
     pub notes: Notes,
     names: Names,
     /// The file systems of the target, each with a directory opened before anything was written to it.
-    systems: Mutex<HashMap<u64, OwnedFd>>,
-    /// What they want: a bit for each [`Way`].
-    ways: AtomicU8,
+    pub(super) systems: Mutex<HashMap<u64, OwnedFd>>,
+    /// What they want: a bit for each [`durable::Way`].
+    pub(super) ways: AtomicU8,
     mask: Mask,
     /// What was made, where the file system may take another name for the same.
     made: Option<Mutex<Made>>,
@@ -238,61 +234,6 @@ impl Tree {
         (!self.options.overwrite).then_some(rest.is_empty() || place.passes_list_on)
     }
 
-    /// Is each file to be made durable by itself, when it is written?
-    pub(super) fn settles_each(&self) -> bool {
-        self.wants(Way::Each)
-    }
-
-    fn wants(&self, way: Way) -> bool {
-        self.ways.load(Relaxed) & way.bit() != 0
-    }
-
-    /// Make everything durable: one call for each file system, and where that is not enough, for each file or directory.
-    ///
-    /// # Errors
-    /// The system's, of anything that was written since the tree was opened.
-    pub fn sync(&self) -> Result<()> {
-        let (mut files, mut directories) = (false, self.settles_each());
-        let systems = self.systems.lock().unwrap_or_else(|e| e.into_inner());
-        for fd in systems.values() {
-            match durable::sync_fs(fd) {
-                Err(e) if matches!(e.kind(), io::ErrorKind::Unsupported) => files = true,
-                other => other.map_err(|e| self.error("make durable what was restored to", b"", e))?,
-            }
-        }
-        let is_durable = !files;
-        files |= self.wants(Way::Asked);
-        directories |= files;
-        match directories {
-            true => {
-                self.places.mount_points().chain([&b""[..]]).try_for_each(|at| self.sync_each(at, files, is_durable))
-            }
-            false => Ok(()),
-        }
-    }
-
-    /// Every directory by itself, and every `files`. If all is durable, what may not be opened is not asked.
-    fn sync_each(&self, at: &[u8], files: bool, is_durable: bool) -> Result<()> {
-        let failed = |e| self.error("make durable", at, e);
-        let passed_over = |e: &io::Error| is_durable && e.kind() == io::ErrorKind::PermissionDenied;
-        let dir = match self.open_dir(at) {
-            Err(e) if passed_over(&e) => return Ok(()),
-            other => other.map_err(failed)?,
-        };
-        for name in walk::read_dir(&dir, &mut Vec::new()).map_err(failed)? {
-            let path = join(at, &name.bytes);
-            match walk::stat(&dir, &name.bytes).map_err(failed)?.kind {
-                FileKind::Directory => self.sync_each(&path, files, is_durable)?,
-                FileKind::File if files => match walk::open_read(&dir, &name.bytes, self.options.tricks) {
-                    Err(e) if passed_over(&e) => {}
-                    file => file.and_then(write::fsync).map_err(failed)?,
-                },
-                _ => {}
-            }
-        }
-        write::fsync(dir).map_err(failed)
-    }
-
     /// Hash what was written of a file: its data, without the holes. For the rare file whose pieces cannot be hashed
     /// as they come.
     ///
@@ -313,7 +254,7 @@ impl Tree {
     pub(super) fn touch(&self, fd: OwnedFd) -> io::Result<()> {
         let dev = walk::stat_fd(&fd)?.dev;
         if let hash_map::Entry::Vacant(new) = self.systems.lock().unwrap_or_else(|e| e.into_inner()).entry(dev) {
-            self.ways.fetch_or(durable::way(&fd)?.bit(), Relaxed);
+            self.goes(durable::way(&fd)?);
             new.insert(fd);
         }
         Ok(())

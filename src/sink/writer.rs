@@ -10,6 +10,7 @@ use crate::{
     error::{Error, Kind as ErrorKind, Result, reason},
     format::entry::{Device, Entry, Kind, Owner},
     platform::{
+        durable,
         walk::{self, FileKind, Stat, open_dir},
         write, xattr,
     },
@@ -196,6 +197,18 @@ impl Writer {
                 self.dress_at(&Entry { kind, xattrs: Vec::new(), ..entry.clone() })
             }
         }
+    }
+
+    /// Leave a directory the metadata it has; what was made in it is durable.
+    ///
+    /// # Errors
+    /// The system's, with the path.
+    pub fn keep_directory(&mut self, path: &[u8]) -> Result<()> {
+        if !self.tree.settles_each() {
+            return Ok(());
+        }
+        let settled = self.tree.open_dir(path).and_then(durable::settle);
+        settled.map_err(|e| self.tree.error("make durable", path, e))
     }
 
     /// Give what is at `target` the name `path` as well.

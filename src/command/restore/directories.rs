@@ -79,8 +79,11 @@ impl Run<'_> {
 
     fn finish(&self, writer: &mut Writer, entry: &Entry) -> Result<()> {
         let not_ours = self.not_ours.lock().unwrap_or_else(|e| e.into_inner()).contains(&entry.path);
-        if not_ours || self.refused.holds(&entry.path) {
+        if self.refused.holds(&entry.path) {
             return Ok(());
+        }
+        if not_ours {
+            return writer.keep_directory(&entry.path);
         }
         let finished = writer.finish_directory(entry);
         self.unless_refused(&entry.path, finished).map(drop)
