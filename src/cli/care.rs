@@ -143,7 +143,11 @@ pub(super) fn repair(args: RepairArgs) -> Result<u8> {
     }
     repair::execute(&steps)?;
     aside(format_args!("done: {}", counted(steps.len() as u64, "step")));
-    Ok(if steps.iter().all(Step::can_be_done) { 0 } else { 4 })
+    let goes_on = steps.iter().any(Step::is_first);
+    if goes_on {
+        aside("run the same command again: what else is to be done can be found out only now");
+    }
+    Ok(if !goes_on && steps.iter().all(Step::can_be_done) { 0 } else { 4 })
 }
 
 /// Ask, if there is somebody to ask.

@@ -66,7 +66,7 @@ pub struct Step {
 }
 
 enum Action {
-    /// Write this file.
+    /// Write the file that makes a directory a repository.
     File(PathBuf, Vec<u8>),
     /// Write a manifest of these pages.
     Manifest(PathBuf, Vec<(u64, Vec<u8>)>),
@@ -149,6 +149,11 @@ impl Step {
     /// Can it be done?
     pub fn can_be_done(&self) -> bool {
         !matches!(self.action, Action::Nothing)
+    }
+
+    /// Is it known only after it what else is to be done?
+    pub fn is_first(&self) -> bool {
+        matches!(self.action, Action::File(..))
     }
 
     /// Do it.

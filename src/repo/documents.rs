@@ -150,9 +150,9 @@ fn read<O: Objects>(objects: &O, id: &str, state: State) -> Result<Option<Docume
         Err(error) if error.kind == Kind::Corrupt && state != State::Listed => {
             Ok(Some(Document { state, facts: None }))
         }
-        Err(error) if error.kind == Kind::Corrupt => {
-            Err(error.hint("without it nobody knows what it needs; `fullbore forget` it by its id to give it up"))
-        }
+        Err(error) if error.kind == Kind::Corrupt => Err(error
+            .detail("without it nobody knows what that backup needs")
+            .hint("`fullbore repair` rebuilds it; `fullbore forget` it by its id to give it up")),
         Err(error) => Err(error),
     }
 }

@@ -63,7 +63,7 @@ pub fn open_any(from: &str) -> Result<Opened> {
     let (path, backup) = place(from)?;
     if path.is_dir() {
         let repository = read_repository(&path)?;
-        let mut archive = Archive::open_backup(&path, &pick(&path, backup)?)?;
+        let mut archive = open_backup(&path, &pick(&path, backup)?)?;
         archive.repository = repository.id;
         // Damage to notes must not keep anybody from a restore.
         if let Ok(notes) = Notes::read(&path, &archive.root.id) {
@@ -172,12 +172,31 @@ pub fn place(from: &str) -> Result<(PathBuf, Option<&str>)> {
 /// The id of the backup that is meant.
 pub(super) fn pick(repository: &Path, backup: Option<&str>) -> Result<String> {
     let wanted = backup.unwrap_or(LATEST);
-    let id = one_of(&backup_ids(repository)?, wanted, repository)?;
-    match lost_roots(repository)?.pop().filter(|lost| wanted == LATEST && *lost > id) {
-        None => Ok(id),
-        Some(lost) => Err(Error::corrupt(format!("the root of backup {lost:?} is lost, which is later than {id:?}"))
-            .hint("`fullbore repair` makes it anew; @BACKUP names another")),
+    let ids = backup_ids(repository)?;
+    let lost = lost_roots(repository)?.into_iter().rfind(|lost| wanted == LATEST || lost.starts_with(wanted));
+    match (one_of(&ids, wanted, repository), lost) {
+        (Ok(id), Some(lost)) if wanted == LATEST && lost > id => {
+            Err(lost_root(&format!("the root of backup {lost:?} is lost, which is later than {id:?}")))
+        }
+        (Err(error), Some(lost)) if error.kind == Kind::NotFound => {
+            Err(lost_root(&format!("the root of backup {lost:?} is lost")))
+        }
+        (picked, _) => picked,
     }
+}
+
+fn lost_root(what: &str) -> Error {
+    Error::corrupt(what).hint("`fullbore repair` makes it anew; @BACKUP names another")
+}
+
+/// Open a backup of a repository; if its root is damaged, say what is to be done about that.
+fn open_backup(repository: &Path, id: &str) -> Result<Archive> {
+    Archive::open_backup(repository, id).map_err(|error| match error.kind {
+        Kind::Corrupt => {
+            error.hint("`fullbore repair` makes it anew; `fullbore list` shows the other backups, which @BACKUP names")
+        }
+        _ => error,
+    })
 }
 
 fn one_of(ids: &[String], wanted: &str, repository: &Path) -> Result<String> {
@@ -191,19 +210,48 @@ fn one_of(ids: &[String], wanted: &str, repository: &Path) -> Result<String> {
     }
     match found[..] {
         [id] => Ok(id.clone()),
-        [] => Err(none_found(repository, wanted, ids)),
+        [] => Err(none_found(repository, wanted, ids)?),
         _ => Err(several_found(wanted, &found)),
     }
 }
 
-fn none_found(repository: &Path, wanted: &str, ids: &[String]) -> Error {
-    match (wanted, ids.last()) {
-        (_, None) => Error::new(Kind::NotFound, format!("could not find a backup: {repository:?} holds none"))
-            .hint("a backup counts once it has ended well; `fullbore backup` makes one"),
-        (_, Some(last)) => Error::new(Kind::NotFound, format!("could not find backup {wanted:?} in {repository:?}"))
-            .detail(format!("it holds {} backups, the last is {last:?}", ids.len()))
-            .hint("`fullbore list` shows all of them"),
+fn none_found(repository: &Path, wanted: &str, ids: &[String]) -> Result<Error> {
+    if let Some(id) = cut_off_ids(repository)?.into_iter().find(|id| wanted != LATEST && id.starts_with(wanted)) {
+        let what =
+            format!("could not find backup {wanted:?} in {repository:?}: {id:?} was cut off, and so is no backup");
+        return Ok(Error::new(Kind::NotFound, what).hint(GOES_ON));
     }
+    let Some(last) = ids.last() else { return no_backup(repository) };
+    let there = if ids.len() == 1 { "1 backup".to_owned() } else { format!("{} backups", ids.len()) };
+    Ok(Error::new(Kind::NotFound, format!("could not find backup {wanted:?} in {repository:?}"))
+        .detail(format!("it holds {there}, the last is {last:?}"))
+        .hint("`fullbore list` shows all of them"))
+}
+
+/// What becomes of what is kept of a backup that was cut off.
+const GOES_ON: &str =
+    "a backup counts once it has ended well; the next `fullbore backup` of its source goes on from it";
+
+/// Does a repository hold no backup, not even one whose root cannot be read?
+///
+/// # Errors
+/// The system's.
+pub fn holds_none(repository: &Path) -> Result<bool> {
+    Ok(backup_ids(repository)?.is_empty())
+}
+
+/// What is to be said of a repository that holds no backup.
+///
+/// # Errors
+/// The system's.
+pub fn no_backup(repository: &Path) -> Result<Error> {
+    let none = Error::new(Kind::NotFound, format!("could not find a backup: {repository:?} holds none"));
+    let cut_off = cut_off_ids(repository)?;
+    if cut_off.is_empty() {
+        return Ok(none.hint("a backup counts once it has ended well; `fullbore backup` makes one"));
+    }
+    let line = |id: &String| format!("{id:?} was cut off, and so is no backup");
+    Ok(cut_off.iter().take(LISTED).map(line).fold(none, Error::detail).hint(GOES_ON))
 }
 
 fn several_found(wanted: &str, found: &[&String]) -> Error {
@@ -222,19 +270,39 @@ fn several_found(wanted: &str, found: &[&String]) -> Error {
 pub fn read_repository(path: &Path) -> Result<Repository> {
     let file = path.join(layout::REPOSITORY);
     let bytes = regular::read(&file, MAX_BYTES).map_err(|e| match e.kind() {
-        _ if is_in_the_way(&e) || e.kind() == io::ErrorKind::NotFound => {
-            Error::new(Kind::NotFound, format!("cannot read {path:?}: it is no repository"))
-                .hint(format!("a repository has a file {:?}; a directory of files is no backup", layout::REPOSITORY))
-        }
+        _ if is_in_the_way(&e) || e.kind() == io::ErrorKind::NotFound => no_repository(path),
         _ => Error::io(format!("could not read {file:?}"), e),
     })?;
-    let repository: Repository = open_sealed(&bytes, &format!("{file:?}"))?;
+    let repository = parse_repository(&bytes, &format!("{file:?}"))?;
     if repository.format > FORMAT {
         let what =
             format!("cannot read {path:?}: it has format {}, this program knows up to {FORMAT}", repository.format);
         return Err(Error::new(Kind::Unsupported, what).hint("use a newer fullbore"));
     }
     Ok(repository)
+}
+
+/// How a repository gets its own file again.
+const REPAIRED: &str = "`fullbore repair` makes it anew, from what the backups say";
+
+/// What the file `name` says that makes a directory a repository.
+pub(super) fn parse_repository(bytes: &[u8], name: &str) -> Result<Repository> {
+    open_sealed(bytes, name).map_err(|error| match error.kind {
+        Kind::Corrupt => error.hint(REPAIRED),
+        _ => error,
+    })
+}
+
+/// The error of a directory without the file that makes it a repository.
+fn no_repository(path: &Path) -> Error {
+    match directories(path) {
+        Ok(backups) if !backups.is_empty() => {
+            let what = format!("cannot read {path:?}: its file {:?} is missing", layout::REPOSITORY);
+            Error::new(Kind::NotFound, what).because("backups are there").hint(REPAIRED)
+        }
+        _ => Error::new(Kind::NotFound, format!("cannot read {path:?}: it is no repository"))
+            .hint(format!("a repository has a file {:?}; a directory of files is no backup", layout::REPOSITORY)),
+    }
 }
 
 /// The names of all directories that have the name of a backup, ascending.

@@ -8,6 +8,7 @@ use super::{
     documents::key,
     modes,
     objects::{Directory, Objects, Seized, place, random_letters, write_new},
+    open::parse_repository,
     protocol::{self, Intent, intent_key},
 };
 use crate::{
@@ -15,7 +16,7 @@ use crate::{
     format::{
         layout::{BACKUPS, INTENTS, MANIFEST, PARTIAL, REPOSITORY, ROOT, Repository, TOMBSTONES, segment},
         root::{FORMAT, FORMAT_ALONE, Root},
-        seal::{MAX_BYTES, open_sealed, seal},
+        seal::{MAX_BYTES, seal},
     },
     platform::{self, Tricks, regular, walk, write},
     queue::start,
@@ -183,7 +184,7 @@ pub(super) fn open_or_make(root: &Path, time: &str) -> Result<Repository> {
 }
 
 fn open(bytes: &[u8], path: &Path) -> Result<Repository> {
-    let repository: Repository = open_sealed(bytes, &name(path))?;
+    let repository = parse_repository(bytes, &name(path))?;
     if repository.format > FORMAT {
         let what = format!("cannot write to a repository of format {}: this program knows {FORMAT}", repository.format);
         return Err(Error::new(Kind::Unsupported, what).hint("use a newer fullbore"));
