@@ -4,6 +4,7 @@
 
 mod runs;
 
+use fullbore::format::{root::Root, seal::seal};
 use runs::{fullbore, has, noise, or_skip, shell, tampered, temp, text, write};
 use serde_json::Value;
 use std::{
@@ -510,6 +511,38 @@ fn small(dir: &Path, backups: usize) -> Vec<(String, PathBuf)> {
     (0..backups).map(backup).collect()
 }
 
+fn change_root(home: &Path, change: impl FnOnce(&mut Root)) {
+    let path = home.join("root.json");
+    let mut root = Root::open(&fs::read(&path).unwrap(), "root.json").unwrap();
+    change(&mut root);
+    fs::write(path, seal(&root).unwrap()).unwrap();
+}
+
+#[test]
+fn what_holds_no_backup_is_not_sound() {
+    let dir = temp();
+    let (id, home) = small(dir.path(), 1).pop().unwrap();
+    let (repository, to) = (dir.path().join("repo"), dir.path().join("to"));
+    let at = |id: &str| format!("{}@{id}", repository.display());
+    let root = home.join("root.json");
+    fs::rename(&root, home.join("partial.json")).unwrap();
+    for args in [&args!["verify", repository][..], &args!["restore", at(&id), "--to", to], &args!["show", repository]] {
+        let ran = fullbore(args.iter().cloned()).ends_with(1);
+        assert!(ran.err.contains(&id) && ran.err.contains("was cut off"), "{args:?}: {}", ran.err);
+    }
+    fs::rename(home.join("partial.json"), &root).unwrap();
+    fullbore(args!["forget", repository, id]).ends_with(0);
+    for args in [&args!["verify", repository, "--json"][..], &args!["verify", repository, "--sample", "5%"]] {
+        let ran = fullbore(args.iter().cloned()).ends_with(1).has_one_error("holds none");
+        assert_eq!(ran.out, "");
+    }
+    for more in [&[][..], &["--json"]] {
+        let ran = fullbore(args!["list", repository].into_iter().chain(more.iter().map(OsString::from))).ends_with(0);
+        assert!(ran.out.is_empty() && ran.err.contains("holds no backup"), "{}{}", ran.out, ran.err);
+    }
+    fullbore(args!["repair", repository]).ends_with(0);
+}
+
 #[test]
 fn a_root_that_is_lost_or_damaged_is_not_a_backup_that_never_was() {
     let dir = temp();
@@ -566,4 +599,49 @@ fn a_repository_without_its_own_file_is_one_that_can_be_repaired() {
     assert!(ran.err.contains("run the same command again"), "{}", ran.err);
     fullbore(args!["repair", repository, "--yes"]).ends_with(0);
     fullbore(args!["verify", repository, "--data"]).ends_with(0);
+}
+
+#[test]
+fn the_last_line_names_what_is_damaged_and_not_what_was_looked_at() {
+    let dir = temp();
+    let all = small(dir.path(), 3);
+    let repository = dir.path().join("repo");
+    let last_line =
+        || fullbore(args!["verify", repository, "--data"]).ends_with(4).err.lines().last().unwrap().to_owned();
+    let flip = |path: PathBuf| {
+        let whole = fs::read(&path).unwrap();
+        let mut damaged = whole.clone();
+        damaged[30] ^= 1;
+        fs::write(&path, damaged).unwrap();
+        (path, whole)
+    };
+    let back = |(path, whole): (PathBuf, Vec<u8>)| fs::write(path, whole).unwrap();
+    let manifest = flip(all[2].1.join("manifest"));
+    assert_eq!(last_line(), format!("1 of 3 backups is damaged in 1 place: {}; no file is lost", all[2].0));
+    let root = flip(all[1].1.join("root.json"));
+    let both = format!("{}, {}", all[1].0, all[2].0);
+    assert_eq!(last_line(), format!("2 of 3 backups are damaged in 2 places: {both}; 1 backup lost something"));
+    back(manifest);
+    let one = format!("1 of 3 backups is damaged in 1 place: {}; 1 backup lost something", all[1].0);
+    assert_eq!(last_line(), one);
+    back(root);
+    let (root, whole) = flip(all[0].1.join("root.json"));
+    fs::remove_file(&root).unwrap();
+    assert_eq!(last_line(), one.replace(&all[1].0, &all[0].0));
+    // A single one among those without a root is not all there is.
+    fs::remove_dir_all(&all[1].1).unwrap();
+    let verdict = fullbore(args!["verify", repository, "--json"]).ends_with(4).json().pop().unwrap();
+    assert_eq!(verdict["id"], "", "{verdict}");
+    fs::write(root, whole).unwrap();
+}
+
+#[test]
+fn page_checksums_that_were_wrong_at_the_backup_are_told_by_a_check() {
+    let dir = temp();
+    let all = small(dir.path(), 1);
+    change_root(&all[0].1, |root| root.totals.bad_pages = 2);
+    let repository = dir.path().join("repo");
+    let ran = fullbore(args!["verify", repository]).ends_with(0);
+    assert!(ran.err.contains("sound") && ran.err.contains("2 pages had wrong checksums"), "{}", ran.err);
+    assert_eq!(fullbore(args!["verify", repository, "--json"]).ends_with(0).json().pop().unwrap()["bad_pages"], 2);
 }

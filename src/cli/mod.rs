@@ -32,7 +32,7 @@ use crate::{
         offline,
         request::{Request, Server},
     },
-    repo::base::Wanted,
+    repo::{base::Wanted, open::holds_none},
     stage::codec::Codec,
 };
 use args::{
@@ -307,7 +307,12 @@ fn restore(args: RestoreArgs) -> Result<u8> {
 
 fn list(args: ListArgs) -> Result<u8> {
     let list = List { from: args.from, paths: selected(args.paths), json: args.json };
-    printed(|out| list.run(out))
+    let code = printed(|out| list.run(out))?;
+    // Not among what is printed: there it would be taken for a backup.
+    if code == 0 && list.is_of_backups() && holds_none(Path::new(&list.from))? {
+        aside(format_args!("{:?} holds no backup", list.from));
+    }
+    Ok(code)
 }
 
 fn show(args: ShowArgs) -> Result<u8> {

@@ -323,9 +323,13 @@ pub(super) fn verify(found: &Found, against: Option<&Path>) -> String {
                 0 => String::new(),
                 n => format!("; {} more could not be captured", count(n)),
             };
+            let wrong = match found.bad_pages {
+                0 => String::new(),
+                n => format!("; {} had wrong checksums when they were backed up", counted(n, "page")),
+            };
             let same = against.map_or_else(String::new, |tree| format!(", and {tree:?} is the same"));
             format!(
-                "{subject} {is} sound: {what} of {entries} was checked in {}{same}{lacking}",
+                "{subject} {is} sound: {what} of {entries} was checked in {}{same}{lacking}{wrong}",
                 seconds(found.seconds)
             )
         }
@@ -335,14 +339,30 @@ pub(super) fn verify(found: &Found, against: Option<&Path>) -> String {
                 counted(found.differences.len() as u64, "place")
             )
         }
-        _ => {
-            let places = counted((found.damage.len() + found.warnings.len()) as u64, "place");
-            let lost = match found.lost.len() {
-                0 => "no file is lost".to_owned(),
-                n => format!("{} lost something", counted(n as u64, "backup")),
-            };
-            format!("{subject} {is} damaged in {places}; {lost}")
-        }
+        _ if found.of > 1 && !found.damaged.is_empty() => damaged_ones(found),
+        _ => format!("{subject} {is} damaged in {}; {}", places(found), losers(found)),
+    }
+}
+
+/// Which of several backups are damaged, the first few by name.
+fn damaged_ones(found: &Found) -> String {
+    let (ids, is) = (&found.damaged, if found.damaged.len() == 1 { "is" } else { "are" });
+    let mut names = ids.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
+    if ids.len() > NAMED {
+        names.push_str(&format!(" and {} more", ids.len() - NAMED));
+    }
+    let of = format!("{} of {}", count(ids.len() as u64), counted(found.of as u64, "backup"));
+    format!("{of} {is} damaged in {}: {names}; {}", places(found), losers(found))
+}
+
+fn places(found: &Found) -> String {
+    counted((found.damage.len() + found.warnings.len()) as u64, "place")
+}
+
+fn losers(found: &Found) -> String {
+    match found.lost.len() {
+        0 => "no file is lost".to_owned(),
+        n => format!("{} lost something", counted(n as u64, "backup")),
     }
 }
 
@@ -353,8 +373,8 @@ pub(super) fn verify_json(found: &Found) -> serde_json::Value {
     let damage: Vec<_> = found.damage.iter().map(damage_json).collect();
     let lost: Vec<_> = found.lost.iter().map(loss_json).collect();
     json!({"type": "result", "id": found.id, "backups": found.backups, "sound": found.exit_code() != 4,
-        "entries": found.entries, "not_captured": found.not_captured, "seconds": found.seconds, "damage": damage, "lost": lost,
-        "warnings": found.warnings, "differences": differences})
+        "entries": found.entries, "not_captured": found.not_captured, "bad_pages": found.bad_pages, "seconds": found.seconds,
+        "damage": damage, "lost": lost, "warnings": found.warnings, "differences": differences})
 }
 
 fn loss_json(loss: &Loss) -> serde_json::Value {

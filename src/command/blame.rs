@@ -6,6 +6,7 @@
 use super::{
     damage::{Report, names},
     stock::{Stock, files, full},
+    text::counted,
 };
 use crate::{
     format::{
@@ -132,7 +133,10 @@ pub(super) fn blame(stock: &Stock, bad: &Bad, report: &Report) -> Vec<Loss> {
             if stock.archives.len() > 1 { format!(" of backup {}", stock.names(&[archive])) } else { String::new() };
         let more = count - first.len() as u64;
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        report.detail(&places[place].3, &format!("with the frames of {count} files{of}: {}{more}", names(&first)));
+        report.detail(
+            &places[place].3,
+            &format!("with the frames of {}{of}: {}{more}", counted(count, "file"), names(&first)),
+        );
     }
     losses
 }

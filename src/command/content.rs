@@ -186,6 +186,7 @@ impl Content<'_> {
         let why = error.map_or_else(|| "their checksum is not the one in the root".to_owned(), |error| error.line());
         let what = format!("bytes {from} to {to} of {name}, part {}, are damaged", index + 1);
         self.bad.part(&place.id, from, to);
+        self.report.stored_by(&place.id.backup);
         self.report.add((Error::corrupt(what).because(why), Vec::new()))
     }
 

@@ -1,5 +1,6 @@
 //! Damage that was found, and what it costs.
 
+use super::text::counted;
 use crate::{
     error::{Error, Kind, Result, quoted},
     format::{
@@ -30,6 +31,8 @@ pub(super) struct Report {
     keep_going: bool,
     damage: Mutex<Vec<Damage>>,
     warnings: Mutex<Vec<String>>,
+    /// Backups that stored something that is damaged.
+    stored_by: Mutex<BTreeSet<String>>,
 }
 
 impl Report {
@@ -70,6 +73,16 @@ impl Report {
     pub(super) fn warn(&self, error: Error) {
         let line = format!("{}; another copy is whole", error.line());
         self.warnings.lock().unwrap_or_else(|e| e.into_inner()).push(line);
+    }
+
+    /// Something is damaged that this backup stored.
+    pub(super) fn stored_by(&self, backup: &str) {
+        self.stored_by.lock().unwrap_or_else(|e| e.into_inner()).insert(backup.to_owned());
+    }
+
+    /// Who stored what is damaged, whether that does harm or not.
+    pub(super) fn storers(&self) -> BTreeSet<String> {
+        std::mem::take(&mut *self.stored_by.lock().unwrap_or_else(|e| e.into_inner()))
     }
 
     /// Say what became of a file of the target that cannot be had from the backup.
@@ -121,7 +134,12 @@ pub(super) fn frame_damage(
     let what = format!("the frame at byte {} of {name}, backup {id:?}, is damaged", frame.offset);
     // "a frame is damaged: why" has said it already.
     let why = error.source.as_ref().map_or_else(|| error.what.clone(), |why| why.to_string());
-    let held = format!("it holds part of {} of {} files: {}", files.len(), archive.root.totals.files, names(&files));
+    let held = format!(
+        "it holds part of {} of {}: {}",
+        files.len(),
+        counted(archive.root.totals.files, "file"),
+        names(&files)
+    );
     (Error::new(error.kind, what).because(why).detail(held), files)
 }
 

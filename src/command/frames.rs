@@ -109,6 +109,7 @@ fn beside(archive: &Archive, segment: &Place, len: u64, report: &Report) -> Resu
         Err(error) if archive.is_one_file() => Err(error),
         Err(error) => {
             if error.kind != Kind::NotFound && segment.ended {
+                report.stored_by(&segment.id.backup);
                 report.warn(error);
             }
             Ok(Frames::Within(len))

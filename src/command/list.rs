@@ -37,12 +37,17 @@ pub struct List {
 }
 
 impl List {
+    /// Is it of the backups of a repository, and not of what is in one?
+    pub fn is_of_backups(&self) -> bool {
+        is_repository(&self.from) && self.paths.is_empty()
+    }
+
     /// Print to `out`; the result is the exit code: 4 if something is damaged, which is said in the list.
     ///
     /// # Errors
     /// Those of opening FROM and of reading pages, and of `out`.
     pub fn run(&self, out: &mut dyn Write) -> Result<u8> {
-        if is_repository(&self.from) && self.paths.is_empty() {
+        if self.is_of_backups() {
             return self.backups(out);
         }
         let selection = Selection::new(&self.paths)?;

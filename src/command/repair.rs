@@ -126,10 +126,13 @@ impl Repair {
 
     /// What nothing can restore.
     fn lost(&self, meter: &Meter) -> Result<Vec<Step>> {
+        let archives = self.archives()?;
+        if archives.is_empty() {
+            return Ok(Vec::new());
+        }
         let from = self.repository.to_string_lossy().into_owned();
         let verify = Verify { from, data: self.data, against: None, workers: self.workers, tricks: Tricks::Auto };
         let Verdict { lost, .. } = verify.run(meter)?;
-        let archives = self.archives()?;
         let missing = missing(&Stock::new(archives, Some(&self.repository)));
         let mut steps = Vec::new();
         for archive in self.archives()? {

@@ -11,7 +11,7 @@ use super::{
     damage::frame_damage,
     frames::{Frame, Frames},
     stock::{Place, full},
-    verify::{Check, Tables, Verdict, open_for_check},
+    verify::{Check, Tables, Verdict, open_some},
 };
 use crate::{
     error::{Error, Kind, Result},
@@ -86,7 +86,7 @@ impl Sample {
     fn look(&self, meter: &Meter) -> Result<(Verdict, Sampled, bool)> {
         let start = Instant::now();
         meter.entries.store(0, Relaxed);
-        let (archives, no_roots) = open_for_check(&self.repository)?;
+        let (archives, no_roots) = open_some(&self.repository)?;
         let check = Check::new(archives, Some(&self.repository), false, meter);
         let mut lost = no_roots.into_iter().map(|(id, error)| check.no_root(id, error)).collect::<Result<Vec<_>>>()?;
         let mut tables = check.structure(self.workers)?;
@@ -202,6 +202,7 @@ fn frames(content: &Content<'_>, tables: &Tables, hand: &mut Hand, part: &Part) 
         let Err(error) = hand.decode(archive, &place.id, &frame) else { continue };
         all_whole = false;
         if content.bad.frame(&place.id, offset) {
+            content.report.stored_by(&place.id.backup);
             let (error, _) = frame_damage(archive, &(place.id.clone(), frame), error, Vec::new());
             content.report.add((Error { detail: Vec::new(), ..error }, Vec::new()))?;
         }

@@ -113,7 +113,7 @@ pub(super) fn verify(input: impl Read + Send + 'static, meter: &Meter) -> Result
     let mut members = Members::of(input, Ledger::of(Selection::default()), meter);
     report.survive(pass(&mut members, meter))?;
     let Ledger { lacking, .. } = &members.ledger;
-    let not_captured = lacking.unreadable;
+    let (not_captured, bad_pages) = (lacking.unreadable, lacking.bad_pages);
     let (mut files, flaws) = (Vec::new(), members.ledger.flaws());
     for Flaw { error, path, .. } in flaws {
         files.extend(path.clone());
@@ -128,6 +128,7 @@ pub(super) fn verify(input: impl Read + Send + 'static, meter: &Meter) -> Result
         id,
         entries: meter.entries.load(Relaxed),
         not_captured,
+        bad_pages,
         damage: report.damage(),
         lost: Some(loss).filter(|loss| !loss.files.is_empty()).into_iter().collect(),
         seconds: start.elapsed().as_secs_f64(),

@@ -25,13 +25,13 @@ use crate::{
     },
     platform::Tricks,
     repo::{
-        open::{backup_ids, is_repository, must_be_told},
+        open::{backup_ids, is_repository, must_be_told, no_backup},
         whole::{Found, open_all},
     },
     source::{archive::Archive, store::Object},
 };
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     num::NonZeroUsize,
     path::{Path, PathBuf},
     sync::{Mutex, atomic::Ordering::Relaxed},
@@ -60,6 +60,10 @@ pub struct Verdict {
     pub id: String,
     /// How many backups were looked at.
     pub backups: usize,
+    /// How many there are, with those whose roots cannot be read.
+    pub of: usize,
+    /// Those of which something is damaged, whether that does harm or not, oldest first.
+    pub damaged: Vec<String>,
     /// Was every byte looked at?
     pub data: bool,
     /// Was it a tar of which nothing says what should be in it?
@@ -68,6 +72,8 @@ pub struct Verdict {
     pub entries: u64,
     /// Entries of all of them that were not captured: there is nothing to check.
     pub not_captured: u64,
+    /// Pages that had wrong checksums in the server's files, as their backups noted.
+    pub bad_pages: u64,
     /// Everything that is damaged.
     pub damage: Vec<Damage>,
     /// What is lost with it, by backup.
@@ -155,7 +161,7 @@ impl Verify {
         let start = Instant::now();
         loop {
             meter.entries.store(0, Relaxed);
-            let (archives, lost_roots) = open_for_check(repository)?;
+            let (archives, lost_roots) = open_some(repository)?;
             let check = Check::new(archives, Some(repository), self.data, meter);
             let lost =
                 lost_roots.into_iter().map(|(id, error)| check.no_root(id, error)).collect::<Result<Vec<_>>>()?;
@@ -174,8 +180,8 @@ type NoRoots = Vec<(String, Error)>;
 /// All backups whose root is whole, and the others with the reason.
 ///
 /// # Errors
-/// What is no damage to a root.
-pub(super) fn open_for_check(repository: &Path) -> Result<(Vec<Archive>, NoRoots)> {
+/// [`ErrorKind::NotFound`] if there is none; what is no damage to a root.
+pub(super) fn open_some(repository: &Path) -> Result<(Vec<Archive>, NoRoots)> {
     let (mut archives, mut lost) = (Vec::new(), Vec::new());
     for (id, found) in open_all(repository)? {
         match found {
@@ -185,7 +191,8 @@ pub(super) fn open_for_check(repository: &Path) -> Result<(Vec<Archive>, NoRoots
             Found::Leftover => {}
         }
     }
-    Ok((archives, lost))
+    // Nothing would be sound for want of anything that could be damaged.
+    if archives.is_empty() && lost.is_empty() { Err(no_backup(repository)?) } else { Ok((archives, lost)) }
 }
 
 /// A check under way.
@@ -241,17 +248,28 @@ impl<'a> Check<'a> {
     }
 
     pub(super) fn verdict(&self, lost: Vec<Loss>, start: Instant) -> Verdict {
-        let id = match &self.stock.archives[..] {
-            [archive] => archive.root.id.clone(),
-            _ => String::new(),
-        };
+        let archives = &self.stock.archives;
+        let without_root = lost.iter().filter(|loss| loss.all).map(|loss| &loss.backup);
+        let mut ids: Vec<&String> = archives.iter().map(|archive| &archive.root.id).chain(without_root).collect();
+        ids.sort_unstable();
+        let storers = self.report.storers();
+        let is_damaged = |id: &&&String| lost.iter().any(|loss| loss.backup == ***id) || storers.contains(**id);
+        let mut damaged: BTreeSet<&String> = ids.iter().filter(is_damaged).copied().collect();
+        // What was forgotten is of those that refer to it.
+        let gone: Vec<&str> = storers.iter().filter(|id| !ids.contains(id)).map(String::as_str).collect();
+        let refers = |archive: &&Archive| archive.root.others().iter().any(|other| gone.contains(other));
+        damaged.extend(archives.iter().filter(refers).map(|archive| &archive.root.id));
+        let id = if ids.len() == 1 { ids[0].clone() } else { String::new() };
         Verdict {
             id,
+            of: ids.len(),
+            damaged: damaged.into_iter().cloned().collect(),
             backups: self.stock.archives.len(),
             data: self.data,
             is_bare: false,
             entries: self.meter.entries.load(Relaxed),
-            not_captured: self.stock.archives.iter().map(|archive| archive.root.totals.unreadable).sum(),
+            not_captured: archives.iter().map(|archive| archive.root.totals.unreadable).sum(),
+            bad_pages: archives.iter().map(|archive| archive.root.totals.bad_pages).sum(),
             damage: self.report.damage(),
             lost,
             warnings: self.report.warnings(),
@@ -279,6 +297,7 @@ impl<'a> Check<'a> {
     }
 
     fn bad_segment(&self, place: &Place, error: Error, tables: &mut Tables) -> Result<()> {
+        self.report.stored_by(&place.id.backup);
         match error.kind {
             ErrorKind::NotFound => {
                 tables.missing.insert(place.id.clone());
@@ -305,6 +324,7 @@ impl<'a> Check<'a> {
 
     fn sheet(&self, sheet: &Sheet, tables: &Tables) -> Result<()> {
         let (archive, at) = (&self.stock.archives[sheet.at.0], self.stock.page_at(sheet));
+        let owner = if at.backup.is_empty() { &archive.root.id } else { &at.backup };
         let read = |copy| match archive.read_copy(at, copy) {
             Ok(page) if page.records.len() as u64 != at.entries => {
                 Err(Error::corrupt("a manifest page has another number of entries than the root says"))
@@ -315,7 +335,10 @@ impl<'a> Check<'a> {
         let mut errors = damaged.into_iter().filter_map(Result::err);
         match whole.into_iter().flatten().next() {
             Some(page) => {
-                errors.for_each(|error| self.report.warn(error));
+                errors.for_each(|error| {
+                    self.report.stored_by(owner);
+                    self.report.warn(error);
+                });
                 self.records(sheet, page, tables)
             }
             None => errors.next().map_or(Ok(()), |error| self.lost_page(sheet, error)),
@@ -396,6 +419,7 @@ impl<'a> Check<'a> {
                 let name = archive.store().name(&Object::Segment(id.clone()));
                 let what = format!("the root of backup {:?} is wrong", root.id);
                 let why = format!("it does not mention segment {name}, which its pages refer to");
+                self.report.stored_by(&root.id);
                 self.report.add((Error::corrupt(what).because(why), Vec::new()))?;
             }
         }
