@@ -636,6 +636,20 @@ fn the_last_line_names_what_is_damaged_and_not_what_was_looked_at() {
 }
 
 #[test]
+fn a_backup_of_a_newer_program_is_not_damaged_and_the_others_are_listed() {
+    let dir = temp();
+    let all = small(dir.path(), 2);
+    let repository = dir.path().join("repo");
+    change_root(&all[1].1, |root| root.format = 999);
+    for command in [&args!["list", repository][..], &args!["list", repository, "--json"], &args!["verify", repository]]
+    {
+        let ran = fullbore(command.iter().cloned()).ends_with(1);
+        let is_list = command[0] == "list";
+        assert!(!is_list || all.iter().all(|(id, _)| ran.out.contains(id)), "{}{}", ran.out, ran.err);
+    }
+}
+
+#[test]
 fn page_checksums_that_were_wrong_at_the_backup_are_told_by_a_check() {
     let dir = temp();
     let all = small(dir.path(), 1);
@@ -644,4 +658,15 @@ fn page_checksums_that_were_wrong_at_the_backup_are_told_by_a_check() {
     let ran = fullbore(args!["verify", repository]).ends_with(0);
     assert!(ran.err.contains("sound") && ran.err.contains("2 pages had wrong checksums"), "{}", ran.err);
     assert_eq!(fullbore(args!["verify", repository, "--json"]).ends_with(0).json().pop().unwrap()["bad_pages"], 2);
+}
+
+#[test]
+fn what_is_not_found_is_said() {
+    let dir = temp();
+    small(dir.path(), 1);
+    let repository = dir.path().join("repo");
+    let ran = fullbore(args!["find", repository, "nothing*"]).ends_with(1).has_one_error("\"nothing*\"");
+    assert_eq!(ran.out, "");
+    let ran = fullbore(args!["list", format!("{}@latest", repository.display()), "x"]).ends_with(1);
+    assert!(ran.err.contains("hint:  `fullbore list FROM@BACKUP` shows"), "{}", ran.err);
 }

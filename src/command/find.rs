@@ -75,22 +75,23 @@ struct Line<'a> {
 type Found = (Path, Vec<Held>);
 
 impl Find {
-    /// Print to `out`; the result is the exit code: 0 if something was found, 1 if nothing was, 4 if a backup is damaged, which
-    /// is said.
+    /// Print to `out`; the result is the exit code: 0, or if a root cannot be read, which is said, 4 if it is damaged and 1 if
+    /// not.
     ///
     /// # Errors
-    /// [`Kind::Usage`] for a pattern that means nothing; those of the repository, of pages that are damaged, and of `out`.
+    /// [`Kind::Usage`] for a pattern that means nothing; [`Kind::NotFound`] if nothing was found; those of the repository, of pages
+    /// that are damaged, and of `out`.
     pub fn run(&self, out: &mut dyn Write) -> Result<u8> {
         let pattern = pattern(&self.pattern)?;
         let selection = Selection::new(&prefix(&self.pattern))?;
         let repository = std::path::Path::new(&self.repository);
         let mut sources: BTreeMap<String, Vec<Archive>> = BTreeMap::new();
-        let mut code = 1;
+        let mut code = 0;
         for (id, root) in list_backups(repository)? {
             match root.and_then(|_| Archive::open_backup(repository, &id)) {
                 Ok(archive) => sources.entry(source_text(&archive.root.source)).or_default().push(archive),
                 Err(error) => {
-                    code = 4;
+                    code = error.exit_code().max(code);
                     match self.json {
                         true => text::json(out, &serde_json::json!({"id": id, "error": error.line()}))?,
                         false => text::line(out, &format!("{id}  {}", error.line()))?,
@@ -103,7 +104,11 @@ impl Find {
             Source { name, ids, found: Sweep::new(archives, &pattern, &selection).peekable() }
         };
         let found = self.print(sources.into_iter().map(of).collect(), out)?;
-        Ok(if code == 1 && found { 0 } else { code })
+        if code == 0 && !found {
+            let what = format!("could not find {:?} in any backup of {:?}", self.pattern, self.repository);
+            return Err(Error::new(Kind::NotFound, what));
+        }
+        Ok(code)
     }
 
     /// Was there anything?

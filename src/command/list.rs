@@ -1,6 +1,7 @@
 //! Print the backups of a repository, or the entries of a backup.
 
 use super::{
+    restore::not_there,
     show::tag,
     streamed::{self, Looked, look},
     text,
@@ -42,7 +43,8 @@ impl List {
         is_repository(&self.from) && self.paths.is_empty()
     }
 
-    /// Print to `out`; the result is the exit code: 4 if something is damaged, which is said in the list.
+    /// Print to `out`; the result is the exit code: 4 if something is damaged and 1 if it cannot be read for another reason, which
+    /// is said in the list.
     ///
     /// # Errors
     /// Those of opening FROM and of reading pages, and of `out`.
@@ -67,9 +69,7 @@ impl List {
                 notes.apply(&mut root);
                 Ok((root, notes.pinned))
             });
-            if noted.is_err() {
-                code = 4;
-            }
+            code = noted.as_ref().err().map_or(0, Error::exit_code).max(code);
             match (self.json, noted) {
                 (true, noted) => text::json(out, &BackupLine::new(&id, &noted))?,
                 (false, Ok((root, pinned))) => text::line(out, &backup_line(&root, pinned))?,
@@ -95,8 +95,7 @@ impl List {
     fn entries(&self, archive: &Archive, selection: &Selection, out: &mut dyn Write) -> Result<()> {
         for path in selection.paths() {
             if !archive.has(path)? {
-                let what = format!("could not find {} in backup {:?}", quoted(path), archive.root.id);
-                return Err(Error::new(ErrorKind::NotFound, what));
+                return Err(not_there(archive, path));
             }
         }
         for item in archive.records(selection, false) {

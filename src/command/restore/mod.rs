@@ -219,12 +219,16 @@ pub(super) fn must_be_there(archive: &Archive, selection: &Selection) -> Result<
             continue;
         }
         if !archive.has(path)? {
-            let what = format!("could not find {} in backup {:?}", quoted(path), archive.root.id);
-            return Err(Error::new(ErrorKind::NotFound, what)
-                .hint("`fullbore list FROM@BACKUP` shows what there is; paths begin at the root of the backup"));
+            return Err(not_there(archive, path));
         }
     }
     Ok(())
+}
+
+/// The error of a path that a backup does not have.
+pub(super) fn not_there(archive: &Archive, path: &[u8]) -> Error {
+    Error::new(ErrorKind::NotFound, format!("could not find {} in backup {:?}", quoted(path), archive.root.id))
+        .hint("`fullbore list FROM@BACKUP` shows what there is; paths begin at the root of the backup")
 }
 
 fn must_be_stored(archive: &Archive, item: &Item) -> Result<()> {
