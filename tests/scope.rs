@@ -506,3 +506,34 @@ fn a_tree_that_cannot_be_looked_at_for_a_moment_is_no_file() {
         }
     }
 }
+
+#[test]
+fn a_path_in_the_repository_that_the_backup_goes_to_is_refused() {
+    let dir = temp();
+    let (tree, repository) = (dir.path().join("t"), dir.path().join("t/r"));
+    files(&tree, &["f"]);
+    fullbore(args!["backup", tree, "--to", repository, "--quiet"]).ends_with(0);
+    let before = runs::names(&repository.join("backups"));
+    let home = repository.join("backups").join(&before[0]);
+    for path in [repository.join("backups"), repository.join("intents"), home.join("manifest"), home] {
+        for args in
+            [&args![path][..], &args![tree, path], &args![tree, path, "--full-paths"], &args![path, "--dry-run"]]
+        {
+            let to = args!["backup", "--to", repository].into_iter();
+            let said = fullbore(to.chain(args.iter().cloned())).ends_with(2).has_one_error("the backup goes to");
+            assert!(said.err.contains(path.to_str().unwrap()), "{}", said.err);
+        }
+    }
+    let line = "cd \"$2\" && \"$1\" backup r --to r";
+    shell(line, args![FULLBORE, tree]).ends_with(2).has_one_error("cannot back up \"r\": it is where the backup goes");
+    assert_eq!(runs::names(&repository.join("backups")), before);
+    // What is mounted elsewhere is still its own.
+    let elsewhere = tree.join("elsewhere");
+    fs::create_dir(&elsewhere).unwrap();
+    let bind = "mount --bind \"$1\" \"$2\"";
+    if or_skip(shell(bind, args![repository.join("backups"), elsewhere]).code == 0, "nothing can be mounted here") {
+        let _mount = runs::Mount::at(&elsewhere);
+        fullbore(args!["backup", tree, "--to", repository, "--quiet"]).ends_with(0);
+        assert_eq!(listed(&repository), [".", "elsewhere", "f", "r"]);
+    }
+}

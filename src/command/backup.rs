@@ -105,6 +105,7 @@ impl Backup {
             _ => (id, time),
         };
         self.check_output()?;
+        self.check_paths()?;
         self.check_compare()?;
         let way = self.way();
         let own = way.own.clone();
@@ -203,6 +204,7 @@ impl Backup {
     /// # Errors
     /// As [`Backup::run`].
     pub fn count(&self) -> Result<Count> {
+        self.check_paths()?;
         let mut count = Count::default();
         for source in self.subject.open(None, Way { split: false, ..self.way() })?.sources {
             for scanned in source.scan()? {
@@ -244,6 +246,14 @@ impl Backup {
                 let what = format!("cannot write to {}: it exists and is no fullbore archive", self.to.name());
                 Err(Error::new(Kind::Exists, what).hint("choose another --to, or move it out of the way"))
             }
+            _ => Ok(()),
+        }
+    }
+
+    /// Nothing of a repository is part of a backup that goes there.
+    fn check_paths(&self) -> Result<()> {
+        match (&self.to, &self.subject) {
+            (SinkSpec::Repository(path), Subject::Files(scope)) => scope.keep_out_of(path),
             _ => Ok(()),
         }
     }

@@ -8,6 +8,8 @@ use crate::{
     },
     platform::{self, Tricks, walk, write::is_in_the_way},
     postgres::offline,
+    repo::store,
+    sink::{is_in, place_of},
     source::tree::{Closed, Own, Rules, Top, Tree},
 };
 use ignore::gitignore::GitignoreBuilder;
@@ -81,6 +83,25 @@ impl Scope {
             None => trees(named, split, &rules)?,
         };
         Ok(Opened { trees, paths, contents })
+    }
+
+    /// Refuse a PATH that is in the repository that the backup goes to.
+    ///
+    /// # Errors
+    /// [`Kind::Usage`] for the first that is; the system's.
+    pub fn keep_out_of(&self, repository: &Path) -> Result<()> {
+        let places = store::places(repository);
+        for path in &self.paths {
+            let (real, is_dir) = absolute(path)?;
+            let holder = if is_dir { &real } else { real.parent().unwrap_or(&real) };
+            if !is_in(holder, &places) {
+                continue;
+            }
+            let is_all = place_of(&real) == place_of(repository);
+            let why = if is_all { "it is where the backup goes" } else { "it is in the repository the backup goes to" };
+            return Err(Error::new(Kind::Usage, format!("cannot back up {path:?}: {why}")).hint("choose another --to"));
+        }
+        Ok(())
     }
 
     fn rules(&self, walkers: usize, tricks: Tricks, own: Own) -> Result<Rules> {

@@ -116,8 +116,9 @@ impl Destination for Store {
         }))
     }
 
+    /// With its parts: they may be mounted elsewhere.
     fn places(&self) -> Vec<Place> {
-        place_of(&self.root).into_iter().collect()
+        places(&self.root).into_iter().chain(place_of(&self.dir())).collect()
     }
 
     fn commit(self: Box<Self>, root: &[u8]) -> Result<()> {
@@ -144,6 +145,12 @@ impl Destination for Store {
             self.withdraw();
         }
     }
+}
+
+/// The repository at `root`, as far as it is there, and the directories in it.
+pub fn places(root: &Path) -> Vec<Place> {
+    let parts = [root.to_owned(), root.join(BACKUPS), root.join(INTENTS), root.join(TOMBSTONES)];
+    parts.iter().filter_map(|path| place_of(path)).collect()
 }
 
 /// Give a file its final name, unless another has it. Where there are no hard links, the last one wins.

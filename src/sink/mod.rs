@@ -119,6 +119,13 @@ pub fn place_of(path: &std::path::Path) -> Option<Place> {
     std::fs::metadata(path).ok().map(|found| (found.dev(), found.ino()))
 }
 
+/// Is `path`, which need not be there yet, one of these places, or below one?
+pub fn is_in(path: &std::path::Path, places: &[Place]) -> bool {
+    let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let there = whole.ancestors().find_map(|dir| dir.canonicalize().ok());
+    there.is_some_and(|dir| { dir.ancestors() }.filter_map(place_of).any(|place| places.contains(&place)))
+}
+
 /// Stores a sealed root of what is durable so far, in place of the one before.
 pub type Partial = Box<dyn Fn(&[u8]) -> Result<()> + Send + Sync>;
 

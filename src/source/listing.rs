@@ -133,8 +133,8 @@ impl Inner {
         if !self.is_own(top) || self.elsewhere.contains(at) {
             return Ok(());
         }
-        Err(Error::new(ErrorKind::Usage, format!("{} is where the backup goes", quoted(at)))
-            .hint("choose another --to"))
+        let what = if at.is_empty() { "what is to be backed up".to_owned() } else { quoted(at) };
+        Err(Error::new(ErrorKind::Usage, format!("{what} is where the backup goes")).hint("choose another --to"))
     }
 
     /// List a directory: its objects in order, without what the rules leave out.

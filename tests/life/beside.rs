@@ -38,7 +38,8 @@ fn a_dead_backup_is_kept_until_a_newer_one_of_its_source_is_complete() {
     full(repository, 1, "/data");
     died(repository, 2);
     full(repository, 3, "/other");
-    let tree = dir_.path().join("elsewhere");
+    let elsewhere = temp();
+    let tree = elsewhere.path();
     runs::write(tree.join("f"), "x");
     fullbore(args!["backup", tree, "--to", repository, "--quiet"]).ends_with(0);
     prune(repository);
