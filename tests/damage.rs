@@ -167,12 +167,12 @@ fn a_file_that_is_cut_or_gone_is_found() {
 #[test]
 fn without_its_manifest_a_repository_restores_whatever_the_codec() {
     for codec in [Codec::Zstd(1), Codec::Lz4, Codec::Gzip(6), Codec::None] {
-        let dir = tempdir().unwrap();
+        let (dir, away) = (tempdir().unwrap(), tempdir().unwrap());
         let fixture = Fixture { segment_bytes: 1500, ..small(codec) };
         fixture.write_repository(dir.path());
         fs::remove_file(dir.path().join("backups").join(common::ID).join("manifest")).unwrap();
-        restore(dir.path(), &dir.path().join("to"), false).unwrap();
-        assert_honest(&fixture, &dir.path().join("to"), &BTreeSet::new(), &codec.to_string());
+        restore(dir.path(), &away.path().join("to"), false).unwrap();
+        assert_honest(&fixture, &away.path().join("to"), &BTreeSet::new(), &codec.to_string());
         assert_eq!(verify(dir.path(), true).unwrap().exit_code(), 4);
     }
 }
@@ -180,7 +180,7 @@ fn without_its_manifest_a_repository_restores_whatever_the_codec() {
 #[test]
 fn a_damaged_side_file_harms_no_file_and_an_absent_one_is_of_an_older_version() {
     for codec in [Codec::Gzip(6), Codec::None] {
-        let dir = tempdir().unwrap();
+        let (dir, away) = (tempdir().unwrap(), tempdir().unwrap());
         small(codec).write_repository(dir.path());
         let side =
             stored_files(dir.path()).into_iter().find(|file| file.to_str().unwrap().ends_with(".manifest")).unwrap();
@@ -192,7 +192,7 @@ fn a_damaged_side_file_harms_no_file_and_an_absent_one_is_of_an_older_version() 
         }
         fs::remove_file(&side).unwrap();
         assert_eq!(verify(dir.path(), true).unwrap().exit_code(), 0, "{codec}");
-        restore(dir.path(), &dir.path().join("to"), false).unwrap();
+        restore(dir.path(), &away.path().join("to"), false).unwrap();
     }
 }
 

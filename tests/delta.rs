@@ -10,6 +10,7 @@ use runs::{
 };
 use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, mkdirat, openat};
 use std::{
+    ffi::OsString,
     fs,
     os::unix::fs::{FileExt, MetadataExt, symlink},
     path::{Path, PathBuf},
@@ -494,4 +495,20 @@ fn to_remove_what_does_not_belong_is_asked_for_with_delta_only() {
         let ran = fullbore(args!["restore", place.at("repo"), "--to", place.at("to"), with, "--delete"]).ends_with(2);
         assert!(ran.err.contains("--delete"), "{}", ran.err);
     }
+}
+
+#[test]
+fn nothing_is_restored_into_the_repository_that_is_read() {
+    let dir = temp();
+    let (tree, repo) = (dir.path().join("t"), dir.path().join("r"));
+    write(tree.join("f"), "x");
+    fullbore(args!["backup", tree, "--to", repo, "-q"]).ends_with(0);
+    let before = runs::names(&repo);
+    for more in [&[][..], &["--overwrite"], &["--delta"], &["--delta", "--delete"]] {
+        for to in [repo.join("inside"), repo.join("a/b"), repo.clone()] {
+            let args = args!["restore", repo, "--to", to].into_iter().chain(more.iter().map(OsString::from));
+            fullbore(args).ends_with(2).has_one_error("which is read");
+        }
+    }
+    assert_eq!(runs::names(&repo), before);
 }

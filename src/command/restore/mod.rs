@@ -33,6 +33,7 @@ use crate::{
     postgres::restore::{self as postgres, Fate, Plan},
     repo::open::{Opened, must_be_told, open_any},
     sink::{
+        is_in,
         places::{Layout, Mount},
         tree::{Options, Tree},
         writer::Writer,
@@ -151,6 +152,7 @@ impl Restore {
         platform::raise_open_files_limit();
         let cluster = cluster::plan(self, &archive, &selection)?;
         let layout = cluster::layout(self, &archive, &selection, &cluster);
+        refuse_inside(self, &archive, &layout)?;
         let unnamed = severed::concerns(&archive, &selection)?;
         let extra = match delta {
             None => Extra::default(),
@@ -229,6 +231,19 @@ pub(super) fn must_be_there(archive: &Archive, selection: &Selection) -> Result<
 pub(super) fn not_there(archive: &Archive, path: &[u8]) -> Error {
     Error::new(ErrorKind::NotFound, format!("could not find {} in backup {:?}", quoted(path), archive.root.id))
         .hint("`fullbore list FROM@BACKUP` shows what there is; paths begin at the root of the backup")
+}
+
+/// What is restored must not become part of the repository that it is read from.
+fn refuse_inside(restore: &Restore, archive: &Archive, layout: &Layout) -> Result<()> {
+    let places = archive.store().places();
+    let targets = std::iter::once(&layout.root).chain(layout.mounts.iter().map(|mount| &mount.directory));
+    match { targets }.find(|target| is_in(target, &places)) {
+        None => Ok(()),
+        Some(target) => {
+            let what = format!("cannot restore to {target:?}: it is in {:?}, which is read", restore.from);
+            Err(Error::new(ErrorKind::Usage, what).hint("choose another --to"))
+        }
+    }
 }
 
 fn must_be_stored(archive: &Archive, item: &Item) -> Result<()> {
