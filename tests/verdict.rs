@@ -142,3 +142,22 @@ fn the_page_about_a_run_opens_in_a_browser() {
         assert!(drawn.starts_with(b"\x89PNG") && drawn.len() > 4 * blank.len(), "{} {}", drawn.len(), blank.len());
     }
 }
+
+#[test]
+fn a_limit_is_as_busy_in_words_as_in_json() {
+    let dir = temp();
+    let repository = dir.path().join("r");
+    let mut child = started(args!["backup", "--stdin-name", "s", "--to", repository]);
+    let mut stdin = child.stdin.take().unwrap();
+    for i in 0..40 {
+        stdin.write_all(&noise(i, 64 << 10)).unwrap();
+        sleep(Duration::from_millis(25));
+    }
+    drop(stdin);
+    let said = Ran::from(child.wait_with_output().unwrap()).ends_with(0).err;
+    let told: f64 = said.split("limit: source, busy ").nth(1).expect(&said).split(' ').next().unwrap().parse().unwrap();
+    let root = fullbore(args!["show", repository, "--json"]).ends_with(0).json().pop().unwrap();
+    let stored = root["run"]["shares"]["source"][0].as_f64().unwrap() * 100.0;
+    assert!(told > 50.0 && (told - stored).abs() < 5.0, "{told} {stored}");
+    assert!(!said.contains("99.9×"), "{said}");
+}

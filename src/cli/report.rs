@@ -231,16 +231,19 @@ pub(super) fn limit(verdict: &Verdict, names: [&str; 3]) -> String {
     let could = ["could give", "could do", "could take"];
     let others = sides.into_iter().filter(|side| *side != verdict.limit).map(|side| {
         let at = side as usize;
-        format!("the {} {} {:.1}×", names[at], could[at], verdict.headroom(side).min(99.9))
+        format!("the {} {} {}", names[at], could[at], times(verdict.headroom(side)))
     });
-    let shares = verdict.of(verdict.limit);
-    let busy = shares.busy.max(if verdict.limit == Side::Source { 1.0 - shares.blocked } else { 0.0 });
     format!(
         "limit: {}, busy {:.0} %; {}",
         names[verdict.limit as usize],
-        busy * 100.0,
+        verdict.of(verdict.limit).busy * 100.0,
         others.collect::<Vec<_>>().join(", ")
     )
+}
+
+/// What is idle nearly all the time says little of how fast it could be.
+fn times(headroom: f64) -> String {
+    if headroom > 99.0 { "over 99×".to_owned() } else { format!("{headroom:.1}×") }
 }
 
 /// The last lines of a restore.
@@ -447,4 +450,14 @@ pub(super) fn error(error: &Error) -> String {
         text.push_str(&format!("\nhint:  {hint}"));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_headroom_that_nobody_measured_is_not_told_as_one() {
+        assert_eq!([1.0, 29.04, 99.0, 99.1, 1000.0].map(times), ["1.0×", "29.0×", "99.0×", "over 99×", "over 99×"]);
+    }
 }

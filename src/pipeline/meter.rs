@@ -15,7 +15,7 @@ use std::{
 pub struct Gauge {
     /// At work.
     pub busy: AtomicU64,
-    /// Waiting for input; of the feeders, not of the threads.
+    /// Waiting for input; of the feeders, not of the threads: of a source, for its walk.
     pub starved: AtomicU64,
     /// Waiting for a place in line; of the feeders.
     pub blocked: AtomicU64,
@@ -311,8 +311,8 @@ impl Sample {
 
 /// What limited the time between two samples: the side that was busiest.
 ///
-/// Of the source it also counts how long the feeders waited for the walk. What a side was not busy it was starved, as
-/// far as those before it were slow, or blocked, as far as those behind it were.
+/// The source is as busy as its readers or its walk, for which the feeders wait, whichever is more; nothing is before it. What
+/// a side was not busy it was starved, as far as those before it were slow, or blocked, as far as those behind it were.
 pub fn verdict(from: &Sample, to: &Sample) -> Verdict {
     let wall = (to.seconds - from.seconds).max(1e-9);
     let time = |side: Side, what: usize| to.times[side as usize][what] - from.times[side as usize][what];
@@ -330,7 +330,7 @@ pub fn verdict(from: &Sample, to: &Sample) -> Verdict {
         () if source > work => Side::Source,
         () => Side::Workers,
     };
-    let all = [shares(read, walk, work.max(store)), shares(work, source, store), shares(store, source.max(work), 0.0)];
+    let all = [shares(source, 0.0, work.max(store)), shares(work, source, store), shares(store, source.max(work), 0.0)];
     Verdict { limit, shares: all, seconds: wall }
 }
 
@@ -352,6 +352,8 @@ mod tests {
         for (sample, limit) in [(cpu, Side::Workers), (disk, Side::Source), (walk, Side::Source), (sink, Side::Sink)] {
             assert_eq!(verdict(&zero, &sample).limit, limit);
         }
+        // The walk is its own work.
+        assert_eq!(verdict(&zero, &walk).of(Side::Source).busy, 0.95);
     }
 
     #[test]
