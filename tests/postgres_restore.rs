@@ -391,3 +391,13 @@ fn the_program_says_what_is_to_be_done_next() {
     let args = args!["restore", from, "--to", place.at("other")];
     fullbore(args.into_iter().chain(two)).ends_with(2).has_one_error("cannot be used with");
 }
+
+#[test]
+fn of_a_server_it_is_spoken_only_where_there_will_be_one() {
+    let place = Place::with(&cluster(), |cluster| {
+        cluster.tablespaces_meanwhile = vec![Tablespace { name: "new".into(), ..Tablespace::default() }];
+    });
+    let part = Restore { paths: vec![b"PG_VERSION".to_vec()], to: place.at("part"), ..place.plan() };
+    assert_eq!(run(&part).unwrap().notes, [""; 0]);
+    assert!(run(&place.plan()).unwrap().notes.iter().any(|note| note.contains("recovery will create it")));
+}

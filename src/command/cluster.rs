@@ -81,6 +81,8 @@ pub(super) fn plan(restore: &Restore, archive: &Archive, selection: &Selection) 
     if is_whole {
         plan.notes.extend(conf.notes(cluster));
         plan.before_start.extend(conf.before_start());
+    } else {
+        plan.notes.clear(); // there will be no server to speak of
     }
     Ok(plan)
 }
