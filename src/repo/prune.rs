@@ -255,7 +255,13 @@ impl First {
         for id in objects.list(TOMBSTONES)?.into_iter().filter(|id| is_backup_id(id)) {
             objects.remove_dir(&format!("{TOMBSTONES}/{id}"))?;
         }
-        self.files.keys().try_for_each(|id| objects.remove_dir(&dir(id)))
+        for id in self.files.keys() {
+            // Of what stays it must not be said that it could not be removed.
+            if objects.list(&dir(id))?.is_empty() {
+                objects.remove_dir(&dir(id))?;
+            }
+        }
+        Ok(())
     }
 
     /// What goes, and what stays for others only.

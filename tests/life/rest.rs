@@ -297,3 +297,14 @@ fn where_there_is_no_room_for_a_file_more_a_prune_still_frees() {
     assert_eq!((names(&repository.join("backups")), names(&repository.join("tombstones"))), (vec![id(2)], vec![]));
     assert_restores(repository, 2, 2);
 }
+
+#[test]
+fn where_nothing_is_to_be_freed_nothing_is_removed() {
+    let place = temp();
+    let Some(_mount) = Mount::tmpfs(place.path(), "20m") else { return };
+    let (tree, repository) = (place.path().join("tree"), place.path().join("repo"));
+    write(tree.join("f"), "x");
+    fullbore(args!["backup", tree, "--to", repository, "-q"]).ends_with(0);
+    crate::runs::shell("mount -o remount,ro \"$1\"", args![place.path()]).ends_with(0);
+    fullbore(args!["prune", repository]).ends_with(0);
+}
