@@ -537,3 +537,9 @@ fn a_path_in_the_repository_that_the_backup_goes_to_is_refused() {
         assert_eq!(listed(&repository), [".", "elsewhere", "f", "r"]);
     }
 }
+
+#[test]
+fn a_number_of_threads_is_at_least_one() {
+    let ran = fullbore(args!["backup", "x", "--to", "null:", "--workers", "0"]).ends_with(2);
+    assert!(ran.err.contains("at least 1"), "{}", ran.err);
+}

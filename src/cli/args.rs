@@ -127,7 +127,7 @@ pub(super) struct BackupArgs {
     #[arg(long, value_name = "CODEC")]
     pub(super) compress: Option<Codec>,
     /// Threads that compress [default: the processors this process may use]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = threads)]
     pub(super) workers: Option<NonZeroUsize>,
     /// Threads that read each device, or auto: as many as it pays
     #[arg(long, value_name = "N", default_value = "auto", value_parser = readers)]
@@ -250,7 +250,7 @@ pub(super) struct RestoreArgs {
     #[arg(long)]
     pub(super) numeric_owner: bool,
     /// Threads that compute [default: the processors this process may use]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = threads)]
     pub(super) workers: Option<NonZeroUsize>,
     /// All buffers together
     #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = size::parse)]
@@ -306,7 +306,7 @@ pub(super) struct VerifyArgs {
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(super) against: Option<PathBuf>,
     /// Threads that compute [default: the processors this process may use]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = threads)]
     pub(super) workers: Option<NonZeroUsize>,
     /// One JSON object a line
     #[arg(long)]
@@ -327,7 +327,7 @@ pub(super) struct BenchArgs {
     #[arg(long, value_name = "CODEC", default_value = "zstd:1")]
     pub(super) compress: Codec,
     /// Threads [default: the processors this process may use]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = threads)]
     pub(super) workers: Option<NonZeroUsize>,
     /// Bytes to move
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size::parse)]
@@ -445,6 +445,11 @@ fn readers(text: &str) -> Result<Readers, String> {
         "auto" => Ok(Readers(None)),
         _ => text.parse().map(|n| Readers(Some(n))).map_err(|_| "use a number from 1, or auto".to_owned()),
     }
+}
+
+pub(super) fn threads(text: &str) -> Result<NonZeroUsize, String> {
+    let number = text.parse().map_err(|_| "use a number".to_owned())?;
+    NonZeroUsize::new(number).ok_or_else(|| "at least 1".to_owned())
 }
 
 fn frame_size(text: &str) -> Result<u32, String> {

@@ -21,7 +21,7 @@ use std::{
 };
 
 use super::{
-    args::VerifyArgs,
+    args::{VerifyArgs, threads},
     say::{aside, printed, told},
     size::{bytes, count, counted},
 };
@@ -54,7 +54,7 @@ pub(super) struct RepairArgs {
     #[arg(long)]
     pub(super) yes: bool,
     /// Threads [default: the processors this process may use]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = threads)]
     pub(super) workers: Option<std::num::NonZeroUsize>,
 }
 

@@ -1,7 +1,7 @@
 //! Looking into a repository, and copying out of it.
 
 use super::{
-    args::{OutputArgs, segment_size},
+    args::{OutputArgs, segment_size, threads},
     report::{self, Progress},
     say::{aside, printed},
     selected, size,
@@ -43,7 +43,7 @@ pub(super) struct ExportArgs {
     #[arg(long)]
     keep_going: bool,
     /// Threads that compute [default: the processors this process may use]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = threads)]
     workers: Option<NonZeroUsize>,
     /// All buffers together
     #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = size::parse)]
@@ -69,7 +69,7 @@ pub(super) struct CopyArgs {
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     to: PathBuf,
     /// Objects that are copied at the same time [default: the processors this process may use]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = threads)]
     workers: Option<NonZeroUsize>,
     /// Use plain system calls only
     #[arg(long)]
