@@ -299,7 +299,11 @@ mod tests {
     fn planned(options: Options) -> Result<String> {
         let known = Known { stopped: "2026-11-21T05:45:02Z", restore_command: true, ..Known::default() };
         let (recovery, notes) = plan(&options, &cluster(), &known)?;
-        assert_eq!(notes, [""; 0]);
+        let until = matches!(options.target, Some(Target::Time(_)));
+        assert!(
+            notes.len() == usize::from(until) && notes.iter().all(|note| note.contains(" will recover to 20")),
+            "{notes:?}"
+        );
         let times = |name: &str| recovery.settings.iter().filter(|(set, _)| set == name).count();
         assert!(recovery.signal.is_none() || UNLESS_SAID.iter().all(|(name, _)| times(name) == 1));
         let is_said = |name: &str| name == "recovery_target_timeline" && options.timeline.is_some();
