@@ -4,7 +4,7 @@
 
 mod runs;
 
-use runs::{fullbore, temp, write};
+use runs::{fullbore, noise, segments, temp, write};
 use std::{fs, path::PathBuf};
 
 fn tree(dir: &tempfile::TempDir, name: &str) -> PathBuf {
@@ -76,4 +76,26 @@ fn a_backup_of_a_part_says_so() {
     assert!(shown.contains("--exclude only-*\n") && shown.contains("--one-file-system\n"), "{shown}");
     let json = fullbore(args!["list", repo, "--json"]).ends_with(0).json();
     assert_eq!(json[1]["left_out"][0], "--exclude only-*");
+}
+
+#[test]
+fn all_that_damage_costs_is_listed() {
+    let dir = temp();
+    let (srv, repo) = (dir.path().join("srv"), dir.path().join("repo"));
+    (0..20).for_each(|i| write(srv.join(format!("f{i:02}")), noise(i, 3000)));
+    fullbore(args!["backup", srv, "--to", repo]).ends_with(0);
+    let segment = segments(&repo).remove(0);
+    let mut stored = fs::read(&segment).unwrap();
+    stored[9000] ^= 1;
+    fs::write(&segment, stored).unwrap();
+    let to = dir.path().join("to");
+    let ran = fullbore(args!["restore", repo, "--to", to, "--keep-going", "--quiet"]).ends_with(4);
+    let lost: Vec<_> = (0..20).filter(|i| !to.join(format!("f{i:02}")).exists()).collect();
+    assert!(lost.len() > 5, "{lost:?}");
+    for i in lost {
+        assert!(ran.err.contains(&format!("\nlost: \"f{i:02}\"\n")), "{}", ran.err);
+    }
+    let to = dir.path().join("most.tar.zst");
+    let ran = fullbore(args!["export", repo, "--to", to, "--keep-going", "--quiet"]).ends_with(4);
+    assert!(ran.err.contains("\nlost: \"f19\"\n"), "{}", ran.err);
 }

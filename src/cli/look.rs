@@ -150,7 +150,7 @@ pub(super) fn export(args: ExportArgs) -> Result<u8> {
     let mut lines: Vec<_> = exported.warnings.iter().map(|line| format!("harmless: {line}")).collect();
     lines.extend(report::backup(root, verdict, &format!("{}, made of {}", export.to.place(), exported.from)));
     progress.end(&lines, &report::export_json(&exported));
-    exported.damage.iter().for_each(|damage| aside(report::damage(damage)));
+    report::damage(&exported.damage).iter().for_each(aside);
     Ok(exported.exit_code())
 }
 

@@ -296,7 +296,7 @@ fn restore(args: RestoreArgs) -> Result<u8> {
     let verdict = meter.verdict();
     let mut lines = report::restore(&summary, &meter, &verdict, &restore.to);
     progress.end(&lines, &report::restore_json(&summary, &meter, &verdict));
-    summary.damage.iter().for_each(|damage| aside(report::damage(damage)));
+    report::damage(&summary.damage).iter().for_each(aside);
     if let Some(paper) = paper {
         lines.push(html::machine());
         let (title, lines, timeline) = (&format!("restore of {}", summary.id), &lines, &meter.timeline());

@@ -19,6 +19,7 @@ use crate::{
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 use std::{
+    collections::BTreeSet,
     io::{IsTerminal, Write},
     path::Path,
     sync::{Mutex, atomic::Ordering::Relaxed, mpsc},
@@ -301,9 +302,13 @@ fn damage_json(damage: &Damage) -> serde_json::Value {
     json!({"what": damage.what, "detail": damage.detail, "files": files})
 }
 
-/// Something that is damaged, as the operator sees it.
-pub(super) fn damage(damage: &Damage) -> String {
-    damage.detail.iter().fold(format!("damage: {}", damage.what), |text, line| format!("{text}\n        {line}"))
+/// What is damaged and which files that costs, as the operator sees it: a line for each, after what is said of the damage.
+pub(super) fn damage(damage: &[Damage]) -> Vec<String> {
+    let said = damage
+        .iter()
+        .map(|one| one.detail.iter().fold(format!("damage: {}", one.what), |s, l| format!("{s}\n        {l}")));
+    let lost: BTreeSet<_> = damage.iter().flat_map(|one| &one.files).collect();
+    said.chain(lost.iter().map(|path| format!("lost: {}", quoted(path)))).collect()
 }
 
 /// The last line of a verification.
