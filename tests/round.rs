@@ -57,7 +57,7 @@ fn backup(tree: &Path, to: SinkSpec, codec: Codec, digest: Algorithm) {
             tricks: Tricks::Auto,
         },
     };
-    backup.run(&Arc::default(), &|_, _| {}).unwrap();
+    backup.run(&Arc::default()).unwrap();
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn one_reader_and_many_workers_never_wait_for_each_other() {
                 block_bytes: None,
                 tuning,
             };
-            backup.run(&Arc::new(Meter::default()), &|_, _| ()).unwrap();
+            backup.run(&Arc::new(Meter::default())).unwrap();
         }
         done.send(()).unwrap();
     });

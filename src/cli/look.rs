@@ -143,12 +143,12 @@ pub(super) fn export(args: ExportArgs) -> Result<u8> {
     };
     let meter = Arc::new(Meter::default());
     let progress = Progress::new(&args.output, export.to == SinkSpec::Stdout);
-    let exported = export.run(&meter, &|meter, sample| progress.tick(meter, sample));
+    let exported = progress.watch(&meter, || export.run(&meter));
     progress.clear();
     let exported = exported?;
     let (root, verdict) = (&exported.outcome.root, &exported.outcome.verdict);
     let mut lines: Vec<_> = exported.warnings.iter().map(|line| format!("harmless: {line}")).collect();
-    lines.extend(report::backup(root, verdict, &format!("{}, made of {}", export.to.place(), exported.from)));
+    lines.extend(report::backup(root, verdict, &[], &format!("{}, made of {}", export.to.place(), exported.from)));
     progress.end(&lines, &report::export_json(&exported));
     report::damage(&exported.damage).iter().for_each(aside);
     Ok(exported.exit_code())

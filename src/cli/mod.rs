@@ -108,19 +108,20 @@ fn backup(args: BackupArgs) -> Result<u8> {
     }
     // A disk that is not mounted looks like one that was never used.
     let is_new = plan.to.is_new_repository();
-    let outcome = plan.run(&meter, &|meter, sample| progress.tick(meter, sample));
+    let outcome = progress.watch(&meter, || plan.run(&meter));
     progress.clear();
-    let Outcome { root, verdict, timeline } = outcome?;
+    let Outcome { root, verdict } = outcome?;
     let place = plan.to.place() + if is_new { ", a new repository" } else { "" };
-    let mut lines = report::backup(&root, &verdict, &place);
+    let mut lines = report::backup(&root, &verdict, &meter.waits.long(), &place);
     progress.lacks(&root);
     let mut result = report::backup_json(&root, &verdict);
     result["new_repository"] = is_new.into();
+    result["waited"] = report::waited_json(&meter.waits.long());
     progress.end(&lines, &result);
     if let Some(paper) = paper {
         lines.push(html::machine());
         let (title, lines) = (&format!("backup {}", root.id), &lines);
-        paper.print(&Page { title, lines, verdict: &verdict, timeline: &timeline, names: SIDES });
+        paper.print(&Page { title, lines, verdict: &verdict, timeline: &meter.timeline(), names: SIDES });
     }
     Ok(if root.totals.is_complete() { 0 } else { UNREADABLE })
 }

@@ -13,7 +13,10 @@ use crate::{
     },
     error::{Error, quoted},
     format::root::{Cluster, Name, NotCaptured, Root, Tablespace},
-    pipeline::meter::{Meter, Sample, Side, Verdict, verdict},
+    pipeline::{
+        meter::{Meter, Sample, Side, Verdict, verdict},
+        waits::Wait,
+    },
     queue::start_in,
 };
 use indicatif::{ProgressBar, ProgressStyle};
@@ -58,23 +61,25 @@ impl Progress {
     pub(super) fn tick(&self, meter: &Meter, now: Sample) {
         let Ok(mut last) = self.last.lock() else { return };
         let recent = verdict(&last, &now);
-        let entries = meter.entries.load(Relaxed);
+        let (entries, waits_for) = (meter.entries.load(Relaxed), meter.waits.now());
         if let Some(bar) = &self.bar {
-            let total = meter.total_bytes.load(Relaxed);
-            if total > 0 && bar.length().is_none() {
-                bar.set_length(total);
-                bar.set_style(style(true));
+            let total = Some(meter.total_bytes.load(Relaxed)).filter(|total| *total > 0 && waits_for.is_none());
+            if total != bar.length() {
+                total.map_or_else(|| bar.unset_length(), |total| bar.set_length(total));
+                bar.set_style(style(total.is_some()));
+                bar.reset_eta();
             }
             bar.set_position(now.bytes);
             if recent.seconds > 0.3 {
                 let files = counted(meter.files.load(Relaxed), "file");
-                bar.set_message(format!("{files}, limit: {}", recent.limit.name()));
+                let limit = || format!("{files}, limit: {}", recent.limit.name());
+                bar.set_message(waits_for.map_or_else(limit, |what| format!("waiting for {what}")));
                 *last = now;
             }
         } else if self.output.json && !self.output.quiet && recent.seconds >= JSON_SECONDS {
             let speed = (now.bytes - last.bytes) as f64 / recent.seconds;
             let line = json!({"type": "progress", "seconds": now.seconds, "entries": entries, "bytes": now.bytes,
-                "stored_bytes": now.stored_bytes, "bytes_per_second": speed as u64, "limit": recent.limit.name()});
+                "stored_bytes": now.stored_bytes, "bytes_per_second": speed as u64, "limit": recent.limit.name(), "waits_for": waits_for});
             self.progress(&line);
             *last = now;
         }
@@ -144,7 +149,7 @@ fn style(known: bool) -> ProgressStyle {
 }
 
 /// The last lines of a backup.
-pub(super) fn backup(root: &Root, verdict: &Verdict, to: &str) -> Vec<String> {
+pub(super) fn backup(root: &Root, verdict: &Verdict, waits: &[Wait], to: &str) -> Vec<String> {
     let totals = &root.totals;
     let stored = if totals.stored_bytes == 0 { 1 } else { totals.stored_bytes };
     let mut lines = not_captured(root);
@@ -161,6 +166,7 @@ pub(super) fn backup(root: &Root, verdict: &Verdict, to: &str) -> Vec<String> {
         }
     ));
     lines.push(limit(verdict, ["source", "workers", "sink"]));
+    lines.extend(waits.iter().map(|wait| format!("waited {} for {}", seconds(wait.time.as_secs_f64()), wait.what)));
     lines.extend(root.postgres.iter().filter(|cluster| !cluster.configuration.is_empty()).map(elsewhere));
     lines.extend(root.postgres.iter().flat_map(|cluster| &cluster.tablespaces_meanwhile).map(meanwhile));
     lines.extend(root.postgres.iter().map(cluster));
@@ -388,6 +394,11 @@ pub(super) fn verify_json(found: &Found) -> serde_json::Value {
 fn loss_json(loss: &Loss) -> serde_json::Value {
     let files: Vec<_> = loss.files.iter().map(|path| Name(path.clone())).collect();
     json!({"backup": loss.backup, "all": loss.all, "files": files, "unnamed": loss.unnamed})
+}
+
+/// What was waited for that is no part of a run.
+pub(super) fn waited_json(waits: &[Wait]) -> serde_json::Value {
+    waits.iter().map(|wait| json!({"for": wait.what, "seconds": wait.time.as_secs_f64()})).collect()
 }
 
 /// The result of a backup as JSON.

@@ -17,7 +17,8 @@ use crate::{
     frame::Scanned,
     pipeline::{
         lay::{Laid, Layout, MakeRoot},
-        meter::{Meter, Sample, Verdict},
+        meter::{Meter, Verdict},
+        waits::Waits,
     },
     plan::{SinkSpec, StageSpec, Tuning},
     platform::{self, Tricks},
@@ -84,19 +85,14 @@ pub struct Outcome {
     pub root: Root,
     /// What limited it.
     pub verdict: Verdict,
-    /// The run over time.
-    pub timeline: Vec<Sample>,
 }
-
-/// Told about every 100 ms how far a run is.
-pub type Watch<'a> = &'a (dyn Fn(&Meter, Sample) + Sync);
 
 impl Backup {
     /// Run it.
     ///
     /// # Errors
     /// Whatever makes the backup impossible; nothing is committed then. What could not be read is in the outcome.
-    pub fn run(&self, meter: &Arc<Meter>, watch: Watch<'_>) -> Result<Outcome> {
+    pub fn run(&self, meter: &Arc<Meter>) -> Result<Outcome> {
         let begun = jiff::Timestamp::now();
         let id = self.id(begun)?;
         let time = begun.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
@@ -107,9 +103,10 @@ impl Backup {
         self.check_output()?;
         self.check_paths()?;
         self.check_compare()?;
-        let way = self.way();
+        let way = self.way(&meter.waits);
         let own = way.own.clone();
         let mut subject = self.subject.open(Some(&id), way)?;
+        meter.begin();
         self.tuning.depths(subject.sources.len())?; // what cannot work leaves no trace
         let mut destination = self.to.open(&id, &time, self.codec, self.tuning.tricks)?;
         let base = match self.find_base(&mut *destination, &subject) {
@@ -169,7 +166,7 @@ impl Backup {
         let _ = own.set(destination.places());
         let (tuning, is_stdin, stages) = (&self.tuning, self.subject.is_stdin(), self.stages(&subject));
         let checkpoints = checkpoints.as_ref();
-        let streams = Streams { tuning, is_stdin, stages, layout, meter, root, checkpoints, watch };
+        let streams = Streams { tuning, is_stdin, stages, layout, meter, root, checkpoints };
         let laid = sinks.and_then(|sinks| streams.run(&subject.sources, sinks));
         let done = laid.and_then(|laid| {
             if let Subject::Stored(stored) = &self.subject {
@@ -181,7 +178,7 @@ impl Backup {
         match done {
             Ok((bytes, root)) => {
                 destination.commit(&bytes)?;
-                Ok(Outcome { root, verdict: meter.verdict(), timeline: meter.timeline() })
+                Ok(Outcome { root, verdict: meter.verdict() })
             }
             Err(error) => {
                 destination.abort(error.kind != Kind::Full);
@@ -206,7 +203,7 @@ impl Backup {
     pub fn count(&self) -> Result<Count> {
         self.check_paths()?;
         let mut count = Count::default();
-        for source in self.subject.open(None, Way { split: false, ..self.way() })?.sources {
+        for source in self.subject.open(None, Way { split: false, ..self.way(&Arc::default()) })?.sources {
             for scanned in source.scan()? {
                 let Scanned { entry, state, .. } = scanned?;
                 count.entries += 1;
@@ -223,9 +220,10 @@ impl Backup {
         Ok(count)
     }
 
-    fn way(&self) -> Way {
+    fn way(&self, waits: &Arc<Waits>) -> Way {
         let split = matches!(self.to, SinkSpec::Repository(_) | SinkSpec::Null);
-        Way { split, spool: self.to == SinkSpec::Stdout, tricks: self.tuning.tricks, own: Own::default() }
+        let (spool, tricks) = (self.to == SinkSpec::Stdout, self.tuning.tricks);
+        Way { split, spool, tricks, own: Own::default(), waits: waits.clone() }
     }
 
     /// In a repository it sorts behind all others, whatever the clock says.

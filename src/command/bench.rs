@@ -108,7 +108,7 @@ impl Bench {
             block_bytes: None,
             tuning,
         };
-        backup.run(&Arc::new(Meter::default()), &|_, _| ())
+        backup.run(&Arc::new(Meter::default()))
     }
 
     fn read(&self) -> Result<Figure> {

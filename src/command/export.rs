@@ -4,7 +4,7 @@
 //! known of its cluster stay as they were; only its id is new.
 
 use super::{
-    backup::{Backup, Outcome, Subject, Watch},
+    backup::{Backup, Outcome, Subject},
     damage::{Damage, Report, frame_damage},
 };
 use crate::{
@@ -72,21 +72,21 @@ impl Export {
     ///
     /// # Errors
     /// Whatever makes it impossible; [`Kind::Corrupt`] for damage without `keep_going`. Nothing is committed then.
-    pub fn run(&self, meter: &Arc<Meter>, watch: Watch<'_>) -> Result<Exported> {
-        self.run_archive(open(&self.from)?, meter, watch)
+    pub fn run(&self, meter: &Arc<Meter>) -> Result<Exported> {
+        self.run_archive(open(&self.from)?, meter)
     }
 
     /// Export a backup that is open.
     ///
     /// # Errors
     /// As [`Export::run`].
-    pub fn run_archive(&self, archive: Archive, meter: &Arc<Meter>, watch: Watch<'_>) -> Result<Exported> {
+    pub fn run_archive(&self, archive: Archive, meter: &Arc<Meter>) -> Result<Exported> {
         let report = Arc::new(Report::new(self.keep_going));
         let noted = report.clone();
         let archive = Arc::new(archive.warn_with(move |damage| noted.warn(damage)));
         meter.total_bytes.store(archive.root.totals.bytes, Relaxed);
         let stored = Arc::new(Stored::new(archive.clone(), tell(archive.clone(), report.clone())));
-        let outcome = self.backup(&archive, stored)?.run(meter, watch)?;
+        let outcome = self.backup(&archive, stored)?.run(meter)?;
         let (damage, warnings) = (report.damage(), report.warnings());
         Ok(Exported { outcome, from: archive.root.id.clone(), damage, warnings })
     }

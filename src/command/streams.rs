@@ -1,6 +1,5 @@
 //! Run the streams of a backup, see [`Stream`]: one for each source, all at the same time.
 
-use super::backup::Watch;
 use crate::{
     error::{Error, Kind, Result},
     frame::{Frame, Pool, Scanned, Slice},
@@ -41,7 +40,6 @@ pub(super) struct Streams<'a> {
     /// Makes the root of a one-file archive.
     pub(super) root: Option<MakeRoot<'a>>,
     pub(super) checkpoints: Option<&'a Checkpoints<'a>>,
-    pub(super) watch: Watch<'a>,
 }
 
 impl Streams<'_> {
@@ -68,7 +66,9 @@ impl Streams<'_> {
         }
         std::thread::scope(|scope| {
             let (done, over) = mpsc::channel::<()>();
-            start_in(scope, || self.attend(&crews, over))?;
+            if self.tuning.readers.is_none() && !self.is_stdin {
+                start_in(scope, || self.attend(&crews, over))?;
+            }
             let streams = at_once(streams, Stream::scanned);
             let laid = streams.and_then(|streams| at_once(streams, |stream| stream.finish(self.root)));
             drop(done);
@@ -112,19 +112,12 @@ impl Streams<'_> {
         Ok(crews)
     }
 
-    /// Until the run is over: more threads where they pay, a point of the timeline, a word to the operator.
+    /// Until the run is over: more threads where they pay.
     fn attend(&self, crews: &[Threads], over: mpsc::Receiver<()>) {
-        let meter = self.meter;
-        let mut climb = Climb::new(meter, self.tuning.workers.get());
-        let adapts = self.tuning.readers.is_none() && !self.is_stdin;
+        let mut climb = Climb::new(self.meter, self.tuning.workers.get());
         while over.recv_timeout(Duration::from_millis(50)) == Err(mpsc::RecvTimeoutError::Timeout) {
-            let sample = meter.tick();
-            if adapts {
-                adapt(&mut climb, sample, crews, meter);
-            }
-            (self.watch)(meter, sample);
+            adapt(&mut climb, self.meter.sample(), crews, self.meter);
         }
-        meter.tick();
     }
 }
 

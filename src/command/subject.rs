@@ -8,6 +8,7 @@ use crate::{
         root::{Name, Source as Origin},
     },
     frame::{Buf, Frame, Scanned, Slice},
+    pipeline::waits::Waits,
     platform::{self, Tricks},
     postgres::{
         cluster::Cluster,
@@ -35,7 +36,7 @@ pub enum Subject {
 impl Subject {
     /// Open it. `id`: the backup that begins; without one it is only looked at.
     pub(super) fn open(&self, id: Option<&str>, way: Way) -> Result<Opened> {
-        let (host, Way { split, spool, tricks, own }) = (platform::host_name(), way);
+        let (host, Way { split, spool, tricks, own, waits }) = (platform::host_name(), way);
         let walkers = platform::cores().get().clamp(2, 8);
         match self {
             Self::Stdin(name) => {
@@ -50,7 +51,7 @@ impl Subject {
                 Ok(Opened::new(sources, origin, None))
             }
             Self::Cluster(request) => {
-                let (cluster, sources) = request.open(id, &Reading { split, walkers, tricks, own })?;
+                let (cluster, sources) = request.open(id, &Reading { split, walkers, tricks, own, waits })?;
                 let paths = vec![cluster.facts().data_directory];
                 Ok(Opened::new(sources, Origin { host, paths, contents: true }, Some(cluster)))
             }
@@ -98,6 +99,7 @@ pub(super) struct Way {
     pub(super) spool: bool,
     pub(super) tricks: Tricks,
     pub(super) own: Own,
+    pub(super) waits: Arc<Waits>,
 }
 
 /// A subject, opened: a source for each stream.

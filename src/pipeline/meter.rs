@@ -1,5 +1,6 @@
 //! What each part of a run did with its time, and which part was the limit.
 
+use super::waits::Waits;
 use crate::platform;
 use std::{
     collections::BTreeMap,
@@ -96,7 +97,10 @@ pub struct Meter {
     pub total_bytes: AtomicU64,
     /// Streams that share the parts.
     pub streams: AtomicUsize,
+    /// What others were waited for.
+    pub waits: Arc<Waits>,
     start: Instant,
+    begun: Mutex<Sample>,
     timeline: Mutex<Timeline>,
 }
 
@@ -114,7 +118,9 @@ impl Default for Meter {
             bytes: AtomicU64::new(0),
             total_bytes: AtomicU64::new(0),
             streams: AtomicUsize::new(1),
+            waits: Arc::default(),
             start: Instant::now(),
+            begun: Mutex::default(),
             timeline: Mutex::default(),
         }
     }
@@ -232,9 +238,15 @@ impl Meter {
         }
     }
 
-    /// The verdict over the whole run.
+    /// The parts begin now: what was waited for before is none of their time.
+    pub fn begin(&self) {
+        *self.begun.lock().unwrap_or_else(|e| e.into_inner()) = self.sample();
+    }
+
+    /// The verdict since the parts began, with the time of the whole run.
     pub fn verdict(&self) -> Verdict {
-        verdict(&Sample::default(), &self.sample())
+        let (begun, now) = (*self.begun.lock().unwrap_or_else(|e| e.into_inner()), self.sample());
+        Verdict { seconds: now.seconds, ..verdict(&begun, &now) }
     }
 
     /// Note a point of the timeline; called about every 100 ms by one thread.

@@ -11,3 +11,4 @@ pub mod meter;
 pub mod ordered;
 pub mod pack;
 pub mod pages;
+pub mod waits;

@@ -10,6 +10,9 @@ use std::{
 /// How long the archiver may take over a segment.
 pub const PATIENCE: Duration = Duration::from_secs(300);
 
+/// What is waited for here, as the operator knows it.
+pub const AWAITED: &str = "the server's archive";
+
 /// Archiving works: a segment arrives before `patience` ends, the one that is ended now or, where the archive is behind, one
 /// before it (rule 6). On a standby only the end of the backup shows it.
 ///

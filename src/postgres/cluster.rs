@@ -30,6 +30,7 @@ use crate::{
         root,
     },
     frame::{Buf, Frame, Scanned, Slice, What},
+    pipeline::waits::Waits,
     platform,
     source::{Source, Stream, tree::Tree},
 };
@@ -55,6 +56,7 @@ pub struct Cluster {
     pub(super) failed: Mutex<Option<Error>>,
     pub(super) late: Arc<Late>,
     pub(super) trees: Vec<Arc<Tree>>,
+    pub(super) waits: Arc<Waits>,
 }
 
 /// A source for each stream.
@@ -251,7 +253,9 @@ impl Cluster {
             facts.wal_segment_bytes
         };
         if let (Wal::Archived, Some(last)) = (self.wal, names.last()) {
-            session.with(|session| archive::wait(session, &last[0], archive::PATIENCE))?;
+            self.waits.during(archive::AWAITED, || {
+                session.with(|session| archive::wait(session, &last[0], archive::PATIENCE))
+            })?;
         }
         if self.wal != Wal::Included {
             return Ok(Vec::new());

@@ -14,6 +14,7 @@ use super::{
 use crate::{
     error::{Error, Kind, Result},
     format::root,
+    pipeline::waits::Waits,
     platform::Tricks,
     source::tree::Own,
 };
@@ -81,6 +82,8 @@ pub struct Reading {
     pub tricks: Tricks,
     /// Where the backup goes.
     pub own: Own,
+    /// What the server is waited for.
+    pub waits: Arc<Waits>,
 }
 
 impl Request {
@@ -102,7 +105,7 @@ impl Request {
         facts.warning.iter().for_each(|warning| crate::platform::debug(|| warning.clone()));
         let (data, control) = files_of(&facts)?;
         let catalog = session.catalog()?;
-        let start = id.map(|id| self.begin(&mut session, &facts, id)).transpose()?;
+        let start = id.map(|id| self.begin(&mut session, &facts, id, &reading.waits)).transpose()?;
         // Tablespaces and databases as they are now that every change to them is in the WAL. Links first: what the catalog shows
         // only then is behind the start, or its link is among them.
         let links = opening::tablespaces(&data)?;
@@ -124,17 +127,20 @@ impl Request {
             data,
             late,
             trees,
+            waits: reading.waits.clone(),
         })
     }
 
     /// The slot first: from then on the server keeps the WAL that the backup will need.
-    fn begin(&self, session: &mut Session, facts: &Facts, id: &str) -> Result<Lsn> {
+    fn begin(&self, session: &mut Session, facts: &Facts, id: &str, waits: &Waits) -> Result<Lsn> {
         match self.wal {
             Wal::Included => session.hold_wal()?,
-            Wal::Archived => archive::prove(session, facts, archive::PATIENCE)?,
+            Wal::Archived => {
+                waits.during(archive::AWAITED, || archive::prove(session, facts, archive::PATIENCE))?;
+            }
             Wal::None => {}
         }
-        session.start(&format!("fullbore {id}"), self.fast)
+        waits.during("the server's checkpoint", || session.start(&format!("fullbore {id}"), self.fast))
     }
 
     fn described(&self, facts: Facts, data: &Path, start: Option<Lsn>) -> root::Cluster {
@@ -232,5 +238,6 @@ fn stopped(data: &Path, reading: &Reading) -> Result<Cluster> {
         data,
         late,
         trees,
+        waits: Arc::default(),
     })
 }

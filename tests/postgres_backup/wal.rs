@@ -95,7 +95,12 @@ fn waiting_for_the_archive_comes_after_the_end_of_the_backup() {
     for version in some_versions() {
         let cluster = Cluster::stopped(version, &["archive_mode = on", "archive_command = 'sleep 2'"]);
         cluster.start();
-        cluster.backup("repository", &["--wal", "archived", "--quiet"]).ends_with(0);
+        let said = cluster.backup("repository", &["--wal", "archived", "--json"]).ends_with(0).json();
+        // Once for the proof that it archives, once for the last segment.
+        let awaited = "the server's archive";
+        assert!(said.iter().any(|line| line["type"] == "progress" && line["waits_for"] == awaited), "{said:?}");
+        let waited = said.last().unwrap()["waited"].as_array().unwrap().clone();
+        assert_eq!(waited.iter().filter(|one| one["for"] == awaited).count(), 2, "{waited:?}");
         let root = fullbore(args!["show", cluster.path("repository"), "--json"]).json().remove(0);
         let [begun, stopped, finished] = [&root["time"], &root["postgres"]["stopped"], &root["finished"]]
             .map(|time| time.as_str().unwrap().parse::<jiff::Timestamp>().unwrap());
