@@ -4,7 +4,7 @@
 
 mod runs;
 
-use runs::{Mount, fullbore, is_root, or_skip, shell, temp};
+use runs::{Mount, fullbore, has, is_root, or_skip, set_mode, shell, temp};
 use std::{ffi::OsString, fs, path::Path};
 
 /// A tmpfs.
@@ -173,4 +173,30 @@ fn patterns_for_directories_hold_where_directories_do_not_say_what_is_one() {
     files(&tree, &["a/target/x", "b/target", "c/keep/y", "c/z"]);
     let all = ["a", "b", "b/target", "c", "c/keep", "c/keep/y", "lost+found"];
     assert_eq!(stored(&tree, &["--exclude", "target/", "--exclude", "/c/*", "--exclude", "!/c/keep/"]), all);
+}
+
+#[test]
+fn a_mount_that_cannot_be_entered_is_named_and_the_rest_is_stored() {
+    let dir = temp();
+    let tree = dir.path().join("t");
+    files(&tree, &["a", "z"]);
+    if !or_skip(is_root() && has("setpriv"), "not root, or no setpriv") {
+        return;
+    }
+    let Some(_closed) = mount_by("mkdir \"$1\" && mount -t tmpfs -o mode=700 none \"$1\"", &[&tree.join("m")]) else {
+        return;
+    };
+    set_mode(dir.path(), 0o755);
+    let line = "exec setpriv --reuid 65534 --regid 65534 --clear-groups --inh-caps=-all \"$@\"";
+    let program = OsString::from(env!("CARGO_BIN_EXE_fullbore"));
+    let to = dir.path().join("to");
+    fs::create_dir(&to).unwrap();
+    set_mode(&to, 0o777);
+    for to in [to.join("r"), to.join("x.tar")] {
+        let all = std::iter::once(program.clone()).chain(args!["backup", tree, "--to", to]);
+        let ran = shell(line, all).ends_with(3);
+        assert!(ran.err.contains("not captured: \"m\""), "{}", ran.err);
+        let listed = fullbore(args!["list", format!("{}@latest", to.display())]);
+        assert!(listed.out.contains(" a\n") && listed.out.contains(" z\n"), "{}{}", listed.out, listed.err);
+    }
 }

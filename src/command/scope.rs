@@ -324,6 +324,8 @@ impl Division {
                 && let Ok(is_dir) = is_dir(&mount.path)
                 && !whole.leaves_out(&below, is_dir)
                 && let Ok(top) = open_top(below.clone(), &mount.path, is_dir, false)
+                // Else it is met like any directory that cannot be entered.
+                && walk::stat(&top.dir, top.name.as_deref().unwrap_or(b".")).is_ok()
             {
                 device = mount.device;
                 self.elsewhere.insert(below.clone());
