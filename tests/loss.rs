@@ -670,3 +670,53 @@ fn what_is_not_found_is_said() {
     let ran = fullbore(args!["list", format!("{}@latest", repository.display()), "x"]).ends_with(1);
     assert!(ran.err.contains("hint:  `fullbore list FROM@BACKUP` shows"), "{}", ran.err);
 }
+
+/// What can be had of a backup, and it is right.
+fn had(repository: &Path, id: &str, wanted: &BTreeMap<String, Vec<u8>>, to: &Path) -> BTreeSet<String> {
+    let _ = fs::remove_dir_all(to);
+    let from = format!("{}@{id}", repository.display());
+    let ran = fullbore(args!["restore", from, "--to", to, "--keep-going", "-q"]);
+    let given = files(to);
+    assert!(given.iter().all(|(name, data)| wanted.get(name) == Some(data)), "{from}: wrong content, {}", ran.err);
+    given.into_keys().collect()
+}
+
+#[test]
+fn a_repair_takes_nothing_from_what_can_be_restored() {
+    for codec in ["zstd", "gzip", "none"] {
+        let dir = temp();
+        let (tree, repository, copy) = (dir.path().join("tree"), dir.path().join("repo"), dir.path().join("copy"));
+        (0..3).for_each(|i| write(tree.join(format!("f{i}")), noise(i, 100_000)));
+        let mut all = Vec::new();
+        for round in 0..2 {
+            let args = args!["backup", tree, "--to", repository, "--compress", codec, "--frame-size", "64K", "--json"];
+            let id = fullbore(args).ends_with(0).json().pop().unwrap()["id"].as_str().unwrap().to_owned();
+            all.push((id, files(&tree)));
+            write(tree.join("f0"), noise(10 + round, 100_000));
+            write(tree.join("new"), b"new");
+        }
+        let names: Vec<PathBuf> = files(&repository).into_keys().map(PathBuf::from).collect();
+        let pairs =
+            names.iter().enumerate().flat_map(|(at, one)| names[at + 1..].iter().map(move |other| [one, other]));
+        for (pair, is_gone) in pairs.flat_map(|pair| [(pair, true), (pair, false)]) {
+            let _ = fs::remove_dir_all(&copy);
+            runs::shell("cp -r \"$1\" \"$2\"", args![repository, copy]).ends_with(0);
+            for path in pair.map(|name| copy.join(name)) {
+                let mut stored = fs::read(&path).unwrap();
+                let middle = stored.len() / 2;
+                stored.iter_mut().skip(middle).take(3).for_each(|byte| *byte ^= 0x15);
+                if is_gone { fs::remove_file(&path).unwrap() } else { fs::write(&path, stored).unwrap() }
+            }
+            let had = |all: &[(String, _)]| -> Vec<_> {
+                all.iter().map(|(id, wanted)| had(&copy, id, wanted, &dir.path().join("to"))).collect()
+            };
+            let before = had(&all);
+            for round in 0..2 {
+                let said = fullbore(args!["repair", copy, "--data", "--yes"]);
+                let after = had(&all);
+                let kept = before.iter().zip(&after).all(|(before, after)| before.is_subset(after));
+                assert!(kept, "{codec} {pair:?} {is_gone} {round}: {before:?} {after:?}\n{}{}", said.out, said.err);
+            }
+        }
+    }
+}

@@ -100,7 +100,7 @@ impl Bad {
 fn fingerprint(archive: &Archive, item: &Item) -> u64 {
     let mut hasher = DefaultHasher::new();
     item.entry.path.hash(&mut hasher);
-    item.entry.size().hash(&mut hasher);
+    (item.entry.size(), item.digest).hash(&mut hasher);
     for extent in &item.extents {
         full(archive, item.segment(&extent.frame)).hash(&mut hasher);
         (extent.frame.offset, extent.inner, extent.len).hash(&mut hasher);

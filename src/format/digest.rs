@@ -29,7 +29,7 @@ pub enum Algorithm {
 }
 
 /// The digest of a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Digest {
     /// BLAKE3 of the content.
     Blake3([u8; 32]),

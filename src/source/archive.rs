@@ -168,7 +168,7 @@ impl Archive {
 
     /// Is it one file, with its pages and root in its only segment (or beside it)?
     pub fn is_one_file(&self) -> bool {
-        self.root.pages.iter().all(|page| page.manifest_offset.is_none())
+        self.store.is_one_file()
     }
 
     /// What its objects are read from.

@@ -58,6 +58,11 @@ pub trait Store: Send + Sync {
     /// What messages call `object`, in quotes.
     fn name(&self, object: &Object) -> String;
 
+    /// Is it one file, with pages and root in its only segment (or beside it)?
+    fn is_one_file(&self) -> bool {
+        false
+    }
+
     /// What it reads from, so that a restore into what that is in leaves it alone.
     fn places(&self) -> Vec<Place> {
         Vec::new()
@@ -205,6 +210,10 @@ impl Archived {
 }
 
 impl Store for Archived {
+    fn is_one_file(&self) -> bool {
+        true
+    }
+
     fn read_at(&self, object: &Object, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()> {
         let (file, start) = self.pick(object)?;
         read_exactly(file, &self.path, start.saturating_add(offset), len, out)

@@ -23,6 +23,7 @@ use super::{
 use crate::error::{Error, Result};
 use minicbor::{Decode, Encode, bytes::ByteVec};
 use std::{ops::Deref, sync::Arc};
+use zstd_safe::CParameter;
 
 /// Records in a page. 8,192: about 0.3 MiB compressed, what one pick reads to find one file.
 pub const MAX_RECORDS: usize = 8192;
@@ -317,7 +318,13 @@ impl Page {
         }
         let plain = minicbor::to_vec(&writer.columns).map_err(|e| bug().because(e.to_string()))?;
         let mut out = Vec::with_capacity(zstd_safe::compress_bound(plain.len()));
-        zstd_safe::compress(&mut out, &plain, 3).map_err(|code| bug().because(zstd_safe::get_error_name(code)))?;
+        let failed = |code| bug().because(zstd_safe::get_error_name(code));
+        let mut context = zstd_safe::CCtx::try_create().ok_or_else(bug)?;
+        // Where the root is lost nothing else says whether a copy of the page is whole.
+        for parameter in [CParameter::CompressionLevel(3), CParameter::ChecksumFlag(true)] {
+            context.set_parameter(parameter).map_err(failed)?;
+        }
+        context.compress2(&mut out, &plain).map_err(failed)?;
         Ok(out)
     }
 
