@@ -720,3 +720,37 @@ fn a_repair_takes_nothing_from_what_can_be_restored() {
         }
     }
 }
+
+#[test]
+fn a_file_that_was_cut_by_its_content_and_has_no_other_checksum_is_looked_at() {
+    let dir = temp();
+    let (tree, repository) = (dir.path().join("tree"), dir.path().join("repo"));
+    let backup = |content: &[u8]| {
+        write(tree.join("f"), content);
+        let args = args!["backup", tree, "--to", repository, "--compress", "none", "--frame-size", "256K", "--json"];
+        let ran = fullbore(args.into_iter().chain(args!["--block-size", "4K", "--chunking", "content"])).ends_with(0);
+        ran.json().pop().unwrap()["id"].as_str().unwrap().to_owned()
+    };
+    let content = noise(1, 3_000_000);
+    let first = backup(&content);
+    let second = backup(&[b"shifted", &content[..]].concat());
+    let third = backup(&[b"shifted again", &content[..]].concat());
+    let segment = repository.join("backups").join(&second).join("s01-000001.tar");
+    let mut stored = fs::read(&segment).unwrap();
+    stored[150_000] ^= 4;
+    fs::write(&segment, stored).unwrap();
+    let to = dir.path().join("to");
+    let mut lost = 0;
+    for id in [&first, &second, &third] {
+        let from = format!("{}@{id}", repository.display());
+        let ran = fullbore(args!["restore", from, "--to", to.join(id), "--quiet"]);
+        let verdict = fullbore(args!["verify", from, "--data", "--json"]).json().pop().unwrap();
+        let is_named = verdict["lost"][0]["files"][0] == "f";
+        assert_eq!(is_named, ran.code == 4, "{id}: {verdict:#}");
+        lost += u32::from(is_named);
+    }
+    assert!(lost > 0);
+    fullbore(args!["repair", repository, "--data", "--yes"]).ends_with(0);
+    let from = format!("{}@{second}", repository.display());
+    fullbore(args!["restore", from, "--to", to.join("rest"), "--quiet"]).ends_with(3);
+}

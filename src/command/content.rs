@@ -9,11 +9,12 @@ use super::{
     crew::{self, Hands},
     damage::{Report, frame_damage},
     stock::{Place, Stock, files, full},
+    undigested::Stored,
 };
 use crate::{
     error::{Error, Result},
     format::{
-        digest::{crc64, crc64_join},
+        digest::{Digest, crc64, crc64_join},
         entry::{Kind, Path as EntryPath},
         page::{Item, SegmentId, are_all},
         root::PART_BYTES,
@@ -24,7 +25,7 @@ use crate::{
         jobs::{self, End, Of, Planner, check_whole, misfit},
         store::Object,
     },
-    stage::codec::Decompressor,
+    stage::codec::{Codec, Decompressor},
 };
 use std::{
     cmp::Ordering::{Equal, Less},
@@ -223,9 +224,22 @@ impl Content<'_> {
                 self.bad.file(archive, wanted.item());
                 self.report.file(wanted.item(), &why)
             }
-            // Its frames carry checksums of their own.
-            End::NotYet | End::Right | End::Unknown(_) => Ok(()),
+            End::Unknown(digest) => self.in_one_go(archive, wanted.item(), digest),
+            End::NotYet | End::Right => Ok(()),
         }
+    }
+
+    /// A file whose pieces cannot be hashed each by itself. Mostly its frames carry checksums of their own.
+    fn in_one_go(&self, archive: &Archive, item: &Item, wanted: Digest) -> Result<()> {
+        if archive.codec != Codec::None {
+            return Ok(());
+        }
+        let found = Stored::default().digest(archive, item)?;
+        if found == wanted {
+            return Ok(());
+        }
+        self.bad.file(archive, item);
+        self.report.file(item, &format!("its digest is {found}, the manifest says {wanted}"))
     }
 }
 

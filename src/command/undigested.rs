@@ -1,12 +1,13 @@
 //! Comparing a file on disk with a stored one that has no digest: byte by byte.
 //!
 //! So it is with `--digest none`, and with a relation of which only the pages were read that had changed. The frames that the
-//! file is in are fetched and decoded.
+//! file is in are fetched and decoded. And reading such a file for its digest, where its pieces cannot be hashed each by itself.
 
 use super::content::Hand;
 use crate::{
     error::{Error, Result, quoted},
     format::{
+        digest::Digest,
         entry::Run,
         page::{Extent, Item, SegmentId},
     },
@@ -49,6 +50,21 @@ impl Stored {
             return Ok(true);
         }
         Err(misfit(&item.entry.path))
+    }
+
+    /// The digest of a stored file whose first record this is, read from its start to its end.
+    ///
+    /// # Errors
+    /// As [`Stored::is_in`].
+    pub(super) fn digest(&mut self, archive: &Archive, first: &Item) -> Result<Digest> {
+        let mut hasher = blake3::Hasher::new();
+        let parts = if first.more { archive.find(&first.entry.path)? } else { vec![first.clone()] };
+        for part in &parts {
+            for extent in &part.extents {
+                hasher.update(self.content(archive, part, extent)?);
+            }
+        }
+        Ok(Digest::Blake3(hasher.finalize().into()))
     }
 
     fn content(&mut self, archive: &Archive, part: &Item, extent: &Extent) -> Result<&[u8]> {
