@@ -149,7 +149,7 @@ pub(super) fn export(args: ExportArgs) -> Result<u8> {
     let (root, verdict) = (&exported.outcome.root, &exported.outcome.verdict);
     let mut lines: Vec<_> = exported.warnings.iter().map(|line| format!("harmless: {line}")).collect();
     lines.extend(report::backup(root, verdict, &[], &format!("{}, made of {}", export.to.place(), exported.from)));
-    progress.end(&lines, &report::export_json(&exported));
+    progress.end(&lines, || report::export_json(&exported));
     report::damage(&exported.damage).iter().for_each(aside);
     Ok(exported.exit_code())
 }
@@ -168,7 +168,7 @@ pub(super) fn copy(args: CopyArgs) -> Result<u8> {
     let copied = progress.watch(&meter, || copy.run(&meter));
     progress.clear();
     let copied = copied?;
-    progress.end(&report::copy(&copied, &copy.to), &report::copy_json(&copied));
+    progress.end(&report::copy(&copied, &copy.to), || report::copy_json(&copied));
     Ok(0)
 }
 

@@ -114,10 +114,12 @@ fn backup(args: BackupArgs) -> Result<u8> {
     let place = plan.to.place() + if is_new { ", a new repository" } else { "" };
     let mut lines = report::backup(&root, &verdict, &meter.waits.long(), &place);
     progress.lacks(&root);
-    let mut result = report::backup_json(&root, &verdict);
-    result["new_repository"] = is_new.into();
-    result["waited"] = report::waited_json(&meter.waits.long());
-    progress.end(&lines, &result);
+    progress.end(&lines, || {
+        let mut result = report::backup_json(&root, &verdict);
+        result["new_repository"] = is_new.into();
+        result["waited"] = report::waited_json(&meter.waits.long());
+        result
+    });
     if let Some(paper) = paper {
         lines.push(html::machine());
         let (title, lines) = (&format!("backup {}", root.id), &lines);
@@ -296,7 +298,7 @@ fn restore(args: RestoreArgs) -> Result<u8> {
     let summary = summary?;
     let verdict = meter.verdict();
     let mut lines = report::restore(&summary, &meter, &verdict, &restore.to);
-    progress.end(&lines, &report::restore_json(&summary, &meter, &verdict));
+    progress.end(&lines, || report::restore_json(&summary, &meter, &verdict));
     report::damage(&summary.damage).iter().for_each(aside);
     if let Some(paper) = paper {
         lines.push(html::machine());
@@ -341,7 +343,7 @@ fn verify(args: VerifyArgs) -> Result<u8> {
     if !args.json {
         told(|out| found.print(out).map(|()| 0))?;
     }
-    progress.end(&[report::verify(&found, verify.against.as_deref())], &report::verify_json(&found));
+    progress.end(&[report::verify(&found, verify.against.as_deref())], || report::verify_json(&found));
     Ok(found.exit_code())
 }
 

@@ -106,10 +106,10 @@ impl Progress {
         self.bar.iter().for_each(ProgressBar::finish_and_clear);
     }
 
-    /// What came of it: lines for a person, or an object.
-    pub(super) fn end(&self, lines: &[String], result: &serde_json::Value) {
+    /// What came of it: lines for a person, or an object, which is only made for who wants it.
+    pub(super) fn end(&self, lines: &[String], result: impl FnOnce() -> serde_json::Value) {
         match (self.output.json, self.output.quiet) {
-            (true, _) => self.result(result),
+            (true, _) => self.result(&result()),
             (false, false) => lines.iter().for_each(aside),
             (false, true) => {}
         }

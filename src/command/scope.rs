@@ -10,9 +10,11 @@ use crate::{
     postgres::offline,
     repo::store,
     sink::{is_in, place_of},
-    source::tree::{Closed, Own, Rules, Top, Tree},
+    source::{
+        patterns::Patterns,
+        tree::{Closed, Own, Rules, Top, Tree},
+    },
 };
-use ignore::gitignore::GitignoreBuilder;
 use std::{
     collections::HashSet,
     io::{self, Read},
@@ -105,16 +107,8 @@ impl Scope {
     }
 
     fn rules(&self, walkers: usize, tricks: Tricks, own: Own) -> Result<Rules> {
-        let bad = |e: ignore::Error| Error::new(Kind::Usage, "cannot use a pattern").because(e.to_string());
-        let mut builder = GitignoreBuilder::new("");
-        for pattern in &self.exclude {
-            builder.add_line(None, pattern).map_err(bad)?;
-        }
-        for file in &self.exclude_from {
-            builder.add(file).map_or(Ok(()), |e| Err(bad(e)))?;
-        }
         Ok(Rules {
-            exclude: builder.build().map_err(bad)?,
+            exclude: Patterns::new(&self.exclude, &self.exclude_from)?,
             exclude_caches: self.exclude_caches,
             exclude_if_present: self.exclude_if_present.iter().map(|name| name.as_bytes().to_vec()).collect(),
             one_file_system: self.one_file_system,

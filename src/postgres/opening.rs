@@ -8,9 +8,11 @@ use crate::{
         root::{Name, Tablespace},
     },
     platform::walk,
-    source::tree::{Closed, Rules, Top, Tree},
+    source::{
+        patterns::Patterns,
+        tree::{Closed, Rules, Top, Tree},
+    },
 };
-use ignore::gitignore::Gitignore;
 use std::{
     collections::HashSet,
     ffi::{OsStr, OsString},
@@ -41,7 +43,7 @@ impl Opening<'_> {
         let stored = spaces.iter().map(Tablespace::path).collect();
         let late = Arc::new(Late::new(Layout::new(self.major, self.catalog, self.online), stored));
         let rules = Arc::new(Rules {
-            exclude: Gitignore::empty(),
+            exclude: Patterns::default(),
             exclude_caches: false,
             exclude_if_present: Vec::new(),
             one_file_system: false,

@@ -20,7 +20,10 @@ use crate::{
     },
     stage::codec::Codec,
 };
-use std::sync::{Arc, Mutex};
+use std::{
+    collections::HashSet,
+    sync::{Arc, Mutex},
+};
 
 /// A larger frame is refused before memory is taken.
 const MAX_FRAME_BYTES: u32 = 1 << 30;
@@ -44,7 +47,15 @@ pub struct Archive {
 
 /// The entries that are wanted: these paths, what is below them, and the directories above them.
 #[derive(Debug, Clone, Default)]
-pub struct Selection(Vec<Path>);
+pub struct Selection(Arc<Wanted>);
+
+#[derive(Debug, Default)]
+struct Wanted {
+    paths: Vec<Path>,
+    tops: HashSet<Path>,
+    /// They and all above them, in archive order.
+    way: Vec<Path>,
+}
 
 impl Selection {
     /// From paths as a person writes them: `./a/`, `/a` and `a` are the same. No paths: everything.
@@ -52,29 +63,33 @@ impl Selection {
     /// # Errors
     /// [`Kind::Usage`] for a path with `..`.
     pub fn new<P: AsRef<[u8]>>(paths: &[P]) -> Result<Self> {
-        paths.iter().map(|path| normal(path.as_ref())).collect::<Result<_>>().map(Self)
+        let paths = paths.iter().map(|path| normal(path.as_ref())).collect::<Result<Vec<Path>>>()?;
+        let mut way: Vec<Path> = paths.iter().flat_map(|path| prefixes(path)).map(<[u8]>::to_vec).collect();
+        way.sort_by(|a, b| entry::order(a, b));
+        way.dedup();
+        Ok(Self(Arc::new(Wanted { tops: paths.iter().cloned().collect(), paths, way })))
     }
 
     /// The paths, as the backup has them.
     pub fn paths(&self) -> &[Path] {
-        &self.0
+        &self.0.paths
     }
 
     /// Is `path` wanted?
     pub fn takes(&self, path: &[u8]) -> bool {
-        self.holds(path) || self.0.iter().any(|top| entry::is_within(top, path))
+        self.holds(path) || self.0.way.binary_search_by(|on| entry::order(on, path)).is_ok()
     }
 
     /// Is `path` one of the paths, or below one?
     pub fn holds(&self, path: &[u8]) -> bool {
-        self.0.is_empty() || self.0.iter().any(|top| entry::is_within(path, top))
+        self.0.paths.is_empty() || prefixes(path).any(|above| self.0.tops.contains(above))
     }
 
     /// Can a page that begins with `first` and ends at `next` or before hold a path that is wanted?
     fn reaches(&self, first: &[u8], next: Option<&[u8]>) -> bool {
-        let between =
-            |path: &[u8]| entry::order(first, path).is_le() && next.is_none_or(|next| entry::order(path, next).is_le());
-        self.holds(first) || self.0.iter().any(|top| prefixes(top).any(between))
+        let behind = self.0.way.partition_point(|on| entry::order(on, first).is_lt());
+        let is_between = |on: &Path| next.is_none_or(|next| entry::order(on, next).is_le());
+        self.holds(first) || self.0.way.get(behind).is_some_and(is_between)
     }
 }
 

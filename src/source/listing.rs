@@ -17,12 +17,8 @@ use crate::{
     queue::{Answer, Promise},
 };
 use std::{
-    ffi::OsStr,
     io,
-    os::{
-        fd::{AsFd, OwnedFd},
-        unix::ffi::OsStrExt,
-    },
+    os::fd::{AsFd, OwnedFd},
     time::{Duration, Instant},
 };
 
@@ -335,7 +331,7 @@ impl Inner {
     }
 
     fn is_excluded(&self, path: &[u8], is_dir: bool) -> bool {
-        !self.rules.exclude.is_empty() && self.rules.exclude.matched(OsStr::from_bytes(path), is_dir).is_ignore()
+        self.rules.exclude.leave_out(path, is_dir)
     }
 
     /// Does this directory say itself that its contents are not worth a backup?

@@ -16,6 +16,7 @@ mod large;
 mod links;
 mod listed;
 mod listing;
+pub mod patterns;
 mod records;
 mod shortage;
 pub mod stdin;

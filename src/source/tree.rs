@@ -3,7 +3,7 @@
 //! Every path is opened beneath its root without following a link, so what somebody swaps in meanwhile cannot lead
 //! elsewhere. What vanished, shrank, grew or cannot be read is said in the parts of a frame; the rest goes on.
 
-use super::{Source, Stream, listed::listed, shortage::Shortage, walk::Walk};
+use super::{Source, Stream, listed::listed, patterns::Patterns, shortage::Shortage, walk::Walk};
 use crate::{
     error::{Error, Result, reason},
     format::{
@@ -23,7 +23,6 @@ use crate::{
         xattr,
     },
 };
-use ignore::gitignore::Gitignore;
 use std::{
     cell::RefCell,
     collections::{HashMap, HashSet},
@@ -39,7 +38,7 @@ pub type Own = Arc<OnceLock<Vec<(u64, u64)>>>;
 /// What of a tree is left out, and how it is looked at.
 pub struct Rules {
     /// Patterns as in `.gitignore`.
-    pub exclude: Gitignore,
+    pub exclude: Patterns,
     /// Leave out the contents of directories with a valid `CACHEDIR.TAG`.
     pub exclude_caches: bool,
     /// Leave out the contents of directories that hold one of these names.

@@ -95,7 +95,7 @@ impl Looked {
         write(dir.path().join(file), on_disk);
         let top = Top { at: vec![], dir: walk::open_root(dir.path()).unwrap(), name: None, alone: false };
         let rules = Rules {
-            exclude: ignore::gitignore::Gitignore::empty(),
+            exclude: Default::default(),
             exclude_caches: false,
             exclude_if_present: vec![],
             one_file_system: false,
