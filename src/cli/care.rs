@@ -143,9 +143,9 @@ pub(super) fn repair(args: RepairArgs) -> Result<u8> {
     }
     repair::execute(&steps)?;
     aside(format_args!("done: {}", counted(steps.len() as u64, "step")));
-    let goes_on = steps.iter().any(Step::is_first);
+    let goes_on = steps.iter().any(Step::is_first) && !repair.plan(&Meter::default())?.is_empty();
     if goes_on {
-        aside("run the same command again: what else is to be done can be found out only now");
+        aside("run the same command again: there is more to be done, which could be found out only now");
     }
     Ok(if !goes_on && steps.iter().all(Step::can_be_done) { 0 } else { 4 })
 }

@@ -28,7 +28,7 @@ use crate::{
         ids,
     },
     sink::{Destination, file::is_half_named},
-    source::{archive::Archive, tree::Own},
+    source::{archive::Archive, stored::Stored, tree::Own},
     stage::codec::Codec,
 };
 use std::{
@@ -146,7 +146,7 @@ impl Backup {
         let complete = |laid| {
             let root = complete(draft.clone(), laid, base.as_deref(), meter);
             match &self.subject {
-                Subject::Stored(stored) => as_it_was(root, &stored.archive().root),
+                Subject::Stored(stored) => as_it_was(root, stored),
                 _ => Root { postgres: subject.cluster.as_ref().map(|cluster| cluster.facts()), ..root },
             }
         };
@@ -337,10 +337,12 @@ fn exported(root: &Root, new: &str) -> (String, String) {
 }
 
 /// What was captured, and when, is what it was.
-fn as_it_was(root: Root, of: &Root) -> Root {
+fn as_it_was(root: Root, stored: &Stored) -> Root {
+    let of = &stored.archive().root;
     let (finished, boot, postgres) = (of.finished.clone(), of.boot.clone(), of.postgres.clone());
     let mut root = Root { finished, boot, postgres, ..root };
     severed::go_on(&mut root, of);
+    stored.lost_pages().iter().for_each(|page| severed::mark_page(&mut root, &page.first.0, page.entries));
     root
 }
 

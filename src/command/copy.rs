@@ -258,7 +258,7 @@ fn tasks(archive: &Archive, known: &[(Known, Vec<u8>)]) -> Result<Vec<Task>> {
     }
     let others = archive.root.others();
     for backup in others.into_iter().chain([""]) {
-        tasks.push(manifest(archive, backup)?);
+        tasks.extend(manifest(archive, backup)?);
     }
     Ok(tasks)
 }
@@ -316,9 +316,14 @@ fn side(archive: &Archive, id: &SegmentId) -> Result<Option<Task>> {
     task(archive, object, &id.backup, name).map(Some)
 }
 
-fn manifest(archive: &Archive, backup: &str) -> Result<Task> {
-    let mut task = task(archive, Object::Manifest(backup.to_owned()), backup, MANIFEST.to_owned())?;
-    let pages = archive.root.pages.iter().filter(|page| page.backup == backup);
+/// The pages of a backup. One that is not there is not missed if it had none for this backup.
+fn manifest(archive: &Archive, backup: &str) -> Result<Option<Task>> {
+    let object = Object::Manifest(backup.to_owned());
+    let mut pages = archive.root.pages.iter().filter(|page| page.backup == backup).peekable();
+    if pages.peek().is_none() && archive.store().len(&object).is_err_and(|error| error.kind == Kind::NotFound) {
+        return Ok(None);
+    }
+    let mut task = task(archive, object, backup, MANIFEST.to_owned())?;
     let place = |page: &crate::format::root::PageAt| {
         Some((page.manifest_offset?, page.bytes, Sum::Blake3(page.digest.clone())))
     };
@@ -331,7 +336,7 @@ fn manifest(archive: &Archive, backup: &str) -> Result<Task> {
         );
     }
     task.sums = with_gaps(sums, task.bytes);
-    Ok(task)
+    Ok(Some(task))
 }
 
 /// The pieces, and what is between them in pieces of at most 8 MiB.

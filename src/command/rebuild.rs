@@ -107,6 +107,28 @@ pub(super) fn rebuild(repository: &Path, id: &str, others: &[Archive]) -> Result
     Ok(Rebuilt { root, pages, notes })
 }
 
+/// The label of any segment of backup `id` that says which repository it is in.
+pub(super) fn label(repository: &Path, id: &str) -> Option<Label> {
+    let names = segments(&repository.join(layout::BACKUPS).join(id), "").ok()?;
+    names.into_iter().find_map(|(stream, number, codec)| {
+        let store = Directory::new(repository, id);
+        store.set_suffix(codec.suffix());
+        let segment = SegmentId { backup: String::new(), stream, number };
+        let (object, starts) = match codec.skips() {
+            true => {
+                let index = Index::read(&store, codec, &segment).ok()?;
+                (Object::Segment(segment), index.service.into_iter().map(|frame| frame.0).collect())
+            }
+            false => (Object::Side(segment.clone()), walk(&store, &Object::Side(segment)).ok()?),
+        };
+        let labels = starts.into_iter().filter_map(|at| {
+            let (service, payload) = service_frame(&store, &object, at).ok()??;
+            Label::parse(&payload).ok().filter(|_| service == Service::Label)
+        });
+        { labels }.find(|label| label.backup == id && !label.repository.is_empty())
+    })
+}
+
 fn nothing(id: &str) -> Error {
     Error::corrupt(format!("cannot rebuild backup {id:?}"))
         .because("no page of its manifest is left, nor a tar that can be read")
@@ -219,12 +241,8 @@ fn service(
     root: &mut Root,
     found: &mut Vec<Found>,
 ) -> Result<()> {
-    let mut bytes = Vec::new();
-    let there = store.len(object)?.saturating_sub(at).min(SERVICE_HEADER_BYTES as u64);
-    store.read_at(object, at, there as usize, &mut bytes)?;
-    let Some((service, len)) = Service::parse(&bytes) else { return Ok(()) };
+    let Some((service, bytes)) = service_frame(store, object, at)? else { return Ok(()) };
     let offset = at + SERVICE_HEADER_BYTES as u64;
-    store.read_at(object, offset, len as usize, &mut bytes)?;
     match service {
         Service::Label => root.format = Label::parse(&bytes).map_or(root.format, |label| label.format),
         Service::Page => {
@@ -243,6 +261,16 @@ fn service(
         _ => {}
     }
     Ok(())
+}
+
+/// What the service frame at byte `at` is, and what it holds; `None` if none is there.
+fn service_frame(store: &Directory, object: &Object, at: u64) -> Result<Option<(Service, Vec<u8>)>> {
+    let mut bytes = Vec::new();
+    let there = store.len(object)?.saturating_sub(at).min(SERVICE_HEADER_BYTES as u64);
+    store.read_at(object, at, there as usize, &mut bytes)?;
+    let Some((service, len)) = Service::parse(&bytes) else { return Ok(None) };
+    store.read_at(object, at + SERVICE_HEADER_BYTES as u64, len as usize, &mut bytes)?;
+    Ok(Some((service, bytes)))
 }
 
 /// Where pages are known to be in the manifest, by their digests: by what is left of it or by other roots. Pages that only

@@ -8,7 +8,7 @@
 use super::{
     blame::Loss,
     forgo::{Rest, forgo},
-    rebuild::{Rebuilt, rebuild},
+    rebuild::{Rebuilt, label, rebuild},
     stock::Stock,
     text::counted,
     verify::{Verdict, Verify},
@@ -20,11 +20,11 @@ use crate::{
         page::SegmentId,
         root::{FORMAT_ALONE, Root},
         seal::seal,
-        segment::{Label, SERVICE_HEADER_BYTES, Service},
     },
     pipeline::meter::Meter,
     platform::{Tricks, regular},
     repo::{
+        notes::Notes,
         open::{directories, read_repository},
         replace::{Replacement, replace},
         whole::{Found, open_all},
@@ -33,13 +33,9 @@ use crate::{
 };
 use std::{
     collections::{BTreeMap, HashSet},
-    fs,
     num::NonZeroUsize,
     path::{Path, PathBuf},
 };
-
-/// Bytes at the start of a segment in which its label is.
-const LABEL_WITHIN: usize = 64 << 10;
 
 /// What a tar does not say.
 pub(super) const UNKNOWN: &str =
@@ -74,6 +70,8 @@ enum Action {
     Root(PathBuf, Vec<(u64, Vec<u8>)>, Box<Root>),
     /// Add pages to a manifest, then write the root anew, if the backup was not forgotten meanwhile.
     Rewrite(PathBuf, Vec<(u64, Vec<u8>)>, Box<Root>),
+    /// Write what was noted of this backup anew: that it is pinned.
+    Pin(PathBuf, String),
     /// There is nothing that can be done.
     Nothing,
 }
@@ -95,6 +93,7 @@ impl Repair {
         let archives: Vec<Archive> = self.archives()?;
         steps.extend(manifests(&self.repository, &Stock::new(archives, Some(&self.repository))));
         steps.extend(self.lost(meter)?);
+        steps.extend(self.notes()?);
         Ok(steps)
     }
 
@@ -122,6 +121,18 @@ impl Repair {
             });
         }
         Ok(steps)
+    }
+
+    /// Notes that cannot be read. What was pinned must not be forgotten for that.
+    fn notes(&self) -> Result<Vec<Step>> {
+        let step = |archive: Archive| {
+            let id = archive.root.id;
+            let why = Notes::read(&self.repository, &id).err().filter(|error| error.kind.is_loss())?;
+            let what = format!("pin backup {id:?}, as nobody knows whether it was: `fullbore unpin` undoes that");
+            let detail = vec![why.line(), "tags that it was given later are lost".to_owned()];
+            Some(Step { what, detail, action: Action::Pin(self.repository.clone(), id) })
+        };
+        Ok(self.archives()?.into_iter().filter_map(step).collect())
     }
 
     /// What nothing can restore.
@@ -154,9 +165,9 @@ impl Step {
         !matches!(self.action, Action::Nothing)
     }
 
-    /// Is it known only after it what else is to be done?
+    /// Can it be known only after it what else is to be done?
     pub fn is_first(&self) -> bool {
-        matches!(self.action, Action::File(..))
+        matches!(self.action, Action::File(..) | Action::Root(..))
     }
 
     /// Do it.
@@ -180,6 +191,7 @@ impl Step {
                 let path = dir.join(layout::ROOT);
                 if path.exists() { replace(&path, &seal(&**root)?) } else { Ok(()) }
             }
+            Action::Pin(repository, id) => Notes { pinned: true, ..Notes::default() }.write(repository, id),
             Action::Nothing => Ok(()),
         }
     }
@@ -204,32 +216,13 @@ fn manifest(path: &Path, pages: &[(u64, Vec<u8>)]) -> Result<()> {
 /// The file that makes a directory a repository, from the label of any segment.
 fn repository_file(repository: &Path) -> Option<Step> {
     let ids = directories(repository).ok()?;
-    let label = ids.iter().find_map(|id| label(&repository.join(layout::BACKUPS).join(id)))?;
+    let label = ids.iter().find_map(|id| label(repository, id))?;
     let facts = Repository { format: FORMAT_ALONE, id: label.repository, created: String::new() };
     let path = repository.join(layout::REPOSITORY);
     Some(Step {
         what: format!("write {path:?} again, from the label of a segment"),
-        detail: vec![
-            "when the repository was made is unknown; run this again, as only now backups can be looked at".to_owned(),
-        ],
+        detail: vec!["when the repository was made is unknown".to_owned()],
         action: Action::File(path, seal(&facts).ok()?),
-    })
-}
-
-/// The label of any segment in a directory.
-fn label(dir: &Path) -> Option<Label> {
-    let files = fs::read_dir(dir).ok()?.flatten().map(|entry| entry.path());
-    files.filter(|path| path.file_name().is_some_and(|name| name != layout::MANIFEST)).find_map(|path| {
-        let mut start = vec![0; LABEL_WITHIN];
-        let file = regular::open(&path).ok()?;
-        let len = std::os::unix::fs::FileExt::read_at(&file, &mut start, 0).ok()?;
-        start.truncate(len);
-        let labels = (0..len.saturating_sub(SERVICE_HEADER_BYTES)).filter_map(|at| {
-            let (service, len) = Service::parse(&start[at..])?;
-            let payload = start.get(at + SERVICE_HEADER_BYTES..)?.get(..usize::try_from(len).ok()?)?;
-            Label::parse(payload).ok().filter(|label| service == Service::Label && !label.repository.is_empty())
-        });
-        { labels }.next()
     })
 }
 

@@ -25,6 +25,7 @@ use crate::{
     },
     platform::Tricks,
     repo::{
+        notes::Notes,
         open::{backup_ids, is_repository, must_be_told, no_backup},
         whole::{Found, open_all},
     },
@@ -166,6 +167,7 @@ impl Verify {
             let lost =
                 lost_roots.into_iter().map(|(id, error)| check.no_root(id, error)).collect::<Result<Vec<_>>>()?;
             let files = check.run(self.workers)?;
+            check.notes(repository)?;
             let verdict = check.verdict(lost.into_iter().chain(files).collect(), start);
             if check.is_final(&verdict, repository)? {
                 return Ok(verdict);
@@ -218,6 +220,17 @@ impl<'a> Check<'a> {
         let stock = Stock::new(archives, repository);
         let used = Mutex::new(vec![HashSet::new(); stock.archives.len()]);
         Self { stock, bad: Bad::default(), report: Report::new(true), meter, data, used }
+    }
+
+    /// What was noted of backups after they were made.
+    fn notes(&self, repository: &Path) -> Result<()> {
+        let damage = |archive: &Archive| Notes::read(repository, &archive.root.id).err();
+        let lost = "tags that it was given later are lost, and whether it is pinned";
+        self.stock
+            .archives
+            .iter()
+            .filter_map(damage)
+            .try_for_each(|error| self.report.add((error.detail(lost), Vec::new())))
     }
 
     /// Is the verdict good, or at least of backups that are all still there? What was missing of one that was forgotten in the

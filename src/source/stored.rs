@@ -21,6 +21,7 @@ use crate::{
         entry::{Entry, Kind, Path, Time},
         page::{FrameAt, Item, Record, SegmentId, State},
         pax,
+        root::PageAt,
     },
     frame::{Buf, Frame, Large, Part, Scanned, Slice, What},
 };
@@ -28,7 +29,13 @@ use std::{
     collections::HashMap,
     fmt,
     iter::Peekable,
-    sync::{Arc, Mutex, MutexGuard, atomic::Ordering::Release},
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{
+            AtomicBool,
+            Ordering::{Relaxed, Release},
+        },
+    },
 };
 
 /// Damage that was met, and the files that cannot be had because of it.
@@ -56,6 +63,8 @@ struct Inner {
     under_way: Mutex<HashMap<Path, Arc<Content>>>,
     /// The first file that turned out to be another when it was too late to leave it out.
     wrong: Mutex<Option<Error>>,
+    /// Was there a page that is nowhere whole?
+    lacks_pages: AtomicBool,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -66,7 +75,8 @@ impl Stored {
     /// All of a backup. `tell` is asked whether to go on after damage.
     pub fn new(archive: Arc<Archive>, tell: Tell) -> Self {
         let frames = Frames::new(archive.clone());
-        Self(Arc::new(Inner { archive, frames, tell, under_way: Mutex::default(), wrong: Mutex::default() }))
+        let (under_way, wrong, lacks_pages) = Default::default();
+        Self(Arc::new(Inner { archive, frames, tell, under_way, wrong, lacks_pages }))
     }
 
     /// The backup.
@@ -80,6 +90,14 @@ impl Stored {
     /// [`Kind::Corrupt`](crate::error::Kind::Corrupt) if one had not.
     pub fn check(&self) -> Result<()> {
         lock(&self.0.wrong).take().map_or(Ok(()), Err)
+    }
+
+    /// The pages whose entries could not be scanned, as no copy of them is whole. Known once all were.
+    pub fn lost_pages(&self) -> Vec<&PageAt> {
+        let archive = self.archive();
+        let is_lost = |at: &usize| archive.page(*at).is_err();
+        let pages = if self.0.lacks_pages.load(Relaxed) { archive.root.pages.len() } else { 0 };
+        (0..pages).filter(is_lost).map(|at| &archive.root.pages[at]).collect()
     }
 
     fn entries(&self, late: bool) -> Stream<Scanned> {
@@ -130,6 +148,7 @@ impl Iterator for Entries {
                 Ok(item) => return Some(self.entry(item)),
                 // A page that is nowhere whole: what it describes is lost, the rest goes on if that is wanted.
                 Err(error) => {
+                    self.inner.lacks_pages.store(true, Relaxed);
                     let told = (self.inner.tell)(Damaged { error, frame: None, files: Vec::new() });
                     if let Err(error) = told {
                         return Some(Err(error));
