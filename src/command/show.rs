@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     error::Result,
-    format::root::{Cluster, MAX_NOT_CAPTURED, Root, Tablespace},
+    format::root::{Cluster, Live, MAX_NOT_CAPTURED, Root, Tablespace},
     repo::{notes::Notes, open::locate},
 };
 use serde::Serialize;
@@ -110,7 +110,8 @@ fn facts(root: &Root) -> Vec<(&'static str, String)> {
 fn referred(root: &Root) -> Vec<(&'static str, String)> {
     let sum = |backup: Option<&str>| {
         let live = root.liveness.iter().filter(|live| backup.is_none_or(|backup| live.backup == backup));
-        live.fold((0, 0, 0), |sum, live| (sum.0 + live.bytes, sum.1 + live.of_bytes.max(live.bytes), sum.2 + 1))
+        let all = |live: &Live| if live.data_bytes > 0 { live.data_bytes } else { live.of_bytes };
+        live.fold((0, 0, 0), |sum, live| (sum.0 + live.bytes, sum.1 + all(live).max(live.bytes), sum.2 + 1))
     };
     let line = |backup: &str| {
         let (live, all, segments) = sum(Some(backup));

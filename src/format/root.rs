@@ -312,6 +312,14 @@ pub struct Live {
     /// Stored bytes of the whole segment; 0 in format 1, where it is always one of [`Root::segments`].
     #[serde(default)]
     pub of_bytes: u64,
+    /// Of a segment of another backup, the stored bytes of its frames with content, without the copies of pages between them;
+    /// 0 if that is not known.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub data_bytes: u64,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 impl Root {
@@ -336,7 +344,7 @@ impl Segment {
     /// That all of it is referred to, by the backup it belongs to.
     pub fn live(&self) -> Live {
         let (stream, number, bytes) = (self.stream, self.number, self.bytes);
-        Live { backup: String::new(), stream, number, frames: self.frames, bytes, of_bytes: bytes }
+        Live { backup: String::new(), stream, number, frames: self.frames, bytes, of_bytes: bytes, data_bytes: 0 }
     }
 }
 

@@ -85,6 +85,7 @@ impl References {
             frames: count.frames,
             bytes: count.bytes,
             of_bytes: count.end,
+            data_bytes: 0,
         };
         self.counts.iter().map(live).collect()
     }

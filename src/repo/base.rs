@@ -17,12 +17,14 @@ use crate::{
         entry::{Kind, Run},
         page::{Extent, Item, SegmentId, are_all},
         root::{Cluster, Live, Options, Root, Source as Origin},
+        segment::SERVICE_HEADER_BYTES,
     },
     frame::Scanned,
     known::{Known, Trust},
     platform,
     sink::Referred,
     source::{Stream, archive::Archive, store::Object},
+    stage::codec::Codec,
 };
 use std::{
     collections::{HashMap, HashSet},
@@ -56,7 +58,7 @@ pub struct Like<'a> {
 pub struct Base {
     archives: Vec<(Arc<Archive>, bool)>,
     pub(super) rules: Rules,
-    sizes: HashMap<SegmentId, u64>,
+    sizes: HashMap<SegmentId, Size>,
     /// Segments that must not be referred to.
     lost: HashSet<SegmentId>,
     /// Segments that should not be.
@@ -96,16 +98,16 @@ impl Base {
         let (mut sizes, mut counts, mut lost) = (HashMap::new(), HashMap::new(), referred.tombstones);
         for archive in &archives {
             let mut manifests = HashMap::new();
-            for (id, live, bytes) in segments(&archive.root) {
+            for (id, live, Size { bytes, data }) in segments(&archive.root, archive.codec) {
                 let there = archive.store().len(&Object::Segment(id.clone())).is_ok_and(|len| len >= bytes);
                 // What is referred to keeps its manifest, and a commit asks for it.
                 let manifest = || archive.store().len(&Object::Manifest(id.backup.clone())).is_ok();
                 if there && *manifests.entry(id.backup.clone()).or_insert_with(manifest) {
-                    counts.insert(id.clone(), (live, bytes));
+                    counts.insert(id.clone(), (live, data));
                 } else {
                     lost.insert(id.clone());
                 }
-                sizes.insert(id, bytes);
+                sizes.insert(id, Size { bytes, data });
             }
         }
         let refers_to_pages = referred.manifests.is_empty();
@@ -147,7 +149,8 @@ impl Base {
     /// Say how large the segments are that are referred to. Frames that were met out of order may have been counted twice.
     pub fn measure(&self, live: &mut [Live]) {
         for live in live {
-            live.of_bytes = self.sizes.get(&live.id()).copied().unwrap_or(0);
+            let Size { bytes, data } = self.sizes.get(&live.id()).copied().unwrap_or_default();
+            (live.of_bytes, live.data_bytes) = (bytes, data);
             live.bytes = live.bytes.min(live.of_bytes);
         }
     }
@@ -209,16 +212,33 @@ fn is_trusted(base: &Root, like: &Like<'_>) -> bool {
     past && alike
 }
 
+/// Bytes of a segment, and those of its frames with content. Copies of pages are no reason to store a segment again: they would
+/// be there again.
+#[derive(Debug, Clone, Copy, Default)]
+struct Size {
+    bytes: u64,
+    data: u64,
+}
+
 /// Every segment that a backup refers to, how many of its bytes are live, and how many it has.
-fn segments(root: &Root) -> Vec<(SegmentId, u64, u64)> {
+fn segments(root: &Root, codec: Codec) -> Vec<(SegmentId, u64, Size)> {
     let named =
         |id: SegmentId| SegmentId { backup: if id.backup.is_empty() { root.id.clone() } else { id.backup }, ..id };
+    let mut copies: HashMap<(u32, u32), u64> = HashMap::new();
+    for page in root.pages.iter().filter(|page| page.backup.is_empty() && codec.skips()) {
+        *copies.entry((page.stream, page.segment)).or_default() += page.bytes + SERVICE_HEADER_BYTES as u64;
+    }
     let size = |live: &Live| {
-        let own = root
-            .segments
-            .iter()
-            .find(|own| live.backup.is_empty() && (own.stream, own.number) == (live.stream, live.number));
-        own.map_or(live.of_bytes, |own| own.bytes)
+        let at = (live.stream, live.number);
+        match root.segments.iter().find(|own| live.backup.is_empty() && (own.stream, own.number) == at) {
+            Some(own) => {
+                let copies = copies.get(&at).copied().unwrap_or(0);
+                Size { bytes: own.bytes, data: own.bytes.saturating_sub(copies) }
+            }
+            None => {
+                Size { bytes: live.of_bytes, data: if live.data_bytes > 0 { live.data_bytes } else { live.of_bytes } }
+            }
+        }
     };
     // Frames are counted without what is between them.
     root.liveness.iter().map(|live| (named(live.id()), live.bytes, size(live))).collect()

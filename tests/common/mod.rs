@@ -303,6 +303,7 @@ impl Base {
             frames: frames.len() as u64,
             bytes: frames.values().sum(),
             of_bytes: self.sizes[id],
+            data_bytes: 0,
         })
     }
 }

@@ -430,6 +430,34 @@ fn segments_that_hold_little_of_use_are_left_behind() {
 }
 
 #[test]
+fn files_so_small_that_most_of_a_segment_is_manifest_are_not_stored_again_and_again() {
+    for codec in ["zstd", "lz4", "none"] {
+        let dir = temp();
+        let (tree, repo) = (dir.path().join("tree"), dir.path().join("repo"));
+        (0..2000).for_each(|i| write(tree.join(format!("f{i}")), format!("{i}\n")));
+        sleep(SETTLED);
+        let first = backup(&tree, &repo, &["--compress", codec]);
+        for round in 0..4 {
+            let again = backup(&tree, &repo, &["--compress", codec]);
+            assert_eq!((&again["stored_bytes"], &again["kept"]), (&0.into(), &2000.into()), "{codec} {round}");
+        }
+        // Where one changes each day, the others stay where they are.
+        for round in 0..4 {
+            write(tree.join("f7"), format!("{round}"));
+            let again = backup(&tree, &repo, &["--compress", codec]);
+            assert_eq!(again["kept"], 1999, "{codec} {round}");
+        }
+        let latest = ids(&repo).pop().unwrap();
+        let root = root(&repo, &latest);
+        let live = root["liveness"].as_array().unwrap().iter().find(|live| live["backup"] == first["id"]).unwrap();
+        let [bytes, data, all] = ["bytes", "data_bytes", "of_bytes"].map(|key| live[key].as_u64().unwrap());
+        assert!(bytes <= data && data <= all && bytes * 10 >= data * 9, "{live}");
+        assert_same(&shape(&tree), &restored(&repo, &latest), codec);
+        verified(&repo, &latest);
+    }
+}
+
+#[test]
 fn a_base_that_lost_a_segment_is_gone_on_from_with_the_rest() {
     let dir = temp();
     let (tree, repo) = (dir.path().join("tree"), dir.path().join("repo"));

@@ -42,7 +42,7 @@ fn own(number: u32) -> Segment {
 
 fn live(segment: &SegmentId) -> Live {
     let SegmentId { backup, stream, number } = segment.clone();
-    Live { backup, stream, number, frames: 1, bytes: 3, of_bytes: 3 }
+    Live { backup, stream, number, frames: 1, bytes: 3, of_bytes: 3, data_bytes: 0 }
 }
 
 fn segment_key(of: &str, segment: &SegmentId) -> String {
