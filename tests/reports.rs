@@ -83,6 +83,7 @@ fn all_that_damage_costs_is_listed() {
     let dir = temp();
     let (srv, repo) = (dir.path().join("srv"), dir.path().join("repo"));
     (0..20).for_each(|i| write(srv.join(format!("f{i:02}")), noise(i, 3000)));
+    fs::hard_link(srv.join("f19"), srv.join("z")).unwrap();
     fullbore(args!["backup", srv, "--to", repo]).ends_with(0);
     let segment = segments(&repo).remove(0);
     let mut stored = fs::read(&segment).unwrap();
@@ -90,10 +91,11 @@ fn all_that_damage_costs_is_listed() {
     fs::write(&segment, stored).unwrap();
     let to = dir.path().join("to");
     let ran = fullbore(args!["restore", repo, "--to", to, "--keep-going", "--quiet"]).ends_with(4);
-    let lost: Vec<_> = (0..20).filter(|i| !to.join(format!("f{i:02}")).exists()).collect();
-    assert!(lost.len() > 5, "{lost:?}");
-    for i in lost {
-        assert!(ran.err.contains(&format!("\nlost: \"f{i:02}\"\n")), "{}", ran.err);
+    let names = (0..20).map(|i| format!("f{i:02}")).chain(["z".to_owned()]);
+    let lost: Vec<_> = names.filter(|name| !to.join(name).exists()).collect();
+    assert!(lost.len() > 5 && lost.contains(&"z".to_owned()), "{lost:?}");
+    for name in lost {
+        assert!(ran.err.contains(&format!("\nlost: {name:?}\n")), "{}", ran.err);
     }
     let to = dir.path().join("most.tar.zst");
     let ran = fullbore(args!["export", repo, "--to", to, "--keep-going", "--quiet"]).ends_with(4);

@@ -8,10 +8,11 @@ use crate::{
     command::{
         crew::{self, Hands},
         refused::alone_too,
+        text::counted,
     },
-    error::{Kind as ErrorKind, Result},
+    error::{Error, Kind as ErrorKind, Result},
     format::{
-        entry::{Entry, Kind, Path, split},
+        entry::{Entry, Kind, Path, order, split},
         page::State,
     },
     sink::writer::Writer,
@@ -27,11 +28,11 @@ const BATCH: usize = 32;
 impl Run<'_> {
     /// Second pass, deepest first.
     pub(super) fn links_and_directories(&self, hands: &Hands<'_>) -> Result<()> {
-        let upwards = Upwards::default();
+        let (upwards, nameless) = (Upwards::default(), Mutex::default());
         let all = |writer: &mut Writer, mut entries: Vec<Entry>| {
             while let Some(entry) = entries.pop() {
                 match &entry.kind {
-                    Kind::HardLink(target) => self.link(writer, target, &entry.path)?,
+                    Kind::HardLink(target) => self.link(writer, target, &entry.path, &nameless)?,
                     _ => self.finish(writer, &entry)?,
                 }
                 self.meter.small.fetch_add(1, Relaxed);
@@ -60,7 +61,18 @@ impl Run<'_> {
                 }
                 send(batch)
             },
-        )
+        )?;
+        self.lost_with_their_files(nameless.into_inner().unwrap_or_else(|e| e.into_inner()))
+    }
+
+    /// Other names of files that damage cost.
+    fn lost_with_their_files(&self, mut names: Vec<Path>) -> Result<()> {
+        if names.is_empty() {
+            return Ok(());
+        }
+        names.sort_by(|a, b| order(a, b));
+        let what = format!("lost with the files that they are names of: {}", counted(names.len() as u64, "hard link"));
+        self.report.add((Error::corrupt(what), names))
     }
 
     /// The directories that this is done in: they must not get their metadata before.
@@ -89,7 +101,7 @@ impl Run<'_> {
         self.unless_refused(&entry.path, finished).map(drop)
     }
 
-    fn link(&self, writer: &mut Writer, target: &Path, path: &Path) -> Result<()> {
+    fn link(&self, writer: &mut Writer, target: &Path, path: &Path, nameless: &Mutex<Vec<Path>>) -> Result<()> {
         let stand_in = self.stand_in_of(target);
         if stand_in.as_ref() == Some(path) {
             return Ok(());
@@ -98,6 +110,10 @@ impl Run<'_> {
         let linked = match self.refused.holds(target) {
             true => Err(alone_too(path, target)),
             false => match writer.link(target, path) {
+                Err(e) if e.kind == ErrorKind::NotFound && self.report.has("") => {
+                    nameless.lock().unwrap_or_else(|e| e.into_inner()).push(path.clone());
+                    Ok(())
+                }
                 Err(e) if e.kind == ErrorKind::NotFound => {
                     self.tree.notes.add("hard link", "what it is a name of is not there", path);
                     Ok(())
