@@ -282,3 +282,26 @@ fn any_tar_can_be_looked_into() {
     let whole = fs::read(&tar).unwrap();
     run(&["verify", "-"], &whole[..whole.len() / 2]).ends_with(4);
 }
+
+#[test]
+fn what_came_out_before_damage_is_right() {
+    let dir = tempdir().unwrap();
+    let tree = dir.path().join("tree");
+    fs::create_dir(&tree).unwrap();
+    (0..40).for_each(|i| fs::write(tree.join(format!("f{i:02}")), noise(i, 40_000)).unwrap());
+    for suffix in ["zst", "lz4"] {
+        let stored = archive(dir.path(), suffix);
+        let mut given = 0;
+        for (round, at) in (1..12).map(|round| (round, stored.len() * round / 12)) {
+            let mut damaged = stored.clone();
+            damaged[at] ^= 4;
+            let to = dir.path().join(format!("{suffix}{round}"));
+            restored(&damaged, &to, &["--keep-going"]).ends_with(4);
+            for (i, there) in (0..40).filter_map(|i| Some((i, fs::read(to.join(format!("f{i:02}"))).ok()?))) {
+                assert_eq!(there, noise(i, 40_000), "{suffix} {at} {i}");
+                given += 1;
+            }
+        }
+        assert!(given > 40, "{suffix}: {given}");
+    }
+}

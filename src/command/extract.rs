@@ -121,7 +121,7 @@ fn cut_short(error: Error) -> Error {
     // A decoder's error may be that of a checksum at the end, when all is written.
     let error = match error.system().is_some_and(|error| error.kind() == io::ErrorKind::InvalidData) {
         true => {
-            error.detail("a checksum is of all that was compressed together: what came before it may be damaged too")
+            error.detail("a checksum is of all that was compressed together: unless that were frames of up to 4 MiB, what came before it may be damaged too")
         }
         false => error,
     };

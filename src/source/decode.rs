@@ -1,7 +1,8 @@
 //! What a stream is compressed with, told by its first bytes, and decoded to its end.
 //!
 //! All frames or members are one stream, and skippable frames are passed over; those that are ours can be had. An end of the
-//! input within one of them is an error for every codec.
+//! input within one of them is an error for every codec. What a frame holds is given away when its checksum was seen, if it is
+//! not larger than ours mostly are.
 
 use crate::format::{
     seal::MAX_BYTES,
@@ -18,6 +19,11 @@ pub(super) trait Decoder: Read {
     fn service(&mut self) -> Option<Vec<u8>> {
         None
     }
+
+    /// How many of the bytes that have come are of frames that have ended, and were right; of what has no frames, all.
+    fn sure(&self) -> u64 {
+        u64::MAX
+    }
 }
 
 impl<R: Read> Decoder for BufReader<R> {}
@@ -33,12 +39,91 @@ pub(super) fn decoder(mut input: impl Read + 'static, chunk: usize) -> io::Resul
     let input = BufReader::with_capacity(chunk, io::Cursor::new(magic).chain(input));
     Ok(match first {
         0xfd2f_b528 | 0x184d_2a50..=0x184d_2a5f => {
-            Box::new(Zstd { context: DCtx::create(), input, wanted: 0, aside: Aside::default() })
+            let (context, aside) = (DCtx::create(), Aside::default());
+            Box::new(Held::new(Zstd { context, input, wanted: 0, aside, passed: 0, sure: 0 }))
         }
-        LZ4 => Box::new(Lz4(BufReadDecompressor::new(Followed::new(input)).map_err(io::Error::other)?)),
+        LZ4 => {
+            let decoder = BufReadDecompressor::new(Followed::new(input)).map_err(io::Error::other)?;
+            Box::new(Held::new(Lz4 { decoder, passed: 0, sure: 0 }))
+        }
         _ if first & 0xffff == 0x8b1f => Box::new(Gzip(Some(GzDecoder::new(input)))),
         _ => Box::new(input),
     })
+}
+
+/// So much of a frame waits for its checksum.
+const HELD_BYTES: usize = 4 << 20;
+/// So much is asked for at once.
+const ASKED_BYTES: usize = 128 << 10;
+
+/// Gives away what is sure, and what a frame holds that is too large to wait for.
+struct Held<D> {
+    inner: D,
+    bytes: Vec<u8>,
+    /// Of them so many were given away, and so many may be.
+    given: usize,
+    ready: usize,
+    /// All bytes that came from `inner`.
+    passed: u64,
+    /// How the input ended, behind what is ready.
+    end: Option<io::Error>,
+}
+
+impl<D: Decoder> Held<D> {
+    fn new(inner: D) -> Self {
+        Self { inner, bytes: Vec::new(), given: 0, ready: 0, passed: 0, end: None }
+    }
+
+    /// Get more; is there any?
+    fn more(&mut self) -> io::Result<bool> {
+        self.bytes.drain(..self.given);
+        (self.given, self.ready) = (0, 0);
+        let there = self.bytes.len();
+        self.bytes.resize(there + ASKED_BYTES, 0);
+        let read = self.inner.read(&mut self.bytes[there..]);
+        let count = *read.as_ref().unwrap_or(&0);
+        self.bytes.truncate(there + count);
+        self.passed += count as u64;
+        let unsure = self.passed.saturating_sub(self.inner.sure()) as usize;
+        self.ready = match read {
+            // What came before a cut may well be right, and is told to be doubtful.
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                self.end = Some(error);
+                self.bytes.len()
+            }
+            Err(error) => {
+                self.end = Some(error);
+                self.bytes.len().saturating_sub(unsure)
+            }
+            Ok(0) => self.bytes.len(),
+            Ok(_) if unsure >= HELD_BYTES => self.bytes.len(),
+            Ok(_) => self.bytes.len().saturating_sub(unsure),
+        };
+        Ok(count > 0 || self.ready > 0)
+    }
+}
+
+impl<D: Decoder> Decoder for Held<D> {
+    fn service(&mut self) -> Option<Vec<u8>> {
+        if self.given < self.bytes.len() { None } else { self.inner.service() }
+    }
+}
+
+impl<D: Decoder> Read for Held<D> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while self.given == self.ready {
+            if let Some(end) = self.end.take() {
+                return Err(end);
+            }
+            if !self.more()? && self.end.is_none() {
+                return Ok(0);
+            }
+        }
+        let count = buffer.len().min(self.ready - self.given);
+        buffer[..count].copy_from_slice(&self.bytes[self.given..self.given + count]);
+        self.given += count;
+        Ok(count)
+    }
 }
 
 /// A service frame that is passed over. A longer one than any that is written is none.
@@ -74,11 +159,18 @@ struct Zstd<R> {
     /// Bytes up to the end of the next block; none between two frames.
     wanted: usize,
     aside: Aside,
+    /// Bytes that came out, and those of frames that have ended.
+    passed: u64,
+    sure: u64,
 }
 
 impl<R: BufRead> Decoder for Zstd<R> {
     fn service(&mut self) -> Option<Vec<u8>> {
         self.aside.whole.take()
+    }
+
+    fn sure(&self) -> u64 {
+        self.sure
     }
 }
 
@@ -99,6 +191,10 @@ impl<R: BufRead> Read for Zstd<R> {
             self.input.consume(consumed);
             // Asked with nothing between two frames, it wants the next header: that is the end and not a cut.
             self.wanted = if consumed == 0 && written == 0 { self.wanted } else { hint };
+            self.passed += written as u64;
+            if self.wanted == 0 {
+                self.sure = self.passed;
+            }
             match (written, at_end) {
                 (0, true) if self.wanted != 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
                 (0, true) => return Ok(0),
@@ -154,22 +250,36 @@ fn next_member<R: BufRead>(mut input: R) -> io::Result<Option<GzDecoder<R>>> {
 const LZ4: u32 = 0x184d_2204;
 
 /// Many frames of lz4.
-struct Lz4<R: BufRead>(BufReadDecompressor<'static, Followed<R>>);
+struct Lz4<R: BufRead> {
+    decoder: BufReadDecompressor<'static, Followed<R>>,
+    /// Bytes that came out, and those of frames that have ended.
+    passed: u64,
+    sure: u64,
+}
 
 impl<R: BufRead> Decoder for Lz4<R> {
     fn service(&mut self) -> Option<Vec<u8>> {
-        self.0.get_mut().aside.whole.take()
+        self.decoder.get_mut().aside.whole.take()
+    }
+
+    fn sure(&self) -> u64 {
+        self.sure
     }
 }
 
 impl<R: BufRead> Read for Lz4<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        while self.0.get_ref().aside.whole.is_none() {
-            match self.0.read(buffer)? {
+        while self.decoder.get_ref().aside.whole.is_none() {
+            let count = self.decoder.read(buffer)?;
+            self.passed += count as u64;
+            if !self.decoder.get_ref().frames.are_open() {
+                self.sure = self.passed;
+            }
+            match count {
                 0 if buffer.is_empty() => return Ok(0),
                 // The decoder takes any end of the input for an end of the stream.
-                0 if self.0.get_ref().frames.are_open() => return Err(io::ErrorKind::UnexpectedEof.into()),
-                0 if std::mem::take(&mut self.0.get_mut().paused) => {}
+                0 if self.decoder.get_ref().frames.are_open() => return Err(io::ErrorKind::UnexpectedEof.into()),
+                0 if std::mem::take(&mut self.decoder.get_mut().paused) => {}
                 count => return Ok(count),
             }
         }
