@@ -14,7 +14,8 @@ use std::sync::{Arc, atomic::Ordering::Acquire};
 
 /// Bytes a header takes in all but rare cases: with nanoseconds an extended header and its record come before it.
 fn header_bytes(entry: &Entry) -> u64 {
-    if entry.mtime.nanos == 0 && entry.path.len() < 100 { 512 } else { 1536 }
+    let long = if entry.path.len() < 100 { 0 } else { entry.path.len().next_multiple_of(512) as u64 };
+    if entry.mtime.nanos == 0 && long == 0 { 512 } else { 1536 + long }
 }
 
 /// Members in a frame, at most: empty files have no bytes that would end it.
@@ -22,7 +23,15 @@ const MAX_MEMBERS: usize = 1024;
 
 /// Cut the entries of a scan into slices of about `frame_bytes`, each to be read as one frame.
 pub fn pack(entries: Stream<Scanned>, frame_bytes: u32) -> Stream<Slice> {
-    Box::new(Pack { entries, frame_bytes: frame_bytes.into(), small: Vec::new(), bytes: 0, large: None, error: None })
+    Box::new(Pack {
+        entries,
+        frame_bytes: frame_bytes.into(),
+        small: Vec::new(),
+        bytes: 0,
+        kept_text: 0,
+        large: None,
+        error: None,
+    })
 }
 
 struct Pack {
@@ -30,6 +39,8 @@ struct Pack {
     frame_bytes: u64,
     small: Vec<Scanned>,
     bytes: u64,
+    /// Bytes of the paths of those that are not read: of them there may be many in a slice.
+    kept_text: u64,
     large: Option<(Arc<Large>, u64)>,
     error: Option<crate::error::Error>,
 }
@@ -73,15 +84,18 @@ impl Pack {
             return self.members(Some(large));
         }
         let bytes = if reads { len.next_multiple_of(512) + header_bytes(&scanned.entry) } else { 0 };
-        let full = self.bytes + bytes > self.frame_bytes || self.small.len() >= MAX_MEMBERS;
+        let text = if reads { 0 } else { scanned.entry.path.len() as u64 };
+        let full =
+            (self.bytes + bytes).max(self.kept_text + text) > self.frame_bytes || self.small.len() >= MAX_MEMBERS;
         let slice = if full { self.members(None) } else { None };
         self.small.push(scanned);
+        self.kept_text += text;
         self.bytes += bytes;
         slice
     }
 
     fn members(&mut self, head: Option<Arc<Large>>) -> Option<Slice> {
-        self.bytes = 0;
+        (self.bytes, self.kept_text) = (0, 0);
         let small = std::mem::take(&mut self.small);
         (!small.is_empty() || head.is_some()).then_some(Slice::Members(small, head))
     }
