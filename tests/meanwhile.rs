@@ -241,3 +241,27 @@ fn a_file_that_is_not_as_long_as_the_system_says_is_unreadable() {
         fs::remove_file(file).unwrap();
     }
 }
+
+#[test]
+fn what_is_forgotten_and_pruned_meanwhile_is_no_damage_to_a_search() {
+    let dir = temp();
+    let (tree, repository) = (dir.path().join("t"), dir.path().join("r"));
+    (0..30).for_each(|i| runs::write(tree.join(format!("f{i}")), "f"));
+    let backup = |round: u32| {
+        runs::write(tree.join("changes"), round.to_string());
+        fullbore(args!["backup", tree, "--to", repository, "--quiet"]).ends_with(0);
+    };
+    (0..4).for_each(backup);
+    std::thread::scope(|scope| {
+        let life = scope.spawn(|| {
+            for round in 4..40 {
+                backup(round);
+                fullbore(args!["forget", repository, "--keep-last", "2"]).ends_with(0);
+                fullbore(args!["prune", repository]).ends_with(0);
+            }
+        });
+        while !life.is_finished() {
+            fullbore(args!["find", repository, "f*"]).ends_with(0);
+        }
+    });
+}

@@ -17,7 +17,7 @@ use crate::{
         page::Record,
         root::Name,
     },
-    repo::open::list_backups,
+    repo::open::{backup_ids, list_backups},
     source::archive::{Archive, Selection},
 };
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
@@ -88,7 +88,9 @@ impl Find {
         let mut sources: BTreeMap<String, Vec<Archive>> = BTreeMap::new();
         let mut code = 0;
         for (id, root) in list_backups(repository)? {
+            let is_listed = root.is_ok();
             match root.and_then(|_| Archive::open_backup(repository, &id)) {
+                Err(error) if is_listed && error.kind == Kind::NotFound => {} // it was forgotten meanwhile
                 Ok(archive) => sources.entry(source_text(&archive.root.source)).or_default().push(archive),
                 Err(error) => {
                     code = error.exit_code().max(code);
@@ -101,7 +103,7 @@ impl Find {
         }
         let of = |(name, archives): (String, Vec<Archive>)| {
             let ids = archives.iter().map(|archive| archive.root.id.clone()).collect();
-            Source { name, ids, found: Sweep::new(archives, &pattern, &selection).peekable() }
+            Source { name, ids, found: Sweep::new(repository, archives, &pattern, &selection).peekable() }
         };
         let found = self.print(sources.into_iter().map(of).collect(), out)?;
         if code == 0 && !found {
@@ -160,6 +162,7 @@ struct Source<'a> {
 /// Pages are read in the order of their beginnings, so what stands before the beginning of the next one is on none of those
 /// that are still to be read.
 struct Sweep<'a> {
+    repository: &'a std::path::Path,
     /// The backups of the source, oldest first.
     archives: Vec<Archive>,
     pattern: &'a Gitignore,
@@ -185,11 +188,23 @@ impl PartialOrd for InOrder {
 }
 
 impl<'a> Sweep<'a> {
-    fn new(archives: Vec<Archive>, pattern: &'a Gitignore, selection: &Selection) -> Self {
+    fn new(
+        repository: &'a std::path::Path,
+        archives: Vec<Archive>,
+        pattern: &'a Gitignore,
+        selection: &Selection,
+    ) -> Self {
         let wanted = |archive: &Archive| archive.pages(selection).into_iter().flatten().collect();
         let mut sheets = sheets(&archives, wanted);
         sheets.sort_by(|a, b| order(begin(&archives, b), begin(&archives, a)));
-        Self { archives, pattern, sheets, met: BTreeMap::new() }
+        Self { repository, archives, pattern, sheets, met: BTreeMap::new() }
+    }
+
+    /// Were all backups that have this page forgotten meanwhile? Then it may have been pruned.
+    fn is_gone(&self, sheet: &Sheet) -> bool {
+        let listed =
+            backup_ids(self.repository).unwrap_or_else(|_| self.archives.iter().map(|a| a.root.id.clone()).collect());
+        !sheet.of.iter().any(|at| listed.contains(&self.archives[*at].root.id))
     }
 
     fn read(&mut self, sheet: &Sheet) -> Result<()> {
@@ -218,8 +233,9 @@ impl Iterator for Sweep<'_> {
                 return Some(Ok((path, versions)));
             }
             let sheet = self.sheets.pop()?;
-            if let Err(error) = self.read(&sheet) {
-                return Some(Err(error));
+            match self.read(&sheet) {
+                Err(error) if !self.is_gone(&sheet) => return Some(Err(error)),
+                _ => {}
             }
         }
     }

@@ -93,7 +93,7 @@ impl Sample {
         add_loose(&check, &mut tables);
         let covered = Covered::read(&self.repository);
         let parts = self.parts(&check, &tables, &covered);
-        let checked = self.parts_checked(&check, &tables, &parts, start)?;
+        let checked = self.parts_checked(&check, &tables, &parts)?;
         lost.extend(blame(&check.stock, &check.bad, &check.report));
         let sampled = remember(&self.repository, &check, covered, &all(&check, &tables), &checked);
         let verdict = check.verdict(lost, start);
@@ -119,7 +119,8 @@ impl Sample {
     }
 
     /// The parts that were checked, and whether they are whole.
-    fn parts_checked(&self, check: &Check<'_>, tables: &Tables, parts: &[Part], start: Instant) -> Result<Checked> {
+    fn parts_checked(&self, check: &Check<'_>, tables: &Tables, parts: &[Part]) -> Result<Checked> {
+        let start = Instant::now(); // the structure of all is not a part
         let checked = Mutex::new(Checked::new());
         let Check { stock, bad, report, meter, .. } = check;
         let content = Content { stock, bad, report, meter };
