@@ -1,8 +1,8 @@
 //! What a stream is compressed with, told by its first bytes, and decoded to its end.
 //!
 //! All frames or members are one stream, and skippable frames are passed over; those that are ours can be had. An end of the
-//! input within one of them is an error for every codec. What a frame holds is given away when its checksum was seen, if it is
-//! not larger than ours mostly are.
+//! input within one of them is an error for every codec. What a frame holds is given away when its checksum was seen, if it says
+//! how long it is, as ours do, and is not larger than ours mostly are: of others as much comes out as can be decoded.
 
 use crate::format::{
     seal::MAX_BYTES,
@@ -40,7 +40,7 @@ pub(super) fn decoder(mut input: impl Read + 'static, chunk: usize) -> io::Resul
     Ok(match first {
         0xfd2f_b528 | 0x184d_2a50..=0x184d_2a5f => {
             let (context, aside) = (DCtx::create(), Aside::default());
-            Box::new(Held::new(Zstd { context, input, wanted: 0, aside, passed: 0, sure: 0 }))
+            Box::new(Held::new(Zstd { context, input, wanted: 0, aside, head: Vec::new(), passed: 0, sure: 0 }))
         }
         LZ4 => {
             let decoder = BufReadDecompressor::new(Followed::new(input)).map_err(io::Error::other)?;
@@ -53,6 +53,8 @@ pub(super) fn decoder(mut input: impl Read + 'static, chunk: usize) -> io::Resul
 
 /// So much of a frame waits for its checksum.
 const HELD_BYTES: usize = 4 << 20;
+/// No header of a zstd frame is longer.
+const ZSTD_HEADER_MAX_BYTES: usize = 18;
 /// So much is asked for at once.
 const ASKED_BYTES: usize = 128 << 10;
 
@@ -159,6 +161,8 @@ struct Zstd<R> {
     /// Bytes up to the end of the next block; none between two frames.
     wanted: usize,
     aside: Aside,
+    /// The first bytes of the frame, up to the length of the longest header.
+    head: Vec<u8>,
     /// Bytes that came out, and those of frames that have ended.
     passed: u64,
     sure: u64,
@@ -170,7 +174,8 @@ impl<R: BufRead> Decoder for Zstd<R> {
     }
 
     fn sure(&self) -> u64 {
-        self.sure
+        let stated = zstd_safe::get_frame_content_size(&self.head).ok().flatten();
+        if stated.is_some_and(|bytes| bytes <= HELD_BYTES as u64) { self.sure } else { u64::MAX }
     }
 }
 
@@ -187,6 +192,9 @@ impl<R: BufRead> Read for Zstd<R> {
             let (consumed, written) = (from.pos(), to.pos());
             if consumed > 0 {
                 self.aside.pass(&stored[..consumed], self.wanted == 0, hint == 0);
+                self.head.truncate(if self.wanted == 0 { 0 } else { self.head.len() });
+                let rest = ZSTD_HEADER_MAX_BYTES - self.head.len();
+                self.head.extend_from_slice(&stored[..consumed.min(rest)]);
             }
             self.input.consume(consumed);
             // Asked with nothing between two frames, it wants the next header: that is the end and not a cut.
@@ -263,7 +271,7 @@ impl<R: BufRead> Decoder for Lz4<R> {
     }
 
     fn sure(&self) -> u64 {
-        self.sure
+        if self.decoder.get_ref().frames.state_length { self.sure } else { u64::MAX }
     }
 }
 
@@ -344,6 +352,8 @@ struct Frames {
     head: Vec<u8>,
     /// Bytes to pass over before them.
     skip: u64,
+    /// Does the frame say how long it is?
+    state_length: bool,
 }
 
 /// Bytes that say what follows.
@@ -374,6 +384,9 @@ impl Frames {
             self.head.push(*first);
             bytes = rest;
             if self.head.len() == if self.next == Part::Flags { 2 } else { 4 } {
+                if self.next == Part::Flags {
+                    self.state_length = self.head[0] & 0x08 != 0;
+                }
                 (self.next, self.skip) = self.follow();
                 self.head.clear();
             }
