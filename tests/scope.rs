@@ -539,7 +539,11 @@ fn a_path_in_the_repository_that_the_backup_goes_to_is_refused() {
 }
 
 #[test]
-fn a_number_of_threads_is_at_least_one() {
-    let ran = fullbore(args!["backup", "x", "--to", "null:", "--workers", "0"]).ends_with(2);
-    assert!(ran.err.contains("at least 1"), "{}", ran.err);
+fn a_number_of_threads_is_at_least_one_and_no_slip() {
+    for option in ["--workers", "--readers"] {
+        for number in ["0", "100000", "-1", "many"] {
+            let ran = fullbore(args!["backup", "x", "--to", "null:", format!("{option}={number}")]).ends_with(2);
+            assert!(ran.err.contains("a number from 1 to 1024"), "{}", ran.err);
+        }
+    }
 }

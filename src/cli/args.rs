@@ -6,13 +6,12 @@ use super::{
     life::{ForgetArgs, PinArgs, PruneArgs, TagArgs},
     look::{CopyArgs, DiffArgs, ExportArgs, FindArgs},
     size,
+    values::{
+        CheckpointArg, Chunking, CompareArg, DigestArg, Readers, WalArg, block_size, frame_size, readers, segment_size,
+        stream_name, tag, target, threads,
+    },
 };
-use crate::{
-    format::{digest::Algorithm, entry::is_safe},
-    postgres::request::Wal,
-    repo::compare::Compare,
-    stage::codec::Codec,
-};
+use crate::stage::codec::Codec;
 use clap::{
     Args, Parser, Subcommand, ValueEnum, ValueHint,
     builder::{NonEmptyStringValueParser, PathBufValueParser, TypedValueParser},
@@ -350,145 +349,4 @@ pub(super) enum BenchWhat {
     Write,
     /// All of it, against each of its parts
     Pipeline,
-}
-
-/// How the checkpoint at the start of a backup is done.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum CheckpointArg {
-    /// At once
-    Fast,
-    /// Over half the time between two checkpoints
-    Spread,
-}
-
-/// Where the WAL of a backup is, as an argument.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum WalArg {
-    /// In the backup: it starts on its own
-    Included,
-    /// In the archive; the backup ends when it is there
-    Archived,
-    /// Nothing is looked at
-    None,
-}
-
-impl From<WalArg> for Wal {
-    fn from(arg: WalArg) -> Self {
-        match arg {
-            WalArg::Included => Self::Included,
-            WalArg::Archived => Self::Archived,
-            WalArg::None => Self::None,
-        }
-    }
-}
-
-/// How large files are cut, as an argument.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum Chunking {
-    /// Blocks of --block-size: what databases and virtual machines write
-    Fixed,
-    /// Chunks of some 32 KiB that end where the content says: dumps, archives, mailboxes
-    Content,
-}
-
-/// What shows that a file has not changed, as an argument.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum CompareArg {
-    /// Size, time of content, time of the inode, inode number
-    Inode,
-    /// Size and time of content
-    Mtime,
-    /// Size; not of a cluster
-    Size,
-    /// Nothing: all files are read
-    Content,
-}
-
-impl From<CompareArg> for Compare {
-    fn from(arg: CompareArg) -> Self {
-        match arg {
-            CompareArg::Inode => Self::Inode,
-            CompareArg::Mtime => Self::Mtime,
-            CompareArg::Size => Self::Size,
-            CompareArg::Content => Self::Content,
-        }
-    }
-}
-
-/// A digest, as an argument.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum DigestArg {
-    /// BLAKE3, what b3sum prints
-    Blake3,
-    /// CRC-32C, finds accidents only
-    Crc32c,
-    /// No digest of files; a restore then sees damage to frames of zstd and lz4 only, which have checksums
-    None,
-}
-
-impl From<DigestArg> for Algorithm {
-    fn from(arg: DigestArg) -> Self {
-        match arg {
-            DigestArg::Blake3 => Self::Blake3,
-            DigestArg::Crc32c => Self::Crc32c,
-            DigestArg::None => Self::None,
-        }
-    }
-}
-
-/// A number of readers, or as many as it pays.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Readers(pub(super) Option<NonZeroUsize>);
-
-fn readers(text: &str) -> Result<Readers, String> {
-    match text {
-        "auto" => Ok(Readers(None)),
-        _ => text.parse().map(|n| Readers(Some(n))).map_err(|_| "use a number from 1, or auto".to_owned()),
-    }
-}
-
-pub(super) fn threads(text: &str) -> Result<NonZeroUsize, String> {
-    let number = text.parse().map_err(|_| "use a number".to_owned())?;
-    NonZeroUsize::new(number).ok_or_else(|| "at least 1".to_owned())
-}
-
-fn frame_size(text: &str) -> Result<u32, String> {
-    let size = size::parse(text)?;
-    let fits = size.is_power_of_two() && (64 << 10..=64 << 20).contains(&size);
-    if fits { Ok(size as u32) } else { Err("a power of two from 64K to 64M".to_owned()) }
-}
-
-fn block_size(text: &str) -> Result<u32, String> {
-    let size = size::parse(text)?;
-    let fits = size.is_power_of_two() && (4 << 10..=64 << 20).contains(&size);
-    if fits { Ok(size as u32) } else { Err("a power of two from 4K to 64M".to_owned()) }
-}
-
-pub(super) fn segment_size(text: &str) -> Result<u64, String> {
-    let size = size::parse(text)?;
-    if size >= 1 << 20 { Ok(size) } else { Err("at least 1M".to_owned()) }
-}
-
-fn target(path: PathBuf) -> Result<PathBuf, String> {
-    match path.as_os_str().as_encoded_bytes() {
-        b"-" => {
-            Err("files are made in a directory; `fullbore export FROM --to -` writes a tar to standard output"
-                .to_owned())
-        }
-        _ => Ok(path),
-    }
-}
-
-fn stream_name(text: &str) -> Result<String, String> {
-    let fits = !text.is_empty() && is_safe(text.as_bytes());
-    if fits {
-        Ok(text.to_owned())
-    } else {
-        Err("the path of a file below the root of the backup, like db.sql".to_owned())
-    }
-}
-
-pub(super) fn tag(text: &str) -> Result<(String, String), String> {
-    let (key, value) = text.split_once('=').ok_or("use KEY=VALUE")?;
-    if key.is_empty() { Err("use KEY=VALUE".to_owned()) } else { Ok((key.to_owned(), value.to_owned())) }
 }

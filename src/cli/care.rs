@@ -21,9 +21,10 @@ use std::{
 };
 
 use super::{
-    args::{VerifyArgs, threads},
+    args::VerifyArgs,
     say::{aside, printed, told},
     size::{bytes, count, counted},
+    values::threads,
 };
 
 /// How to restore into a tree that is there.

@@ -1,9 +1,6 @@
 //! Arguments of what is done to backups after they were made: forget, prune, tag, pin.
 
-use super::{
-    args::{EXIT_CODES, tag},
-    told,
-};
+use super::{args::EXIT_CODES, told, values::tag};
 use crate::{
     command::{
         forget::Forget,

@@ -1,10 +1,11 @@
 //! Looking into a repository, and copying out of it.
 
 use super::{
-    args::{OutputArgs, segment_size, threads},
+    args::OutputArgs,
     report::{self, Progress},
     say::{aside, printed},
     selected, size,
+    values::{segment_size, threads},
 };
 use crate::{
     command::{

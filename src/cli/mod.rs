@@ -10,6 +10,7 @@ mod look;
 mod report;
 mod say;
 mod size;
+mod values;
 
 use crate::{
     command::{
@@ -35,10 +36,7 @@ use crate::{
     repo::{base::Wanted, open::holds_none},
     stage::codec::Codec,
 };
-use args::{
-    BackupArgs, BenchArgs, BenchWhat, CheckpointArg, Chunking, Cli, Command, ListArgs, OutputArgs, RestoreArgs,
-    ShowArgs, VerifyArgs,
-};
+use args::{BackupArgs, BenchArgs, BenchWhat, Cli, Command, ListArgs, OutputArgs, RestoreArgs, ShowArgs, VerifyArgs};
 use clap::CommandFactory;
 use html::{Page, Paper};
 use report::Progress;
@@ -49,6 +47,7 @@ use std::{
     process::ExitCode,
     sync::{Arc, atomic::Ordering::Relaxed},
 };
+use values::{CheckpointArg, Chunking};
 
 /// Run the program with the arguments of this process.
 pub fn main() -> ExitCode {
