@@ -547,3 +547,25 @@ fn a_number_of_threads_is_at_least_one_and_no_slip() {
         }
     }
 }
+
+#[test]
+fn options_that_would_do_nothing_are_refused() {
+    let dir = temp();
+    let (tree, page) = (dir.path().join("t"), dir.path().join("page.html"));
+    files(&tree, &["f"]);
+    for options in [
+        args!["--wal", "none"],
+        args!["--checkpoint", "fast"],
+        args!["--exclude-if-present", ""],
+        args!["--exclude-if-present", "sub/x"],
+    ] {
+        fullbore(args!["backup", tree, "--to", "null:"].into_iter().chain(options)).ends_with(2);
+    }
+    fullbore(args!["backup", tree, "--to", "null:", "--dry-run", "--report", page]).ends_with(2);
+    let stream = args!["backup", "--stdin-name", "s", "--to", "null:", "--exclude", "x"];
+    assert!(fullbore(stream).ends_with(2).err.contains("options such as --exclude are for trees"));
+    let repository = dir.path().join("r");
+    fullbore(args!["backup", tree, "--to", repository, "--quiet"]).ends_with(0);
+    fullbore(args!["tag", repository, "a=1", "--remove", "a"]).ends_with(2);
+    fullbore(args!["verify", repository, "--for", "0s"]).ends_with(2);
+}

@@ -7,8 +7,8 @@ use super::{
     look::{CopyArgs, DiffArgs, ExportArgs, FindArgs},
     size,
     values::{
-        CheckpointArg, Chunking, CompareArg, DigestArg, Readers, WalArg, block_size, frame_size, readers, segment_size,
-        stream_name, tag, target, threads,
+        CheckpointArg, Chunking, CompareArg, DigestArg, Readers, WalArg, block_size, frame_size, name, readers,
+        segment_size, stream_name, tag, target, threads,
     },
 };
 use crate::stage::codec::Codec;
@@ -116,12 +116,12 @@ pub(super) struct BackupArgs {
     /// PATH is the data directory of a cluster that was shut down
     #[arg(long, conflicts_with_all = ["connect", "stdin_name"], help_heading = "PostgreSQL")]
     pub(super) offline: bool,
-    /// Begin with a checkpoint at once, or with one that spares the disks
-    #[arg(long, value_enum, default_value_t = CheckpointArg::Fast, help_heading = "PostgreSQL")]
-    pub(super) checkpoint: CheckpointArg,
-    /// Where the WAL is that the backup needs: in it, in the server's archive (which is looked at), or elsewhere
-    #[arg(long, value_enum, default_value_t = WalArg::Included, help_heading = "PostgreSQL")]
-    pub(super) wal: WalArg,
+    /// Begin with a checkpoint at once, or with one that spares the disks [default: fast]
+    #[arg(long, value_enum, conflicts_with = "offline", help_heading = "PostgreSQL")]
+    pub(super) checkpoint: Option<CheckpointArg>,
+    /// Where the WAL is that the backup needs: in it, in the server's archive (which is looked at), or elsewhere [default: included]
+    #[arg(long, value_enum, conflicts_with = "offline", help_heading = "PostgreSQL")]
+    pub(super) wal: Option<WalArg>,
     /// zstd[:LEVEL] (1; negative ones are faster), lz4, gzip[:LEVEL] or none [default: zstd:1, or as DEST ends]
     #[arg(long, value_name = "CODEC")]
     pub(super) compress: Option<Codec>,
@@ -171,7 +171,7 @@ pub(super) struct BackupArgs {
     #[arg(long)]
     pub(super) exclude_caches: bool,
     /// Leave out the contents of directories that hold this name
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = name)]
     pub(super) exclude_if_present: Vec<String>,
     /// Back up only the names in this file, one a line, relative to PATH, and not what is below them; - for standard input
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
@@ -189,7 +189,7 @@ pub(super) struct BackupArgs {
     #[arg(long, value_name = "KEY=VALUE", value_parser = tag)]
     pub(super) tag: Vec<(String, String)>,
     /// Only say what would be backed up; files are not opened
-    #[arg(long, conflicts_with = "stdin_name")]
+    #[arg(long, conflicts_with_all = ["stdin_name", "report"])]
     pub(super) dry_run: bool,
     #[command(flatten)]
     pub(super) output: OutputArgs,

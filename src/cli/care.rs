@@ -93,7 +93,7 @@ fn time(text: &str) -> Result<Duration, String> {
         _ => return Err(wrong()),
     };
     let number: u64 = number.parse().map_err(|_| wrong())?;
-    number.checked_mul(seconds).map(Duration::from_secs).ok_or_else(wrong)
+    number.checked_mul(seconds).filter(|time| *time > 0).map(Duration::from_secs).ok_or_else(wrong)
 }
 
 /// `fullbore verify --sample` and `--for`.

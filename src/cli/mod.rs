@@ -47,7 +47,7 @@ use std::{
     process::ExitCode,
     sync::{Arc, atomic::Ordering::Relaxed},
 };
-use values::{CheckpointArg, Chunking};
+use values::{CheckpointArg, Chunking, WalArg};
 
 /// Run the program with the arguments of this process.
 pub fn main() -> ExitCode {
@@ -170,16 +170,30 @@ fn cluster(args: &BackupArgs) -> Result<Option<Request>> {
             }
             Some(url) => Server::Running(params(&url)?),
             None if args.offline => Server::Stopped(path.clone()),
-            None => return not_running(path).map(|()| None),
+            None => return tree(args).map(|()| None),
         },
         (None, _) if args.offline => return Err(Error::new(Kind::Usage, "--offline takes exactly one PATH")),
-        (None, paths) => return paths.iter().try_for_each(|path| not_running(path)).map(|()| None),
+        (None, _) => return tree(args).map(|()| None),
     };
     if is_picky(args) {
         let what = "cannot leave anything out of a cluster, or store it under other paths";
         return Err(Error::new(Kind::Usage, what).hint("options such as --exclude are for trees"));
     }
-    Ok(Some(Request { server, fast: args.checkpoint == CheckpointArg::Fast, wal: args.wal.into() }))
+    let fast = args.checkpoint != Some(CheckpointArg::Spread);
+    Ok(Some(Request { server, fast, wal: args.wal.unwrap_or(WalArg::Included).into() }))
+}
+
+/// What is no cluster knows no checkpoint, and a stream nothing that could be left out of it.
+fn tree(args: &BackupArgs) -> Result<()> {
+    if args.wal.is_some() || args.checkpoint.is_some() {
+        let what = "--wal and --checkpoint are for running clusters: postgres://… as the PATH, or --connect";
+        return Err(Error::new(Kind::Usage, what));
+    }
+    if args.stdin_name.is_some() && is_picky(args) {
+        let what = "cannot leave anything out of standard input, or store it under other paths";
+        return Err(Error::new(Kind::Usage, what).hint("options such as --exclude are for trees"));
+    }
+    args.paths.iter().try_for_each(|path| not_running(path))
 }
 
 /// Is there an option that speaks of some files and not of others?

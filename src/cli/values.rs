@@ -148,6 +148,15 @@ pub(super) fn stream_name(text: &str) -> Result<String, String> {
     }
 }
 
+/// What a directory may hold.
+pub(super) fn name(text: &str) -> Result<String, String> {
+    match text {
+        "" | "." | ".." => Err("the name of a file".to_owned()),
+        _ if text.contains('/') => Err("the name of a file, not a path".to_owned()),
+        _ => Ok(text.to_owned()),
+    }
+}
+
 pub(super) fn tag(text: &str) -> Result<(String, String), String> {
     let (key, value) = text.split_once('=').ok_or("use KEY=VALUE")?;
     if key.is_empty() { Err("use KEY=VALUE".to_owned()) } else { Ok((key.to_owned(), value.to_owned())) }

@@ -34,8 +34,12 @@ impl Tag {
     /// Change them, and print those that there are now.
     ///
     /// # Errors
-    /// Those of opening the backup; [`Kind::NotFound`] if a tag to take away is not there; or the system's.
+    /// Those of opening the backup; [`Kind::NotFound`] if a tag to take away is not there, [`Kind::Usage`] if it is to be set
+    /// too; or the system's.
     pub fn run(&self, out: &mut dyn Write) -> Result<()> {
+        if let Some((key, _)) = self.set.iter().find(|(key, _)| self.remove.contains(key)) {
+            return Err(Error::new(Kind::Usage, format!("cannot set and take away tag {key:?}")));
+        }
         let (repository, id) = locate(&self.from)?;
         let notes = Notes::read(&repository, &id)?;
         let mut tags = open(&self.from)?.root.tags;
