@@ -200,8 +200,16 @@ fn patterns_leave_out_what_they_match() {
     );
     fs::write(&list, "# objects\n*.o\nbuild/\n").unwrap();
     assert_eq!(stored(&tree, args!["--exclude-from", list, "--exclude", "log"]), [".", "a.c", "sub"]);
-    let ran = fullbore(args!["backup", tree, "--exclude", "a{", "--to", dir.path().join("r")]);
-    ran.ends_with(2).has_one_error("pattern");
+    let ran = fullbore(args!["backup", tree, "--exclude-from", dir.path(), "--to", dir.path().join("r")]);
+    ran.ends_with(2).has_one_error("patterns");
+}
+
+#[test]
+fn a_class_is_a_byte_of_a_name_and_braces_are_braces() {
+    let dir = temp();
+    files(dir.path(), &["t/core/precious", "t/core.old", "t/core7", "t/{a}", "t/a"]);
+    let options = args!["--exclude", "core[!0-9]*", "--exclude", "{a}"];
+    assert_eq!(stored(&dir.path().join("t"), options), [".", "a", "core", "core/precious", "core7"]);
 }
 
 #[test]

@@ -18,11 +18,13 @@ use crate::{
         root::Name,
     },
     repo::open::{backup_ids, list_backups},
-    source::archive::{Archive, Selection},
+    source::{
+        archive::{Archive, Selection},
+        patterns::Patterns,
+    },
 };
-use ignore::gitignore::{Gitignore, GitignoreBuilder};
 use serde::Serialize;
-use std::{cmp::Ordering, collections::BTreeMap, ffi::OsStr, io::Write, iter::Peekable, os::unix::ffi::OsStrExt};
+use std::{cmp::Ordering, collections::BTreeMap, io::Write, iter::Peekable};
 
 /// What to find.
 #[derive(Debug, Clone, Default)]
@@ -131,21 +133,20 @@ impl Find {
     }
 }
 
-fn pattern(text: &str) -> Result<Gitignore> {
-    let bad = |why: String| Error::new(Kind::Usage, format!("cannot search for {text:?}")).because(why);
-    let mut builder = GitignoreBuilder::new("");
-    builder.add_line(None, text).map_err(|e| bad(e.to_string()))?;
-    let pattern = builder.build().map_err(|e| bad(e.to_string()))?;
-    match pattern.num_ignores() {
-        0 => Err(bad("it is no pattern".to_owned()).hint("write \\! or \\# for a name that begins so")),
-        _ => Ok(pattern),
+fn pattern(text: &str) -> Result<Patterns> {
+    let pattern = Patterns::of(&[text.to_owned()]);
+    if pattern.can_match() {
+        return Ok(pattern);
     }
+    Err(Error::new(Kind::Usage, format!("cannot search for {text:?}"))
+        .because("it is no pattern".to_owned())
+        .hint("write \\! or \\# for a name that begins so"))
 }
 
 /// The directory that everything a pattern matches is in, if it says so: what is before the first part with a wildcard.
 fn prefix(pattern: &str) -> Vec<Vec<u8>> {
     let anchored = pattern.trim_end_matches('/').contains('/');
-    let plain = |part: &&str| !part.contains(['*', '?', '[', '{', '\\']) && part.trim() == *part;
+    let plain = |part: &&str| !part.contains(['*', '?', '[', '\\', '\n']) && part.trim() == *part;
     let parts: Vec<&str> = pattern.split('/').filter(|part| !part.is_empty()).take_while(plain).collect();
     if anchored && !parts.is_empty() { vec![parts.join("/").into_bytes()] } else { Vec::new() }
 }
@@ -165,7 +166,7 @@ struct Sweep<'a> {
     repository: &'a std::path::Path,
     /// The backups of the source, oldest first.
     archives: Vec<Archive>,
-    pattern: &'a Gitignore,
+    pattern: &'a Patterns,
     /// The pages to be read, the next one last.
     sheets: Vec<Sheet>,
     met: BTreeMap<InOrder, Vec<Held>>,
@@ -191,7 +192,7 @@ impl<'a> Sweep<'a> {
     fn new(
         repository: &'a std::path::Path,
         archives: Vec<Archive>,
-        pattern: &'a Gitignore,
+        pattern: &'a Patterns,
         selection: &Selection,
     ) -> Self {
         let wanted = |archive: &Archive| archive.pages(selection).into_iter().flatten().collect();
@@ -246,9 +247,9 @@ fn begin<'a>(archives: &'a [Archive], sheet: &Sheet) -> &'a [u8] {
     &archives[sheet.at.0].root.pages[sheet.at.1].first.0
 }
 
-fn matches(pattern: &Gitignore, record: &Record) -> bool {
-    let (path, directory) = (OsStr::from_bytes(&record.entry.path), record.entry.kind == entry::Kind::Directory);
-    !path.is_empty() && pattern.matched(path, directory).is_ignore()
+fn matches(pattern: &Patterns, record: &Record) -> bool {
+    let (path, is_dir) = (&record.entry.path, record.entry.kind == entry::Kind::Directory);
+    !path.is_empty() && pattern.matches(path, is_dir)
 }
 
 fn version(record: &Record) -> Version {

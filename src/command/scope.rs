@@ -108,7 +108,7 @@ impl Scope {
 
     fn rules(&self, walkers: usize, tricks: Tricks, own: Own) -> Result<Rules> {
         Ok(Rules {
-            exclude: Patterns::new(&self.exclude, &self.exclude_from)?,
+            exclude: Patterns::read(&self.exclude, &self.exclude_from)?,
             exclude_caches: self.exclude_caches,
             exclude_if_present: self.exclude_if_present.iter().map(|name| name.as_bytes().to_vec()).collect(),
             one_file_system: self.one_file_system,

@@ -331,7 +331,7 @@ impl Inner {
     }
 
     fn is_excluded(&self, path: &[u8], is_dir: bool) -> bool {
-        self.rules.exclude.leave_out(path, is_dir)
+        self.rules.exclude.matches(path, is_dir)
     }
 
     /// Does this directory say itself that its contents are not worth a backup?
