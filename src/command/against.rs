@@ -177,7 +177,8 @@ impl Against<'_> {
         let listed = open_dir(root, beneath, self.tricks).and_then(|dir| walk::read_dir(&dir, &mut Vec::new()));
         match listed {
             Ok(names) => {
-                let names = names.into_iter().map(|name| name.bytes).collect();
+                let names = names.into_iter().map(|name| name.bytes);
+                let names = names.filter(|name| self.roots.may_own(path, name)).collect();
                 Ok(Some(Level { path: path.to_vec(), names }))
             }
             Err(error) => {

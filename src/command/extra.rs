@@ -14,7 +14,10 @@ use crate::{
         walk::{self, FileKind, Stat, open_dir, open_root},
     },
     postgres::restore::{Fate, Plan},
-    sink::{Place, places::Layout},
+    sink::{
+        Place,
+        places::{Layout, Mount},
+    },
     source::archive::{Archive, Selection},
 };
 use std::{
@@ -58,7 +61,8 @@ pub(super) fn extra(
         }
     }
     let own = archive.store().places();
-    let mut walk = Walk { places, own, selection, tricks, levels: Vec::new(), found: Extra::default() };
+    let mut walk =
+        Walk { places, mounts: &layout.mounts, own, selection, tricks, levels: Vec::new(), found: Extra::default() };
     for item in archive.records(selection, false) {
         let item = item.map_err(|e| e.detail("nothing is removed while nobody knows what belongs to the backup"))?;
         if item.from == 0 && plan.fate(&item.entry.path) != Fate::LeftOut {
@@ -72,6 +76,7 @@ pub(super) fn extra(
 struct Walk<'a> {
     /// The root of the tree and what is mounted in it.
     places: Vec<(EntryPath, OwnedFd)>,
+    mounts: &'a [Mount],
     /// What the backup is read from.
     own: Vec<Place>,
     selection: &'a Selection,
@@ -121,6 +126,9 @@ impl Walk<'_> {
         let mut names: BTreeSet<_> = names.into_iter().map(|name| name.bytes).collect();
         if path.is_empty() {
             names.remove(&b"lost+found"[..]); // of the file system
+        }
+        if let Some(mount) = self.mounts.iter().find(|mount| mount.at == path) {
+            names.retain(|name| mount.may_own(name));
         }
         let stays = self.stays(path, &stat);
         Ok(Some(Level { path: path.to_vec(), names, device: stat.dev, stays }))

@@ -8,7 +8,8 @@ use crate::{
         root::{Cluster, Tablespace},
     },
     platform::walk::{is_no_directory, open_root},
-    postgres::restore::PG_WAL,
+    postgres::restore::{PG_WAL, tablespaces},
+    sink::places::Shared,
 };
 use std::{
     ffi::OsStr,
@@ -21,6 +22,8 @@ pub(super) struct Roots {
     root: OwnedFd,
     /// Tablespaces, and the directory of the WAL, that are links, as a restore makes them and a server has them.
     links: Vec<(EntryPath, OwnedFd)>,
+    /// Whose the location of a tablespace is.
+    shared: Option<Shared>,
 }
 
 impl Roots {
@@ -42,7 +45,7 @@ impl Roots {
                 _ => {}
             }
         }
-        Ok(Self { root, links })
+        Ok(Self { root, links, shared: cluster.map(|cluster| tablespaces::shared(cluster.major)) })
     }
 
     /// The directory that is opened for what is at `path`, and the path beneath it.
@@ -50,6 +53,12 @@ impl Roots {
         let link = self.links.iter().find(|(at, _)| entry::is_within(path, at));
         let beneath = |at: &EntryPath| path[at.len()..].strip_prefix(b"/").unwrap_or_default();
         link.map_or((&self.root, path), |(at, dir)| (dir, beneath(at)))
+    }
+
+    /// May what has this name in the directory at `path` be of the tree? Others have theirs in the location of a tablespace too.
+    pub(super) fn may_own(&self, path: &[u8], name: &[u8]) -> bool {
+        let is_shared = path != PG_WAL.as_bytes() && self.links.iter().any(|(at, _)| at == path);
+        !is_shared || self.shared.as_ref().is_none_or(|shared| shared.is_own(name))
     }
 
     /// Are there links that the map of tablespaces would have the server make? Then a restore leaves it out (rule 36).

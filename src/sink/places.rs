@@ -60,6 +60,42 @@ pub struct Mount {
     pub directory: PathBuf,
     /// Bytes that will be written beneath it; 0 if unknown.
     pub bytes: u64,
+    /// Others may have the directory too, see [`Shared`].
+    pub shared: Option<Shared>,
+}
+
+/// A directory that others have something in as well, by name: clusters of several versions in the location of a tablespace.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Shared {
+    /// What the names of all of them begin with,
+    pub all: Vec<u8>,
+    /// and those that belong to this tree.
+    pub own: Vec<u8>,
+}
+
+impl Shared {
+    /// May what has this name be this tree's?
+    pub fn is_own(&self, name: &[u8]) -> bool {
+        name.starts_with(&self.own)
+    }
+
+    /// Does it belong to another one?
+    fn is_anothers(&self, name: &[u8]) -> bool {
+        name.starts_with(&self.all) && !self.is_own(name)
+    }
+}
+
+impl Mount {
+    /// Is nothing in it that belongs to the tree, and nothing that nobody speaks of?
+    fn is_vacant(&self) -> Result<bool> {
+        let is_anothers = |name: &[u8]| self.shared.as_ref().is_some_and(|shared| shared.is_anothers(name));
+        is_vacant_but(&self.directory, is_anothers)
+    }
+
+    /// May what has this name in the directory be the tree's?
+    pub fn may_own(&self, name: &[u8]) -> bool {
+        self.shared.as_ref().is_none_or(|shared| shared.is_own(name))
+    }
 }
 
 impl Layout {
@@ -84,7 +120,7 @@ impl Layout {
         for mount in &self.mounts {
             // Only what the tree to be replaced links to is part of that tree.
             let own = overwrite && self.is_linked(mount);
-            if !own && !is_vacant(&mount.directory)? {
+            if !own && !mount.is_vacant()? {
                 return Err(not_empty(&mount.directory).hint(self.hint));
             }
         }
@@ -140,11 +176,16 @@ fn not_empty(path: &Path) -> Error {
 
 /// Is it an empty directory, or not there? A fresh ext4 holds `lost+found`, and is empty for all that.
 fn is_vacant(path: &Path) -> Result<bool> {
+    is_vacant_but(path, |_| false)
+}
+
+/// The same, but for what `may` be there.
+fn is_vacant_but(path: &Path, may: impl Fn(&[u8]) -> bool) -> Result<bool> {
     let names = open_root(path).and_then(|dir| read_dir(dir, &mut Vec::new()));
     match names {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(true),
         Err(e) => Err(Error::io(format!("could not open the target {path:?}"), e)),
-        Ok(names) => Ok(names.iter().all(|name| name.bytes == b"lost+found")),
+        Ok(names) => Ok(names.iter().all(|name| name.bytes == b"lost+found" || may(&name.bytes))),
     }
 }
 
@@ -301,7 +342,7 @@ mod tests {
     fn directories_are_compared_where_they_really_are() {
         let dir = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink(dir.path(), dir.path().join("link")).unwrap();
-        let mount = |path: &str| Mount { at: b"a".to_vec(), directory: dir.path().join(path), bytes: 0 };
+        let mount = |path: &str| Mount { at: b"a".to_vec(), directory: dir.path().join(path), ..Mount::default() };
         let layout = |mounts| Layout { root: dir.path().join("root"), mounts, ..Layout::default() };
         assert!(layout(vec![mount("one"), mount("two")]).are_apart().is_ok());
         for bad in ["link/root/in", "root", "link/one/x", "."] {

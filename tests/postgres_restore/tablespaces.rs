@@ -278,3 +278,31 @@ fn what_the_cluster_that_was_backed_up_uses_is_replaced_only_there() {
     again(&place.at("copy"), &["--tablespace", &format!("fast={}", place.at("old").display())]).ends_with(0);
     again(&live, &[]).ends_with(0);
 }
+
+#[test]
+fn of_a_location_the_directories_of_other_versions_are_left_alone() {
+    let home = temp();
+    let live = home.path().join("live");
+    let place = Place::with(&cluster(), |cluster| cluster.data_directory = live.to_str().unwrap().into());
+    let others = place.at("old/PG_13_202007201/5/16384");
+    runs::write(&others, "of the cluster before pg_upgrade");
+    // Nothing of the version that comes is there, so it may come.
+    run(&Restore { to: live.clone(), postgres: Options::default(), ..place.plan() }).unwrap();
+    runs::write(place.at(&format!("old/{VERSION}/5/surplus")), "not in the backup");
+    runs::write(place.at("old/notes.txt"), "of the administrator");
+    let args = args!["restore", place.at("repo"), "--to", live, "--delta", "--delete"];
+    let ran = runs::fullbore(args).ends_with(0);
+    let said = ran.out + &ran.err;
+    assert!(said.contains("surplus") && !said.contains("PG_13"), "{said}");
+    assert_eq!(fs::read(&others).unwrap(), b"of the cluster before pg_upgrade");
+    assert_eq!(runs::names(&place.at("old")), ["PG_13_202007201", VERSION, "notes.txt"]);
+    assert!(!place.at(&format!("old/{VERSION}/5/surplus")).exists());
+    let compared = runs::fullbore(args!["verify", place.at("repo"), "--against", live]);
+    assert!(!compared.out.contains("extra"), "{}", compared.out);
+    // One of the same version, or what nobody knows, is in the way of a new one.
+    fs::remove_dir_all(&live).unwrap();
+    let anew = Restore { to: live.clone(), postgres: Options::default(), ..place.plan() };
+    assert_refused(&anew, ErrorKind::Exists, "it is not empty");
+    fs::remove_dir_all(place.at(&format!("old/{VERSION}"))).unwrap();
+    assert_refused(&anew, ErrorKind::Exists, "it is not empty");
+}

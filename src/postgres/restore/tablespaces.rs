@@ -4,7 +4,7 @@ use super::{Options, PG_WAL};
 use crate::{
     error::{Error, Kind, Result, quoted},
     format::root::{Cluster, Tablespace},
-    sink::places::Mount,
+    sink::places::{Mount, Shared},
 };
 use std::{
     ffi::{OsStr, OsString},
@@ -25,7 +25,12 @@ pub(super) fn mounts(options: &Options, cluster: &Cluster) -> Result<Vec<Mount>>
     }
     // One that was made in place is at its location.
     let elsewhere = |tablespace: &&Tablespace| tablespace.location.0 != tablespace.path();
-    cluster.tablespaces.iter().filter(elsewhere).map(|tablespace| mount(options, tablespace)).collect()
+    cluster.tablespaces.iter().filter(elsewhere).map(|tablespace| mount(options, tablespace, cluster.major)).collect()
+}
+
+/// In one location clusters of several versions may have a directory each, as after `pg_upgrade` (rule 10).
+pub fn shared(major: u32) -> Shared {
+    Shared { all: b"PG_".to_vec(), own: format!("PG_{major}_").into_bytes() }
 }
 
 /// Is it restored to where the backup says that it was, and not to where the operator says?
@@ -37,7 +42,7 @@ fn chosen<'a>(options: &'a Options, tablespace: &Tablespace) -> Option<&'a (Vec<
     options.tablespaces.iter().find(|(old, _)| is_called(tablespace, old))
 }
 
-fn mount(options: &Options, tablespace: &Tablespace) -> Result<Mount> {
+fn mount(options: &Options, tablespace: &Tablespace, major: u32) -> Result<Mount> {
     let chosen = chosen(options, tablespace);
     let directory = match (chosen, &options.tablespaces_under) {
         (Some((_, new)), _) => new.clone(),
@@ -45,7 +50,9 @@ fn mount(options: &Options, tablespace: &Tablespace) -> Result<Mount> {
         (None, None) => PathBuf::from(OsStr::from_bytes(&tablespace.location.0)),
     };
     match plain(&directory) {
-        Some(directory) => Ok(Mount { at: tablespace.path(), directory, bytes: 0 }),
+        Some(directory) => {
+            Ok(Mount { at: tablespace.path(), directory, shared: Some(shared(major)), ..Mount::default() })
+        }
         None => Err(misplaced(&format!("tablespace {}", quoted(&tablespace.name.0)), &directory)),
     }
 }
@@ -53,7 +60,7 @@ fn mount(options: &Options, tablespace: &Tablespace) -> Result<Mount> {
 /// A mount for the WAL.
 pub(super) fn wal(dir: &Path) -> Result<Mount> {
     let directory = plain(&absolute(dir)?).ok_or_else(|| misplaced("the WAL", dir))?;
-    Ok(Mount { at: PG_WAL.into(), directory, bytes: 0 })
+    Ok(Mount { at: PG_WAL.into(), directory, ..Mount::default() })
 }
 
 /// Without a slash at its end, as the server writes its links. It refuses relative ones; `..` would be another directory for it
