@@ -2,6 +2,8 @@
 
 #![allow(missing_docs)]
 
+#[path = "common/pool.rs"]
+mod pool;
 #[path = "common/postgres.rs"]
 mod servers;
 
@@ -347,6 +349,39 @@ fn the_loss_of_the_session_is_noticed_within_three_seconds() {
     wait_until("the session is gone", || {
         server.psql("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'fullbore'") == "0"
     });
+}
+
+#[test]
+fn in_a_pool_nothing_is_left_to_the_next_and_what_others_had_is_refused() {
+    let Some(version) = servers::debian() else { return };
+    let server = version.start(&[], &[]);
+    let url =
+        server.url().replace(&server.port.to_string(), &pool::start(server.port).to_string()) + "?sslmode=disable";
+    // A session that was made for us, and a backup that is given up.
+    let mut session = connect(&url);
+    session.hold_wal().unwrap();
+    assert_eq!(server.psql("SELECT count(*) FROM pg_replication_slots"), "1");
+    session.start("given up", true).unwrap();
+    drop(session);
+    assert_eq!(server.psql("SELECT count(*) FROM pg_replication_slots"), "0");
+    wait_until("the session ends with its backup", || {
+        server.psql("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'fullbore'") == "0"
+    });
+    // The pool notices, and makes another one; a backup ends, and somebody else has the session.
+    let _ = try_connect(&url, &[]);
+    let mut session = connect(&url);
+    session.hold_wal().unwrap();
+    session.start("whole", true).unwrap();
+    session.stop(false).unwrap();
+    drop(session);
+    assert_eq!(server.psql("SELECT count(*) FROM pg_replication_slots"), "0");
+    let mut other = postgres::Client::connect(&url, postgres::NoTls).unwrap();
+    let path: String = other.query_one("SHOW search_path", &[]).unwrap().get(0);
+    assert_eq!(path, "\"$user\", public");
+    drop(other);
+    thread::sleep(Duration::from_millis(1500));
+    let error = try_connect(&url, &[]).err().expect("it is refused");
+    assert_eq!((error.kind, &*error.what), (Kind::Unsupported, "cannot back up through a pool of connections"));
 }
 
 #[test]

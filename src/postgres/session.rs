@@ -7,6 +7,7 @@ mod answer;
 mod catalog;
 mod facts;
 mod held;
+mod pool;
 mod reach;
 mod summaries;
 
@@ -24,7 +25,8 @@ const NOW: &str = "to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\
 
 /// A connection to a server that is known to be new enough.
 pub struct Session {
-    client: Client,
+    /// None once it is left.
+    client: Option<Client>,
     /// Where the server is, for messages.
     place: String,
     version: u32,
@@ -33,6 +35,8 @@ pub struct Session {
     process: i32,
     /// The slot that holds WAL, if there is one.
     slot: Option<String>,
+    /// Has a backup begun that has not ended?
+    in_backup: bool,
 }
 
 /// What the server said at the end of a backup.
@@ -80,6 +84,15 @@ impl Session {
         self.standby
     }
 
+    fn client(&mut self) -> Result<&mut Client> {
+        self.client.as_mut().ok_or_else(|| void("the session has ended"))
+    }
+
+    /// Has the server, or the way to it, ended the session?
+    fn is_closed(&self) -> bool {
+        self.client.as_ref().is_none_or(Client::is_closed)
+    }
+
     fn major(&self) -> u32 {
         self.version / 10_000
     }
@@ -108,9 +121,10 @@ impl Session {
             15.. => "SELECT pg_backup_start($1, $2)::text",
             _ => "SELECT pg_start_backup($1, $2, false)::text",
         };
-        self.row("could not start the backup", sql, &[(&label, Type::TEXT), (&fast, Type::BOOL)])?
-            .get::<&str>(0)?
-            .parse()
+        self.alive()?;
+        let row = self.row("could not start the backup", sql, &[(&label, Type::TEXT), (&fast, Type::BOOL)])?;
+        self.in_backup = true;
+        row.get::<&str>(0)?.parse()
     }
 
     /// Tell the server that everything was copied, and get what a restore needs.
@@ -129,6 +143,7 @@ impl Session {
         };
         let sql = format!("SELECT lsn::text, textsend(labelfile), textsend(spcmapfile), {NOW} FROM {call}");
         let row = self.raw_row("could not end the backup", &sql, &[(&wait_for_archive, Type::BOOL)])?;
+        self.in_backup = false;
         let (lsn, backup_label): (&str, Vec<u8>) = (row.get(0)?, row.get(1)?);
         let start_timeline = start_timeline(&backup_label)
             .ok_or_else(|| Error::new(Kind::Unsupported, "cannot find the timeline in the server's backup label"))?;

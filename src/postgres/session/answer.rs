@@ -57,9 +57,9 @@ impl Session {
     }
 
     pub(super) fn rows(&mut self, what: &str, sql: &str, params: &[(&(dyn ToSql + Sync), Type)]) -> Result<Vec<Row>> {
-        match self.client.query_typed(sql, params) {
+        match self.client()?.query_typed(sql, params) {
             Ok(rows) => Ok(rows.into_iter().map(Row).collect()),
-            Err(error) if self.client.is_closed() || reach::is_fatal(&error) => Err(self.lost(&error)),
+            Err(error) if self.is_closed() || reach::is_fatal(&error) => Err(self.lost(&error)),
             Err(error) => Err(reach::failed(what, &error)),
         }
     }

@@ -97,7 +97,7 @@ impl Shared {
         self.check()?;
         let Some(open) = session.as_mut() else { return Err(void("the session has ended")) };
         let done = run(open);
-        if open.client.is_closed() {
+        if open.is_closed() {
             session.take();
             done.map_err(|error| self.lose(error))
         } else {

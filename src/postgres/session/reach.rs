@@ -1,6 +1,6 @@
 //! How a server is reached: host by host, encrypted and not, as `sslmode` has it; and what its refusals mean.
 
-use super::Session;
+use super::{Session, pool::refuse_used};
 use crate::{
     error::{Error, Kind, Result},
     platform,
@@ -14,7 +14,11 @@ use postgres::{
     Client, Config, NoTls, config,
     error::{Severity, SqlState},
 };
-use std::{io, iter, sync::mpsc, time::Duration};
+use std::{
+    io, iter,
+    sync::mpsc,
+    time::{Duration, Instant},
+};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 /// The oldest version that was tried.
@@ -68,10 +72,20 @@ fn suitable(session: Session, wanted: Wanted) -> Result<Session> {
 }
 
 fn session(params: &Params, host: &Host) -> Result<Session> {
-    let (client, place) = (client(params, host)?, host.to_string());
-    let mut session = Session { client, place, version: 0, standby: false, process: 0, slot: None };
+    let begun = Instant::now();
+    let mut client = client(params, host)?;
+    refuse_used(&mut client, || begun.elapsed())?;
+    let mut session = Session {
+        client: Some(client),
+        place: host.to_string(),
+        version: 0,
+        standby: false,
+        process: 0,
+        slot: None,
+        in_backup: false,
+    };
     let changing = "could not change the settings of the session";
-    session.client.batch_execute(FIRST).map_err(|error| failed(changing, &error))?;
+    session.client()?.batch_execute(FIRST).map_err(|error| failed(changing, &error))?;
     session.rows(changing, SETTINGS, &[])?;
     let sql = "SELECT current_setting('server_version_num')::int, pg_is_in_recovery(), pg_backend_pid()";
     let row = session.row("could not ask the server for its version", sql, &[])?;

@@ -72,7 +72,7 @@ impl Session {
         let (timeline, from, to) = (i64::from(timeline), from.to_string(), to.to_string());
         let params: [(&(dyn ToSql + Sync), Type); 3] =
             [(&timeline, Type::INT8), (&from, Type::TEXT), (&to, Type::TEXT)];
-        let mut rows = self.client.query_typed_raw(CONTENTS, params).map_err(failed)?;
+        let mut rows = self.client()?.query_typed_raw(CONTENTS, params).map_err(failed)?;
         while let Some(row) = rows.next().map_err(failed)? {
             let row = Row(row);
             let relation = (row.get(0)?, row.get(1)?, row.get(2)?);
