@@ -116,14 +116,19 @@ pub fn process_is_alive(pid: i32) -> bool {
 
 /// A process called `name` whose working directory is `directory`, as far as this one may look.
 pub fn process_in(directory: &Path, name: &str) -> Option<u32> {
-    let wanted = directory.metadata().ok()?;
     let is_there = |pid: &u32| {
-        let path = |what: &str| format!("/proc/{pid}/{what}");
-        fs::metadata(path("cwd")).is_ok_and(|found| (found.dev(), found.ino()) == (wanted.dev(), wanted.ino()))
-            && fs::read_to_string(path("comm")).is_ok_and(|comm| comm.trim() == name)
+        let comm = fs::read_to_string(format!("/proc/{pid}/comm"));
+        comm.is_ok_and(|comm| comm.trim() == name) && works_in(*pid, directory)
     };
     let names = fs::read_dir("/proc").ok()?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     names.filter_map(|name| name.parse().ok()).find(is_there)
+}
+
+/// Is `directory` the working directory of process `pid`, as far as this one may look?
+pub fn works_in(pid: u32, directory: &Path) -> bool {
+    let place = |path: &Path| fs::metadata(path).map(|found| (found.dev(), found.ino())).ok();
+    let found = place(Path::new(&format!("/proc/{pid}/cwd")));
+    found.is_some() && found == place(directory)
 }
 
 /// Are there no processes but those that this one sees? So it is outside of all containers.

@@ -15,6 +15,7 @@ pub mod manifest;
 pub mod offline;
 mod opening;
 pub mod pages;
+mod proof;
 pub mod relation;
 pub mod request;
 pub mod restore;

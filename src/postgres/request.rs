@@ -4,15 +4,15 @@ use super::{
     archive,
     cluster::{Cluster, Sources},
     conninfo::Params,
-    control::{self, Control},
     lsn::Lsn,
     manifest::Manifest,
     offline,
     opening::{self, Opening},
+    proof,
     session::{Catalog, Facts, Held, Session},
 };
 use crate::{
-    error::{Error, Kind, Result},
+    error::{Error, Result},
     format::root,
     pipeline::waits::Waits,
     platform::Tricks,
@@ -22,12 +22,7 @@ use std::{
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
     sync::{Arc, Mutex},
-    thread,
-    time::{Duration, Instant},
 };
-
-/// How long storage that is shared may take to show what the server wrote.
-const CHECKPOINT_ARRIVES: Duration = Duration::from_secs(10);
 
 /// Which cluster, and how.
 #[derive(Debug, Clone)]
@@ -103,15 +98,15 @@ impl Request {
         let mut session = Session::connect(params)?;
         let facts = session.facts()?;
         facts.warning.iter().for_each(|warning| crate::platform::debug(|| warning.clone()));
-        let (data, control) = files_of(&facts)?;
+        let (data, control) = proof::files_of(&facts)?;
         let catalog = session.catalog()?;
-        let start = id.map(|id| self.begin(&mut session, &facts, id, &reading.waits)).transpose()?;
+        let start = id.map(|id| self.begin(&mut session, &facts, (&data, id), &reading.waits)).transpose()?;
         // Tablespaces and databases as they are now that every change to them is in the WAL. Links first: what the catalog shows
         // only then is behind the start, or its link is among them.
         let links = opening::tablespaces(&data)?;
         let facts = session.facts()?;
         let tablespaces = opening::named(links, &facts.tablespaces);
-        let now = started(&data, start)?;
+        let now = proof::started(&data, start)?;
         let opening = Opening { data: &data, major: facts.major, catalog: now.catalog, online: true };
         let (late, trees) = opening.trees(&tablespaces, reading)?;
         Ok(Cluster {
@@ -132,13 +127,16 @@ impl Request {
     }
 
     /// The slot first: from then on the server keeps the WAL that the backup will need.
-    fn begin(&self, session: &mut Session, facts: &Facts, id: &str, waits: &Waits) -> Result<Lsn> {
+    fn begin(&self, session: &mut Session, facts: &Facts, (data, id): (&Path, &str), waits: &Waits) -> Result<Lsn> {
+        if self.wal == Wal::Included {
+            session.hold_wal()?;
+        }
+        proof::same_server(session, data)?;
         match self.wal {
-            Wal::Included => session.hold_wal()?,
             Wal::Archived => {
                 waits.during(archive::AWAITED, || archive::prove(session, facts, archive::PATIENCE))?;
             }
-            Wal::None => {}
+            Wal::Included | Wal::None => {}
         }
         waits.during("the server's checkpoint", || session.start(&format!("fullbore {id}"), self.fast))
     }
@@ -159,47 +157,6 @@ impl Request {
             configuration: opening::configuration(data, facts.configuration),
             databases: facts.databases,
             ..root::Cluster::default()
-        }
-    }
-}
-
-/// The data directory of the server that answers, and its control file: the proof that the files here are that server's
-/// (rule 5).
-fn files_of(facts: &Facts) -> Result<(PathBuf, Vec<u8>)> {
-    let Some(data) = facts.data_directory.clone() else {
-        return Err(Error::new(Kind::Permission, "cannot find the data directory: the server does not tell this role")
-            .hint("`GRANT pg_read_all_settings TO …`"));
-    };
-    let (bytes, control) = control::read(&control::path(&data)).map_err(|error| {
-        let hint =
-            format!("run fullbore on the server's host, as a user who may read {data:?}: root or the server's own");
-        Error { what: format!("cannot read the data directory {data:?} of the server"), ..error }.hint(hint)
-    })?;
-    if control.system_identifier != facts.system_identifier {
-        let what = format!("cannot back up the cluster: the files in {data:?} are those of another");
-        let (here, there) = (control.system_identifier, facts.system_identifier);
-        return Err(Error::new(Kind::Usage, what)
-            .because(format!("system identifier {here} here, {there} at the server"))
-            .hint("run fullbore on the host of that server"));
-    }
-    Ok((data, bytes))
-}
-
-/// The control file once the checkpoint of the start has arrived in it (rule 5).
-fn started(data: &Path, start: Option<Lsn>) -> Result<Control> {
-    let until = Instant::now() + CHECKPOINT_ARRIVES;
-    loop {
-        let (_, control) = control::read(&control::path(data))?;
-        match start {
-            Some(start) if control.redo_lsn < start.0 && Instant::now() < until => {
-                thread::sleep(Duration::from_millis(50))
-            }
-            Some(start) if control.redo_lsn < start.0 => {
-                let what = format!("cannot back up the cluster: the checkpoint at {start} is not in its files");
-                return Err(Error::new(Kind::System, what)
-                    .hint("is the data directory on storage whose changes this host sees late?"));
-            }
-            _ => return Ok(control),
         }
     }
 }

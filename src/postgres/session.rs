@@ -109,6 +109,26 @@ impl Session {
         Ok(())
     }
 
+    /// The slot, if there is one.
+    pub fn slot(&self) -> Option<&str> {
+        self.slot.as_deref()
+    }
+
+    /// Have the server keep no WAL any more.
+    ///
+    /// # Errors
+    /// If the session is lost.
+    pub fn release_wal(&mut self) -> Result<()> {
+        let Some(name) = self.slot.take() else { return Ok(()) };
+        let sql = "SELECT pg_drop_replication_slot($1)::text";
+        self.rows("could not drop the replication slot", sql, &[(&name, Type::NAME)]).map(drop)
+    }
+
+    /// The process of the server that serves us, by the server's own number.
+    pub fn process(&self) -> i32 {
+        self.process
+    }
+
     /// Tell the server that a backup begins, and get where recovery will begin.
     ///
     /// `fast` asks for a checkpoint at once; else this waits for a spread one, minutes (rule 3).

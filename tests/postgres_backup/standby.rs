@@ -3,7 +3,7 @@
 use crate::{
     args,
     cluster::{Cluster, debian, some_versions, versions},
-    runs::{Ran, fullbore},
+    runs::{FULLBORE, Ran, fullbore, or_skip, shell},
     servers::wait_until,
     slow::{Slow, assert_nothing_is_listed, started_into},
 };
@@ -53,6 +53,37 @@ fn a_backup_of_a_standby_restores_and_starts_as_a_primary() {
         let root = fullbore(args!["show", standby.path("repository"), "--json"]).json().remove(0);
         assert_eq!(root["postgres"]["standby"], true);
     }
+}
+
+#[test]
+fn the_files_of_the_primary_are_not_taken_for_those_of_its_standby() {
+    let Some(version) = debian() else { return };
+    let primary = Cluster::new(version, &["wal_keep_size = 64MB"]);
+    let standby = standby_of(&primary);
+    // Hosts that have their clusters at the same path, and the address of the other one.
+    let line = "unshare -m bash -c 'mount --bind \"$1\" \"$2\" && echo mounted && shift 2 && exec \"$@\"' bash \"$@\"";
+    let backup = |(here, there): (&Cluster, &Cluster), wal: &str| -> Ran {
+        let command = args![here.data(), there.data(), FULLBORE, "backup", there.url(), "--to", "null:", "--wal", wal];
+        shell(line, command)
+    };
+    for (here, there) in [(&primary, &standby), (&standby, &primary)] {
+        for wal in ["included", "none"] {
+            let ran = backup((here, there), wal);
+            if !or_skip(ran.out.contains("mounted"), "nothing can be mounted here") {
+                return;
+            }
+            let ran = ran.ends_with(2).has_one_error("are not those of the server that answers");
+            assert!(ran.err.contains("the replication slot that it made is not among them"), "{}", ran.err);
+            there.assert_nothing_is_left();
+        }
+    }
+    // A server without slots tells them apart by what each is.
+    standby.stop("fast");
+    standby.configure(&["max_replication_slots = 0"]);
+    standby.start();
+    let ran = backup((&primary, &standby), "none").ends_with(2);
+    assert!(ran.err.contains("one is a standby, the other a primary"), "{}", ran.err);
+    backup((&standby, &standby), "none").ends_with(0);
 }
 
 #[test]
