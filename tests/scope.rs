@@ -130,11 +130,28 @@ fn a_report_that_cannot_be_written_is_said_before_anything_is_done() {
     assert!(!back.exists());
     // A longer one that was there is replaced; and what fails at the end is only a warning.
     let page = dir.path().join("page.html");
-    fs::write(&page, "x".repeat(1 << 20)).unwrap();
+    fs::write(&page, "<!doctype html>\n".repeat(1 << 16)).unwrap();
     fullbore(args!["backup", tree, "--to", store, "--quiet", "--report", page]).ends_with(0);
     assert!(fs::read_to_string(&page).unwrap().ends_with("</html>\n"));
     let ran = fullbore(args!["backup", tree, "--to", store, "--report", "/dev/full"]).ends_with(0);
     assert!(ran.err.contains("warning: could not write the report \"/dev/full\": no space left"), "{}", ran.err);
+}
+
+#[test]
+fn a_report_takes_no_place_of_another_file_and_leaves_no_empty_one() {
+    let dir = temp();
+    files(dir.path(), &["t/a"]);
+    let [tree, archive, back, page] = ["t", "a.tar.zst", "b", "page.html"].map(|name| dir.path().join(name));
+    fullbore(args!["backup", tree, "--to", archive, "--quiet"]).ends_with(0);
+    fs::write(tree.join("a"), "<!doctype").unwrap();
+    let both = || [&archive, &tree.join("a")].map(|path| fs::read(path).unwrap());
+    let before = both();
+    let ran = fullbore(args!["restore", archive, "--to", back, "--report", archive]).ends_with(2);
+    ran.has_one_error("another file is there");
+    fullbore(args!["backup", tree, "--to", "null:", "--report", tree.join("a")]).ends_with(2);
+    assert!(both() == before && !back.exists());
+    fullbore(args!["backup", dir.path().join("none"), "--to", "null:", "--report", page]).ends_with(1);
+    assert!(!page.exists());
 }
 
 #[test]

@@ -164,7 +164,7 @@ pub(super) struct BackupArgs {
     /// Leave out what matches this pattern, as in .gitignore; /NAME is at the root of the backup, as `fullbore list` prints paths; can be repeated
     #[arg(long, value_name = "GLOB")]
     pub(super) exclude: Vec<String>,
-    /// Leave out what matches a pattern in this file
+    /// Leave out what matches a pattern in this file; those of --exclude come after them, as --exclude '!NAME'; can be repeated
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(super) exclude_from: Vec<PathBuf>,
     /// Leave out the contents of directories with a CACHEDIR.TAG
@@ -214,7 +214,7 @@ pub(super) struct RunArgs {
     /// Use plain system calls only: no io_uring, no page cache advice, no preallocation
     #[arg(long)]
     pub(super) no_tricks: bool,
-    /// Write a page about the run: throughput, and what the limit was, over time
+    /// Write a page about the run: throughput, and what the limit was, over time; it replaces an earlier one, but no other file
     #[arg(long, value_name = "FILE.html", value_hint = ValueHint::FilePath)]
     pub(super) report: Option<PathBuf>,
 }

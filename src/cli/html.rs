@@ -5,31 +5,41 @@ use super::{
     size::{bytes, rate, seconds},
 };
 use crate::{
-    error::{Error, Result, reason},
+    error::{Error, Kind, Result, reason},
     pipeline::meter::{Sample, Shares, Side, Verdict, verdict},
 };
 use std::{
     fmt::Write,
-    fs::File,
-    io::Write as _,
+    fs::{self, File},
+    io::{self, Read as _, Write as _},
     path::{Path, PathBuf},
 };
+
+/// How each page begins: what does not is no report of ours.
+const BEGINS: &str = "<!doctype html>";
 
 /// The file that the page goes to.
 pub(super) struct Paper {
     path: PathBuf,
     file: File,
+    /// Was it made for the page, which is not in it yet?
+    is_bare: bool,
 }
 
 impl Paper {
     /// Before the run, so that what cannot be written is said while nothing is done yet. What is there stays until then.
     ///
     /// # Errors
-    /// The system's.
+    /// [`Kind::Usage`] if something else is there, as what is to be read; the system's.
     pub(super) fn open(path: &Path) -> Result<Self> {
-        let file = File::options().write(true).create(true).truncate(false).open(path);
-        let file = file.map_err(|e| Error::io(format!("could not write the report \"{}\"", path.display()), e))?;
-        Ok(Self { path: path.to_owned(), file })
+        let failed = |e| Error::io(format!("could not write the report \"{}\"", path.display()), e);
+        let is_bare = !path.exists();
+        if !is_bare && !may_be_replaced(path).map_err(failed)? {
+            let what = format!("could not write the report \"{}\": another file is there", path.display());
+            return Err(Error::new(Kind::Usage, what).hint("give the report a name of its own"));
+        }
+        let file = File::options().write(true).create(true).truncate(false).open(path).map_err(failed)?;
+        Ok(Self { path: path.to_owned(), file, is_bare })
     }
 
     /// Write the page. The run is over by now: that this failed does not make it fail.
@@ -38,7 +48,28 @@ impl Paper {
         if let Err(error) = self.file.write_all(page.render().as_bytes()) {
             aside(format!("warning: could not write the report \"{}\": {}", self.path.display(), reason(&error)));
         }
+        self.is_bare = false;
     }
+}
+
+impl Drop for Paper {
+    /// A run that failed leaves no empty page.
+    fn drop(&mut self) {
+        if self.is_bare {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Is what is there an earlier report, empty, or no regular file?
+fn may_be_replaced(path: &Path) -> io::Result<bool> {
+    let found = path.metadata()?;
+    if !found.is_file() || found.len() == 0 {
+        return Ok(true);
+    }
+    let mut start = Vec::new();
+    File::open(path)?.take(BEGINS.len() as u64).read_to_end(&mut start)?;
+    Ok(start == BEGINS.as_bytes())
 }
 
 /// What the page says in words.
@@ -71,7 +102,7 @@ impl Page<'_> {
             body.push_str(&self.shares(side, &points));
         }
         format!(
-            "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{}</title>\n<style>{STYLE}</style></head>\n<body>\n{body}</body></html>\n",
+            "{BEGINS}\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{}</title>\n<style>{STYLE}</style></head>\n<body>\n{body}</body></html>\n",
             escape(self.title)
         )
     }

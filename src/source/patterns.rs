@@ -30,16 +30,17 @@ impl Patterns {
         patterns
     }
 
-    /// Those of `lines`, and then those in `files`, a line each.
+    /// Those in `files`, a line each, and then `lines`, which so can except from them.
     ///
     /// # Errors
     /// [`Kind::Usage`] for a file that cannot be read.
     pub fn read(lines: &[String], files: &[impl AsRef<Path>]) -> Result<Self> {
-        let mut patterns = Self::of(lines);
+        let mut patterns = Self::default();
         for file in files.iter().map(AsRef::as_ref) {
             let bad = |e| Error::io(format!("could not read the patterns in {file:?}"), e);
             patterns.add(&fs::read(file).map_err(|e| Error { kind: Kind::Usage, ..bad(e) })?);
         }
+        lines.iter().for_each(|line| patterns.add(line.as_bytes()));
         Ok(patterns)
     }
 
@@ -113,6 +114,8 @@ mod tests {
         assert!(patterns.matches(b"caf\xe9", false) && patterns.matches(b"a/\xe1x", false));
         assert!(!patterns.matches(b"a/caf\xe9", false) && !patterns.matches(b"# of 1998", false));
         assert!(Patterns::read(&[], &["/is/not/there"]).is_err());
+        let patterns = Patterns::read(&["!/a/?x".to_owned()], &[file.path(), file.path()]).unwrap();
+        assert!(!patterns.matches(b"a/\xe1x", false) && patterns.matches(b"b/\xe1x", false));
     }
 
     /// Up to `most` of these, one after the other.
