@@ -174,6 +174,11 @@ fn nobody_restores_below_a_server_that_runs() {
     let program = place.at("postgres");
     fs::copy("/bin/sleep", &program).unwrap();
     let mut server = Command::new(program).arg("600").current_dir(place.at("to")).spawn().unwrap();
+    // The name of a process is that of its parent until shortly after `spawn`.
+    let name = format!("/proc/{}/comm", server.id());
+    while fs::read(&name).unwrap() != b"postgres\n" {
+        std::thread::yield_now();
+    }
     fs::write(place.at("to/postmaster.pid"), "4194305\n").unwrap();
     let words = format!("a server runs there, process {} here", server.id());
     assert_refused(&Restore { overwrite: true, ..place.plan() }, ErrorKind::Exists, &words);

@@ -1,6 +1,11 @@
 //! What a restore does for PostgreSQL besides writing files; for any other backup nothing.
 
-use super::{configuration::Configuration, damage::Report, extra::extra, restore::Restore};
+use super::{
+    configuration::{self, Configuration},
+    damage::Report,
+    extra::extra,
+    restore::Restore,
+};
 use crate::{
     error::{Error, Kind as ErrorKind, Result, quoted},
     format::{
@@ -68,7 +73,11 @@ pub(super) fn plan(restore: &Restore, archive: &Archive, selection: &Selection) 
     let conf = Configuration::read(archive, &restore.to)?;
     let known = Known {
         stopped: archive.root.captured(),
-        archives: conf.value("archive_mode").is_some_and(|mode| notes::archives(&mode)),
+        is_all: conf.is_whole(),
+        archives: match conf.value("archive_mode") {
+            Some(mode) => notes::archives(&mode),
+            None => cluster.archives && !conf.is_whole(),
+        },
         restore_command: conf.value("restore_command").is_some(),
         primary: conf.value("primary_conninfo").is_some(),
     };
@@ -80,7 +89,7 @@ pub(super) fn plan(restore: &Restore, archive: &Archive, selection: &Selection) 
     plan.last = plan.last.filter(|_| is_whole);
     if is_whole {
         plan.notes.extend(conf.notes(cluster));
-        plan.before_start.extend(conf.before_start());
+        plan.before_start.extend(conf.before_start(cluster));
     } else {
         plan.notes.clear(); // there will be no server to speak of
     }
@@ -321,7 +330,10 @@ pub(super) fn finish(restore: &Restore, plan: &Plan, archive: &Archive, tree: &T
     notes.extend(left_out);
     if placed == Placed::Done {
         next.extend(plan.before_start.clone());
-        next.push(start(cluster, &restore.to));
+        next.push(match configuration::is_as_it_was(cluster, &restore.to) {
+            true => "start the server as before: its configuration is where it was".to_owned(),
+            false => start(cluster, &restore.to),
+        });
     }
     next.extend(plan.next.iter().cloned());
     Ok(Last { notes, next })

@@ -6,10 +6,11 @@ use crate::{
     error::{Kind as ErrorKind, Result, quoted},
     format::{
         entry::{self, Kind, Path as EntryPath},
-        root::Cluster,
+        page::Item,
+        root::{Cluster, Name},
     },
     postgres::restore::{AUTO_CONF, conf},
-    source::archive::Archive,
+    source::archive::{Archive, Selection},
 };
 use std::{
     ffi::OsStr,
@@ -21,16 +22,28 @@ const MAIN: &[u8] = b"postgresql.conf";
 /// Settings with the path of a file that two servers would share.
 const SHARED: [&str; 3] = ["hba_file", "ident_file", "external_pid_file"];
 
+/// How deep files may include others, as the server has it.
+const MAX_DEPTH: u32 = 10;
+
 /// See the module.
 pub(super) struct Configuration {
-    /// `postgresql.conf`, if the backup has it.
-    main: Option<Vec<u8>>,
-    /// What the server itself has written.
-    auto: Option<Vec<u8>>,
+    /// What `postgresql.conf` sets, with what it includes; `None` if the backup does not have it.
+    main: Option<Vec<Setting>>,
+    /// What the server itself has written; it counts more.
+    auto: Vec<Setting>,
     /// Files that are links, and where to; only those that lead out of what is restored.
     links: Vec<(&'static [u8], EntryPath)>,
+    /// What is included and not in the backup: the file that does it, and what it names.
+    lacking: Vec<(EntryPath, String)>,
     /// Where it will be.
     to: PathBuf,
+}
+
+/// A line of a file.
+struct Setting {
+    file: EntryPath,
+    name: String,
+    value: String,
 }
 
 impl Configuration {
@@ -40,22 +53,30 @@ impl Configuration {
     /// Damage to a page, and those of [`content`].
     pub(super) fn read(archive: &Archive, to: &Path) -> Result<Self> {
         let to = std::path::absolute(to).unwrap_or_else(|_| to.to_owned());
-        let (mut main, mut links) = (settings(archive, MAIN)?, Vec::new());
+        let mut links = Vec::new();
         for name in conf::FILES.map(str::as_bytes) {
             let Some(target) = link(archive, name)? else { continue };
-            let text = within(&to, &target).map_or(Ok(None), |path| settings(archive, &path))?;
-            if text.is_none() {
+            if within(&to, b"", &target).map_or(Ok(None), |path| text(archive, &path))?.is_none() {
                 links.push((name, target));
-            } else if name == MAIN {
-                main = text;
             }
         }
-        Ok(Self { main, auto: settings(archive, AUTO_CONF)?, links, to })
+        let mut main = Reader { archive, to: &to, found: Vec::new(), lacking: Vec::new() };
+        let has_main = main.file(MAIN, 0)?;
+        let Reader { found, lacking, .. } = main;
+        let mut auto = Reader { archive, to: &to, found: Vec::new(), lacking: Vec::new() };
+        auto.file(AUTO_CONF, 0)?;
+        Ok(Self { main: has_main.then_some(found), auto: auto.found, links, lacking, to })
     }
 
-    /// What a setting is set to.
+    /// Is all of it in the backup?
+    pub(super) fn is_whole(&self) -> bool {
+        self.main.is_some() && self.lacking.is_empty()
+    }
+
+    /// What a setting is set to; empty values are none.
     pub(super) fn value(&self, name: &str) -> Option<String> {
-        [&self.auto, &self.main].into_iter().flatten().find_map(|text| conf::value(text, name))
+        let found = last(&self.auto, name).or_else(|| last(self.main.as_deref()?, name))?;
+        Some(found.value.clone()).filter(|value| !value.is_empty())
     }
 
     /// What the restored server will share with the old one, or not have.
@@ -64,20 +85,24 @@ impl Configuration {
             format!("{} is a link to {}, which is not in the backup", quoted(name), quoted(target))
         };
         let shared = SHARED.into_iter().filter_map(|name| Some((name, self.elsewhere(self.value(name)?)?)));
+        let lacking = |(file, path): &(EntryPath, String)| {
+            format!("{} includes {path:?}, which is not in the backup", quoted(file))
+        };
         let missing = self.main.is_none() && !self.links.iter().any(|(name, _)| *name == MAIN);
         let missing = missing.then(|| not_in_the_backup(cluster));
         let shared =
             shared.map(|(name, path)| format!("{name} is set to {path:?}: the restored server uses that file too"));
-        missing.into_iter().chain(self.links.iter().map(link)).chain(shared).collect()
+        let links = self.links.iter().map(link);
+        missing.into_iter().chain(links).chain(self.lacking.iter().map(lacking)).chain(shared).collect()
     }
 
     /// What is to be done before the server is started.
-    pub(super) fn before_start(&self) -> Option<String> {
-        let Some(main) = &self.main else { return Some(self.bring()) };
-        // The server looks for this one in `postgresql.conf` alone.
-        let data = self.elsewhere(conf::value(main, "data_directory")?)?;
-        let conf = self.to.join("postgresql.conf");
-        Some(format!("take data_directory = {data:?} out of {conf:?}: with it the server starts there"))
+    pub(super) fn before_start(&self, cluster: &Cluster) -> Option<String> {
+        let Some(main) = &self.main else { return (!is_as_it_was(cluster, &self.to)).then(|| self.bring()) };
+        // The server looks for this one in `postgresql.conf` alone, and in what that includes.
+        let data = last(main, "data_directory")?;
+        let (value, conf) = (self.elsewhere(data.value.clone())?, self.at(&data.file));
+        Some(format!("take data_directory = {value:?} out of {}: with it the server starts there", quoted(&conf)))
     }
 
     /// With the place of the old data directory in it, the server would start there. What is copied to a link is written to where
@@ -101,6 +126,83 @@ impl Configuration {
     }
 }
 
+/// Is `to` where the cluster was, and its configuration, which is elsewhere, still there?
+pub(super) fn is_as_it_was(cluster: &Cluster, to: &Path) -> bool {
+    let there = |name: &Name| Path::new(OsStr::from_bytes(&name.0)).canonicalize().ok();
+    let is_in_place = there(&cluster.data_directory).is_some_and(|data| to.canonicalize().is_ok_and(|to| to == data));
+    is_in_place && !cluster.configuration.is_empty() && cluster.configuration.iter().all(|path| there(path).is_some())
+}
+
+/// Files as the server reads them: what they include stands where that is said.
+struct Reader<'a> {
+    archive: &'a Archive,
+    to: &'a Path,
+    found: Vec<Setting>,
+    lacking: Vec<(EntryPath, String)>,
+}
+
+impl Reader<'_> {
+    /// Read the file at `path`, or where a link there leads; is it in the backup?
+    fn file(&mut self, path: &[u8], depth: u32) -> Result<bool> {
+        let Some(real) = self.real(path)? else { return Ok(false) };
+        let Some(text) = text(self.archive, &real)? else { return Ok(false) };
+        for (name, value) in conf::settings(&text) {
+            let included = within(self.to, entry::split(path).0, value.as_bytes()).filter(|_| depth < MAX_DEPTH);
+            let is_there = match (name.as_str(), included) {
+                ("include" | "include_if_exists" | "include_dir", None) => false,
+                ("include", Some(path)) => self.file(&path, depth + 1)?,
+                ("include_if_exists", Some(path)) => self.file(&path, depth + 1)? || !self.archive.has(&path)?,
+                ("include_dir", Some(path)) => self.directory(&path, depth + 1)?,
+                _ => {
+                    self.found.push(Setting { file: path.to_vec(), name, value });
+                    continue;
+                }
+            };
+            if !is_there {
+                self.lacking.push((path.to_vec(), value));
+            }
+        }
+        Ok(true)
+    }
+
+    /// Read the files of a directory that the server would read; is it in the backup?
+    fn directory(&mut self, path: &[u8], depth: u32) -> Result<bool> {
+        let Some(real) = self.real(path)?.filter(|real| real.is_empty() || self.archive.has(real).unwrap_or(true))
+        else {
+            return Ok(false);
+        };
+        // What cannot be read is told by the restore itself.
+        let items = self.archive.records(&Selection::new(&[&real])?, false).flatten();
+        let name = |item: Item| {
+            let (above, name) = entry::split(&item.entry.path);
+            let is_read = above == real && name.ends_with(b".conf") && !name.starts_with(b".");
+            (is_read && item.from == 0).then(|| name.to_vec())
+        };
+        let mut names: Vec<_> = items.filter_map(name).collect();
+        names.sort_unstable();
+        for name in names {
+            let below = entry::join(path, &name);
+            if !self.file(&below, depth)? {
+                self.lacking.push((below.clone(), String::from_utf8_lossy(&below).into_owned()));
+            }
+        }
+        Ok(true)
+    }
+
+    /// Where what is at `path` really is; `None` if a link leads out of what is restored.
+    fn real(&self, path: &[u8]) -> Result<Option<EntryPath>> {
+        match link(self.archive, path)? {
+            Some(target) => Ok(within(self.to, entry::split(path).0, &target)),
+            None => Ok(Some(path.to_vec())),
+        }
+    }
+}
+
+/// The one that counts.
+fn last<'a>(settings: &'a [Setting], name: &str) -> Option<&'a Setting> {
+    settings.iter().rev().find(|setting| setting.name == name)
+}
+
 fn not_in_the_backup(cluster: &Cluster) -> String {
     let places: Vec<_> = cluster.configuration.iter().map(|path| quoted(&path.0)).collect();
     let places = if places.is_empty() { "elsewhere".to_owned() } else { format!("in {}", places.join(", ")) };
@@ -108,7 +210,7 @@ fn not_in_the_backup(cluster: &Cluster) -> String {
 }
 
 /// The text of a configuration file; nothing if it is damaged, which the restore of the file itself will tell.
-fn settings(archive: &Archive, path: &[u8]) -> Result<Option<Vec<u8>>> {
+fn text(archive: &Archive, path: &[u8]) -> Result<Option<Vec<u8>>> {
     match content(archive, path) {
         Err(error) if error.kind == ErrorKind::Corrupt => Ok(Some(Vec::new())),
         other => Ok(other?.map(|(_, text)| text)),
@@ -124,11 +226,13 @@ fn link(archive: &Archive, path: &[u8]) -> Result<Option<EntryPath>> {
     }))
 }
 
-/// The path in the backup that a link directly in `to` leads to, if it stays there.
-fn within(to: &Path, target: &[u8]) -> Option<EntryPath> {
+/// The path in the backup that `target` leads to, said in the directory `dir` of it, if it stays there.
+fn within(to: &Path, dir: &[u8], target: &[u8]) -> Option<EntryPath> {
     let target = Path::new(OsStr::from_bytes(target));
-    let target = if target.is_absolute() { target.strip_prefix(to).ok()? } else { target };
-    let mut path = EntryPath::new();
+    let (mut path, target) = match target.is_absolute() {
+        true => (EntryPath::new(), target.strip_prefix(to).ok()?),
+        false => (dir.to_vec(), target),
+    };
     for part in target.components() {
         match part {
             Component::CurDir => {}

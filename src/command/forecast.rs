@@ -170,7 +170,13 @@ impl Forecast {
         let Some(facts) = &archive.root.postgres else {
             return cluster::not_asked(&self.restore).map(|()| Plan::default());
         };
-        let known = Known { stopped: archive.root.captured(), restore_command: true, primary: true, archives: false };
+        let known = Known {
+            stopped: archive.root.captured(),
+            is_all: true,
+            restore_command: true,
+            primary: true,
+            archives: false,
+        };
         Plan::new(&self.restore.postgres, facts, &known)
     }
 }

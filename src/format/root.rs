@@ -109,6 +109,9 @@ pub struct Cluster {
     pub wal_segments: Vec<String>,
     /// Bytes of a WAL segment.
     pub wal_segment_bytes: u64,
+    /// Did it archive its WAL? Not in older roots, nor if it was not running.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub archives: bool,
     /// Its data directory.
     pub data_directory: Name,
     /// Files of its configuration that are outside of the data directory, and so not in the backup.

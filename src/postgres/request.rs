@@ -9,6 +9,7 @@ use super::{
     offline,
     opening::{self, Opening},
     proof,
+    restore::notes,
     session::{Catalog, Facts, Held, Session},
 };
 use crate::{
@@ -153,6 +154,7 @@ impl Request {
             start_lsn: start.map(|lsn| lsn.to_string()).unwrap_or_default(),
             wal: self.wal.name().to_owned(),
             wal_segment_bytes: facts.wal_segment_bytes,
+            archives: notes::archives(&facts.archive_mode),
             data_directory: root::Name(data.as_os_str().as_bytes().to_vec()),
             configuration: opening::configuration(data, facts.configuration),
             databases: facts.databases,

@@ -2,7 +2,12 @@
 
 use super::{Place, cluster, run};
 use crate::common::Fixture;
-use fullbore::command::restore::Restore;
+use fullbore::{
+    command::restore::Restore,
+    error::Kind,
+    format::root::Name,
+    postgres::restore::recovery::{Mode, Options},
+};
 use std::fs;
 
 /// A cluster whose `postgresql.conf` is something else.
@@ -77,4 +82,82 @@ fn a_link_to_what_is_in_the_backup_is_followed() {
     let summary = run(&place.plan()).unwrap();
     assert_eq!(summary.notes, [""; 0]);
     assert!(summary.next[0].starts_with("take data_directory = \"/srv/old\" out of "), "{:?}", summary.next);
+}
+
+/// A restore that recovers in this mode.
+fn recovering(place: &Place, mode: Mode) -> Restore {
+    let mut restore = place.plan();
+    restore.postgres.recovery = Options { mode: Some(mode), ..Options::default() };
+    restore
+}
+
+#[test]
+fn what_is_included_counts_where_it_is_included() {
+    let mut fixture = without_conf();
+    let main =
+        "data_directory = '/srv/one'\nInclude_Dir 'conf.d'\ninclude_if_exists = none.conf\nrestore_command = ''\n";
+    fixture.file("postgresql.conf", main).dir("conf.d", 0o700).dir("conf.d/c.conf", 0o700).dir("more", 0o700);
+    fixture.file("conf.d/a.conf", "include '../more/x'\nrestore_command = 'of a'\n").file("conf.d/.z.conf", "port = 1");
+    fixture
+        .file("conf.d/b.conf", "data_directory = '/srv/two'\ninclude 'of_b'\n")
+        .file("conf.d/of_b", "hba_file = '/b'");
+    fixture.file("conf.d/b.conf.old", "data_directory = '/srv/three'\n");
+    let place = Place::with(&fixture, |_| {});
+    let summary = run(&place.plan()).unwrap();
+    let first = format!("take data_directory = \"/srv/two\" out of {:?}: with it", place.at("to/conf.d/b.conf"));
+    assert!(summary.next[0].starts_with(&first), "{:?}", summary.next);
+    let wanted = [
+        "\"conf.d/a.conf\" includes \"../more/x\", which is not in the backup",
+        "\"conf.d/c.conf\" includes \"conf.d/c.conf\", which is not in the backup",
+        "hba_file is set to \"/b\": the restored server uses that file too",
+    ];
+    assert_eq!(summary.notes, wanted);
+}
+
+#[test]
+fn a_restore_command_that_is_included_counts_and_one_elsewhere_is_not_missed() {
+    let archived = |fixture: &Fixture| Place::with(fixture, |cluster| cluster.wal = "archived".into());
+    let mut fixture = without_conf();
+    fixture.file("postgresql.conf", "include 'a'\n").file("a", "restore_command = 'cp'\ninclude 'a'\n");
+    let place = archived(&fixture);
+    // A file that includes itself is what the server refuses, ten deep.
+    let notes = run(&recovering(&place, Mode::Point)).unwrap().notes;
+    assert_eq!(notes, ["\"a\" includes \"a\", which is not in the backup"]);
+    let error = run(&recovering(&archived(&cluster()), Mode::Point)).unwrap_err();
+    assert!(error.kind == Kind::Usage && error.what.contains("nothing says how to fetch it"), "{error}");
+    for (mode, words) in
+        [(Mode::Point, "no restore_command was found, but"), (Mode::Standby, "neither primary_conninfo")]
+    {
+        let notes = run(&recovering(&archived(&without_conf()), mode)).unwrap().notes;
+        assert!(
+            notes[0].starts_with(words) && notes[0].contains("not all of the configuration is in the"),
+            "{notes:?}"
+        );
+    }
+}
+
+#[test]
+fn a_configuration_elsewhere_that_archives_is_spoken_of_and_in_place_it_is_still_there() {
+    let place = Place::with(&without_conf(), |cluster| cluster.archives = true);
+    let notes = run(&place.plan()).unwrap().notes;
+    assert!(notes.iter().any(|note| note.contains("--set archive_mode=off")), "{notes:?}");
+    // What is in the backup knows better.
+    let place = Place::with(&cluster(), |cluster| cluster.archives = true);
+    assert_eq!(run(&place.plan()).unwrap().notes, [""; 0]);
+    let dir = crate::temp();
+    let (to, conf) = (dir.path().join("to"), dir.path().join("main.conf"));
+    fs::create_dir(&to).unwrap();
+    let place = Place::with(&without_conf(), |cluster| {
+        cluster.tablespaces.clear();
+        cluster.data_directory = Name(to.to_str().unwrap().into());
+        cluster.configuration = vec![Name(conf.to_str().unwrap().into())];
+    });
+    let next = || {
+        fs::remove_dir_all(&to).unwrap();
+        fs::create_dir(&to).unwrap();
+        run(&Restore { to: to.clone(), ..place.plan() }).unwrap().next
+    };
+    assert!(next()[0].contains("\"postgresql.conf\" that sets no data_directory"));
+    fs::write(&conf, "").unwrap();
+    assert_eq!(next(), ["start the server as before: its configuration is where it was"]);
 }

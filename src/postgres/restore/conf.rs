@@ -3,11 +3,10 @@
 /// Where a server keeps its configuration, unless that says otherwise.
 pub const FILES: [&str; 3] = ["postgresql.conf", "pg_hba.conf", "pg_ident.conf"];
 
-/// The value of a setting in the text of a configuration file: the last one counts. Empty values are none.
-pub fn value(text: &[u8], name: &str) -> Option<String> {
+/// What the text of a configuration file sets, and which files it includes, in order: names in small letters, and values.
+pub fn settings(text: &[u8]) -> Vec<(String, String)> {
     let text = String::from_utf8_lossy(text);
-    let mut found = text.lines().filter_map(assignment).filter(|(key, _)| key.eq_ignore_ascii_case(name));
-    found.next_back().map(|(_, value)| unquoted(value)).filter(|value| !value.is_empty())
+    text.lines().filter_map(assignment).map(|(name, value)| (name.to_ascii_lowercase(), unquoted(value))).collect()
 }
 
 /// Name and raw value of a line that sets something.
@@ -74,8 +73,8 @@ mod tests {
     #[test]
     fn values_are_found_as_the_server_finds_them() {
         let text = b"#a = 1\n a = 'x'\nA  'it''s \\'here\\'' # why\nb=3#x\nc = ''\nd = on\n  # d = off\n";
-        let found = ["a", "b", "c", "d", "e"].map(|name| value(text, name));
-        assert_eq!(found.map(Option::unwrap_or_default), ["it's 'here'", "3", "", "on", ""]);
+        let found: Vec<_> = settings(text).into_iter().map(|(name, value)| format!("{name}={value}")).collect();
+        assert_eq!(found, ["a=x", "a=it's 'here'", "b=3", "c=", "d=on"]);
     }
 
     #[test]
@@ -93,7 +92,7 @@ mod tests {
     fn what_is_amended_is_read_back() {
         for text in ["", "a", "it's", r"\\x\'", "with space # no comment", "'"] {
             let conf = amend(b"", &[("x".into(), text.into())], "ID");
-            assert_eq!(value(&conf, "x").unwrap_or_default(), text);
+            assert_eq!(settings(&conf), [("x".to_owned(), text.to_owned())]);
         }
     }
 }

@@ -10,12 +10,25 @@ use crate::{
 const ARCHIVES: &str = "the server will go on along the timeline of the backup, and archive (archive_mode): its WAL can get in the way of \
     that of the server that was backed up; --recovery point begins a timeline of its own, --set archive_mode=off archives nothing";
 
-/// What the server will want and not have.
-pub(super) fn missing(mode: Mode, cluster: &Cluster, archive: bool, primary: bool) -> Result<Option<String>> {
+/// What the server will want and not have: `archive` and `primary` were found in its configuration, which `is_all` of it.
+pub(super) fn missing(
+    mode: Mode,
+    cluster: &Cluster,
+    (archive, primary): (bool, bool),
+    is_all: bool,
+) -> Result<Option<String>> {
     let included = !cluster.online || cluster.wal == "included";
     let note = match mode {
         Mode::None if !included => {
             "the WAL is not in the backup, and without --recovery point the server does not ask the archive for it"
+        }
+        Mode::Point if !archive && !is_all => {
+            "no restore_command was found, but not all of the configuration is in the backup: unless the rest sets one, the \
+             server will not recover; --restore-command sets it"
+        }
+        Mode::Standby if !archive && !primary && !is_all => {
+            "neither primary_conninfo nor restore_command was found, but not all of the configuration is in the backup: unless \
+             the rest sets one, the standby has nothing to follow"
         }
         Mode::Point if !archive && !included => {
             let what = "cannot recover: the WAL is not in the backup, and nothing says how to fetch it";

@@ -88,6 +88,8 @@ pub struct Options {
 pub struct Known<'a> {
     /// When all was captured, as RFC 3339.
     pub stopped: &'a str,
+    /// Is all of the server's configuration in it?
+    pub is_all: bool,
     /// Does a configuration file in it set `restore_command`?
     pub restore_command: bool,
     /// And `primary_conninfo`?
@@ -133,7 +135,7 @@ pub(super) fn plan(options: &Options, cluster: &Cluster, known: &Known<'_>) -> R
     let has = |name: &str| settings.iter().any(|(key, value)| key == name && !value.is_empty());
     let archive = known.restore_command || has(RESTORE_COMMAND);
     let primary = known.primary || has("primary_conninfo");
-    let missing = notes::missing(mode, cluster, archive, primary)?;
+    let missing = notes::missing(mode, cluster, (archive, primary), known.is_all)?;
     let until = settings.iter().find(|(name, _)| name == TARGET_TIME);
     let until = until.map(|(_, time)| format!("the server will recover to {time}"));
     let notes = missing.into_iter().chain(notes::archiving(mode, options, known)).chain(until).collect();
@@ -297,7 +299,7 @@ mod tests {
     }
 
     fn planned(options: Options) -> Result<String> {
-        let known = Known { stopped: "2026-11-21T05:45:02Z", restore_command: true, ..Known::default() };
+        let known = Known { stopped: "2026-11-21T05:45:02Z", is_all: true, restore_command: true, ..Known::default() };
         let (recovery, notes) = plan(&options, &cluster(), &known)?;
         let until = matches!(options.target, Some(Target::Time(_)));
         assert!(
@@ -400,7 +402,7 @@ mod tests {
         let bare = Cluster { wal: "archived".into(), ..cluster() };
         let said = |mode, cluster: &Cluster| {
             let options = Options { mode: Some(mode), ..Options::default() };
-            plan(&options, cluster, &Known::default()).map(|(_, notes)| notes.join(" "))
+            plan(&options, cluster, &Known { is_all: true, ..Known::default() }).map(|(_, notes)| notes.join(" "))
         };
         assert!(said(Mode::None, &bare).unwrap().contains("the WAL is not in the backup"));
         assert!(said(Mode::Point, &bare).unwrap_err().what.contains("nothing says how to fetch it"));
