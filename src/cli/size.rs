@@ -9,12 +9,12 @@ pub(super) use crate::command::text::{bytes, count, counted};
 pub(super) fn parse(text: &str) -> Result<u64, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
-    let shift = match unit.trim().to_ascii_lowercase().trim_end_matches("ib").trim_end_matches('b') {
-        "" => 0,
-        "k" => 10,
-        "m" => 20,
-        "g" => 30,
-        "t" => 40,
+    let shift = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kb" | "kib" => 10,
+        "m" | "mb" | "mib" => 20,
+        "g" | "gb" | "gib" => 30,
+        "t" | "tb" | "tib" => 40,
         _ => return Err("use a number and K, M, G or T, such as 128M".to_owned()),
     };
     let number: u64 = number.parse().map_err(|_| "use a number and K, M, G or T, such as 128M".to_owned())?;
@@ -46,7 +46,7 @@ mod tests {
         for (text, size) in [("65536", 65536), ("128M", 128 << 20), ("1GiB", 1 << 30), ("4k", 4096), ("2TB", 2 << 40)] {
             assert_eq!(parse(text), Ok(size), "{text}");
         }
-        for bad in ["", "M", "12X", "-1", "99999999999T"] {
+        for bad in ["", "M", "12X", "-1", "1KiBiB", "1ib", "99999999999T"] {
             assert!(parse(bad).is_err(), "{bad}");
         }
     }

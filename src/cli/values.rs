@@ -81,7 +81,7 @@ pub(super) enum DigestArg {
     Blake3,
     /// CRC-32C, finds accidents only
     Crc32c,
-    /// No digest of files; a restore then sees damage to frames of zstd and lz4 only, which have checksums
+    /// No digest of files; a restore then sees damage to frames of zstd and lz4 only, which have checksums, and --delta writes all files anew
     None,
 }
 

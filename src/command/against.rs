@@ -295,9 +295,8 @@ impl Against<'_> {
 
     fn attributes(&self, record: &Record, xattrs: io::Result<Vec<entry::Xattr>>) -> Result<()> {
         let Entry { path, xattrs: wanted, .. } = &record.entry;
-        let sorted = |list: &[entry::Xattr]| list.iter().cloned().collect::<BTreeSet<_>>();
         match xattrs {
-            Ok(xattrs) if sorted(&xattrs) == sorted(wanted) => {}
+            Ok(xattrs) if entry::same_xattrs(&xattrs, wanted) => {}
             Ok(_) => self.note(path, "other extended attributes"),
             Err(error) => self.note_failed(path, "attributes could not be read", error)?,
         }

@@ -3,7 +3,7 @@
 use crate::{
     error::Result,
     format::{
-        entry::{Entry, Kind},
+        entry::{self, Entry, Kind},
         page::{BLOCK_DIGEST_BYTES, Item},
         root::Root,
     },
@@ -54,7 +54,7 @@ pub(super) fn what(a: &Parts, b: &Parts) -> Vec<&'static str> {
         (was.mode != is.mode, "mode"),
         (was.owner != is.owner, "owner"),
         (was.mtime != is.mtime && is.kind != Kind::Directory, "mtime"),
-        (was.xattrs != is.xattrs, "attributes"),
+        (!entry::same_xattrs(&was.xattrs, &is.xattrs), "attributes"),
     ]
     .into_iter()
     .filter_map(|(differs, what)| differs.then_some(what))

@@ -243,6 +243,16 @@ pub fn join(dir: &[u8], name: &[u8]) -> Path {
     path
 }
 
+/// Are these the same attributes? Their order is the file system's own business.
+pub fn same_xattrs(a: &[Xattr], b: &[Xattr]) -> bool {
+    let sorted = |list: &[Xattr]| {
+        let mut list = list.to_vec();
+        list.sort_unstable();
+        list
+    };
+    a == b || a.len() == b.len() && sorted(a) == sorted(b)
+}
+
 /// Is this a path an archive may hold? See [`Path`]. Checked for everything that was read from outside.
 pub fn is_safe(path: &[u8]) -> bool {
     path.is_empty()
@@ -254,6 +264,13 @@ pub fn is_safe(path: &[u8]) -> bool {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn attributes_are_the_same_in_any_order() {
+        let list = |text: &str| text.bytes().map(|name| (vec![name], vec![name & 1])).collect::<Vec<Xattr>>();
+        assert!(same_xattrs(&list("abc"), &list("cab")) && same_xattrs(&[], &[]));
+        assert!(!same_xattrs(&list("ab"), &list("abc")) && !same_xattrs(&list("aab"), &list("abb")));
+    }
 
     #[test]
     fn data_of_a_sparse_file_is_where_its_runs_are() {

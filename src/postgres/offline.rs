@@ -49,7 +49,8 @@ pub fn is_running(data: &Path) -> bool {
 /// The process that `postmaster.pid` names.
 fn postmaster(data: &Path) -> Option<u32> {
     let text = fs::read_to_string(data.join("postmaster.pid")).ok()?;
-    text.lines().next()?.trim().parse().ok()
+    // In single-user mode it is written as a negative number.
+    text.lines().next()?.trim().parse().ok().map(i32::unsigned_abs)
 }
 
 /// Why the file of this path in the directory `dir` is not to be copied as other files are: it is the control file of a cluster
