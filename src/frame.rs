@@ -18,6 +18,9 @@ use std::{
     },
 };
 
+/// What is said of a link that leads to nothing, or to something else.
+pub const LOST_LINK: &str = "the file it is another name of was replaced, or could not be read";
+
 /// One unit of work: a piece of a tar stream that is compressed by itself.
 ///
 /// How many exist at once is bounded by construction: each adaptor of [`crate::pipeline`] holds at most its depth.
@@ -54,6 +57,8 @@ pub struct Part {
     pub crcs: Vec<u32>,
     /// Its chunks, where they are wanted.
     pub chunks: Vec<Chunk>,
+    /// Is it of another file than the one that the scan saw there, to which later names may be links?
+    pub replaced: bool,
 }
 
 /// Which entry a part is of.
@@ -109,6 +114,8 @@ pub struct Scanned {
     pub born: Option<Time>,
     /// May users that are neither root nor we put something else in its place?
     pub exposed: bool,
+    /// Is it the first name of a file that has more?
+    pub is_first: bool,
     /// What earlier backups have of it.
     pub known: Option<Known>,
 }
@@ -116,7 +123,7 @@ pub struct Scanned {
 impl Scanned {
     /// An object that nothing is known of yet.
     pub fn new(entry: Entry, state: State) -> Self {
-        Self { entry, state, born: None, exposed: false, known: None }
+        Self { entry, state, born: None, exposed: false, is_first: false, known: None }
     }
 }
 

@@ -167,6 +167,38 @@ fn what_was_in_a_directory_that_got_another_name_is_listed_as_vanished() {
     assert_eq!(result(&ran)["vanished"], 1500, "{}", ran.err);
 }
 
+#[test]
+fn other_names_of_a_file_keep_its_content_when_its_first_name_goes() {
+    let dir = temp();
+    let (tree, out, back) = (dir.path().join("t"), dir.path().join("x.tar"), dir.path().join("b"));
+    runs::write(tree.join("a large"), noise(1, 12_000_000));
+    for (name, len) in [("replaced", 1000), ("gone", 1000), ("both", 1000), ("big", 4_000_000)] {
+        runs::write(tree.join(name), noise(2, len));
+        fs::hard_link(tree.join(name), tree.join(format!("x other {name}"))).unwrap();
+        fs::hard_link(tree.join(name), tree.join(format!("x third {name}"))).unwrap();
+    }
+    let ran = changed_meanwhile(&tree, &out, || {
+        for name in ["replaced", "both", "x other both", "big"] {
+            runs::write(tree.join("new"), noise(3, 1000));
+            fs::rename(tree.join("new"), tree.join(name)).unwrap();
+        }
+        fs::remove_file(tree.join("gone")).unwrap();
+    });
+    // The other names of the large one have no room in the frames that were cut.
+    assert_eq!(ran.code, 3, "{}", ran.err);
+    let result = result(&ran);
+    assert_eq!((&result["unreadable"], &result["vanished"]), (&2.into(), &1.into()), "{result}");
+    fullbore(args!["restore", out, "--to", back, "--quiet"]).ends_with(0);
+    let (old, new) = (noise(2, 1000), noise(3, 1000));
+    for (name, content) in [("replaced", &new), ("both", &new), ("x other both", &new), ("x third both", &old)] {
+        assert!(fs::read(back.join(name)).unwrap() == *content, "{name}");
+    }
+    for name in ["x other replaced", "x third replaced", "x other gone", "x third gone"] {
+        assert!(fs::read(back.join(name)).unwrap() == old, "{name}");
+    }
+    assert!(!back.join("gone").exists() && !back.join("x other big").exists());
+}
+
 /// A backup, as JSON, while nobody can read that file.
 fn with_unreadable(file: &Path, tree: &Path, repository: &Path) -> Ran {
     let args = args!["backup", tree, "--to", repository, "--compare", "content", "--json"];

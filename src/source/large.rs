@@ -24,17 +24,23 @@ impl Inner {
     /// The header of a large file.
     pub(super) fn head(&self, large: Arc<Large>, buf: &mut Vec<u8>) -> Result<Part> {
         let mut entry = large.entry.clone();
-        match self.opened(&large) {
+        let replaced = match self.opened(&large) {
             Ok((fd, xattrs)) => {
                 entry.xattrs.clone_from(xattrs);
-                self.now(fd).iter().for_each(|now| _ = self.adopt(now, &mut entry));
+                let now = self.now(fd);
+                now.iter().for_each(|now| _ = self.adopt(now, &mut entry));
+                now.is_some_and(|now| now.inode != entry.inode)
             }
-            Err(state) => return Ok(part(What::Whole(entry, state.clone()), buf.len(), 0)),
-        }
+            Err(state) => {
+                self.disown(&entry, true);
+                return Ok(part(What::Whole(entry, state.clone()), buf.len(), 0));
+            }
+        };
+        self.disown(&entry, replaced);
         if large.known.is_none() {
             self.header(&entry, buf)?;
         }
-        Ok(part(What::Head(entry, large), buf.len(), 0))
+        Ok(Part { replaced, ..part(What::Head(entry, large), buf.len(), 0) })
     }
 
     /// The open file that all readers of a large one share. Whoever comes first opens it: to wait for the reader of the

@@ -45,6 +45,7 @@ impl Links {
                 first.pass()
             }
             None => {
+                child.scanned.is_first = true;
                 let (directory, name) = split(&child.scanned.entry.path);
                 let first = First::new(child.nlink - 1, mark, self.directories.enter(directory), name);
                 let old = firsts.insert(inode, first);

@@ -28,7 +28,7 @@ use std::{
     collections::{HashMap, HashSet},
     io,
     os::fd::{BorrowedFd, OwnedFd},
-    sync::{Arc, OnceLock},
+    sync::{Arc, Mutex, OnceLock},
 };
 
 /// The device and inode of each file and directory that the backup itself is written to: those files, and what is in those
@@ -103,6 +103,8 @@ pub(super) struct Inner {
     pub(super) rules: Arc<Rules>,
     pub(super) names: Names,
     pub(super) shortage: Shortage,
+    /// First names of files that were not there any more when they were to be read: other names are no links to them.
+    pub(super) orphaned: Mutex<HashSet<Path>>,
     /// The user this process acts as.
     pub(super) user: u32,
 }
@@ -167,8 +169,8 @@ type Opened = Result<(OwnedFd, Entry), State>;
 
 impl Inner {
     fn new(tops: Vec<Top>, rules: Arc<Rules>) -> Self {
-        let (elsewhere, closed, list, names, shortage) = Default::default();
-        Self { tops, elsewhere, closed, list, rules, names, shortage, user: platform::user().0 }
+        let (elsewhere, closed, list, names, shortage, orphaned) = Default::default();
+        Self { tops, elsewhere, closed, list, rules, names, shortage, orphaned, user: platform::user().0 }
     }
 
     /// What is said of an object that gives this error.
@@ -249,9 +251,12 @@ impl Inner {
 
     /// One whole member: header, content, padding. What cannot be read leaves nothing in the stream.
     fn member(&self, scanned: Scanned, buf: &mut Vec<u8>) -> Result<Part> {
-        let Scanned { entry, state, exposed, known, .. } = scanned;
+        let Scanned { mut entry, state, exposed, is_first, known, .. } = scanned;
         if let Some(known) = known.as_ref().filter(|known| known.trust != Trust::Nothing) {
             return Ok(self.kept(entry, state, known.clone(), buf.len()));
+        }
+        if let Err(state) = self.unlink(&mut entry, buf.len()) {
+            return Ok(part(What::Whole(entry, state), buf.len(), 0));
         }
         if !entry.is_file() || !state.is_stored() {
             let stored = state.is_stored() || entry.kind == Kind::Directory;
@@ -261,7 +266,10 @@ impl Inner {
         }
         let (fd, mut entry) = match self.open_file(entry.clone()) {
             Ok(opened) => opened,
-            Err(state) => return Ok(part(What::Whole(entry, state), buf.len(), 0)),
+            Err(state) => {
+                self.disown(&entry, is_first);
+                return Ok(part(What::Whole(entry, state), buf.len(), 0));
+            }
         };
         self.fit(&fd, &mut entry);
         let start = buf.len();
@@ -271,7 +279,9 @@ impl Inner {
         }
         let mut inner = buf.len();
         let mut read = self.content(&fd, &entry, buf);
-        let now = (exposed || is_suspect(&read, &entry)).then(|| self.now(&fd)).flatten();
+        let now = (exposed || is_first || is_suspect(&read, &entry)).then(|| self.now(&fd)).flatten();
+        let replaced = now.as_ref().is_some_and(|now| now.inode != entry.inode);
+        self.disown(&entry, is_first && replaced);
         if matches!(read, Ok(false)) {
             read = now.as_ref().map_or(Ok(()), |now| self.check_size(&fd, now)).and(read);
         }
@@ -288,7 +298,7 @@ impl Inner {
                     inner = start + header.len();
                 }
                 pad(buf, len as u64);
-                Ok(Part { known, ..part(What::Whole(entry, state), inner, len) })
+                Ok(Part { known, replaced, ..part(What::Whole(entry, state), inner, len) })
             }
             Err(error) => {
                 buf.truncate(start);
@@ -385,7 +395,17 @@ pub(super) fn pad(buf: &mut Vec<u8>, len: u64) {
 
 pub(super) fn part(what: What, inner: usize, len: usize) -> Part {
     let (inner, len) = (inner as u32, len as u32);
-    Part { what, inner, len, known: None, runs: None, piece: Piece::None, crcs: Vec::new(), chunks: Vec::new() }
+    Part {
+        what,
+        inner,
+        len,
+        known: None,
+        runs: None,
+        piece: Piece::None,
+        crcs: Vec::new(),
+        chunks: Vec::new(),
+        replaced: false,
+    }
 }
 
 /// Is a file to be looked at once more when it was read? What is read at once, and is as long as it was at the scan, is one state

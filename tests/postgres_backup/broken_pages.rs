@@ -116,8 +116,17 @@ impl Looked {
         let large = Large::new(Entry { path: file.into(), kind, ..Entry::default() }, None, 1 << 30, 1);
         let what = What::Piece { file: large.clone(), offset, last: false };
         let len = content.len() as u32;
-        let part =
-            Part { what, inner: 0, len, known: None, runs: None, piece: Piece::None, crcs: vec![], chunks: vec![] };
+        let part = Part {
+            what,
+            inner: 0,
+            len,
+            known: None,
+            runs: None,
+            piece: Piece::None,
+            crcs: vec![],
+            chunks: vec![],
+            replaced: false,
+        };
         Pages(self.check.clone()).apply(Frame::new(Buf::from(content.to_vec()), vec![part], true)).unwrap();
         let bad = large.bad_pages.lock().unwrap().clone();
         assert!(matches!(State::bad_pages(bad.clone()), State::BadPages(_)));

@@ -18,7 +18,7 @@ use crate::{
         },
         root::{BAD_PAGES, CHANGED, Live, MAX_NOT_CAPTURED, Name, NotCaptured, PageAt, Totals},
     },
-    frame::{Part, What},
+    frame::{LOST_LINK, Part, What},
 };
 use std::{
     collections::{HashMap, HashSet},
@@ -94,6 +94,11 @@ impl Pages {
     /// The next part, and the frame it is in.
     pub fn add(&mut self, frame: FrameAt, part: Part) {
         let extent = Extent { frame, inner: part.inner, len: part.len };
+        if let What::Whole(entry, _) | What::Head(entry, _) = &part.what
+            && part.replaced
+        {
+            self.lost_links.insert(entry.path.clone());
+        }
         match part.what {
             What::Whole(entry, state) => match (part.known, part.runs) {
                 (Some(known), Some(_)) => self.known(entry, state, &known),
@@ -125,11 +130,11 @@ impl Pages {
         self.push(Record { blocks, digest, crcs, extents, entry, state, ..Record::default() }, crc32c);
     }
 
-    /// Another name of a file that could not be read could not be read either.
+    /// Another name of a file that could not be read, or was replaced before, could not be read either.
     fn check_link(&mut self, entry: &Entry, state: &mut State) {
         match &entry.kind {
             Kind::HardLink(target) if self.lost_links.contains(target) => {
-                *state = State::Unreadable("the file it is another name of could not be read".to_owned());
+                *state = State::Unreadable(LOST_LINK.to_owned());
             }
             Kind::File { .. } if !state.is_stored() => {
                 self.lost_links.insert(entry.path.clone());
@@ -263,4 +268,29 @@ fn text_bytes(entry: &Entry) -> usize {
         _ => 0,
     };
     entry.path.len() + map + entry.xattrs.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file that is read behind its other names, which so became links, and is another one by then.
+    #[test]
+    fn other_names_of_a_file_that_was_replaced_are_not_captured() {
+        let mut pages = Pages::new(0, 0, Arc::new(|_, _| {}));
+        let mut add = |path: &str, kind: Kind, replaced: bool| {
+            let entry = Entry { path: path.into(), kind, ..Entry::default() };
+            let what = What::Whole(entry, State::Whole);
+            let (runs, crcs, chunks) = (None, Vec::new(), Vec::new());
+            let frame = FrameAt { segment: 0, offset: 0, stored_len: 1, plain_len: 1 };
+            let part = Part { what, inner: 0, len: 0, known: None, runs, piece: Piece::None, crcs, chunks, replaced };
+            pages.add(frame, part);
+        };
+        for (name, replaced) in [("a", true), ("b", false)] {
+            add(name, Kind::File { size: 0, map: None }, replaced);
+            add(&format!("other {name}"), Kind::HardLink(name.into()), false);
+        }
+        let named: Vec<_> = pages.not_captured.iter().map(|lost| (&lost.path.0[..], &lost.reason[..])).collect();
+        assert_eq!((named, pages.totals.unreadable), (vec![(&b"other a"[..], LOST_LINK)], 1));
+    }
 }
