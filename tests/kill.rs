@@ -305,6 +305,9 @@ fn a_reader_that_goes_away_ends_the_backup_with_one_error() {
     ran.ends_with(1).has_one_error("could not write to standard output");
     let ran = shell("\"$1\" backup \"$2\" --to - >/dev/full", args![runs::FULLBORE, dir.path()]);
     ran.ends_with(1).has_one_error("no space left");
+    // Opened for reading only.
+    let ran = shell("\"$1\" backup \"$2\" --to - 1<\"$2/f\"", args![runs::FULLBORE, dir.path()]);
+    ran.ends_with(1).has_one_error("could not write to standard output: bad file descriptor");
 }
 
 #[test]

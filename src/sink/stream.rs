@@ -8,24 +8,29 @@ use crate::{
         write::{fsync, is_stdout_closed},
     },
 };
-use std::io::{IsTerminal, Write};
+use std::{
+    fs::File,
+    io::{IsTerminal, Write},
+    os::fd::AsFd,
+};
 
-/// Standard output.
-pub struct Stdout;
+/// Standard output: its descriptor, as [`std::io::Stdout`] takes one that cannot be written to for one that takes everything.
+pub struct Stdout(File);
 
 impl Stdout {
     /// # Errors
-    /// [`Kind::Usage`] if it is closed, or a terminal, which nobody can restore from.
+    /// [`Kind::Usage`] if it is closed, or a terminal, which nobody can restore from; the system's.
     pub fn begin() -> Result<Self> {
         if is_stdout_closed() {
             let what = "cannot write a backup to standard output: it is closed, or /dev/null";
             return Err(Error::new(Kind::Usage, what).hint("--to null: measures a backup that goes nowhere"));
         }
-        match std::io::stdout().is_terminal() {
-            false => Ok(Self),
-            true => Err(Error::new(Kind::Usage, "cannot write a backup to a terminal")
-                .hint("redirect standard output, or pipe it into a program")),
+        let out = std::io::stdout();
+        if out.is_terminal() {
+            return Err(Error::new(Kind::Usage, "cannot write a backup to a terminal")
+                .hint("redirect standard output, or pipe it into a program"));
         }
+        Ok(Self(out.as_fd().try_clone_to_owned().map_err(failed)?.into()))
     }
 }
 
@@ -35,17 +40,17 @@ impl Destination for Stdout {
     }
 
     fn stream(&mut self, _number: u32) -> Result<Box<dyn Sink>> {
-        Ok(Box::new(Self))
+        Ok(Box::new(Self(self.0.try_clone().map_err(failed)?)))
     }
 
     fn places(&self) -> Vec<Place> {
-        stat_fd(std::io::stdout()).ok().map(|stat| (stat.dev, stat.inode)).into_iter().collect()
+        stat_fd(&self.0).ok().map(|stat| (stat.dev, stat.inode)).into_iter().collect()
     }
 
     /// A file that it goes to is made durable.
     fn commit(self: Box<Self>, _root: &[u8]) -> Result<()> {
-        match stat_fd(std::io::stdout()) {
-            Ok(stat) if stat.kind == FileKind::File => fsync(std::io::stdout()).map_err(failed),
+        match stat_fd(&self.0) {
+            Ok(stat) if stat.kind == FileKind::File => fsync(&self.0).map_err(failed),
             _ => Ok(()),
         }
     }
@@ -56,13 +61,13 @@ impl Destination for Stdout {
 impl Sink for Stdout {
     fn put(&mut self, placed: Placed) -> Result<()> {
         match placed.role {
-            Role::Stream => std::io::stdout().lock().write_all(&placed.data).map_err(failed),
+            Role::Stream => self.0.write_all(&placed.data).map_err(failed),
             _ => Ok(()),
         }
     }
 
     fn finish(self: Box<Self>) -> Result<()> {
-        std::io::stdout().lock().flush().map_err(failed)
+        Ok(())
     }
 }
 
