@@ -619,6 +619,54 @@ fn an_owner_that_the_system_refuses_is_noted_and_one_that_it_fails_to_set_ends_t
 }
 
 #[test]
+fn who_may_give_files_away_but_not_dress_them_then_restores_their_content() {
+    if !or_skip(is_root() && runs::has("setpriv"), "not root, or no setpriv") {
+        return;
+    }
+    let dir = temp();
+    let (tree, store, back) = (dir.path().join("t"), dir.path().join("r"), dir.path().join("b"));
+    runs::write(tree.join("d/f"), "x");
+    symlink("f", tree.join("d/link")).unwrap();
+    for name in ["d", "d/f", "d/link"] {
+        lchown(tree.join(name), Some(12_345), Some(12_345)).unwrap();
+    }
+    set_mode(&tree.join("d/f"), 0o4711);
+    fullbore(args!["backup", tree, "--to", store, "--quiet"]).ends_with(0);
+    let line = "exec setpriv --bounding-set=-fowner --inh-caps=-fowner \"$@\"";
+    let ran = shell(line, args![runs::FULLBORE, "restore", store, "--to", back]).ends_with(0);
+    for what in ["mode", "time"] {
+        assert!(ran.err.contains(&format!("{what} not restored (operation not permitted)")), "{}", ran.err);
+    }
+    let meta = fs::metadata(back.join("d/f")).unwrap();
+    assert_eq!((meta.uid(), meta.mode() & 0o6077, fs::read(back.join("d/f")).unwrap()), (12_345, 0, b"x".to_vec()));
+    assert_eq!(fs::symlink_metadata(back.join("d/link")).unwrap().uid(), 12_345);
+}
+
+#[test]
+fn a_target_that_may_not_be_listed_is_refused_in_these_words() {
+    if !or_skip(is_root() && runs::has("setpriv"), "not root, or no setpriv") {
+        return;
+    }
+    let dir = temp();
+    let (tree, store, back) = (dir.path().join("t"), dir.path().join("r"), dir.path().join("b"));
+    runs::write(tree.join("f"), "x");
+    fullbore(args!["backup", tree, "--to", store, "--quiet"]).ends_with(0);
+    fs::create_dir(&back).unwrap();
+    for path in [dir.path(), &store, &back] {
+        set_mode(path, 0o755);
+        shell("chown -R 65534:65534 \"$1\"", args![path]).ends_with(0);
+    }
+    set_mode(&back, 0o300);
+    for flags in [&[][..], &["--overwrite"], &["--delta"]] {
+        let ran = as_nobody(args!["restore", store, "--to", back].into_iter().chain(flags.iter().map(Into::into)));
+        ran.ends_with(1).has_one_error("could not open the target");
+    }
+    set_mode(&store, 0);
+    let ran = as_nobody(args!["verify", store, "--sample", "5%"]).ends_with(1);
+    assert!(ran.has_one_error("could not read").err.contains("permission denied"));
+}
+
+#[test]
 fn an_attribute_that_the_disk_fails_to_remove_ends_the_restore() {
     if !or_skip(has("strace") && has("setfattr"), "there is no strace, or no setfattr") {
         return;

@@ -18,7 +18,7 @@ use crate::{
     format::page::{FrameAt, SegmentId},
     pipeline::meter::Meter,
     platform,
-    repo::{covered::Covered, open::is_repository},
+    repo::covered::Covered,
     source::{archive::Selection, store::Object},
 };
 use std::{
@@ -70,7 +70,7 @@ impl Sample {
     /// # Errors
     /// As [`Verify::run`](super::verify::Verify::run); [`Kind::Usage`] if it is no repository.
     pub fn run(&self, meter: &Meter) -> Result<(Verdict, Sampled)> {
-        if !is_repository(&self.repository.to_string_lossy()) {
+        if !self.repository.is_dir() {
             let what = format!("cannot check a part of {:?}: it is no repository", self.repository);
             return Err(Error::new(Kind::Usage, what).hint("leave out --sample and --for"));
         }

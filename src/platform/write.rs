@@ -131,6 +131,11 @@ pub fn is_refusal_of_owner(error: &io::Error) -> bool {
     error.raw_os_error().is_some_and(|code| refusals.contains(&code))
 }
 
+/// Is it what is said to who does something to what is another's?
+pub fn is_forbidden(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::EPERM)
+}
+
 /// Is there no room on the file system of `fd`? Some say so as well of an attribute that is too long for them.
 pub fn is_full(error: &io::Error, fd: impl AsFd) -> bool {
     match error.raw_os_error() {

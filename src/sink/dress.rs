@@ -52,12 +52,12 @@ impl Writer {
         let inherited = wears && matches!(before, Before::Made(_));
         // Setuid and setgid may have been lost by what came before.
         if ![Some(wanted), Some(first)].contains(&mode) || inherited || wanted & 0o6000 != 0 {
-            write::chmod_fd(fd, first).map_err(|e| failed(&self.tree, e))?;
+            self.allowed(entry, "mode", write::chmod_fd(fd, first))?;
         }
         if !self.attributes(entry, false, set)? && first != wanted {
-            write::chmod_fd(fd, wanted).map_err(|e| failed(&self.tree, e))?;
+            self.allowed(entry, "mode", write::chmod_fd(fd, wanted))?;
         }
-        write::set_times_fd(fd, entry.mtime).map_err(|e| failed(&self.tree, e))?;
+        self.allowed(entry, "time", write::set_times_fd(fd, entry.mtime))?;
         match self.tree.settles_each() {
             true => durable::settle(fd).map_err(|e| self.tree.error("make durable", &entry.path, e)),
             false => Ok(()),
@@ -126,6 +126,17 @@ impl Writer {
         }
     }
 
+    /// What came of setting mode or time: who may give files away may not do that to what is another's by then. That is noted.
+    fn allowed(&self, entry: &Entry, what: &str, done: io::Result<()>) -> Result<()> {
+        match done {
+            Err(e) if write::is_forbidden(&e) => {
+                self.tree.notes.add(what, &reason(&e), &entry.path);
+                Ok(())
+            }
+            done => done.map_err(|e| self.tree.error("set the metadata of", &entry.path, e)),
+        }
+    }
+
     /// Set the attributes that are `user.` ones, or those that are not. Are all of them set? What the system refuses is noted.
     fn attributes(&self, entry: &Entry, user: bool, set: impl Fn(&[u8], &[u8]) -> io::Result<()>) -> Result<bool> {
         let mut all = true;
@@ -168,14 +179,14 @@ impl Writer {
         let wanted = allowed_mode(entry, owned);
         let first = mode_before_list(entry, wanted);
         if !is_link && (inherited || stat.mode != first) {
-            object.chmod(first).map_err(failed)?;
+            self.allowed(entry, "mode", object.chmod(first))?;
         }
         let set = |attribute: &[u8], value: &[u8]| object.set_xattr(attribute, value);
         let all = self.attributes(entry, true, set)? & self.attributes(entry, false, set)?;
         if !is_link && !all && first != wanted {
-            object.chmod(wanted).map_err(failed)?;
+            self.allowed(entry, "mode", object.chmod(wanted))?;
         }
-        object.set_times(entry.mtime).map_err(failed)
+        self.allowed(entry, "time", object.set_times(entry.mtime))
     }
 }
 
