@@ -20,7 +20,11 @@ use crate::{
         thin::Thin,
     },
 };
-use std::{num::NonZeroUsize, path::PathBuf, sync::Arc};
+use std::{
+    num::NonZeroUsize,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 /// A stage, described. Building it needs nothing but this value.
 #[derive(Debug, Clone)]
@@ -147,7 +151,8 @@ impl SinkSpec {
 
     /// Is it a repository that is not there yet?
     pub fn is_new_repository(&self) -> bool {
-        matches!(self, Self::Repository(path) if !path.join(layout::REPOSITORY).exists())
+        let is_used = |path: &Path| [layout::REPOSITORY, layout::BACKUPS].iter().any(|name| path.join(name).exists());
+        matches!(self, Self::Repository(path) if !is_used(path))
     }
 
     /// Open it for backup `id`, begun at `time`.

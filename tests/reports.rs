@@ -47,6 +47,10 @@ fn a_new_repository_is_said_to_be_one() {
     assert!(!ran.err.contains("new repository"), "{}", ran.err);
     let ran = fullbore(args!["backup", srv, "--to", repo, "--json"]).ends_with(0);
     assert_eq!(ran.json().pop().unwrap()["new_repository"], false);
+    // One that has lost what says of it that it is one is not new.
+    fs::remove_file(repo.join("fullbore-repo.json")).unwrap();
+    let ran = fullbore(args!["backup", srv, "--to", repo]).ends_with(0);
+    assert!(!ran.err.contains("new repository"), "{}", ran.err);
 }
 
 #[test]

@@ -138,6 +138,17 @@ fn a_report_that_cannot_be_written_is_said_before_anything_is_done() {
 }
 
 #[test]
+fn a_pattern_that_says_nothing_is_refused() {
+    let dir = temp();
+    for pattern in ["", "  ", "!", "# of 1998", "a\nb"] {
+        fullbore(args!["backup", dir.path(), "--to", "null:", "--exclude", pattern]).ends_with(2);
+        fullbore(args!["find", dir.path(), pattern]).ends_with(2);
+    }
+    files(dir.path(), &["t/#a", "t/b"]);
+    assert_eq!(stored(&dir.path().join("t"), args!["--exclude", "\\#*"]), [".", "b"]);
+}
+
+#[test]
 fn a_report_takes_no_place_of_another_file_and_leaves_no_empty_one() {
     let dir = temp();
     files(dir.path(), &["t/a"]);

@@ -7,8 +7,8 @@ use super::{
     look::{CopyArgs, DiffArgs, ExportArgs, FindArgs},
     size,
     values::{
-        CheckpointArg, Chunking, CompareArg, DigestArg, Readers, WalArg, block_size, frame_size, name, readers,
-        segment_size, stream_name, tag, target, threads,
+        CheckpointArg, Chunking, CompareArg, DigestArg, Readers, WalArg, block_size, frame_size, name, pattern,
+        readers, segment_size, stream_name, tag, target, threads,
     },
 };
 use crate::stage::codec::Codec;
@@ -162,7 +162,7 @@ pub(super) struct BackupArgs {
     #[arg(long, value_enum, default_value_t = DigestArg::Blake3)]
     pub(super) digest: DigestArg,
     /// Leave out what matches this pattern, as in .gitignore; /NAME is at the root of the backup, as `fullbore list` prints paths; can be repeated
-    #[arg(long, value_name = "GLOB")]
+    #[arg(long, value_name = "GLOB", value_parser = pattern)]
     pub(super) exclude: Vec<String>,
     /// Leave out what matches a pattern in this file; those of --exclude come after them, as --exclude '!NAME'; can be repeated
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]

@@ -5,7 +5,7 @@ use super::{
     report::{self, Progress},
     say::{aside, printed},
     selected, size,
-    values::{segment_size, threads},
+    values::{pattern, segment_size, threads},
 };
 use crate::{
     command::{
@@ -111,7 +111,7 @@ pub(super) struct FindArgs {
     #[arg(value_name = "REPOSITORY", value_hint = ValueHint::DirPath)]
     repository: String,
     /// As in .gitignore: '*.conf' anywhere, 'etc/*.conf' or '/passwd' from the root of the backup
-    #[arg(value_name = "PATTERN")]
+    #[arg(value_name = "PATTERN", value_parser = pattern)]
     pattern: String,
     /// One JSON object a line
     #[arg(long)]

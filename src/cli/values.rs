@@ -112,6 +112,16 @@ pub(super) fn threads(text: &str) -> Result<NonZeroUsize, String> {
     number.ok_or_else(|| format!("a number from 1 to {MAX_THREADS}"))
 }
 
+/// A line of `.gitignore` that does something.
+pub(super) fn pattern(text: &str) -> Result<String, String> {
+    match text {
+        _ if text.contains('\n') => Err("a pattern of one line".to_owned()),
+        _ if text.trim_start_matches('!').trim().is_empty() => Err("a pattern, and not an empty one".to_owned()),
+        _ if text.starts_with('#') => Err("a pattern; one for names that begin with # is written \\#".to_owned()),
+        _ => Ok(text.to_owned()),
+    }
+}
+
 pub(super) fn frame_size(text: &str) -> Result<u32, String> {
     let size = size::parse(text)?;
     let fits = size.is_power_of_two() && (64 << 10..=64 << 20).contains(&size);
