@@ -112,28 +112,62 @@ fn a_small_file_that_gets_data_where_it_had_a_hole_is_listed() {
 }
 
 #[test]
-fn a_file_that_another_took_the_name_of_has_the_mode_of_the_other() {
+fn a_file_that_another_took_the_name_of_is_the_other_as_a_whole_or_not_there() {
     let dir = temp();
     let (tree, out, back) = (dir.path().join("t"), dir.path().join("x.tar"), dir.path().join("b"));
     runs::write(tree.join("a large"), noise(1, 12_000_000));
-    for (name, len) in [("small", 1000), ("z large", 3_000_000)] {
+    let lens = [("longer", 1000, 1500), ("shorter", 1500, 7), ("too long", 10, 3_000_000)];
+    let large = [("z same", 3_000_000, 3_000_000), ("z longer", 3_000_000, 3_000_500), ("z short", 3_000_000, 5)];
+    let names = || lens.iter().chain(&large).map(|(name, ..)| *name).chain(["holes"]);
+    for (name, len, new) in lens.into_iter().chain(large).chain([("holes", 0, 5000)]) {
         runs::write(tree.join(name), noise(2, len));
         runs::set_mode(&tree.join(name), 0o644);
-        runs::write(dir.path().join(name), noise(3, len + 500));
+        runs::write(dir.path().join(name), noise(3, new));
         runs::set_mode(&dir.path().join(name), 0o600);
+        runs::set_mtime(&dir.path().join(name), 1_000_000_000, 0);
     }
+    File::options().write(true).open(tree.join("holes")).unwrap().write_all_at(&noise(2, 4096), 200_000).unwrap();
     let ran = changed_meanwhile(&tree, &out, || {
-        ["small", "z large"].iter().for_each(|name| fs::rename(dir.path().join(name), tree.join(name)).unwrap());
+        names().for_each(|name| fs::rename(dir.path().join(name), tree.join(name)).unwrap());
     });
-    assert_eq!(ran.code, 0, "{}", ran.err);
-    assert_eq!(result(&ran)["changed"], 2);
+    assert_eq!(ran.code, 3, "{}", ran.err);
+    let result = result(&ran);
+    assert_eq!((&result["changed"], &result["unreadable"]), (&1.into(), &3.into()), "{result}");
     fs::create_dir_all(back.join("of tar")).unwrap();
     fullbore(args!["restore", out, "--to", back.join("of fullbore"), "--quiet"]).ends_with(0);
     shell("tar -xpf \"$1\" -C \"$2\"", args![out, back.join("of tar")]).ends_with(0);
     for by in ["of fullbore", "of tar"] {
-        assert_eq!(fs::read(back.join(by).join("small")).unwrap(), &noise(3, 1500)[..1000], "{by}");
-        let mode = |name: &str| fs::metadata(back.join(by).join(name)).unwrap().mode() & 0o777;
-        assert_eq!((mode("small"), mode("z large")), (0o600, 0o600), "{by}");
+        let found = |name: &str| fs::read(back.join(by).join(name)).ok();
+        for (name, len) in [("longer", 1500), ("shorter", 7), ("z same", 3_000_000), ("holes", 5000)] {
+            assert!(found(name) == Some(noise(3, len)), "{name} {by}");
+            let mode = fs::metadata(back.join(by).join(name)).unwrap().mode() & 0o777;
+            assert_eq!(mode, 0o600, "{name} {by}");
+        }
+        assert_eq!(["too long", "z longer", "z short"].map(found), [None, None, None], "{by}");
+    }
+}
+
+#[test]
+fn a_small_file_that_grew_or_shrank_before_it_was_read_is_as_long_as_it_is() {
+    let dir = temp();
+    let (tree, repository, back) = (dir.path().join("t"), dir.path().join("x.tar"), dir.path().join("b"));
+    runs::write(tree.join("a large"), noise(1, 12_000_000));
+    ["grows", "shrinks", "soon long"].iter().for_each(|name| runs::write(tree.join(name), noise(2, 1000)));
+    let ran = changed_meanwhile(&tree, &repository, || {
+        for (name, len) in [("grows", 3000), ("shrinks", 200), ("soon long", 5_000_000)] {
+            File::options()
+                .write(true)
+                .truncate(true)
+                .open(tree.join(name))
+                .unwrap()
+                .write_all(&noise(2, len))
+                .unwrap();
+        }
+    });
+    assert_eq!((ran.code, &result(&ran)["changed"]), (0, &1.into()), "{}", ran.err);
+    fullbore(args!["restore", repository, "--to", back, "--quiet"]).ends_with(0);
+    for (name, len) in [("grows", 3000), ("shrinks", 200), ("soon long", 1000)] {
+        assert!(fs::read(back.join(name)).unwrap() == noise(2, len), "{name}");
     }
 }
 
@@ -184,10 +218,10 @@ fn other_names_of_a_file_keep_its_content_when_its_first_name_goes() {
         }
         fs::remove_file(tree.join("gone")).unwrap();
     });
-    // The other names of the large one have no room in the frames that were cut.
+    // The large one, of another length now, is not stored, and its other names have no room in the frames that were cut.
     assert_eq!(ran.code, 3, "{}", ran.err);
     let result = result(&ran);
-    assert_eq!((&result["unreadable"], &result["vanished"]), (&2.into(), &1.into()), "{result}");
+    assert_eq!((&result["unreadable"], &result["vanished"]), (&3.into(), &1.into()), "{result}");
     fullbore(args!["restore", out, "--to", back, "--quiet"]).ends_with(0);
     let (old, new) = (noise(2, 1000), noise(3, 1000));
     for (name, content) in [("replaced", &new), ("both", &new), ("x other both", &new), ("x third both", &old)] {
@@ -196,7 +230,7 @@ fn other_names_of_a_file_keep_its_content_when_its_first_name_goes() {
     for name in ["x other replaced", "x third replaced", "x other gone", "x third gone"] {
         assert!(fs::read(back.join(name)).unwrap() == old, "{name}");
     }
-    assert!(!back.join("gone").exists() && !back.join("x other big").exists());
+    assert!(["gone", "big", "x other big"].iter().all(|name| !back.join(name).exists()));
 }
 
 /// A backup, as JSON, while nobody can read that file.

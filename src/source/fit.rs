@@ -1,8 +1,8 @@
-//! Small files that are taken as they are when they are read, not as the scan saw them. A large one cannot be: its pieces were cut
-//! from the size of the scan.
+//! Files that are taken as they are when they are read, not as the scan saw them.
 //!
-//! Of a program that repairs only some of its files these are the rest, one call for each. Of any tree it is the other names of a
-//! file whose first name led to something else by then, or to nothing.
+//! Of a program that repairs only some of its files these are the rest, one call for each. Of any tree it is what was replaced since,
+//! or grew or shrank: small files that turn out to have another length, and other names of a file whose first name leads to something
+//! else by then, or to nothing. A large one cannot be taken so: its pieces were cut from the size of the scan.
 
 use super::tree::Inner;
 use crate::{
@@ -11,16 +11,19 @@ use crate::{
         page::State,
     },
     frame::LOST_LINK,
-    platform::walk,
+    platform::walk::{self, Stat},
 };
-use std::{os::fd::OwnedFd, sync::PoisonError};
+use std::{io, os::fd::OwnedFd, sync::PoisonError};
 
 /// Bytes by which a small file may have grown since the scan if it is to be stored as it is now: frames were cut by then, and
 /// memory counts on them. What grows faster is a log, and the beginning of one is what it was.
 const MAX_GROWTH: u64 = 1 << 20;
 
-/// Bytes that a frame may come to by other names that become files.
-const MAX_RESCUED: u64 = 2 << 20;
+/// Bytes that a frame may come to by files that are longer than they were, if it has not room for so many anyway.
+const MAX_FIT: usize = 2 << 20;
+
+/// What is said of a file that is not there any more, but another by its name, of another length.
+pub(super) const REPLACED: &str = "another file has its name since it was listed";
 
 impl Inner {
     /// What nobody repairs is stored as long as it is now: another may have its name since the scan. Its inode and ctime stay
@@ -44,19 +47,40 @@ impl Inner {
         }
     }
 
-    /// Another name of a file whose first one is gone is a file of its own, if there is room for it behind `used` bytes.
-    pub(super) fn unlink(&self, entry: &mut Entry, used: usize) -> Result<(), State> {
+    /// Another name of a file whose first one is gone is a file of its own, if there is room for it.
+    pub(super) fn unlink(&self, entry: &mut Entry, room: u64) -> Result<(), State> {
         let Kind::HardLink(first) = &entry.kind else { return Ok(()) };
         if !self.orphaned.lock().unwrap_or_else(PoisonError::into_inner).contains(first) {
             return Ok(());
         }
         let now = self.open(&entry.path).and_then(|fd| walk::stat_fd(&fd)).map_err(|error| self.state_of(&error))?;
-        if used as u64 + now.size > MAX_RESCUED {
-            return Err(State::Unreadable(LOST_LINK.to_owned()));
+        match self.refit(&now, entry, room) {
+            true => Ok(()),
+            false => Err(State::Unreadable(LOST_LINK.to_owned())),
         }
-        entry.kind = Kind::File { size: now.size, map: None };
-        entry.mtime = now.mtime;
-        self.adopt(&now, entry);
-        Ok(())
+    }
+
+    /// Have the entry be the file that is there `now`, if there is room for it. Its inode and ctime stay those of the scan, so that the
+    /// next backup reads it again.
+    pub(super) fn refit(&self, now: &Stat, entry: &mut Entry, room: u64) -> bool {
+        if now.size <= room {
+            entry.kind = Kind::File { size: now.size, map: None };
+            entry.mtime = now.mtime;
+            self.adopt(now, entry);
+        }
+        now.size <= room
+    }
+}
+
+/// Bytes that a file may have which is longer than it was, in a frame of which so many are `used`.
+pub(super) fn room(buf: &Vec<u8>, used: usize) -> u64 {
+    buf.capacity().max(MAX_FIT).saturating_sub(used) as u64
+}
+
+/// Is the file that was read another than the scan saw, with other bytes? One with holes may have others where it was replaced.
+pub(super) fn is_other(now: &Stat, entry: &Entry, read: &io::Result<bool>) -> bool {
+    match entry.is_sparse() {
+        true => now.inode != entry.inode,
+        false => matches!(read, Ok(false)) && now.size != entry.size(),
     }
 }

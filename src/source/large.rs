@@ -1,6 +1,9 @@
 //! Large files of a tree: one open file that all readers share, read piece by piece.
 
-use super::tree::{Inner, changed, pad, part, unstorable};
+use super::{
+    fit::REPLACED,
+    tree::{Inner, changed, pad, part, unstorable},
+};
 use crate::{
     error::{Result, reason},
     format::{
@@ -9,7 +12,7 @@ use crate::{
     },
     frame::{Buf, Frame, Large, Part, What},
     known::Stored,
-    platform::{Tricks, read},
+    platform::{Tricks, read, walk::Stat},
 };
 use std::{
     io,
@@ -48,6 +51,10 @@ impl Inner {
     fn opened<'a>(&self, large: &'a Large) -> &'a Result<(OwnedFd, Vec<Xattr>), State> {
         large.opened.get_or_init(|| {
             let (fd, entry) = self.open_file(large.entry.clone())?;
+            let is_other = |now: Stat| now.inode != entry.inode && (now.size != entry.size() || entry.is_sparse());
+            if self.now(&fd).is_some_and(is_other) {
+                return Err(State::Unreadable(REPLACED.to_owned()));
+            }
             self.header(&entry, &mut Vec::new()).map_err(|error| unstorable(&error))?; // its pieces come behind it
             if self.rules.tricks == Tricks::Auto {
                 read::sequential(&fd);

@@ -3,7 +3,14 @@
 //! Every path is opened beneath its root without following a link, so what somebody swaps in meanwhile cannot lead
 //! elsewhere. What vanished, shrank, grew or cannot be read is said in the parts of a frame; the rest goes on.
 
-use super::{Source, Stream, listed::listed, patterns::Patterns, shortage::Shortage, walk::Walk};
+use super::{
+    Source, Stream,
+    fit::{REPLACED, is_other, room},
+    listed::listed,
+    patterns::Patterns,
+    shortage::Shortage,
+    walk::Walk,
+};
 use crate::{
     error::{Error, Result, reason},
     format::{
@@ -255,7 +262,7 @@ impl Inner {
         if let Some(known) = known.as_ref().filter(|known| known.trust != Trust::Nothing) {
             return Ok(self.kept(entry, state, known.clone(), buf.len()));
         }
-        if let Err(state) = self.unlink(&mut entry, buf.len()) {
+        if let Err(state) = self.unlink(&mut entry, room(buf, buf.len())) {
             return Ok(part(What::Whole(entry, state), buf.len(), 0));
         }
         if !entry.is_file() || !state.is_stored() {
@@ -273,15 +280,25 @@ impl Inner {
         };
         self.fit(&fd, &mut entry);
         let start = buf.len();
-        if let Err(error) = self.header(&entry, buf) {
-            self.close(fd);
-            return Ok(part(What::Whole(entry, unstorable(&error)), start, 0));
-        }
-        let mut inner = buf.len();
-        let mut read = self.content(&fd, &entry, buf);
-        let now = (exposed || is_first || is_suspect(&read, &entry)).then(|| self.now(&fd)).flatten();
-        let replaced = now.as_ref().is_some_and(|now| now.inode != entry.inode);
+        let (mut inner, mut read) = match self.copy(&fd, &entry, buf) {
+            Ok(copied) => copied,
+            Err(error) => {
+                self.close(fd);
+                return Ok(part(What::Whole(entry, unstorable(&error)), start, 0));
+            }
+        };
+        let mut now = (exposed || is_first || is_suspect(&read, &entry)).then(|| self.now(&fd)).flatten();
+        let replaced = now.is_some_and(|now| now.inode != entry.inode);
         self.disown(&entry, is_first && replaced);
+        if let Some(found) = now.filter(|now| is_other(now, &entry, &read)) {
+            if self.refit(&found, &mut entry, room(buf, start)) {
+                buf.truncate(start);
+                (inner, read) = self.copy(&fd, &entry, buf)?;
+                now = self.now(&fd);
+            } else if replaced {
+                read = Err(io::Error::other(REPLACED));
+            }
+        }
         if matches!(read, Ok(false)) {
             read = now.as_ref().map_or(Ok(()), |now| self.check_size(&fd, now)).and(read);
         }
@@ -305,6 +322,12 @@ impl Inner {
                 Ok(part(What::Whole(entry, self.state_of(&error)), start, 0))
             }
         }
+    }
+
+    /// Append header and content of a file. Gives where the content begins, and whether it is as long as the header says.
+    fn copy(&self, fd: &OwnedFd, entry: &Entry, buf: &mut Vec<u8>) -> Result<(usize, io::Result<bool>)> {
+        self.header(entry, buf)?;
+        Ok((buf.len(), self.content(fd, entry, buf)))
     }
 
     /// What an earlier backup has; only if it has other attributes now is it looked at.
