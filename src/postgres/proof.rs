@@ -72,20 +72,20 @@ pub(super) fn started(data: &Path, start: Option<Lsn>) -> Result<Control> {
 ///
 /// # Errors
 /// [`Kind::Usage`] if not; [`Kind::Unreachable`] if the session is lost.
-pub(super) fn same_server(session: &mut Session, data: &Path) -> Result<()> {
-    let is_for_this = session.slot().is_none();
-    let why = match is_for_this.then(|| session.hold_wal()).transpose() {
-        Ok(_) => {
-            let slot = session.slot().map(|name| data.join("pg_replslot").join(name));
-            let is_here = slot.is_none_or(|slot| arrives(&slot));
+pub(super) fn same_server(session: &mut Session, may_hold_wal: bool, data: &Path) -> Result<()> {
+    let is_for_this = session.slot().is_none() && may_hold_wal;
+    if is_for_this && session.hold_wal().is_err() {
+        session.alive()?; // all slots are taken, or the server has none
+    }
+    let why = match session.slot().map(|name| data.join("pg_replslot").join(name)) {
+        Some(slot) => {
+            let is_here = arrives(&slot);
             if is_for_this {
                 session.release_wal()?;
             }
             (!is_here).then_some("the replication slot that it made is not among them")
         }
-        // A role that makes none suffices where the WAL is somewhere else.
-        Err(_) => {
-            session.alive()?;
+        None => {
             let runs_here = platform::works_in(session.process().unsigned_abs(), data);
             let (_, control) = control::read(&control::path(data))?;
             let is_standby = control.state == State::ArchiveRecovery;

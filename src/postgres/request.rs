@@ -132,7 +132,7 @@ impl Request {
         if self.wal == Wal::Included {
             session.hold_wal()?;
         }
-        proof::same_server(session, data)?;
+        proof::same_server(session, facts.may_hold_wal, data)?;
         match self.wal {
             Wal::Archived => {
                 waits.during(archive::AWAITED, || archive::prove(session, facts, archive::PATIENCE))?;
