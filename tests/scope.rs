@@ -130,7 +130,7 @@ fn a_report_that_cannot_be_written_is_said_before_anything_is_done() {
     assert!(!back.exists());
     // A longer one that was there is replaced; and what fails at the end is only a warning.
     let page = dir.path().join("page.html");
-    fs::write(&page, "<!doctype html>\n".repeat(1 << 16)).unwrap();
+    fs::write(&page, "<!doctype html>\n<!-- A report of fullbore -->\n".repeat(1 << 16)).unwrap();
     fullbore(args!["backup", tree, "--to", store, "--quiet", "--report", page]).ends_with(0);
     assert!(fs::read_to_string(&page).unwrap().ends_with("</html>\n"));
     let ran = fullbore(args!["backup", tree, "--to", store, "--report", "/dev/full"]).ends_with(0);
@@ -154,7 +154,7 @@ fn a_report_takes_no_place_of_another_file_and_leaves_no_empty_one() {
     files(dir.path(), &["t/a"]);
     let [tree, archive, back, page] = ["t", "a.tar.zst", "b", "page.html"].map(|name| dir.path().join(name));
     fullbore(args!["backup", tree, "--to", archive, "--quiet"]).ends_with(0);
-    fs::write(tree.join("a"), "<!doctype").unwrap();
+    fs::write(tree.join("a"), "<!doctype html>\n<html>").unwrap();
     let both = || [&archive, &tree.join("a")].map(|path| fs::read(path).unwrap());
     let before = both();
     let ran = fullbore(args!["restore", archive, "--to", back, "--report", archive]).ends_with(2);

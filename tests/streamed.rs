@@ -305,3 +305,20 @@ fn what_came_out_before_damage_is_right() {
         assert!(given > 40, "{suffix}: {given}");
     }
 }
+
+#[test]
+fn a_stream_that_lost_its_beginning_is_no_tar_without_members() {
+    let dir = tempdir().unwrap();
+    tree(&dir.path().join("tree"));
+    let whole = archive(dir.path(), "gz");
+    let lost = [&[0; 4096], &whole[4096..]].concat();
+    for (stream, words) in [(&lost, "the checksum of a header"), (&vec![0; 50_000], "nothing but zeros")] {
+        let ran = run(&["verify", "-"], stream).ends_with(4);
+        assert!(ran.out.contains(words) || ran.err.contains(words), "{} {}", ran.out, ran.err);
+        restored(stream, &dir.path().join("to"), &["--overwrite"]).ends_with(4);
+    }
+    shell("tar -C \"$1\" -cf \"$1/x.tar\" tree/d0", args![dir.path()]).ends_with(0);
+    let trailed = [&fs::read(dir.path().join("x.tar")).unwrap()[..], &[7; 3000]].concat();
+    let ran = run(&["verify", "-"], &trailed).ends_with(0);
+    assert!(ran.err.contains("what comes after its end is none of it"), "{}", ran.err);
+}

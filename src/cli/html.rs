@@ -16,7 +16,7 @@ use std::{
 };
 
 /// How each page begins: what does not is no report of ours.
-const BEGINS: &str = "<!doctype html>";
+const BEGINS: &str = "<!doctype html>\n<!-- A report of fullbore -->";
 
 /// The file that the page goes to.
 pub(super) struct Paper {

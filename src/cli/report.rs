@@ -327,10 +327,11 @@ pub(super) fn verify(found: &Found, against: Option<&Path>) -> String {
         "" => (counted(found.backups as u64, "backup"), "are"),
         id => (format!("backup {id}"), "is"),
     };
+    let trailed = if found.is_trailed { "; what comes after its end is none of it" } else { "" };
     match found.exit_code() {
         0 if found.is_bare => {
             let time = seconds(found.seconds);
-            format!("the tar has its end, and all checksums of its {entries} are right, in {time}; {BARE}")
+            format!("the tar has its end, and all checksums of its {entries} are right, in {time}; {BARE}{trailed}")
         }
         0 => {
             let lacking = match found.not_captured {
@@ -343,7 +344,7 @@ pub(super) fn verify(found: &Found, against: Option<&Path>) -> String {
             };
             let same = against.map_or_else(String::new, |tree| format!(", and {tree:?} is the same"));
             format!(
-                "{subject} {is} sound: {what} of {entries} was checked in {}{same}{lacking}{wrong}",
+                "{subject} {is} sound: {what} of {entries} was checked in {}{same}{lacking}{wrong}{trailed}",
                 seconds(found.seconds)
             )
         }

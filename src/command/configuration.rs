@@ -35,6 +35,8 @@ pub(super) struct Configuration {
     links: Vec<(&'static [u8], EntryPath)>,
     /// What is included and not in the backup: the file that does it, and what it names.
     lacking: Vec<(EntryPath, String)>,
+    /// See [`Reader`].
+    is_too_deep: bool,
     /// Where it will be.
     to: PathBuf,
 }
@@ -60,17 +62,17 @@ impl Configuration {
                 links.push((name, target));
             }
         }
-        let mut main = Reader { archive, to: &to, found: Vec::new(), lacking: Vec::new() };
-        let has_main = main.file(MAIN, 0)?;
-        let Reader { found, lacking, .. } = main;
-        let mut auto = Reader { archive, to: &to, found: Vec::new(), lacking: Vec::new() };
-        auto.file(AUTO_CONF, 0)?;
-        Ok(Self { main: has_main.then_some(found), auto: auto.found, links, lacking, to })
+        let mut reader = Reader { archive, to: &to, found: Vec::new(), lacking: Vec::new(), is_too_deep: false };
+        let has_main = reader.file(MAIN, 0)?;
+        let main = has_main.then_some(std::mem::take(&mut reader.found));
+        reader.file(AUTO_CONF, 0)?;
+        let Reader { found: auto, lacking, is_too_deep, .. } = reader;
+        Ok(Self { main, auto, links, lacking, is_too_deep, to })
     }
 
     /// Is all of it in the backup?
     pub(super) fn is_whole(&self) -> bool {
-        self.main.is_some() && self.lacking.is_empty()
+        self.main.is_some() && self.lacking.is_empty() && !self.is_too_deep
     }
 
     /// What a setting is set to; empty values are none.
@@ -93,7 +95,10 @@ impl Configuration {
         let shared =
             shared.map(|(name, path)| format!("{name} is set to {path:?}: the restored server uses that file too"));
         let links = self.links.iter().map(link);
-        missing.into_iter().chain(links).chain(self.lacking.iter().map(lacking)).chain(shared).collect()
+        let deep = self
+            .is_too_deep
+            .then(|| "files of the configuration include each other: no server starts with that".to_owned());
+        missing.into_iter().chain(links).chain(self.lacking.iter().map(lacking)).chain(deep).chain(shared).collect()
     }
 
     /// What is to be done before the server is started.
@@ -139,15 +144,21 @@ struct Reader<'a> {
     to: &'a Path,
     found: Vec<Setting>,
     lacking: Vec<(EntryPath, String)>,
+    /// Do files include each other too deep? No server starts with that, and nothing more is read.
+    is_too_deep: bool,
 }
 
 impl Reader<'_> {
     /// Read the file at `path`, or where a link there leads; is it in the backup?
     fn file(&mut self, path: &[u8], depth: u32) -> Result<bool> {
+        self.is_too_deep |= depth > MAX_DEPTH;
+        if self.is_too_deep {
+            return Ok(true);
+        }
         let Some(real) = self.real(path)? else { return Ok(false) };
         let Some(text) = text(self.archive, &real)? else { return Ok(false) };
         for (name, value) in conf::settings(&text) {
-            let included = within(self.to, entry::split(path).0, value.as_bytes()).filter(|_| depth < MAX_DEPTH);
+            let included = within(self.to, entry::split(path).0, value.as_bytes());
             let is_there = match (name.as_str(), included) {
                 ("include" | "include_if_exists" | "include_dir", None) => false,
                 ("include", Some(path)) => self.file(&path, depth + 1)?,
@@ -167,6 +178,9 @@ impl Reader<'_> {
 
     /// Read the files of a directory that the server would read; is it in the backup?
     fn directory(&mut self, path: &[u8], depth: u32) -> Result<bool> {
+        if self.is_too_deep {
+            return Ok(true);
+        }
         let Some(real) = self.real(path)?.filter(|real| real.is_empty() || self.archive.has(real).unwrap_or(true))
         else {
             return Ok(false);

@@ -111,7 +111,8 @@ pub(super) fn root(input: impl Read + Send + 'static) -> Result<Root> {
 pub(super) fn verify(input: impl Read + Send + 'static, meter: &Meter) -> Result<Verdict> {
     let (start, report) = (Instant::now(), Report::new(true));
     let mut members = Members::of(input, Ledger::of(Selection::default()), meter);
-    report.survive(pass(&mut members, meter))?;
+    let mut is_trailed = false;
+    report.survive(pass(&mut members, meter).map(|trailed| is_trailed = trailed))?;
     let Ledger { lacking, .. } = &members.ledger;
     let (not_captured, bad_pages) = (lacking.unreadable, lacking.bad_pages);
     let (mut files, flaws) = (Vec::new(), members.ledger.flaws());
@@ -125,6 +126,7 @@ pub(super) fn verify(input: impl Read + Send + 'static, meter: &Meter) -> Result
         backups: usize::from(!id.is_empty()),
         data: true,
         is_bare: id.is_empty(),
+        is_trailed,
         id,
         entries: meter.entries.load(Relaxed),
         not_captured,
@@ -136,8 +138,8 @@ pub(super) fn verify(input: impl Read + Send + 'static, meter: &Meter) -> Result
     })
 }
 
-/// Read every member, and digest the content of files.
-fn pass(members: &mut Members<'_>, meter: &Meter) -> Result<()> {
+/// Read every member, and digest the content of files. Did something follow that is none?
+fn pass(members: &mut Members<'_>, meter: &Meter) -> Result<bool> {
     let mut data = Vec::new();
     while let Some(found) = members.next()? {
         meter.entries.fetch_add(1, Relaxed);
@@ -162,5 +164,5 @@ fn pass(members: &mut Members<'_>, meter: &Meter) -> Result<()> {
         members.ledger.came(&member.entry.path, digests);
         members.skip_padding(member.stored_len)?;
     }
-    members.end().map(|_| ())
+    members.end()
 }

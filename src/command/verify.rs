@@ -69,6 +69,8 @@ pub struct Verdict {
     pub data: bool,
     /// Was it a tar of which nothing says what should be in it?
     pub is_bare: bool,
+    /// Of a stream: did something follow the end of the tar that is none of it?
+    pub is_trailed: bool,
     /// Entries that were looked at; those that several backups share, once.
     pub entries: u64,
     /// Entries of all of them that were not captured: there is nothing to check.
@@ -280,6 +282,7 @@ impl<'a> Check<'a> {
             backups: self.stock.archives.len(),
             data: self.data,
             is_bare: false,
+            is_trailed: false,
             entries: self.meter.entries.load(Relaxed),
             not_captured: archives.iter().map(|archive| archive.root.totals.unreadable).sum(),
             bad_pages: archives.iter().map(|archive| archive.root.totals.bad_pages).sum(),

@@ -122,7 +122,12 @@ fn a_restore_command_that_is_included_counts_and_one_elsewhere_is_not_missed() {
     let place = archived(&fixture);
     // A file that includes itself is what the server refuses, ten deep.
     let notes = run(&recovering(&place, Mode::Point)).unwrap().notes;
-    assert_eq!(notes, ["\"a\" includes \"a\", which is not in the backup"]);
+    let deep = "files of the configuration include each other: no server starts with that";
+    assert_eq!(notes, [deep]);
+    let mut fixture = without_conf();
+    fixture.file("postgresql.conf", "include 'postgresql.conf'\ninclude_dir '.'\n".repeat(9));
+    fixture.file("a.conf", "include_dir '.'\n".repeat(9));
+    assert_eq!(run(&Place::with(&fixture, |_| {}).plan()).unwrap().notes, [deep]);
     let error = run(&recovering(&archived(&cluster()), Mode::Point)).unwrap_err();
     assert!(error.kind == Kind::Usage && error.what.contains("nothing says how to fetch it"), "{error}");
     for (mode, words) in

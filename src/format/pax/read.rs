@@ -16,6 +16,9 @@ use std::io::Read;
 /// Most bytes of global records. They are kept for all members; `git archive` writes 52.
 const MAX_GLOBALS: usize = 64 << 10;
 
+/// Blocks of an archive without members, as tar writes one; more zeros than that are what was lost.
+const MAX_EMPTY: u64 = 20;
+
 /// Reads the headers of an archive, one member at a time.
 ///
 /// Members may be ustar, v7, pax, GNU (long names, base 256, sparse files of all four makes), with records for one member
@@ -30,6 +33,8 @@ pub struct Reader {
     position: u64,
     /// Blocks of zeros that were read last.
     zeros: u64,
+    /// Was there anything else?
+    has_begun: bool,
     trailed: bool,
 }
 
@@ -99,6 +104,9 @@ impl Reader {
             };
             if block == [0; BLOCK] && pending.is_empty() {
                 self.zeros += 1;
+                if !self.has_begun && self.zeros > MAX_EMPTY {
+                    return Err(damaged(at, "there is nothing but zeros up to here"));
+                }
                 continue;
             }
             if !field::is_sealed(&block) {
@@ -108,7 +116,7 @@ impl Reader {
                 }
                 return Err(damaged(at, "the checksum of a header is wrong"));
             }
-            self.zeros = 0;
+            (self.zeros, self.has_begun) = (0, true);
             let header = Header { block, at };
             match block[field::TYPEFLAG] {
                 b'x' | b'X' => self.records(input, &header, &mut pending)?,
@@ -122,7 +130,7 @@ impl Reader {
 
     /// Do the two blocks of zeros that end an archive stand before what comes next?
     fn may_be_over(&self) -> bool {
-        self.zeros >= 2
+        self.has_begun && self.zeros >= 2
     }
 
     /// Are the bytes that follow the end none of the archive? Else zeros have hidden members: a header is among them, or

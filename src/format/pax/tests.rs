@@ -209,6 +209,16 @@ fn what_follows_the_end_and_is_no_archive_is_none_of_it() {
 }
 
 #[test]
+fn what_lost_its_beginning_is_no_archive_without_members() {
+    assert_eq!(members(&[0; 20 * BLOCK]), []);
+    assert!(refusal(&[0; 21 * BLOCK]).contains("nothing but zeros"));
+    for tail in [20, 700, 9000] {
+        let said = refusal(&[END.to_vec(), vec![7; tail]].concat());
+        assert!(said.contains("checksum") || said.contains("cut off"), "{said}");
+    }
+}
+
+#[test]
 fn names_are_freed_of_dots_and_slashes() {
     let name = |name: &[u8], typeflag| members(&foreign(name, typeflag, 0))[0].entry.clone();
     assert_eq!(name(b"././a//b/./c", b'0').path, b"a/b/c");

@@ -9,7 +9,7 @@ use crate::{
     error::{Error, Kind, Result},
     queue::start,
 };
-use postgres::{Client, SimpleQueryMessage};
+use postgres::{Client, SimpleQueryMessage, error::SqlState};
 use std::{sync::mpsc, time::Duration};
 
 /// Changes nothing of the session, and takes as long as it takes. A pool of statements refuses the first.
@@ -28,8 +28,14 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// [`Kind::Unsupported`] if it is not; the server's.
 pub(super) fn refuse_used(client: &mut Client, connected: impl FnOnce() -> Duration) -> Result<()> {
     let hint = "connect to the server itself, at its own port or socket: what a backup begins there must end with its connection";
-    let said =
-        client.simple_query(AGE).map_err(|error| failed("could not ask how old the session is", &error).hint(hint))?;
+    let said = match client.simple_query(AGE) {
+        // Who may not know is believed; and the statement may not have been the last one.
+        Err(error) if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
+            let rolled_back = client.batch_execute("ROLLBACK");
+            return rolled_back.map_err(|error| failed("could not ask how old the session is", &error));
+        }
+        said => said.map_err(|error| failed("could not ask how old the session is", &error).hint(hint))?,
+    };
     let connected = connected();
     let age = said.iter().find_map(|message| match message {
         SimpleQueryMessage::Row(row) => row.get(0)?.parse::<f64>().ok(),
