@@ -59,6 +59,21 @@ fn several_paths_are_stored_under_their_last_names() {
 }
 
 #[test]
+fn a_link_to_a_file_is_stored_as_one_and_that_is_said() {
+    let dir = temp();
+    files(dir.path(), &["releases/5"]);
+    let [link, other] = ["current", "nowhere"].map(|name| dir.path().join(name));
+    std::os::unix::fs::symlink("releases/5", &link).unwrap();
+    std::os::unix::fs::symlink("releases/6", &other).unwrap();
+    let warned = |paths: &[&Path]| {
+        let paths = paths.iter().map(|path| path.as_os_str().to_owned());
+        let ran = fullbore(args!["backup", "--to", "null:"].into_iter().chain(paths)).ends_with(0);
+        ran.err.contains("current\" is a link, and is stored as one") && ran.err.contains("\"releases/5\"")
+    };
+    assert!(warned(&[&link]) && !warned(&[&other]) && !warned(&[&link, &other]));
+}
+
+#[test]
 fn a_link_to_a_directory_is_stored_under_its_own_name() {
     let dir = temp();
     files(dir.path(), &["releases/5/f", "other/g"]);
@@ -294,10 +309,10 @@ fn on_a_terminal_what_is_left_is_told() {
         return;
     }
     let dir = temp();
-    (0..12).for_each(|at| runs::write(dir.path().join(format!("t/{at}")), runs::noise(at, 3_000_000)));
+    (0..30).for_each(|at| runs::write(dir.path().join(format!("t/{at}")), runs::noise(at, 3_000_000)));
     let line = "script -qec \"'$1' backup '$2' --to null: --compress zstd:19 --workers 1\" /dev/null";
     let ran = shell(line, args![FULLBORE, dir.path().join("t")]).ends_with(0);
-    assert!(ran.out.contains(" of 36.00 MB, ") && ran.out.contains(" left; "), "{}", ran.out);
+    assert!(ran.out.contains(" of 90.00 MB, ") && ran.out.contains(" left; "), "{}", ran.out);
 }
 
 #[test]

@@ -193,6 +193,13 @@ fn tree(args: &BackupArgs) -> Result<()> {
         let what = "cannot leave anything out of standard input, or store it under other paths";
         return Err(Error::new(Kind::Usage, what).hint("options such as --exclude are for trees"));
     }
+    if let [path] = &args.paths[..]
+        && path.is_file()
+        && let Ok(target) = path.read_link()
+    {
+        let is = "is a link, and is stored as one: what it leads to is not in the backup, but by its own name";
+        aside(format_args!("warning: {path:?} {is}, {target:?}"));
+    }
     args.paths.iter().try_for_each(|path| not_running(path))
 }
 
