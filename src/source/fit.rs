@@ -47,15 +47,15 @@ impl Inner {
         }
     }
 
-    /// Another name of a file whose first one is gone is a file of its own, if there is room for it.
-    pub(super) fn unlink(&self, entry: &mut Entry, room: u64) -> Result<(), State> {
-        let Kind::HardLink(first) = &entry.kind else { return Ok(()) };
+    /// Another name of a file whose first one is gone is a file of its own, if there is room for it. Is it one now?
+    pub(super) fn unlink(&self, entry: &mut Entry, room: u64) -> Result<bool, State> {
+        let Kind::HardLink(first) = &entry.kind else { return Ok(false) };
         if !self.orphaned.lock().unwrap_or_else(PoisonError::into_inner).contains(first) {
-            return Ok(());
+            return Ok(false);
         }
         let now = self.open(&entry.path).and_then(|fd| walk::stat_fd(&fd)).map_err(|error| self.state_of(&error))?;
         match self.refit(&now, entry, room) {
-            true => Ok(()),
+            true => Ok(true),
             false => Err(State::Unreadable(LOST_LINK.to_owned())),
         }
     }
@@ -77,10 +77,15 @@ pub(super) fn room(buf: &Vec<u8>, used: usize) -> u64 {
     buf.capacity().max(MAX_FIT).saturating_sub(used) as u64
 }
 
-/// Is the file that was read another than the scan saw, with other bytes? One with holes may have others where it was replaced.
+/// Is it another file than the scan saw? Some file systems give a file a new number each time, but not other times.
+pub(super) fn is_replaced(now: &Stat, entry: &Entry) -> bool {
+    now.inode != entry.inode && now.ctime != entry.ctime
+}
+
+/// Does what was read have other bytes than the scan saw? A file with holes may have others where it was replaced.
 pub(super) fn is_other(now: &Stat, entry: &Entry, read: &io::Result<bool>) -> bool {
     match entry.is_sparse() {
-        true => now.inode != entry.inode,
+        true => is_replaced(now, entry),
         false => matches!(read, Ok(false)) && now.size != entry.size(),
     }
 }

@@ -1,7 +1,7 @@
 //! Large files of a tree: one open file that all readers share, read piece by piece.
 
 use super::{
-    fit::REPLACED,
+    fit::{REPLACED, is_replaced},
     tree::{Inner, changed, pad, part, unstorable},
 };
 use crate::{
@@ -32,7 +32,7 @@ impl Inner {
                 entry.xattrs.clone_from(xattrs);
                 let now = self.now(fd);
                 now.iter().for_each(|now| _ = self.adopt(now, &mut entry));
-                now.is_some_and(|now| now.inode != entry.inode)
+                now.is_some_and(|now| is_replaced(&now, &entry))
             }
             Err(state) => {
                 self.disown(&entry, true);
@@ -51,7 +51,7 @@ impl Inner {
     fn opened<'a>(&self, large: &'a Large) -> &'a Result<(OwnedFd, Vec<Xattr>), State> {
         large.opened.get_or_init(|| {
             let (fd, entry) = self.open_file(large.entry.clone())?;
-            let is_other = |now: Stat| now.inode != entry.inode && (now.size != entry.size() || entry.is_sparse());
+            let is_other = |now: Stat| is_replaced(&now, &entry) && (now.size != entry.size() || entry.is_sparse());
             if self.now(&fd).is_some_and(is_other) {
                 return Err(State::Unreadable(REPLACED.to_owned()));
             }

@@ -5,7 +5,7 @@
 
 use super::{
     Source, Stream,
-    fit::{REPLACED, is_other, room},
+    fit::{REPLACED, is_other, is_replaced, room},
     listed::listed,
     patterns::Patterns,
     shortage::Shortage,
@@ -259,11 +259,12 @@ impl Inner {
     /// One whole member: header, content, padding. What cannot be read leaves nothing in the stream.
     fn member(&self, scanned: Scanned, buf: &mut Vec<u8>) -> Result<Part> {
         let Scanned { mut entry, state, exposed, is_first, known, .. } = scanned;
+        let known = match self.unlink(&mut entry, room(buf, buf.len())) {
+            Ok(is_new) => known.filter(|_| !is_new),
+            Err(state) => return Ok(part(What::Whole(entry, state), buf.len(), 0)),
+        };
         if let Some(known) = known.as_ref().filter(|known| known.trust != Trust::Nothing) {
             return Ok(self.kept(entry, state, known.clone(), buf.len()));
-        }
-        if let Err(state) = self.unlink(&mut entry, room(buf, buf.len())) {
-            return Ok(part(What::Whole(entry, state), buf.len(), 0));
         }
         if !entry.is_file() || !state.is_stored() {
             let stored = state.is_stored() || entry.kind == Kind::Directory;
@@ -288,7 +289,7 @@ impl Inner {
             }
         };
         let mut now = (exposed || is_first || is_suspect(&read, &entry)).then(|| self.now(&fd)).flatten();
-        let replaced = now.is_some_and(|now| now.inode != entry.inode);
+        let replaced = now.is_some_and(|now| is_replaced(&now, &entry));
         self.disown(&entry, is_first && replaced);
         if let Some(found) = now.filter(|now| is_other(now, &entry, &read)) {
             if self.refit(&found, &mut entry, room(buf, start)) {
