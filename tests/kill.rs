@@ -10,7 +10,9 @@ use runs::{
 use std::{
     fs,
     io::Write,
+    os::unix::process::ExitStatusExt,
     path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
 
@@ -203,6 +205,62 @@ fn killed_at_any_time_a_backup_leaves_nothing_incomplete() {
     fullbore(backup()).ends_with(0);
     assert_no_leftovers(&repository);
     listed(&repository).iter().for_each(|id| assert_restores(&tree, &repository, id));
+}
+
+/// A backup of standard input to `to`, in `line` of a shell, once something of it is there.
+fn held(line: &str, to: &Path, stderr: Stdio) -> Child {
+    let place = to.parent().unwrap();
+    let before = names(place);
+    let words = args!["-c", line, "sh", runs::FULLBORE, "backup", "--stdin-name", "s", "--to", to];
+    let mut child = Command::new("sh").args(words).stdin(Stdio::piped()).stderr(stderr).spawn().unwrap();
+    child.stdin.as_mut().unwrap().write_all(&noise(7, 3_000_000)).unwrap();
+    let until = Instant::now() + Duration::from_secs(20);
+    while names(place) == before {
+        assert!(Instant::now() < until, "nothing is there");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    child
+}
+
+fn send(signal: &str, child: &Child) {
+    shell("kill -s \"$1\" \"$2\"", args![signal, child.id().to_string()]).ends_with(0);
+}
+
+#[test]
+fn a_signal_ends_a_backup_with_a_word_and_leaves_no_half_archive() {
+    let dir = temp();
+    for to in ["x.tar.zst", "x.tar.gz", "r"] {
+        for (signal, number) in [("HUP", 1), ("INT", 2), ("TERM", 15)] {
+            let place = dir.path().join(format!("{to}.{signal}"));
+            fs::create_dir(&place).unwrap();
+            let child = held("exec \"$@\"", &place.join(to), Stdio::piped());
+            send(signal, &child);
+            let ended = child.wait_with_output().unwrap();
+            assert_eq!(ended.status.signal(), Some(number), "{to}");
+            let words = String::from_utf8(ended.stderr).unwrap();
+            let expected = format!("error: interrupted by SIG{signal}: nothing was committed\n");
+            assert!(words.starts_with(&expected), "{words}");
+            assert_eq!(words.contains("hint"), to == "r", "{words}");
+            assert_eq!(names(&place), if to == "r" { vec!["r"] } else { vec![] });
+        }
+    }
+}
+
+#[test]
+fn a_signal_that_is_to_be_ignored_is_and_one_that_is_not_ends_the_run_whoever_listens() {
+    let dir = temp();
+    let archive = dir.path().join("x.tar.zst");
+    let mut child = held("trap '' HUP; exec \"$@\"", &archive, Stdio::null());
+    send("HUP", &child);
+    drop(child.stdin.take());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    fullbore(args!["verify", archive, "--data"]).ends_with(0);
+    let (_unread, mut full) = std::io::pipe().unwrap();
+    full.write_all(&[b'x'; 1 << 16]).unwrap(); // as much as a pipe holds
+    let mut child = held("exec \"$@\"", &dir.path().join("y.tar.zst"), full.into());
+    send("TERM", &child);
+    assert_eq!(child.wait().unwrap().signal(), Some(15));
+    assert_eq!(names(dir.path()), ["x.tar.zst"]);
 }
 
 #[test]

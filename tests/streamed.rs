@@ -5,8 +5,17 @@
 mod runs;
 
 use fullbore::format::segment::{SEEK_FOOTER_BYTES, Service, parse_seek_table, seek_table_len};
-use runs::{Ran, fed, fullbore, shell};
-use std::{fs, ops::Range, os::unix::net::UnixListener, path::Path};
+use runs::{Ran, command, fed, fullbore, shell, temp};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use std::{
+    fs,
+    io::{Read, Write},
+    ops::Range,
+    os::{fd::AsFd, unix::net::UnixListener},
+    path::Path,
+    process::Stdio,
+    time::Duration,
+};
 use tempfile::tempdir;
 
 const CODECS: [&str; 2] = ["zst", "lz4"];
@@ -321,4 +330,36 @@ fn a_stream_that_lost_its_beginning_is_no_tar_without_members() {
     let trailed = [&fs::read(dir.path().join("x.tar")).unwrap()[..], &[7; 3000]].concat();
     let ran = run(&["verify", "-"], &trailed).ends_with(0);
     assert!(ran.err.contains("what comes after its end is none of it"), "{}", ran.err);
+}
+
+/// One end of a pipe as some programs leave it to those that they start.
+fn never_waits(end: impl AsFd) {
+    fcntl_setfl(&end, fcntl_getfl(&end).unwrap() | OFlags::NONBLOCK).unwrap();
+}
+
+#[test]
+fn pipes_that_do_not_wait_are_waited_for() {
+    let dir = temp();
+    let (tree, back) = (dir.path().join("t"), dir.path().join("back"));
+    runs::sample(&tree);
+    runs::write(tree.join("large"), runs::noise(1, 3 << 20));
+    let (mut from, to) = std::io::pipe().unwrap();
+    never_waits(&to);
+    let mut backup = command(args!["backup", tree, "--to", "-", "--quiet"]).stdout(to).spawn().unwrap();
+    let mut archive = Vec::new();
+    std::thread::sleep(Duration::from_millis(200)); // the pipe is full by now
+    from.read_to_end(&mut archive).unwrap();
+    assert!(backup.wait().unwrap().success());
+    for args in [&args!["restore", "-", "--to", back, "--quiet"][..], &args!["list", "-"]] {
+        let (from, mut to) = std::io::pipe().unwrap();
+        never_waits(&from);
+        let mut run = command(args.to_vec()).stdin(from).stdout(Stdio::null()).spawn().unwrap();
+        for part in archive.chunks(archive.len() / 3) {
+            std::thread::sleep(Duration::from_millis(100)); // the pipe is empty by now
+            to.write_all(part).unwrap();
+        }
+        drop(to);
+        assert!(run.wait().unwrap().success());
+    }
+    runs::assert_same(&runs::shape(&tree), &runs::shape(&back), "restored");
 }

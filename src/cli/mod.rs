@@ -5,6 +5,7 @@ mod care;
 mod cluster;
 mod habits;
 mod html;
+mod interrupt;
 mod life;
 mod look;
 mod report;
@@ -53,7 +54,7 @@ use values::{CheckpointArg, Chunking, WalArg};
 pub fn main() -> ExitCode {
     platform::raise_open_files_limit();
     platform::survive_file_size_limit();
-    let result = habits::parse().and_then(|cli| match cli.command {
+    let result = habits::parse().inspect(|cli| interrupt::watch(&cli.command)).and_then(|cli| match cli.command {
         Command::Backup(args) => backup(args),
         Command::Restore(args) => restore(args),
         Command::List(args) => list(args),

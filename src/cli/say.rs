@@ -7,6 +7,7 @@
 use crate::{
     command::text::shown,
     error::{Error, Kind, Result},
+    platform::Waiting,
 };
 use std::{
     fmt::Display,
@@ -28,7 +29,7 @@ pub(super) fn object_aside(object: &serde_json::Value) {
 /// # Errors
 /// Those of `tell`, or of standard output.
 pub(super) fn printed(tell: impl FnOnce(&mut dyn Write) -> Result<u8>) -> Result<u8> {
-    let mut out = BufWriter::new(io::stdout().lock());
+    let mut out = BufWriter::new(Waiting(io::stdout().lock()));
     match tell(&mut out).and_then(|code| out.flush().map(|()| code).map_err(failed)) {
         Err(error) if error.kind == Kind::BrokenPipe => Ok(0),
         other => other,
@@ -40,7 +41,7 @@ pub(super) fn printed(tell: impl FnOnce(&mut dyn Write) -> Result<u8>) -> Result
 /// # Errors
 /// Those of `act`.
 pub(super) fn told(act: impl FnOnce(&mut dyn Write) -> Result<u8>) -> Result<u8> {
-    let mut out = BufWriter::new(Patient { out: io::stdout().lock(), failed: None });
+    let mut out = BufWriter::new(Patient { out: Waiting(io::stdout().lock()), failed: None });
     let code = act(&mut out);
     let _ = out.flush(); // nothing fails here
     match out.get_mut().failed.take() {

@@ -23,6 +23,7 @@ use crate::{
         pax::{Found, Member, NamedAcl, Unknown},
     },
     pipeline::meter::Meter,
+    platform::Waiting,
     sink::{
         large::Large,
         places::Layout,
@@ -47,7 +48,7 @@ use std::{
 /// # Errors
 /// As [`Restore::run`].
 pub(super) fn from_stdin(restore: &Restore, meter: &Meter) -> Result<Summary> {
-    run(restore, io::stdin(), meter)
+    run(restore, Waiting(io::stdin()), meter)
 }
 
 /// Restore the tar at `path`.

@@ -6,7 +6,7 @@ use crate::{
         entry::{Path as Relative, is_within, order},
         root,
     },
-    platform::{self, Tricks, walk, write::is_in_the_way},
+    platform::{self, Tricks, Waiting, walk, write::is_in_the_way},
     postgres::offline,
     repo::store,
     sink::{is_in, place_of},
@@ -171,7 +171,7 @@ impl Scope {
     fn names(&self, list: &Path) -> Result<Vec<Relative>> {
         let mut text = Vec::new();
         let read = match list.as_os_str().as_bytes() {
-            b"-" => std::io::stdin().lock().read_to_end(&mut text),
+            b"-" => Waiting(std::io::stdin()).read_to_end(&mut text),
             _ => std::fs::File::open(list).and_then(|mut file| file.read_to_end(&mut text)),
         };
         read.map_err(|e| Error::io(format!("could not read the list \"{}\"", list.display()), e))?;

@@ -15,6 +15,7 @@ use crate::{
         root::Root,
     },
     pipeline::meter::Meter,
+    platform::Waiting,
     repo::open::{Opened, open_any},
     source::archive::{Archive, Selection},
 };
@@ -39,7 +40,7 @@ pub(super) enum Looked {
 /// As [`open_any`].
 pub(super) fn look(from: &str) -> Result<Looked> {
     if from == "-" {
-        return Ok(Looked::Stream(Box::new(stdin())));
+        return Ok(Looked::Stream(Box::new(Waiting(stdin()))));
     }
     match open_any(from)? {
         Opened::Backup(archive) => Ok(Looked::Backup(archive)),

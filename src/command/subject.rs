@@ -9,7 +9,7 @@ use crate::{
     },
     frame::{Buf, Frame, Scanned, Slice},
     pipeline::waits::Waits,
-    platform::{self, Tricks},
+    platform::{self, Tricks, Waiting},
     postgres::{
         cluster::Cluster,
         request::{Reading, Request},
@@ -40,7 +40,7 @@ impl Subject {
         let walkers = platform::cores().get().clamp(2, 8);
         match self {
             Self::Stdin(name) => {
-                let stdin = Stdin::new(name.clone().into(), Box::new(std::io::stdin()), spool)?;
+                let stdin = Stdin::new(name.clone().into(), Box::new(Waiting(std::io::stdin())), spool)?;
                 let paths = vec![Name(format!("stdin:{name}").into())];
                 Ok(Opened::new(vec![Arc::new(stdin)], Origin { host, paths, contents: false }, None))
             }

@@ -37,6 +37,15 @@ pub fn survive_file_size_limit() {
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
 
+/// Does this process ignore `signal`, as whoever started it wanted?
+pub fn is_ignored(signal: i32) -> bool {
+    // SAFETY: a `sigaction` is numbers and pointers, which may all be zero.
+    let mut now: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: nothing is set; `now` is one that the call may fill.
+    let asked = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut now) };
+    asked == 0 && now.sa_sigaction == libc::SIG_IGN
+}
+
 /// Files that this process may have open at once.
 pub fn open_files_limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)

@@ -22,6 +22,7 @@ pub mod owner;
 pub mod read;
 pub mod regular;
 pub mod uring;
+mod waiting;
 pub mod walk;
 pub mod write;
 pub mod xattr;
@@ -29,11 +30,12 @@ pub mod xattr;
 use std::{io::Write, sync::OnceLock};
 
 pub use machine::{
-    boot_id, cores, host_name, idle_seconds, is_media_error, is_shortage, open_files_limit, peak_rss_bytes,
+    boot_id, cores, host_name, idle_seconds, is_ignored, is_media_error, is_shortage, open_files_limit, peak_rss_bytes,
     process_cpu_seconds, process_in, process_is_alive, raise_open_files_limit, sees_all_processes,
     survive_file_size_limit, times_asleep, user, works_in,
 };
 pub use mounts::{Mount, is_automount, is_pseudo, mounts_below};
+pub use waiting::Waiting;
 
 /// May a function try a call that the system may refuse?
 ///

@@ -14,7 +14,7 @@ use std::{
     fs::{self, File},
     os::unix::{ffi::OsStrExt, fs::MetadataExt},
     path::{Path, PathBuf},
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, PoisonError},
 };
 
 /// Bytes after which the system is told to start writing: a few milliseconds of a fast drive.
@@ -98,6 +98,15 @@ pub fn sync_dir(path: &Path) -> Result<()> {
     regular::sync_dir(path).map_err(|e| Error::io(format!("could not sync {}", name(path)), e))
 }
 
+/// Archives that this process has begun; those that are complete have other names.
+static PARTIALS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+/// Remove what this process, which is about to end, has written of archives.
+pub fn remove_partials() {
+    let partials = PARTIALS.lock().unwrap_or_else(PoisonError::into_inner);
+    partials.iter().for_each(|partial| _ = fs::remove_file(partial)); // what stays, the next backup removes
+}
+
 /// An archive that is one file; a second one beside it where the codec has no frames to pass over.
 pub struct OneFile {
     path: PathBuf,
@@ -115,6 +124,8 @@ impl OneFile {
     pub fn create(path: &Path, id: &str, beside: bool, tricks: Tricks) -> Result<Self> {
         remove_leftovers(path);
         let partial = hidden(path, id);
+        let began = [Some(partial.clone()), beside.then(|| hidden(&side_of(path), id))];
+        PARTIALS.lock().unwrap_or_else(PoisonError::into_inner).extend(began.into_iter().flatten());
         let side_path = beside.then(|| side_of(path));
         let side =
             side_path.as_ref().map(|side| Output::create(&hidden(side, id), mode_of(side), tricks)).transpose()?;

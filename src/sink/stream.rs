@@ -4,6 +4,7 @@ use super::{Abilities, Destination, Place, Placed, Role, Sink};
 use crate::{
     error::{Error, Kind, Result},
     platform::{
+        Waiting,
         walk::{FileKind, stat_fd},
         write::{fsync, is_stdout_closed},
     },
@@ -15,7 +16,7 @@ use std::{
 };
 
 /// Standard output: its descriptor, as [`std::io::Stdout`] takes one that cannot be written to for one that takes everything.
-pub struct Stdout(File);
+pub struct Stdout(Waiting<File>);
 
 impl Stdout {
     /// # Errors
@@ -30,7 +31,7 @@ impl Stdout {
             return Err(Error::new(Kind::Usage, "cannot write a backup to a terminal")
                 .hint("redirect standard output, or pipe it into a program"));
         }
-        Ok(Self(out.as_fd().try_clone_to_owned().map_err(failed)?.into()))
+        Ok(Self(Waiting(out.as_fd().try_clone_to_owned().map_err(failed)?.into())))
     }
 }
 
@@ -40,17 +41,17 @@ impl Destination for Stdout {
     }
 
     fn stream(&mut self, _number: u32) -> Result<Box<dyn Sink>> {
-        Ok(Box::new(Self(self.0.try_clone().map_err(failed)?)))
+        Ok(Box::new(Self(Waiting(self.0.0.try_clone().map_err(failed)?))))
     }
 
     fn places(&self) -> Vec<Place> {
-        stat_fd(&self.0).ok().map(|stat| (stat.dev, stat.inode)).into_iter().collect()
+        stat_fd(&self.0.0).ok().map(|stat| (stat.dev, stat.inode)).into_iter().collect()
     }
 
     /// A file that it goes to is made durable.
     fn commit(self: Box<Self>, _root: &[u8]) -> Result<()> {
-        match stat_fd(&self.0) {
-            Ok(stat) if stat.kind == FileKind::File => fsync(&self.0).map_err(failed),
+        match stat_fd(&self.0.0) {
+            Ok(stat) if stat.kind == FileKind::File => fsync(&self.0.0).map_err(failed),
             _ => Ok(()),
         }
     }

@@ -1,0 +1,57 @@
+//! A run that a signal ends: what that means is said, and no archive is left half written under a hidden name.
+//!
+//! A signal that whoever started the program wants ignored (`nohup`) stays so, and a process that was ended by one ends by it.
+
+use super::{A_MOMENT, args::Command, report, say::aside};
+use crate::{
+    error::{Error, Kind},
+    plan::SinkSpec,
+    platform,
+    sink::file::remove_partials,
+};
+use signal_hook::{
+    consts::{SIGHUP, SIGINT, SIGTERM},
+    iterator::Signals,
+    low_level::{emulate_default_handler, signal_name},
+};
+use std::{sync::mpsc, thread};
+
+/// From now on, say what a signal does to `command`. Without a thread nothing is said, and it ends the process alone.
+pub(super) fn watch(command: &Command) {
+    let (lost, hint) = meaning(command);
+    let wait = move || {
+        let wanted = [SIGHUP, SIGINT, SIGTERM].into_iter().filter(|signal| !platform::is_ignored(*signal));
+        let Ok(mut signals) = Signals::new(wanted) else { return };
+        for signal in signals.forever() {
+            let name = signal_name(signal).unwrap_or("a signal");
+            let error = Error::new(Kind::System, format!("interrupted by {name}{lost}"));
+            let error = if hint.is_empty() { error } else { error.hint(hint) };
+            let (done, is_done) = mpsc::channel();
+            let tell = move || {
+                remove_partials();
+                aside(report::error(&error));
+                let _ = done.send(());
+            };
+            // Nobody may read standard error, and a disk may hang.
+            let _ = thread::Builder::new().spawn(tell).map(|_| is_done.recv_timeout(A_MOMENT));
+            let _ = emulate_default_handler(signal); // it ends the process
+        }
+    };
+    let _ = thread::Builder::new().spawn(wait);
+}
+
+/// What is lost by an interruption, and how to go on.
+fn meaning(command: &Command) -> (&'static str, &'static str) {
+    let is_repository = |to| matches!(SinkSpec::parse(to, None), Ok((SinkSpec::Repository(_), _)));
+    match command {
+        Command::Backup(args) if args.dry_run => ("", ""),
+        Command::Backup(args) if is_repository(&args.to) => {
+            (": nothing was committed", "the next backup of the same source uses what was stored")
+        }
+        Command::Backup(_) | Command::Export(_) | Command::CopyBackup(_) => (": nothing was committed", ""),
+        Command::Restore(args) if args.plan => ("", ""),
+        Command::Restore(args) if args.from == "-" => (": the target is not complete", ""),
+        Command::Restore(_) => (": the target is not complete", "the same command with --delta goes on from there"),
+        _ => ("", ""),
+    }
+}

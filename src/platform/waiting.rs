@@ -1,0 +1,42 @@
+//! Descriptors that another program has made non-blocking, as some leave the pipes they share with what they start.
+
+use rustix::event::{PollFd, PollFlags, poll};
+use std::{
+    io::{self, ErrorKind, Read, Write},
+    os::fd::AsFd,
+};
+
+/// Reads and writes that wait, whatever the mode of the descriptor. Setting its mode would set that of the others who have it.
+#[derive(Debug)]
+pub struct Waiting<F>(pub F);
+
+impl<F: AsFd> Waiting<F> {
+    fn until<T>(&mut self, ready: PollFlags, mut call: impl FnMut(&mut F) -> io::Result<T>) -> io::Result<T> {
+        loop {
+            match call(&mut self.0) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                other => return other,
+            }
+            match poll(&mut [PollFd::new(&self.0, ready)], None) {
+                Err(error) if error != rustix::io::Errno::INTR => return Err(error.into()),
+                _ => {}
+            }
+        }
+    }
+}
+
+impl<F: AsFd + Read> Read for Waiting<F> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.until(PollFlags::IN, |of| of.read(bytes))
+    }
+}
+
+impl<F: AsFd + Write> Write for Waiting<F> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.until(PollFlags::OUT, |to| to.write(bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.until(PollFlags::OUT, Write::flush)
+    }
+}
