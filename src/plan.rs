@@ -5,7 +5,7 @@ use crate::{
     format::{digest::Algorithm, layout},
     frame::Pool,
     pipeline::climb::max_threads,
-    platform::{self, Tricks},
+    platform::{self, Tricks, regular::led_astray},
     postgres::check::{PageCheck, Pages},
     repo::store::Store,
     sink::{
@@ -115,8 +115,12 @@ impl SinkSpec {
     /// What `--to` says, and the codec: `compress`, or what its ending asks for.
     ///
     /// # Errors
-    /// [`Kind::Usage`] for the name of a file of another kind than would be written.
+    /// [`Kind::Usage`] for the name of a file of another kind than would be written, [`Kind::NotFound`] for a link to nothing.
     pub fn parse(to: &str, compress: Option<Codec>) -> Result<(Self, Option<Codec>)> {
+        if let Some(lost) = led_astray(Path::new(to)) {
+            let what = format!("cannot write to {to:?}: it is a link to {lost:?}, which is not there");
+            return Err(Error::new(Kind::NotFound, what));
+        }
         let ending = ENDINGS.iter().find(|(ending, _)| to.ends_with(ending));
         Ok(match (to, ending) {
             ("-", _) => (Self::Stdout, compress),
@@ -139,7 +143,7 @@ impl SinkSpec {
                     let what = format!("cannot write {} into a file whose name ends in {ending:?}", codec.name());
                     return Err(Error::new(Kind::Usage, what).hint(ENDINGS_HINT));
                 }
-                (Self::File(to.into()), Some(codec))
+                (Self::File(linked(to)), Some(codec))
             }
             _ if FOREIGN.iter().any(|ending| to.to_lowercase().ends_with(ending)) => {
                 let what = format!("cannot tell what {to:?} is to be: archives have other endings");
@@ -185,6 +189,12 @@ impl SinkSpec {
             Self::Null => "nowhere".to_owned(),
         }
     }
+}
+
+/// What stands at `to`: of a link, what it leads to.
+fn linked(to: &str) -> PathBuf {
+    let path = Path::new(to);
+    path.canonicalize().ok().filter(|_| path.is_symlink()).unwrap_or_else(|| to.into())
 }
 
 /// Is it a device, a pipe or a socket?

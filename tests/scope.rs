@@ -290,6 +290,32 @@ fn a_dry_run_counts_and_writes_nothing() {
 }
 
 #[test]
+fn an_archive_that_is_named_by_a_link_is_what_that_leads_to() {
+    let dir = temp();
+    let tree = dir.path().join("t");
+    files(&tree, &["a"]);
+    fs::create_dir(dir.path().join("vault")).unwrap();
+    for ending in ["tar.gz", "tar.zst"] {
+        let (link, archive) = (dir.path().join(format!("l.{ending}")), dir.path().join(format!("vault/x.{ending}")));
+        fullbore(args!["backup", tree, "--to", archive, "--quiet"]).ends_with(0);
+        std::os::unix::fs::symlink(format!("vault/x.{ending}"), &link).unwrap();
+        let id = |path: &Path| fullbore(args!["show", path, "--json"]).ends_with(0).json()[0]["id"].clone();
+        let old = id(&link);
+        assert_eq!(id(&archive), old);
+        fullbore(args!["backup", tree, "--to", link, "--quiet"]).ends_with(0);
+        assert!(link.is_symlink() && id(&link) != old && id(&archive) == id(&link));
+        fullbore(args!["verify", link, "--data", "--against", tree]).ends_with(0);
+    }
+    let lost = dir.path().join("lost.tar.zst");
+    for lost in [lost, dir.path().join("lost")] {
+        std::os::unix::fs::symlink("/not/mounted", &lost).unwrap();
+        let words = "it is a link to \"/not/mounted\", which is not there";
+        fullbore(args!["backup", tree, "--to", lost]).ends_with(1).has_one_error(words);
+        fullbore(args!["restore", dir.path().join("l.tar.gz"), "--to", lost]).ends_with(1).has_one_error(words);
+    }
+}
+
+#[test]
 fn what_looks_like_another_machine_is_no_directory_here() {
     let dir = temp();
     runs::write(dir.path().join("t/f"), "x");

@@ -16,7 +16,7 @@ use std::{
     fs::File,
     io::{self, ErrorKind, Read},
     os::fd::{AsFd, OwnedFd},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 const NEVER: OFlags = OFlags::NOFOLLOW.union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
@@ -43,6 +43,11 @@ pub fn open_write(path: &Path) -> io::Result<File> {
 /// As [`open`].
 pub fn open_linked(path: &Path) -> io::Result<File> {
     open_as(path, OFlags::RDONLY | NEVER.difference(OFlags::NOFOLLOW))
+}
+
+/// What a link leads to that leads to nothing: a disk may not be mounted.
+pub fn led_astray(path: &Path) -> Option<PathBuf> {
+    path.read_link().ok().filter(|_| path.try_exists().is_ok_and(|there| !there))
 }
 
 fn open_as(path: &Path, flags: OFlags) -> io::Result<File> {

@@ -14,6 +14,7 @@ use crate::{
     error::{Error, Kind, Result, quoted},
     format::entry::{self, Path as EntryPath},
     platform::{
+        regular::led_astray,
         walk::{open_root, read_dir, stat_fd},
         write::{free_bytes, may_write},
         xattr,
@@ -246,6 +247,10 @@ impl Place {
     /// Open a directory, which is made if it is not there.
     fn open(at: &[u8], path: &Path) -> Result<Self> {
         let is_new = is_vacant(path)?;
+        if let Some(lost) = led_astray(path) {
+            let what = format!("cannot restore to {path:?}: it is a link to {lost:?}, which is not there");
+            return Err(Error::new(Kind::NotFound, what));
+        }
         if !path.is_dir() {
             std::fs::create_dir_all(path).map_err(|e| Error::io(format!("could not create {path:?}"), e))?;
         }

@@ -171,7 +171,15 @@ pub struct Archived {
     path: PathBuf,
     file: File,
     side: Option<File>,
+    side_path: PathBuf,
     root: Locator,
+}
+
+/// The file beside an archive; of one that is named by a link, beside what that leads to, if it is there.
+fn side_of(path: &Path) -> PathBuf {
+    let beside = |path: &Path| with_suffix(path, layout::SIDE_SUFFIX);
+    let linked = path.canonicalize().ok().filter(|_| path.is_symlink());
+    linked.map(|path| beside(&path)).filter(|side| side.exists()).unwrap_or_else(|| beside(path))
 }
 
 impl Archived {
@@ -181,7 +189,7 @@ impl Archived {
     /// [`Kind::Corrupt`] if it begins as an archive of ours and does not end as one, or the system's error.
     pub fn open(path: &Path) -> Result<Option<Self>> {
         let file = open_file(path, |path| File::open(path))?;
-        let side_path = with_suffix(path, layout::SIDE_SUFFIX);
+        let side_path = side_of(path);
         let side = match open_file(&side_path, regular::open_linked) {
             Ok(side) => Some(side),
             Err(e) if e.kind == Kind::NotFound => None,
@@ -189,7 +197,7 @@ impl Archived {
         };
         let served = side.as_ref().map_or((&file, path), |side| (side, &side_path));
         match locate(served.0, served.1)? {
-            Some(root) => Ok(Some(Self { path: path.to_owned(), file, side, root })),
+            Some(root) => Ok(Some(Self { path: path.to_owned(), file, side, side_path, root })),
             None if side.is_none() && !is_ours(&file, path)? => Ok(None),
             None => Err(Error::corrupt(format!("archive {path:?} is damaged"))
                 .because("its end does not say where its root is")
@@ -231,13 +239,12 @@ impl Store for Archived {
             Object::Root => format!("the root of {:?}", self.path),
             Object::Manifest(_) => format!("the manifest of {:?}", self.path),
             Object::Segment(_) => format!("{:?}", self.path),
-            Object::Side(_) => format!("{:?}", with_suffix(&self.path, layout::SIDE_SUFFIX)),
+            Object::Side(_) => format!("{:?}", self.side_path),
         }
     }
 
     fn places(&self) -> Vec<Place> {
-        let paths = [self.path.clone(), with_suffix(&self.path, layout::SIDE_SUFFIX)];
-        paths.iter().filter_map(|path| place_of(path)).collect()
+        [&self.path, &self.side_path].into_iter().filter_map(|path| place_of(path)).collect()
     }
 }
 
