@@ -306,7 +306,7 @@ fn the_version_of_debian_serves_and_so_does_its_standby() {
     assert_eq!([which("any"), which("primary"), which("standby"), which("prefer-standby")], [false, false, true, true]);
 
     session.start("x", true).unwrap();
-    let held = Held::new(session).unwrap();
+    let held = Held::new(session, None).unwrap();
     held.check().unwrap();
     standby.promote();
     wait_until("the promotion is noticed", || held.check().is_err());
@@ -322,7 +322,7 @@ fn the_loss_of_the_session_is_noticed_within_three_seconds() {
     let mut session = connect(&server.url());
     session.start("x", true).unwrap();
     session.hold_wal().unwrap();
-    let held = Held::new(session).unwrap();
+    let held = Held::new(session, None).unwrap();
     thread::sleep(Duration::from_millis(1200));
     held.check().unwrap();
     held.with(Session::alive).unwrap();
@@ -339,12 +339,12 @@ fn the_loss_of_the_session_is_noticed_within_three_seconds() {
     assert_eq!(server.psql("SELECT count(*) FROM pg_replication_slots"), "0");
 
     // And that of the whole server, by a power cut.
-    let held = Held::new(connect(&server.url())).unwrap();
+    let held = Held::new(connect(&server.url()), None).unwrap();
     held.with(|session| session.start("x", true)).unwrap();
     server.kill();
     assert!(held.with(|session| session.stop(false)).unwrap_err().line().starts_with("the backup is void"));
     server.run();
-    let held = Held::new(connect(&server.url())).unwrap();
+    let held = Held::new(connect(&server.url()), None).unwrap();
     drop(held);
     wait_until("the session is gone", || {
         server.psql("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'fullbore'") == "0"

@@ -10,7 +10,7 @@ use super::{
     opening::{self, Opening},
     proof,
     restore::notes,
-    session::{Catalog, Facts, Held, Session},
+    session::{Catalog, Facts, Held, Room, Session},
 };
 use crate::{
     error::{Error, Result},
@@ -112,7 +112,7 @@ impl Request {
         let (late, trees) = opening.trees(&tablespaces, reading)?;
         Ok(Cluster {
             wal: self.wal,
-            session: Some(Held::new(session)?),
+            session: Some(Held::new(session, Some(Room::of(data.join("pg_wal"))))?),
             control,
             catalog,
             sizes: now.sizes,

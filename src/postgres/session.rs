@@ -9,11 +9,13 @@ mod facts;
 mod held;
 mod pool;
 mod reach;
+mod room;
 mod summaries;
 
 pub use catalog::Catalog;
 pub use facts::Facts;
 pub use held::Held;
+pub use room::Room;
 
 use super::{conninfo::Params, lsn::Lsn};
 use crate::error::{Error, Kind, Result};

@@ -3,7 +3,8 @@
 use crate::{
     args,
     cluster::{Cluster, debian, some_versions},
-    runs::{Ran, fullbore, names, temp},
+    runs::{Mount, Ran, fullbore, names, shell, temp},
+    servers::own,
     slow::{Slow, assert_nothing_is_listed, started_into},
 };
 
@@ -48,6 +49,32 @@ fn a_server_that_is_stopped_ends_the_backup() {
         cluster.start();
         cluster.assert_nothing_is_left();
     }
+}
+
+#[test]
+fn a_backup_gives_up_before_the_disk_of_the_servers_wal_is_full() {
+    let Some(version) = debian() else { return };
+    let cluster = Cluster::stopped(version, &["max_wal_size = 48MB", "min_wal_size = 32MB", "wal_keep_size = 0"]);
+    let disk = cluster.make_dir("disk");
+    let Some(_disk) = Mount::tmpfs(&disk, "320m") else { return };
+    own(&disk);
+    shell("mv \"$1\"/pg_wal \"$2\"/wal && ln -s \"$2\"/wal \"$1\"/pg_wal", args![cluster.data(), disk]).ends_with(0);
+    cluster.start();
+    let slow = Slow::of_running(&cluster);
+    let slots = || cluster.psql("SELECT count(*) FROM pg_replication_slots");
+    assert_eq!(slots(), "1");
+    // Nobody reads on from the backup, and the server does not stop for that.
+    for _ in 0..60 {
+        cluster
+            .psql("DROP TABLE IF EXISTS w; CREATE TABLE w AS SELECT repeat('x', 1800) FROM generate_series(1, 8000)");
+        std::thread::sleep(std::time::Duration::from_millis(300));
+    }
+    assert_eq!(slots(), "0");
+    let (ran, _) = slow.end();
+    let ran = ran.ends_with(1).has_one_error("the server's disk would soon be full");
+    assert!(ran.err.contains("MB are free; the slot keeps "), "{}", ran.err);
+    cluster.assert_nothing_is_left();
+    cluster.stop("fast");
 }
 
 #[test]

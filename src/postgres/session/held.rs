@@ -1,8 +1,9 @@
 //! A session that is asked every second whether it is still there, while others copy.
 
-use super::{Session, void};
+use super::{Room, Session, void};
 use crate::{
     error::{Error, Kind, Result},
+    platform,
     queue::start,
 };
 use std::{
@@ -37,15 +38,15 @@ struct Loss {
 }
 
 impl Held {
-    /// Begin to ask.
+    /// Begin to ask; `room` is where the server keeps WAL for it.
     ///
     /// # Errors
     /// If the system has no thread for it.
-    pub fn new(session: Session) -> Result<Self> {
+    pub fn new(session: Session, room: Option<Room>) -> Result<Self> {
         let shared = Arc::new(Shared { session: Mutex::new(Some(session)), lost: OnceLock::new() });
         let (stop, stopped) = channel();
         let asked = Arc::clone(&shared);
-        start(move || asked.ask_until(&stopped))?;
+        start(move || asked.ask_until(&stopped, room))?;
         Ok(Self { shared, _stop: stop })
     }
 
@@ -76,7 +77,7 @@ impl Drop for Held {
 }
 
 impl Shared {
-    fn ask_until(&self, stopped: &Receiver<()>) {
+    fn ask_until(&self, stopped: &Receiver<()>, mut room: Option<Room>) {
         while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(EVERY) {
             // Of any other kind is, for one, that somebody has cancelled the question.
             if let Err(error) = self.with(Session::alive)
@@ -85,7 +86,21 @@ impl Shared {
                 self.lose(error);
                 return;
             }
+            let crowded = room.as_mut().and_then(|room| self.with(|session| room.check(session)).err());
+            if let Some(error) = crowded.filter(|error| error.kind == Kind::Unreachable) {
+                self.lose(error);
+                return self.give_up();
+            }
         }
+    }
+
+    /// Whoever copies may be waiting, for its own disk or a reader: the server does not.
+    fn give_up(&self) {
+        let mut session = self.session.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(Err(error)) = session.as_mut().map(Session::make_room) {
+            platform::debug(|| error.line());
+        }
+        session.take();
     }
 
     fn check(&self) -> Result<()> {

@@ -1,0 +1,69 @@
+//! Room for the WAL that a server keeps for a backup. One whose disk is full stops, so the backup gives up before.
+
+use super::{Session, void};
+use crate::{error::Result, platform::write::free_bytes};
+use postgres::types::Type;
+use std::{
+    fs::File,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+/// For so long there must be room, as fast as WAL was written so far: what is given up is removed by the next checkpoint.
+const LASTS: Duration = Duration::from_secs(120);
+
+/// The disk that WAL is kept on.
+#[derive(Debug)]
+pub struct Room {
+    directory: PathBuf,
+    began: Instant,
+    /// Bytes that were kept when it began: the slot holds all since the checkpoint before.
+    first: Option<u64>,
+}
+
+impl Room {
+    /// Of `directory`, from now on.
+    pub fn of(directory: PathBuf) -> Self {
+        Self { directory, began: Instant::now(), first: None }
+    }
+
+    /// Is there room enough? What is not known is no reason to give up.
+    ///
+    /// # Errors
+    /// That the backup is void, if it keeps more than there is room for and the rest will not last.
+    pub(super) fn check(&mut self, session: &mut Session) -> Result<()> {
+        let Some(kept) = session.kept_bytes()? else { return Ok(()) };
+        let free = File::open(&self.directory).and_then(free_bytes);
+        let (first, free) = (*self.first.get_or_insert(kept), free.unwrap_or(u64::MAX));
+        let per_second = kept.saturating_sub(first) / self.began.elapsed().as_secs().max(1);
+        if kept <= free || free > per_second.saturating_mul(LASTS.as_secs()) {
+            return Ok(());
+        }
+        let [free, kept, per_second] = [free, kept, per_second].map(|bytes| bytes.div_ceil(1_000_000));
+        Err(void("the server's disk would soon be full of the WAL that is kept for it")
+            .detail(format!(
+                "in {:?} {free} MB are free; the slot keeps {kept} MB, and {per_second} MB more each second",
+                self.directory
+            ))
+            .hint("make room there, take WAL from the archive (--wal archived), or run it when less is written"))
+    }
+}
+
+impl Session {
+    /// Bytes of WAL that the slot keeps, if there is one.
+    fn kept_bytes(&mut self) -> Result<Option<u64>> {
+        let Some(slot) = self.slot.clone() else { return Ok(None) };
+        let now = if self.standby { "pg_last_wal_receive_lsn()" } else { "pg_current_wal_lsn()" };
+        let sql = format!(
+            "SELECT (SELECT pg_wal_lsn_diff({now}, restart_lsn)::int8 FROM pg_replication_slots WHERE slot_name = $1)"
+        );
+        let row = self.row("could not ask for the replication slot", &sql, &[(&slot, Type::NAME)])?;
+        Ok(row.get::<Option<i64>>(0)?.and_then(|bytes| u64::try_from(bytes).ok()))
+    }
+
+    /// Have the server remove what it kept, now if the role may say so.
+    pub(super) fn make_room(&mut self) -> Result<()> {
+        self.release_wal()?;
+        self.rows("could not ask for a checkpoint", "CHECKPOINT", &[]).map(drop)
+    }
+}
