@@ -112,7 +112,9 @@ pub struct Scanned {
     pub state: State,
     /// When it was made, where the file system tells. Not part of the entry: nothing can set it.
     pub born: Option<Time>,
-    /// May users that are neither root nor we put something else in its place?
+    /// The directory it was found in, if there is one: device and inode.
+    pub home: Option<(u64, u64)>,
+    /// May users that are neither root nor we put something else in its place there?
     pub exposed: bool,
     /// Is it the first name of a file that has more?
     pub is_first: bool,
@@ -123,7 +125,7 @@ pub struct Scanned {
 impl Scanned {
     /// An object that nothing is known of yet.
     pub fn new(entry: Entry, state: State) -> Self {
-        Self { entry, state, born: None, exposed: false, is_first: false, known: None }
+        Self { entry, state, born: None, home: None, exposed: false, is_first: false, known: None }
     }
 }
 

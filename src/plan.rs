@@ -243,7 +243,7 @@ impl Tuning {
     ///
     /// A stream holds the frames in its line and one in the hands of its sink; a worker holds a second buffer, for what it
     /// makes. A quarter is left for codecs, directories and pages. A frame may hold two files open, a large one until all of it
-    /// is stored and a small one while it is read: there are no more frames than this process may have files open.
+    /// is stored and a small one while it is read, and its directory: there are no more frames than this process may have files open.
     ///
     /// # Errors
     /// [`Kind::Usage`] if one worker does not fit.
@@ -259,7 +259,7 @@ impl Tuning {
                 .hint(format!("give --memory at least {} MiB, or a smaller --frame-size", (least >> 20) + 1))
         })?;
         let threads = max_threads(workers.get());
-        let files = (platform::open_files_limit().saturating_sub(OTHER_FILES) / 2) as usize / streams;
+        let files = (platform::open_files_limit().saturating_sub(OTHER_FILES) / 3) as usize / streams;
         let line = line(workers.get()).min(threads + 2 * workers.get() + 2).min(files.max(2));
         Ok(Depths { workers, line, threads: threads.min(line) })
     }

@@ -48,7 +48,7 @@ use std::{
     process::ExitCode,
     sync::{Arc, atomic::Ordering::Relaxed},
 };
-use values::{CheckpointArg, Chunking, WalArg};
+use values::{CheckpointArg, Chunking, CompareArg, WalArg};
 
 /// Run the program with the arguments of this process.
 pub fn main() -> ExitCode {
@@ -257,6 +257,7 @@ fn plan(args: BackupArgs, to: SinkSpec, codec: Option<Codec>) -> Result<Backup> 
         files_from: args.files_from,
         null: args.null,
         one_file_system: args.one_file_system,
+        looks_twice: matches!(args.compare, CompareArg::Mtime | CompareArg::Size),
     };
     let subject = match (cluster, args.stdin_name) {
         (Some(request), _) => Subject::Cluster(request),

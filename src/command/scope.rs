@@ -44,6 +44,8 @@ pub struct Scope {
     pub null: bool,
     /// Stay on the file systems of the paths.
     pub one_file_system: bool,
+    /// Does the next backup go by less than the inodes?
+    pub looks_twice: bool,
 }
 
 /// The sources, and what the root says of them.
@@ -112,6 +114,7 @@ impl Scope {
             exclude_caches: self.exclude_caches,
             exclude_if_present: self.exclude_if_present.iter().map(|name| name.as_bytes().to_vec()).collect(),
             one_file_system: self.one_file_system,
+            looks_twice: self.looks_twice,
             walkers,
             tricks,
             own,

@@ -47,6 +47,7 @@ impl Opening<'_> {
             exclude_caches: false,
             exclude_if_present: Vec::new(),
             one_file_system: false,
+            looks_twice: false,
             walkers: reading.walkers,
             tricks: reading.tricks,
             own: reading.own.clone(),

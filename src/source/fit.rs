@@ -11,7 +11,10 @@ use crate::{
         page::State,
     },
     frame::LOST_LINK,
-    platform::walk::{self, Stat},
+    platform::{
+        read,
+        walk::{self, Stat},
+    },
 };
 use std::{io, os::fd::OwnedFd, sync::PoisonError};
 
@@ -60,6 +63,22 @@ impl Inner {
         }
     }
 
+    /// A file was not as long as the scan said, and this is what it is now: is it as long as the system says? If not, and it
+    /// stands still, it did not change: no size that the system says of it is to be believed.
+    ///
+    /// # Errors
+    /// If it is not. What cannot be read to know it is none.
+    pub(super) fn check_size(&self, fd: &OwnedFd, now: &Stat) -> io::Result<()> {
+        let (last, mut end) = (now.size.saturating_sub(1), Vec::new());
+        let got = read::read_full(fd, &mut end, last, 2, self.cache(), self.rules.tricks);
+        let is_wrong = got.is_ok_and(|got| got as u64 != now.size.min(1));
+        let looks = |stat: &Stat| (stat.size, stat.mtime, stat.ctime);
+        match is_wrong && self.now(fd).is_some_and(|again| looks(&again) == looks(now)) {
+            true => Err(io::Error::other("its size is not what the file system says")),
+            false => Ok(()),
+        }
+    }
+
     /// Have the entry be the file that is there `now`, if there is room for it. Its inode and ctime stay those of the scan, so that the
     /// next backup reads it again.
     pub(super) fn refit(&self, now: &Stat, entry: &mut Entry, room: u64) -> bool {
@@ -77,15 +96,23 @@ pub(super) fn room(buf: &Vec<u8>, used: usize) -> u64 {
     buf.capacity().max(MAX_FIT).saturating_sub(used) as u64
 }
 
-/// Is it another file than the scan saw? Some file systems give a file a new number each time, but not other times.
-pub(super) fn is_replaced(now: &Stat, entry: &Entry) -> bool {
-    now.inode != entry.inode && now.ctime != entry.ctime
+/// Is the open file, which is so `now`, another than the scan saw? Some file systems give a file a new number each time, but not
+/// other times.
+pub(super) fn is_replaced(fd: &OwnedFd, now: &Stat, entry: &Entry) -> bool {
+    now.inode != entry.inode && (now.ctime != entry.ctime || walk::keeps_inodes(fd))
 }
 
 /// Does what was read have other bytes than the scan saw? A file with holes may have others where it was replaced.
-pub(super) fn is_other(now: &Stat, entry: &Entry, read: &io::Result<bool>) -> bool {
+pub(super) fn is_other(fd: &OwnedFd, now: &Stat, entry: &Entry, read: &io::Result<bool>) -> bool {
     match entry.is_sparse() {
-        true => is_replaced(now, entry),
+        true => is_replaced(fd, now, entry),
         false => matches!(read, Ok(false)) && now.size != entry.size(),
     }
+}
+
+/// Is a file to be looked at once more when it was read? What is read at once, and is as long as it was at the scan, is one state
+/// of it, and no call is spent on it, where there are four in all: unless others may have put their own in its place, with the mode
+/// and owner of the one that the scan saw. With holes it is read here and there, where the scan found data.
+pub(super) fn is_suspect(read: &io::Result<bool>, entry: &Entry) -> bool {
+    matches!(read, Ok(false)) || entry.is_sparse()
 }

@@ -32,7 +32,7 @@ impl Inner {
                 entry.xattrs.clone_from(xattrs);
                 let now = self.now(fd);
                 now.iter().for_each(|now| _ = self.adopt(now, &mut entry));
-                now.is_some_and(|now| is_replaced(&now, &entry))
+                now.is_some_and(|now| is_replaced(fd, &now, &entry))
             }
             Err(state) => {
                 self.disown(&entry, true);
@@ -40,6 +40,7 @@ impl Inner {
             }
         };
         self.disown(&entry, replaced);
+        large.changed.fetch_or(replaced, AcqRel);
         if large.known.is_none() {
             self.header(&entry, buf)?;
         }
@@ -50,8 +51,11 @@ impl Inner {
     /// header would be a wait for one that may itself be waiting for a permit to read.
     fn opened<'a>(&self, large: &'a Large) -> &'a Result<(OwnedFd, Vec<Xattr>), State> {
         large.opened.get_or_init(|| {
-            let (fd, entry) = self.open_file(large.entry.clone())?;
-            let is_other = |now: Stat| is_replaced(&now, &entry) && (now.size != entry.size() || entry.is_sparse());
+            let mut entry = large.entry.clone();
+            let (fd, ()) = self.dressed(self.open(&entry.path).map(|fd| (fd, ())), &mut entry)?;
+            // Nor may it be read in part only, and the rest of it be that of the other.
+            let is_cut = entry.is_sparse() || large.known.as_ref().is_some_and(|known| known.changed.is_some());
+            let is_other = |now: Stat| (now.size != entry.size() || is_cut) && is_replaced(&fd, &now, &entry);
             if self.now(&fd).is_some_and(is_other) {
                 return Err(State::Unreadable(REPLACED.to_owned()));
             }

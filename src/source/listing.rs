@@ -27,22 +27,7 @@ use std::{
 pub(super) const BATCH: usize = 512;
 
 /// A directory to list, and who is told.
-pub(super) type Request = (Dir, Promise<io::Result<Listing>>);
-
-/// A directory, as the scan saw it.
-#[derive(Debug, Clone)]
-pub(super) struct Dir {
-    pub(super) path: Path,
-    /// May others than root and we change what is in it?
-    exposed: bool,
-}
-
-impl Dir {
-    pub(super) fn new(entry: &Entry, mine: u32) -> Self {
-        let exposed = ![0, mine].contains(&entry.owner.uid) || entry.mode & 0o022 != 0;
-        Self { path: entry.path.clone(), exposed }
-    }
-}
+pub(super) type Request = (Path, Promise<io::Result<Listing>>);
 
 /// How one thread gets on with one job.
 pub(super) struct Pace {
@@ -134,8 +119,7 @@ impl Inner {
     }
 
     /// List a directory: its objects in order, without what the rules leave out.
-    fn list(&self, directory: &Dir, buffer: &mut Vec<u8>) -> io::Result<Listing> {
-        let path = &directory.path[..];
+    fn list(&self, path: &[u8], buffer: &mut Vec<u8>) -> io::Result<Listing> {
         let (dir, rel) = self.locate(path).ok_or(io::ErrorKind::NotFound)?;
         let dir = walk::open_dir(dir, rel, self.rules.tricks)?;
         let mut names = walk::read_dir(&dir, buffer)?;
@@ -151,24 +135,26 @@ impl Inner {
             names.retain(|name| name.bytes == b"CACHEDIR.TAG" && self.rules.exclude_caches);
         }
         let rest = names.split_off(names.len().min(BATCH));
-        let children = self.children(Ok(&dir), directory, names);
+        let children = self.children(Ok(&dir), path, names);
         let dev = if self.rules.one_file_system { walk::stat_fd(&dir)?.dev } else { 0 };
         let xattrs = if self.rules.overlay.is_some() { Vec::new() } else { xattr::read_all(&dir)? };
         Ok(Listing { children, rest, xattrs, dev })
     }
 
     /// Some of what is in a directory that was listed before. If it is gone since, so is all of it.
-    pub(super) fn look_at(&self, directory: &Dir, names: Vec<walk::Name>) -> Vec<Child> {
-        let place = self.locate(&directory.path).ok_or_else(|| io::ErrorKind::NotFound.into());
+    pub(super) fn look_at(&self, path: &[u8], names: Vec<walk::Name>) -> Vec<Child> {
+        let place = self.locate(path).ok_or_else(|| io::ErrorKind::NotFound.into());
         let dir = place.and_then(|(dir, rel)| walk::open_dir(dir, rel, self.rules.tricks));
-        self.children(dir.as_ref(), directory, names)
+        self.children(dir.as_ref(), path, names)
     }
 
     /// What is known of these names; what is gone since they were listed has vanished.
-    fn children(&self, dir: Result<&OwnedFd, &io::Error>, directory: &Dir, names: Vec<walk::Name>) -> Vec<Child> {
+    fn children(&self, dir: Result<&OwnedFd, &io::Error>, parent: &[u8], names: Vec<walk::Name>) -> Vec<Child> {
         let mut children = Vec::with_capacity(names.len());
+        let home = dir.ok().and_then(|dir| walk::stat_fd(dir).ok());
+        let is_others = |home: Stat| ![0, self.user].contains(&home.uid) || home.mode & 0o022 != 0;
         for name in names {
-            let path = join(&directory.path, &name.bytes);
+            let path = join(parent, &name.bytes);
             // Some file systems do not say in a directory what a name is: then patterns wait for what the system says of it.
             let told = name.kind != FileKind::Unknown;
             let excluded = told && self.is_excluded(&path, name.kind == FileKind::Directory);
@@ -183,7 +169,8 @@ impl Inner {
                     .unwrap_or_else(|error| self.unknown(path, &error)),
                 Err(error) => self.unknown(path, error),
             };
-            child.scanned.exposed = directory.exposed;
+            child.scanned.home = home.map(|home| (home.dev, home.inode));
+            child.scanned.exposed = home.is_none_or(is_others);
             let is_expected = child.scanned.state == State::Vanished && self.rules.overlay.is_some();
             let is_own = child.scanned.entry.is_file() && self.is_own(&child);
             let is_left_out = !told && self.is_excluded(&child.scanned.entry.path, is_directory(&child.scanned));
@@ -213,12 +200,8 @@ impl Inner {
         directories.collect()
     }
 
-    pub(super) fn directory(&self, scanned: &Scanned) -> Dir {
-        Dir::new(&scanned.entry, self.user)
-    }
-
     /// List a directory, and what comes after it below it while there are objects left to list.
-    fn list_below(&self, directory: &Dir, buffer: &mut Vec<u8>, pace: &mut Pace) -> io::Result<Listing> {
+    fn list_below(&self, directory: &[u8], buffer: &mut Vec<u8>, pace: &mut Pace) -> io::Result<Listing> {
         let mut listing = self.list(directory, buffer)?;
         pace.spend(1 + listing.children.len());
         for child in &mut listing.children {
@@ -226,7 +209,7 @@ impl Inner {
                 break;
             }
             if self.enters(child, listing.dev) {
-                child.listing = Ahead::Listed(self.list_below(&self.directory(&child.scanned), buffer, pace));
+                child.listing = Ahead::Listed(self.list_below(&child.scanned.entry.path.clone(), buffer, pace));
             }
         }
         Ok(listing)
@@ -236,7 +219,7 @@ impl Inner {
     pub(super) fn child(&self, dir: &OwnedFd, name: &[u8], path: Path, stat: Stat) -> io::Result<Child> {
         let mut state = State::Whole;
         let kind = match stat.kind {
-            FileKind::File => Kind::File { size: stat.size, map: self.map(&path, &stat) },
+            FileKind::File => Kind::File { size: stat.size, map: self.map(dir, name, &stat) },
             FileKind::Directory => Kind::Directory,
             FileKind::Symlink => Kind::Symlink(walk::read_link(dir, name)?),
             FileKind::Fifo => Kind::Fifo,
@@ -321,11 +304,13 @@ impl Inner {
     }
 
     /// Where a file that has fewer blocks than bytes has its data.
-    fn map(&self, path: &[u8], stat: &Stat) -> Option<Map> {
+    fn map(&self, dir: &OwnedFd, name: &[u8], stat: &Stat) -> Option<Map> {
         if !stat.looks_sparse() || self.rules.overlay.is_some() {
             return None;
         }
-        let fd = self.open(path).inspect_err(|error| self.shortage.notice(error)).ok()?;
+        let fd = walk::open_read(dir, name, self.rules.tricks).inspect_err(|error| self.shortage.notice(error)).ok()?;
+        // Holes of another are none of this one.
+        walk::stat_fd(&fd).ok().filter(|now| now.inode == stat.inode || now.ctime == stat.ctime)?;
         let map = read::data_map(&fd, stat.size).ok().flatten()?;
         pax::storable_map(map.into(), stat.size)
     }

@@ -11,6 +11,7 @@ mod content;
 mod decode;
 mod fit;
 mod frames;
+mod home;
 pub mod jobs;
 mod large;
 mod links;

@@ -5,7 +5,8 @@
 
 use super::{
     Source, Stream,
-    fit::{REPLACED, is_other, is_replaced, room},
+    fit::{REPLACED, is_other, is_replaced, is_suspect, room},
+    home::Home,
     listed::listed,
     patterns::Patterns,
     shortage::Shortage,
@@ -52,6 +53,8 @@ pub struct Rules {
     pub exclude_if_present: Vec<Vec<u8>>,
     /// Stay on the file systems of the roots.
     pub one_file_system: bool,
+    /// Does the next backup go by less than the inodes? Then each file is looked at once more when it was read.
+    pub looks_twice: bool,
     /// Directories listed at the same time.
     pub walkers: usize,
     /// May tricks be played?
@@ -171,9 +174,6 @@ impl Source for Tree {
     }
 }
 
-/// What came of opening one file: its descriptor and its entry with attributes, or why not.
-type Opened = Result<(OwnedFd, Entry), State>;
-
 impl Inner {
     fn new(tops: Vec<Top>, rules: Arc<Rules>) -> Self {
         let (elsewhere, closed, list, names, shortage, orphaned) = Default::default();
@@ -214,14 +214,19 @@ impl Inner {
         if self.rules.tricks == Tricks::Auto { Cache::Drop } else { Cache::Keep }
     }
 
-    pub(super) fn open_file(&self, mut entry: Entry) -> Opened {
-        let opened = self.open(&entry.path).and_then(|fd| {
+    /// What an open file is, with its attributes.
+    pub(super) fn dressed<T>(
+        &self,
+        opened: io::Result<(OwnedFd, T)>,
+        entry: &mut Entry,
+    ) -> Result<(OwnedFd, T), State> {
+        let dress = |(fd, at)| {
             if !self.is_plain() {
                 entry.xattrs = xattr::read_all(&fd)?;
             }
-            Ok(fd)
-        });
-        opened.map(|fd| (fd, entry)).map_err(|error| self.state_of(&error))
+            Ok((fd, at))
+        };
+        opened.and_then(dress).map_err(|error| self.state_of(&error))
     }
 
     fn members(&self, small: Vec<Scanned>, large: Option<Arc<Large>>, buf: Buf) -> Result<Frame> {
@@ -235,8 +240,9 @@ impl Inner {
 
     fn frame(&self, small: Vec<Scanned>, large: Option<Arc<Large>>, mut buf: Buf) -> Result<Frame> {
         let mut parts = Vec::with_capacity(small.len() + 1);
+        let mut home = Home::default();
         for scanned in small {
-            parts.push(self.member(scanned, &mut buf)?);
+            parts.push(self.member(scanned, &mut home, &mut buf)?);
         }
         let mut ends_member = true;
         if let Some(large) = large {
@@ -257,14 +263,14 @@ impl Inner {
     }
 
     /// One whole member: header, content, padding. What cannot be read leaves nothing in the stream.
-    fn member(&self, scanned: Scanned, buf: &mut Vec<u8>) -> Result<Part> {
-        let Scanned { mut entry, state, exposed, is_first, known, .. } = scanned;
-        let known = match self.unlink(&mut entry, room(buf, buf.len())) {
-            Ok(is_new) => known.filter(|_| !is_new),
+    fn member(&self, scanned: Scanned, at: &mut Home, buf: &mut Vec<u8>) -> Result<Part> {
+        let Scanned { mut entry, state, home, exposed, is_first, mut known, .. } = scanned;
+        match self.unlink(&mut entry, room(buf, buf.len())) {
+            Ok(is_new) => known = known.filter(|_| !is_new),
             Err(state) => return Ok(part(What::Whole(entry, state), buf.len(), 0)),
-        };
-        if let Some(known) = known.as_ref().filter(|known| known.trust != Trust::Nothing) {
-            return Ok(self.kept(entry, state, known.clone(), buf.len()));
+        }
+        if let Some(same) = known.take_if(|known| known.trust == Trust::Same) {
+            return Ok(kept(entry, state, same, buf.len()));
         }
         if !entry.is_file() || !state.is_stored() {
             let stored = state.is_stored() || entry.kind == Kind::Directory;
@@ -272,13 +278,22 @@ impl Inner {
             let state = failed.map_or(state, |error| unstorable(&error));
             return Ok(part(What::Whole(entry, state), buf.len(), 0));
         }
-        let (fd, mut entry) = match self.open_file(entry.clone()) {
+        let opened = self.open_in(at, &entry.path, home);
+        let (fd, is_home) = match self.dressed(opened, &mut entry) {
             Ok(opened) => opened,
             Err(state) => {
                 self.disown(&entry, is_first);
                 return Ok(part(What::Whole(entry, state), buf.len(), 0));
             }
         };
+        if let Some(same) = known.take_if(|known| known.trust == Trust::Content) {
+            if !self.now(&fd).is_some_and(|now| is_replaced(&fd, &now, &entry)) {
+                return Ok(kept(entry, state, same, buf.len()));
+            }
+            if entry.data_len() > room(buf, buf.len()) {
+                return Ok(part(What::Whole(entry, State::Unreadable(REPLACED.to_owned())), buf.len(), 0));
+            }
+        }
         self.fit(&fd, &mut entry);
         let start = buf.len();
         let (mut inner, mut read) = match self.copy(&fd, &entry, buf) {
@@ -288,10 +303,11 @@ impl Inner {
                 return Ok(part(What::Whole(entry, unstorable(&error)), start, 0));
             }
         };
-        let mut now = (exposed || is_first || is_suspect(&read, &entry)).then(|| self.now(&fd)).flatten();
-        let replaced = now.is_some_and(|now| is_replaced(&now, &entry));
+        let unsure = exposed || !is_home || self.rules.looks_twice;
+        let mut now = (unsure || is_first || is_suspect(&read, &entry)).then(|| self.now(&fd)).flatten();
+        let replaced = now.is_some_and(|now| is_replaced(&fd, &now, &entry));
         self.disown(&entry, is_first && replaced);
-        if let Some(found) = now.filter(|now| is_other(now, &entry, &read)) {
+        if let Some(found) = now.filter(|now| is_other(&fd, now, &entry, &read)) {
             if self.refit(&found, &mut entry, room(buf, start)) {
                 buf.truncate(start);
                 (inner, read) = self.copy(&fd, &entry, buf)?;
@@ -307,7 +323,7 @@ impl Inner {
         let len = buf.len() - inner;
         match read {
             Ok(complete) => {
-                let same = complete && now.as_ref().is_none_or(|now| !changed(now, &entry));
+                let same = complete && !replaced && now.as_ref().is_none_or(|now| !changed(now, &entry));
                 let state = if same || self.is_plain() { State::Whole } else { State::Changed };
                 if now.is_some_and(|now| self.adopt(&now, &mut entry)) {
                     let mut header = Vec::new();
@@ -331,19 +347,6 @@ impl Inner {
         Ok((buf.len(), self.content(fd, entry, buf)))
     }
 
-    /// What an earlier backup has; only if it has other attributes now is it looked at.
-    fn kept(&self, entry: Entry, state: State, known: Known, at: usize) -> Part {
-        let entry = match known.trust {
-            Trust::Content => match self.open_file(entry.clone()) {
-                Ok((_, entry)) => entry,
-                Err(state) => return part(What::Whole(entry, state), at, 0),
-            },
-            _ => entry,
-        };
-        let what = What::Whole(entry, state);
-        Part { known: Some(known), runs: Some(Vec::new()), ..part(what, at, 0) }
-    }
-
     /// Append a header; nothing of one that cannot be written.
     pub(super) fn header(&self, entry: &Entry, buf: &mut Vec<u8>) -> Result<()> {
         let start = buf.len();
@@ -358,22 +361,6 @@ impl Inner {
     /// What an open file is now, one call; nobody asks where that it changes is expected.
     pub(super) fn now(&self, fd: &OwnedFd) -> Option<Stat> {
         if self.is_plain() { None } else { walk::stat_fd(fd).ok() }
-    }
-
-    /// A file was not as long as the scan said, and this is what it is now: is it as long as the system says? If not, and it
-    /// stands still, it did not change: no size that the system says of it is to be believed.
-    ///
-    /// # Errors
-    /// If it is not. What cannot be read to know it is none.
-    pub(super) fn check_size(&self, fd: &OwnedFd, now: &Stat) -> io::Result<()> {
-        let (last, mut end) = (now.size.saturating_sub(1), Vec::new());
-        let got = read::read_full(fd, &mut end, last, 2, self.cache(), self.rules.tricks);
-        let is_wrong = got.is_ok_and(|got| got as u64 != now.size.min(1));
-        let looks = |stat: &Stat| (stat.size, stat.mtime, stat.ctime);
-        match is_wrong && self.now(fd).is_some_and(|again| looks(&again) == looks(now)) {
-            true => Err(io::Error::other("its size is not what the file system says")),
-            false => Ok(()),
-        }
     }
 
     /// Whose file it is and who may read it go with the content: another may have its name since the scan. Did they differ?
@@ -407,6 +394,11 @@ impl Inner {
     }
 }
 
+/// What an earlier backup has; only if it has other attributes now was it looked at.
+fn kept(entry: Entry, state: State, known: Known, at: usize) -> Part {
+    Part { known: Some(known), runs: Some(Vec::new()), ..part(What::Whole(entry, state), at, 0) }
+}
+
 /// The state of what the archive has no room for.
 pub(super) fn unstorable(error: &Error) -> State {
     State::Unreadable(error.line())
@@ -430,13 +422,6 @@ pub(super) fn part(what: What, inner: usize, len: usize) -> Part {
         chunks: Vec::new(),
         replaced: false,
     }
-}
-
-/// Is a file to be looked at once more when it was read? What is read at once, and is as long as it was at the scan, is one state
-/// of it, and no call is spent on it, where there are four in all: unless others may have put their own in its place, with the mode
-/// and owner of the one that the scan saw. With holes it is read here and there, where the scan found data.
-fn is_suspect(read: &io::Result<bool>, entry: &Entry) -> bool {
-    matches!(read, Ok(false)) || entry.is_sparse()
 }
 
 /// Is it not what the scan saw?

@@ -8,13 +8,13 @@
 
 use super::{
     links::Links,
-    listing::{Ahead, BATCH, Child, Dir, Listing, Pace, Request},
+    listing::{Ahead, BATCH, Child, Listing, Pace, Request},
     tree::Inner,
 };
 use crate::{
     error::{Error, Kind as ErrorKind, Result, quoted},
     format::{
-        entry::{Kind, is_within},
+        entry::{Kind, Path, is_within},
         page::State,
     },
     frame::Scanned,
@@ -71,12 +71,12 @@ enum Job {
     /// List directories, one after the other.
     Directories(Vec<Request>),
     /// Look at some of the names in a directory.
-    Names(Dir, Vec<walk::Name>, Promise<Vec<Child>>),
+    Names(Path, Vec<walk::Name>, Promise<Vec<Child>>),
 }
 
 /// A directory that is being delivered.
 struct Level {
-    directory: Dir,
+    directory: Path,
     dev: u64,
     children: std::vec::IntoIter<Child>,
     /// Of so many of the last of these nobody has looked yet whether they are to be asked for,
@@ -167,7 +167,7 @@ impl Walk {
             level.unseen -= 1;
             if self.inner.enters(child, level.dev) && matches!(child.listing, Ahead::Not) {
                 let (promise, answer) = promise();
-                group.push((self.inner.directory(&child.scanned), promise));
+                group.push((child.scanned.entry.path.clone(), promise));
                 child.listing = Ahead::Asked(answer);
             }
         }
@@ -191,7 +191,7 @@ impl Walk {
                 }
                 Ahead::Not => {
                     let (promise, answer) = promise();
-                    self.walkers.jobs.push(Job::Directories(vec![(self.inner.directory(&child.scanned), promise)]));
+                    self.walkers.jobs.push(Job::Directories(vec![(child.scanned.entry.path.clone(), promise)]));
                     answer.wait()
                 }
             };
@@ -208,7 +208,7 @@ impl Walk {
             Some(Ok(listing)) => {
                 scanned.entry.xattrs = listing.xattrs;
                 self.levels.push(Level {
-                    directory: self.inner.directory(scanned),
+                    directory: scanned.entry.path.clone(),
                     dev: listing.dev,
                     unseen: listing.children.len(),
                     asked: 0,

@@ -99,6 +99,7 @@ impl Looked {
             exclude_caches: false,
             exclude_if_present: vec![],
             one_file_system: false,
+            looks_twice: false,
             walkers: 1,
             tricks: Tricks::Never,
             own: Own::default(),
