@@ -86,6 +86,8 @@ pub struct Large {
     pub entry: Entry,
     /// What earlier backups have of it: then its pieces are members by themselves, of what is new in them.
     pub known: Option<Known>,
+    /// When it was made, where the file system tells.
+    pub born: Option<Time>,
     /// Bytes of data; [`u64::MAX`] for a stream whose end is not known yet.
     pub data_len: u64,
     /// Opened once, by whoever needs it first, never awaited; all pieces are read from the same open file. With its
@@ -160,10 +162,12 @@ impl Slice {
 
 impl Large {
     /// A file of so many bytes of data, cut into so many pieces.
-    pub fn new(entry: Entry, known: Option<Known>, data_len: u64, pieces: u64) -> Arc<Self> {
+    pub fn new(of: Scanned, data_len: u64, pieces: u64) -> Arc<Self> {
+        let Scanned { entry, born, known, .. } = of;
         Arc::new(Self {
             entry,
             known,
+            born,
             data_len,
             opened: OnceLock::new(),
             changed: AtomicBool::new(false),

@@ -5,6 +5,7 @@
 mod runs;
 
 use runs::{Ran, fullbore, noise, shell, started, temp};
+use rustix::fs::{CWD, RenameFlags, getxattr, renameat_with};
 use std::{
     fs::{self, File},
     io::{Read, Write},
@@ -403,4 +404,69 @@ fn who_owns_a_directory_above_gives_a_file_of_root_no_other_content() {
     let restored = fs::metadata(back.join("tool/prog")).unwrap();
     assert_eq!(fs::read(back.join("tool/prog")).unwrap(), b"hers!!");
     assert_eq!((restored.uid(), restored.mode() & 0o7000), (1234, 0));
+}
+
+#[test]
+fn a_file_that_has_the_number_of_a_removed_one_is_another() {
+    let dir = temp();
+    let (tree, out, back) = (dir.path().join("t"), dir.path().join("x.tar"), dir.path().join("b"));
+    runs::write(tree.join("a large"), noise(1, 12_000_000));
+    runs::write(tree.join("saved"), noise(2, 3_000_000));
+    runs::write(tree.join("z/linked"), "as it was");
+    fs::hard_link(tree.join("z/linked"), tree.join("z/other")).unwrap();
+    let ran = changed_meanwhile(&tree, &out, || {
+        // ext4 gives the number of the file that goes to the next.
+        for text in ["once", "twice"] {
+            runs::write(dir.path().join("new"), text);
+            fs::rename(dir.path().join("new"), tree.join("saved")).unwrap();
+        }
+        fs::remove_file(tree.join("z/other")).unwrap();
+        fs::remove_file(tree.join("z/linked")).unwrap();
+        runs::write(tree.join("z/linked"), "new one's");
+        runs::write(tree.join("z/other"), "other one");
+    });
+    assert_eq!(ran.code, 3, "{}", ran.err);
+    assert!(ran.err.contains("another file has its name since it was listed"), "{}", ran.err);
+    fullbore(args!["restore", out, "--to", back, "--quiet"]).ends_with(0);
+    assert!(!back.join("saved").exists());
+    assert_eq!(fs::read(back.join("z/linked")).unwrap(), b"new one's");
+    assert_eq!(fs::read(back.join("z/other")).unwrap(), b"other one");
+}
+
+#[test]
+fn a_directory_has_the_attributes_and_the_owner_of_one() {
+    if !runs::or_skip(runs::is_root() && runs::has("strace"), "not root, or no strace") {
+        return;
+    }
+    let dir = temp();
+    let (tree, repository, back) = (dir.path().join("t"), dir.path().join("r"), dir.path().join("b"));
+    let pairs: Vec<_> = (0..12).map(|i| (tree.join(format!("a{i}")), tree.join(format!("b{i}")))).collect();
+    for (path, owner) in pairs.iter().flat_map(|(a, b)| [(a, 1234u32), (b, 1235)]) {
+        fs::create_dir_all(path).unwrap();
+        std::os::unix::fs::chown(path, Some(owner), None).unwrap();
+        if !runs::or_skip(runs::set_xattr(path, "user.owner", owner.to_string().as_bytes()), "no attributes here") {
+            return;
+        }
+    }
+    let (done, is_done) = std::sync::mpsc::channel::<()>();
+    let swaps = std::thread::spawn(move || {
+        while let Err(std::sync::mpsc::TryRecvError::Empty) = is_done.try_recv() {
+            for (a, b) in &pairs {
+                renameat_with(CWD, a, CWD, b, RenameFlags::EXCHANGE).unwrap();
+            }
+            std::thread::sleep(Duration::from_millis(3));
+        }
+    });
+    // Between what is asked of a name and the opening of it.
+    let slow = "openat2,openat:delay_enter=5000";
+    runs::tampered(slow, None, args!["backup", tree, "--to", repository, "--quiet"]).ends_with(0);
+    drop(done);
+    swaps.join().unwrap();
+    fullbore(args!["restore", repository, "--to", back, "--quiet"]).ends_with(0);
+    for path in fs::read_dir(&back).unwrap().map(|entry| entry.unwrap().path()) {
+        let mut owner = [0; 4];
+        getxattr(&path, "user.owner", &mut owner).unwrap();
+        let uid = fs::metadata(&path).unwrap().uid().to_string();
+        assert_eq!(uid.as_bytes(), owner, "{path:?}");
+    }
 }

@@ -79,7 +79,7 @@ impl Pack {
         let len = if reads && scanned.state.is_stored() { data_len(&scanned.entry) } else { 0 };
         if len > self.frame_bytes {
             let pieces = len.div_ceil(self.frame_bytes);
-            let large = Large::new(scanned.entry, scanned.known, len, pieces);
+            let large = Large::new(scanned, len, pieces);
             self.large = Some((large.clone(), 0));
             return self.members(Some(large));
         }

@@ -7,13 +7,13 @@
 use super::tree::Inner;
 use crate::{
     format::{
-        entry::{Entry, Kind},
+        entry::{Entry, Kind, Time},
         page::State,
     },
     frame::LOST_LINK,
     platform::{
         read,
-        walk::{self, Stat},
+        walk::{self, FileKind, Stat},
     },
 };
 use std::{io, os::fd::OwnedFd, sync::PoisonError};
@@ -40,6 +40,14 @@ impl Inner {
             entry.kind = Kind::File { size: now.size, map: None };
             entry.mtime = now.mtime;
             self.adopt(&now, entry);
+        }
+    }
+
+    /// A directory that has the name of another since that was looked at is itself, not only its attributes are.
+    pub(super) fn take_after(&self, now: &Stat, entry: &mut Entry) {
+        if now.inode != entry.inode {
+            (entry.mtime, entry.ctime, entry.inode) = (now.mtime, now.ctime, now.inode);
+            self.adopt(now, entry);
         }
     }
 
@@ -82,12 +90,13 @@ impl Inner {
     /// Have the entry be the file that is there `now`, if there is room for it. Its inode and ctime stay those of the scan, so that the
     /// next backup reads it again.
     pub(super) fn refit(&self, now: &Stat, entry: &mut Entry, room: u64) -> bool {
-        if now.size <= room {
+        let fits = now.kind == FileKind::File && now.size <= room;
+        if fits {
             entry.kind = Kind::File { size: now.size, map: None };
             entry.mtime = now.mtime;
             self.adopt(now, entry);
         }
-        now.size <= room
+        fits
     }
 }
 
@@ -98,14 +107,16 @@ pub(super) fn room(buf: &Vec<u8>, used: usize) -> u64 {
 
 /// Is the open file, which is so `now`, another than the scan saw? Some file systems give a file a new number each time, but not
 /// other times.
-pub(super) fn is_replaced(fd: &OwnedFd, now: &Stat, entry: &Entry) -> bool {
-    now.inode != entry.inode && (now.ctime != entry.ctime || walk::keeps_inodes(fd))
+/// And some give the number of a file that is gone to the next.
+pub(super) fn is_replaced(fd: &OwnedFd, now: &Stat, entry: &Entry, born: Option<Time>) -> bool {
+    let is_younger = now.born.zip(born).is_some_and(|(now, then)| now != then);
+    (now.inode != entry.inode || is_younger) && (now.ctime != entry.ctime || walk::keeps_inodes(fd))
 }
 
 /// Does what was read have other bytes than the scan saw? A file with holes may have others where it was replaced.
-pub(super) fn is_other(fd: &OwnedFd, now: &Stat, entry: &Entry, read: &io::Result<bool>) -> bool {
+pub(super) fn is_other(now: &Stat, entry: &Entry, replaced: bool, read: &io::Result<bool>) -> bool {
     match entry.is_sparse() {
-        true => is_replaced(fd, now, entry),
+        true => replaced,
         false => matches!(read, Ok(false)) && now.size != entry.size(),
     }
 }

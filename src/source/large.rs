@@ -32,7 +32,7 @@ impl Inner {
                 entry.xattrs.clone_from(xattrs);
                 let now = self.now(fd);
                 now.iter().for_each(|now| _ = self.adopt(now, &mut entry));
-                now.is_some_and(|now| is_replaced(fd, &now, &entry))
+                now.is_some_and(|now| is_replaced(fd, &now, &entry, large.born))
             }
             Err(state) => {
                 self.disown(&entry, true);
@@ -55,7 +55,8 @@ impl Inner {
             let (fd, ()) = self.dressed(self.open(&entry.path).map(|fd| (fd, ())), &mut entry)?;
             // Nor may it be read in part only, and the rest of it be that of the other.
             let is_cut = entry.is_sparse() || large.known.as_ref().is_some_and(|known| known.changed.is_some());
-            let is_other = |now: Stat| (now.size != entry.size() || is_cut) && is_replaced(&fd, &now, &entry);
+            let is_other =
+                |now: Stat| (now.size != entry.size() || is_cut) && is_replaced(&fd, &now, &entry, large.born);
             if self.now(&fd).is_some_and(is_other) {
                 return Err(State::Unreadable(REPLACED.to_owned()));
             }

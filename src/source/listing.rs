@@ -66,7 +66,8 @@ pub(super) struct Listing {
     /// and the names of the rest.
     pub(super) rest: Vec<walk::Name>,
     pub(super) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
-    pub(super) dev: u64,
+    /// What it is, as it was opened.
+    pub(super) now: Stat,
 }
 
 /// One object in a directory.
@@ -122,6 +123,7 @@ impl Inner {
     fn list(&self, path: &[u8], buffer: &mut Vec<u8>) -> io::Result<Listing> {
         let (dir, rel) = self.locate(path).ok_or(io::ErrorKind::NotFound)?;
         let dir = walk::open_dir(dir, rel, self.rules.tricks)?;
+        let now = walk::stat_fd(&dir)?;
         let mut names = walk::read_dir(&dir, buffer)?;
         names.sort_unstable_by(|a, b| a.bytes.cmp(&b.bytes));
         if let Some(overlay) = &self.rules.overlay {
@@ -135,24 +137,29 @@ impl Inner {
             names.retain(|name| name.bytes == b"CACHEDIR.TAG" && self.rules.exclude_caches);
         }
         let rest = names.split_off(names.len().min(BATCH));
-        let children = self.children(Ok(&dir), path, names);
-        let dev = if self.rules.one_file_system { walk::stat_fd(&dir)?.dev } else { 0 };
+        let children = self.children(Ok((&dir, &now)), path, names);
         let xattrs = if self.rules.overlay.is_some() { Vec::new() } else { xattr::read_all(&dir)? };
-        Ok(Listing { children, rest, xattrs, dev })
+        Ok(Listing { children, rest, xattrs, now })
     }
 
     /// Some of what is in a directory that was listed before. If it is gone since, so is all of it.
     pub(super) fn look_at(&self, path: &[u8], names: Vec<walk::Name>) -> Vec<Child> {
         let place = self.locate(path).ok_or_else(|| io::ErrorKind::NotFound.into());
         let dir = place.and_then(|(dir, rel)| walk::open_dir(dir, rel, self.rules.tricks));
-        self.children(dir.as_ref(), path, names)
+        let dir = dir.and_then(|dir| walk::stat_fd(&dir).map(|now| (dir, now)));
+        self.children(dir.as_ref().map(|(dir, now)| (dir, now)), path, names)
     }
 
     /// What is known of these names; what is gone since they were listed has vanished.
-    fn children(&self, dir: Result<&OwnedFd, &io::Error>, parent: &[u8], names: Vec<walk::Name>) -> Vec<Child> {
+    fn children(
+        &self,
+        dir: Result<(&OwnedFd, &Stat), &io::Error>,
+        parent: &[u8],
+        names: Vec<walk::Name>,
+    ) -> Vec<Child> {
         let mut children = Vec::with_capacity(names.len());
-        let home = dir.ok().and_then(|dir| walk::stat_fd(dir).ok());
-        let is_others = |home: Stat| ![0, self.user].contains(&home.uid) || home.mode & 0o022 != 0;
+        let home = dir.ok().map(|(_, now)| now);
+        let is_others = |home: &Stat| ![0, self.user].contains(&home.uid) || home.mode & 0o022 != 0;
         for name in names {
             let path = join(parent, &name.bytes);
             // Some file systems do not say in a directory what a name is: then patterns wait for what the system says of it.
@@ -163,7 +170,7 @@ impl Inner {
             }
             // A top within another stands in for what has its name there.
             let mounted = self.tops.iter().find(|top| top.at == path).map(|top| (&top.dir, &b"."[..]));
-            let mut child = match mounted.map_or_else(|| dir.map(|dir| (dir, &name.bytes[..])), Ok) {
+            let mut child = match mounted.map_or_else(|| dir.map(|(dir, _)| (dir, &name.bytes[..])), Ok) {
                 Ok((dir, name)) => walk::stat(dir, name)
                     .and_then(|stat| self.child(dir, name, path.clone(), stat))
                     .unwrap_or_else(|error| self.unknown(path, &error)),
@@ -208,7 +215,7 @@ impl Inner {
             if pace.left == 0 {
                 break;
             }
-            if self.enters(child, listing.dev) {
+            if self.enters(child, listing.now.dev) {
                 child.listing = Ahead::Listed(self.list_below(&child.scanned.entry.path.clone(), buffer, pace));
             }
         }

@@ -264,7 +264,7 @@ impl Inner {
 
     /// One whole member: header, content, padding. What cannot be read leaves nothing in the stream.
     fn member(&self, scanned: Scanned, at: &mut Home, buf: &mut Vec<u8>) -> Result<Part> {
-        let Scanned { mut entry, state, home, exposed, is_first, mut known, .. } = scanned;
+        let Scanned { mut entry, state, born, home, exposed, is_first, mut known } = scanned;
         match self.unlink(&mut entry, room(buf, buf.len())) {
             Ok(is_new) => known = known.filter(|_| !is_new),
             Err(state) => return Ok(part(What::Whole(entry, state), buf.len(), 0)),
@@ -287,7 +287,7 @@ impl Inner {
             }
         };
         if let Some(same) = known.take_if(|known| known.trust == Trust::Content) {
-            if !self.now(&fd).is_some_and(|now| is_replaced(&fd, &now, &entry)) {
+            if !self.now(&fd).is_some_and(|now| is_replaced(&fd, &now, &entry, born)) {
                 return Ok(kept(entry, state, same, buf.len()));
             }
             if entry.data_len() > room(buf, buf.len()) {
@@ -305,9 +305,9 @@ impl Inner {
         };
         let unsure = exposed || !is_home || self.rules.looks_twice;
         let mut now = (unsure || is_first || is_suspect(&read, &entry)).then(|| self.now(&fd)).flatten();
-        let replaced = now.is_some_and(|now| is_replaced(&fd, &now, &entry));
+        let replaced = now.is_some_and(|now| is_replaced(&fd, &now, &entry, born));
         self.disown(&entry, is_first && replaced);
-        if let Some(found) = now.filter(|now| is_other(&fd, now, &entry, &read)) {
+        if let Some(found) = now.filter(|now| is_other(now, &entry, replaced, &read)) {
             if self.refit(&found, &mut entry, room(buf, start)) {
                 buf.truncate(start);
                 (inner, read) = self.copy(&fd, &entry, buf)?;

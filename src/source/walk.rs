@@ -207,9 +207,10 @@ impl Walk {
         match listing {
             Some(Ok(listing)) => {
                 scanned.entry.xattrs = listing.xattrs;
+                self.inner.take_after(&listing.now, &mut scanned.entry);
                 self.levels.push(Level {
                     directory: scanned.entry.path.clone(),
-                    dev: listing.dev,
+                    dev: listing.now.dev,
                     unseen: listing.children.len(),
                     asked: 0,
                     children: listing.children.into_iter(),

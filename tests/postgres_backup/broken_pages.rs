@@ -11,7 +11,7 @@ use fullbore::{
         entry::{Entry, Kind},
         page::State,
     },
-    frame::{Buf, Frame, Large, Part, What},
+    frame::{Buf, Frame, Large, Part, Scanned, What},
     platform::{Tricks, walk},
     postgres::{
         check::{PageCheck, Pages},
@@ -114,7 +114,8 @@ impl Looked {
     /// Pages of `content`, read from `offset` of the file, that are wrong.
     fn bad(&self, file: &str, offset: u64, content: &[u8]) -> Vec<u32> {
         let kind = Kind::File { size: offset + content.len() as u64, map: None };
-        let large = Large::new(Entry { path: file.into(), kind, ..Entry::default() }, None, 1 << 30, 1);
+        let large =
+            Large::new(Scanned::new(Entry { path: file.into(), kind, ..Entry::default() }, State::Whole), 1 << 30, 1);
         let what = What::Piece { file: large.clone(), offset, last: false };
         let len = content.len() as u32;
         let part = Part {
