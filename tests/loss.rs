@@ -543,6 +543,37 @@ fn what_holds_no_backup_is_not_sound() {
 }
 
 #[test]
+fn a_root_is_missed_though_others_need_all_that_it_had() {
+    let dir = temp();
+    let (tree, repository, back) = (dir.path().join("tree"), dir.path().join("repo"), dir.path().join("back"));
+    write(tree.join("large"), noise(7, 3_000_000));
+    let backup = || fullbore(args!["backup", tree, "--to", repository, "--json"]).ends_with(0).json().remove(0);
+    let first = backup()["id"].as_str().unwrap().to_owned();
+    write(tree.join("new"), "new");
+    backup();
+    fs::remove_file(tree.join("new")).unwrap();
+    fs::remove_file(repository.join("backups").join(&first).join("root.json")).unwrap();
+    let verified = fullbore(args!["verify", repository]).ends_with(4);
+    assert!(verified.out.contains(&first) || verified.err.contains(&first), "{} {}", verified.out, verified.err);
+    fullbore(args!["prune", repository]).ends_with(4).has_one_error("root.json\" is missing");
+    fullbore(args!["repair", repository]).ends_with(4);
+    fullbore(args!["repair", repository, "--yes"]).ends_with(0);
+    fullbore(args!["restore", format!("{}@{first}", repository.display()), "--to", back, "--quiet"]);
+    assert_eq!(files(&back), files(&tree));
+    for args in [&args!["verify", repository][..], &args!["prune", repository]] {
+        fullbore(args.to_vec()).ends_with(0);
+    }
+    // What is copied for others is no loss, nor is what was forgotten.
+    let copy = dir.path().join("copy");
+    fullbore(args!["copy-backup", format!("{}@latest", repository.display()), "--to", copy]).ends_with(0);
+    fullbore(args!["verify", copy]).ends_with(0);
+    fullbore(args!["forget", repository, first]).ends_with(0);
+    for args in [&args!["prune", repository][..], &args!["verify", repository]] {
+        fullbore(args.to_vec()).ends_with(0);
+    }
+}
+
+#[test]
 fn a_root_that_is_lost_or_damaged_is_not_a_backup_that_never_was() {
     let dir = temp();
     let (id, home) = small(dir.path(), 1).pop().unwrap();

@@ -11,7 +11,8 @@ use crate::{
         digest::{crc64, hex},
         layout::{self, MANIFEST, SIDE_SUFFIX},
         page::SegmentId,
-        root::{PART_BYTES, Segment},
+        root::{FORMAT_ALONE, Options, PART_BYTES, Root, Segment},
+        seal::seal,
     },
     pipeline::meter::{Meter, lap},
     platform::Tricks,
@@ -115,7 +116,11 @@ impl Copy {
         let root = whole(&archive, &Object::Root)?;
         meter.total_bytes.store(tasks.iter().map(|task| task.bytes).sum(), Relaxed);
         meter.share(self.workers.get());
-        let sealed: Vec<_> = known.iter().map(|(known, sealed)| (&known.root.id[..], &sealed[..])).collect();
+        let unknown = others.iter().filter(|id| known.iter().all(|(known, _)| known.root.id != **id));
+        let unknown: Vec<_> =
+            unknown.map(|id| Ok((*id, seal(&nothing_known(id, &archive.root))?))).collect::<Result<_>>()?;
+        let words = known.iter().map(|(known, sealed)| (&known.root.id[..], &sealed[..]));
+        let sealed: Vec<_> = words.chain(unknown.iter().map(|(id, sealed)| (*id, &sealed[..]))).collect();
         let incoming = Incoming::begin(&self.to, root, &archive.root, &sealed, self.tricks)?;
         let run = Run { archive: &archive, incoming: &incoming, meter, there: Default::default() };
         let copied = run.all(self.workers, &tasks);
@@ -242,6 +247,12 @@ fn whole(archive: &Archive, object: &Object) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     archive.store().read_at(object, 0, archive.store().len(object)? as usize, &mut bytes)?;
     Ok(bytes)
+}
+
+/// What the other repository has of a backup that says nothing of itself any more here, as early versions left it: that it is none.
+fn nothing_known(id: &str, like: &Root) -> Root {
+    let options = Options { codec: like.options.codec.clone(), ..Options::default() };
+    Root { format: FORMAT_ALONE, id: id.to_owned(), time: like.time.clone(), options, ..Root::default() }
 }
 
 /// Everything that a backup refers to but its root: segments of each backup, the files beside them, manifests.

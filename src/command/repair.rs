@@ -217,7 +217,7 @@ fn manifest(path: &Path, pages: &[(u64, Vec<u8>)]) -> Result<()> {
 fn repository_file(repository: &Path) -> Option<Step> {
     let ids = directories(repository).ok()?;
     let label = ids.iter().find_map(|id| label(repository, id))?;
-    let facts = Repository { format: FORMAT_ALONE, id: label.repository, created: String::new() };
+    let facts = Repository { format: FORMAT_ALONE, id: label.repository, ..Repository::default() };
     let path = repository.join(layout::REPOSITORY);
     Some(Step {
         what: format!("write {path:?} again, from the label of a segment"),

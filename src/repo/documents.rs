@@ -10,6 +10,7 @@ use crate::{
     format::{
         layout::{self, BACKUPS, FORGOTTEN, MANIFEST, PARTIAL, ROOT, SIDE_SUFFIX, is_backup_id, is_object},
         root::{Root, Source},
+        seal::open_sealed,
     },
     stage::codec::Codec,
 };
@@ -208,9 +209,19 @@ pub fn needs(root: &Root) -> Result<BTreeMap<String, u64>> {
     Ok(needs)
 }
 
-/// Are all objects among `names`, files of backup `id`, mentioned? Of a directory that has no document this is what copies
-/// bring, and what early versions left of pruned backups; anything else there is a backup whose root was lost.
-pub fn is_mentioned_whole(id: &str, names: &[String], mentioned: &HashSet<String>) -> bool {
+/// Is this what early versions left of a pruned backup: are all objects among `names`, files of backup `id`, mentioned by others?
+/// Where it has no document, anything else is a backup whose root was lost; and where what was forgotten has one, anything at all.
+pub fn is_left_over(id: &str, names: &[String], mentioned: &HashSet<String>, keeps_forgotten: bool) -> bool {
     let is_mentioned = |name: &String| mentioned.contains(&key(id, name.strip_suffix(SIDE_SUFFIX).unwrap_or(name)));
-    names.iter().filter(|name| is_object(name)).all(is_mentioned)
+    names.iter().filter(|name| is_object(name)).all(|name| !keeps_forgotten && is_mentioned(name))
+}
+
+/// See [`layout::Repository`]; where its file is lost nobody knows.
+///
+/// # Errors
+/// The system's.
+pub fn keeps_forgotten<O: Objects>(objects: &O) -> Result<bool> {
+    let read = objects.read(layout::REPOSITORY)?;
+    let facts = read.and_then(|bytes| open_sealed::<layout::Repository>(&bytes, layout::REPOSITORY).ok());
+    Ok(facts.is_some_and(|facts| facts.keeps_forgotten))
 }

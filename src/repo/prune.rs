@@ -18,7 +18,7 @@
 //! A. The first in this line is X's own backup, which would have been alive in 0. Tombstones are a second guard.
 
 use super::{
-    documents::{self, Document, Documents, State, dir, documents, is_mentioned_whole, key},
+    documents::{self, Document, Documents, State, dir, documents, is_left_over, keeps_forgotten, key},
     objects::Objects,
     protocol::{alive, intents, remove_abandoned, settle},
 };
@@ -304,7 +304,7 @@ impl First {
     }
 }
 
-/// A directory without a document and without an intent has lost its root, unless documents mention all objects that are
+/// A directory without a document and without an intent has lost its root, unless it is what early versions left
 /// there. It cannot be known what a root that is lost refers to.
 fn refuse_loss<'a, O: Objects>(
     objects: &O,
@@ -313,14 +313,15 @@ fn refuse_loss<'a, O: Objects>(
 ) -> Result<()> {
     let facts = documents.values().filter_map(|document| document.facts.as_ref());
     let mentioned: HashSet<String> = facts.flat_map(|facts| facts.needs.keys().cloned()).collect();
+    let keeps = keeps_forgotten(objects)?;
     for (id, names) in files.filter(|(id, _)| !documents.contains_key(*id)) {
-        if is_mentioned_whole(id, names, &mentioned) {
+        if is_left_over(id, names, &mentioned, keeps) {
             continue;
         }
         // What went meanwhile, with its document, was no loss; and what came is somebody's who is alive.
         let mut there = objects.list(&dir(id))?;
         there.retain(|name| names.contains(name));
-        if !is_mentioned_whole(id, &there, &mentioned) && documents::state(objects, id)?.is_none() {
+        if !is_left_over(id, &there, &mentioned, keeps) && documents::state(objects, id)?.is_none() {
             let what = format!("cannot prune: the root {:?} is missing", key(id, ROOT));
             return Err(Error::corrupt(what)
                 .because("without it nobody knows what that backup needs")

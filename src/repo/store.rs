@@ -181,7 +181,7 @@ pub(super) fn open_or_make(root: &Path, time: &str) -> Result<Repository> {
         regular::create_dirs(&dir, 0o700).map_err(|e| Error::io(format!("could not create {}", name(&dir)), e))?;
     }
     let id = random_letters(12);
-    let facts = seal(&Repository { format: FORMAT_ALONE, id, created: time.to_owned() })?;
+    let facts = seal(&Repository { format: FORMAT_ALONE, id, created: time.to_owned(), keeps_forgotten: true })?;
     let made = walk::open_root(root).and_then(|dir| place(&dir, REPOSITORY, (&facts, 0o600), if_absent));
     made.map_err(|e| Error::io(format!("could not write {}", name(&path)), e)).and_then(|()| sync_dir(root))?;
     regular::sync_above(root).map_err(|e| Error::io(format!("could not sync the directory of {}", name(root)), e))?;

@@ -1,13 +1,13 @@
 //! All directories of a repository that are a backup, or should be one.
 
 use super::{
-    documents::{self, document, is_mentioned_whole, needs},
+    documents::{self, document, is_left_over, needs},
     objects::{Directory, Objects},
     open::{directories, may_be_there, read_repository},
 };
 use crate::{
     error::{Error, Kind, Result},
-    format::layout::{self, FORGOTTEN, INTENTS, PARTIAL},
+    format::layout::{self, FORGOTTEN, INTENTS, PARTIAL, Repository},
     source::archive::Archive,
 };
 use std::{collections::HashSet, path::Path};
@@ -29,7 +29,7 @@ pub enum Found {
 /// # Errors
 /// As [`read_repository`]; [`Kind::Unsupported`] for a backup that a newer program wrote; the system's.
 pub fn open_all(repository: &Path) -> Result<Vec<(String, Found)>> {
-    let id = read_repository(repository)?.id;
+    let Repository { id, keeps_forgotten, .. } = read_repository(repository)?;
     let mut all = Vec::new();
     for name in directories(repository)? {
         all.push((name.clone(), open_one(repository, &name, &id)?));
@@ -39,7 +39,7 @@ pub fn open_all(repository: &Path) -> Result<Vec<(String, Found)>> {
         let mentioned = mentioned(&objects, &all)?;
         for (name, found) in all.iter_mut().filter(|(_, found)| matches!(found, Found::NoRoot)) {
             // What went meanwhile, with its document, was no loss.
-            if is_mentioned_whole(name, &objects.list(&documents::dir(name))?, &mentioned) {
+            if is_left_over(name, &objects.list(&documents::dir(name))?, &mentioned, keeps_forgotten) {
                 *found = Found::Leftover;
             }
         }

@@ -181,7 +181,12 @@ impl Fixture {
     pub fn write_repository(&self, repository: &Path) -> Root {
         let dir = repository.join(layout::BACKUPS).join(&self.id);
         fs::create_dir_all(&dir).unwrap();
-        let facts = Repository { format: FORMAT_ALONE, id: "r".into(), created: "2026-11-21T05:45:01Z".into() };
+        let facts = Repository {
+            format: FORMAT_ALONE,
+            id: "r".into(),
+            created: "2026-11-21T05:45:01Z".into(),
+            ..Repository::default()
+        };
         fs::write(repository.join(layout::REPOSITORY), seal(&facts).unwrap()).unwrap();
         let mut out = Out::new(self, Some(&dir));
         self.write_streams(&mut out);

@@ -7,6 +7,10 @@ use crate::{
 };
 use fullbore::{
     error::{Kind, Result},
+    format::{
+        layout::Repository,
+        seal::{open_sealed, seal},
+    },
     repo::{
         objects::{Directory, Objects, Seized},
         protocol::write_off,
@@ -96,6 +100,14 @@ fn held(dir: &Path) -> (PathBuf, PathBuf, [String; 2]) {
     (tree, repository, [first, second])
 }
 
+/// Nothing says that this backup was forgotten, nor that something should.
+fn as_by_early_versions(repository: &Path, forgotten: &str) {
+    fs::remove_file(files_of(repository, forgotten).join("forgotten.json")).unwrap();
+    let path = repository.join("fullbore-repo.json");
+    let facts: Repository = open_sealed(&fs::read(&path).unwrap(), "facts").unwrap();
+    fs::write(path, seal(&Repository { keeps_forgotten: false, ..facts }).unwrap()).unwrap();
+}
+
 #[test]
 fn a_sample_and_a_copy_find_damage_in_what_is_held_of_a_pruned_backup() {
     // Early versions kept nothing that says what should be there.
@@ -104,7 +116,7 @@ fn a_sample_and_a_copy_find_damage_in_what_is_held_of_a_pruned_backup() {
         let (_, repository, [first, _]) = held(dir.path());
         let there = files_of(&repository, &first);
         if !keeps_checksums {
-            fs::remove_file(there.join("forgotten.json")).unwrap();
+            as_by_early_versions(&repository, &first);
         }
         assert!(sample(&repository, "100%").ends_with(0).json()[0]["sampled"]["of_bytes"].as_u64() > Some(20 << 20));
         flip(&there.join("s01-000001.tar.zst"), 9_000_000);
@@ -140,7 +152,7 @@ fn what_a_forgotten_backup_alone_refers_to_is_no_damage() {
         prune(&repository);
         assert!(files_of(&repository, &first).join("forgotten.json").exists());
         if !keeps_documents {
-            fs::remove_file(files_of(&repository, &first).join("forgotten.json")).unwrap();
+            as_by_early_versions(&repository, &first);
         }
         (1..9).for_each(|i| write(tree.join(format!("f{i}")), text(i + 50, 90_000)));
         backup(&tree, &repository);
