@@ -10,6 +10,7 @@ mod memory;
 use fullbore::{
     error::{Kind, Result},
     format::{
+        layout::{REPOSITORY, Repository},
         page::SegmentId,
         root::{FORMAT, Live, Name, Options, PageAt, Root, Segment, Source},
         seal::seal,
@@ -247,7 +248,7 @@ fn settle(world: &Arc<World>) {
         }
     };
     world.run(vec![(Box::new(look), None)]);
-    let there: BTreeSet<String> = world.state().objects.keys().cloned().collect();
+    let there: BTreeSet<String> = world.state().objects.keys().filter(|key| *key != REPOSITORY).cloned().collect();
     assert_eq!(there, *kept.lock().unwrap(), "{log}");
     // What says that a backup was forgotten is there just as long as anything of it is.
     for dir in there.iter().filter_map(|key| key.strip_suffix("forgotten.json")) {
@@ -258,6 +259,11 @@ fn settle(world: &Arc<World>) {
 /// Three rounds of actors that work at the same time.
 fn simulate(seed: u64, rounds: Vec<Vec<Planned>>, habits: Habits) -> u64 {
     let world = World::new(seed);
+    // What is there of a backup without any document is a loss where no early version was.
+    if !rounds.iter().flatten().any(|(role, _)| matches!(role, Role::EarlyPrune)) {
+        let facts = Repository { keeps_forgotten: true, ..Repository::default() };
+        world.state().objects.insert(REPOSITORY.into(), seal(&facts).unwrap());
+    }
     let mut number = 0;
     for round in rounds {
         let actors = round.into_iter().map(|(role, accident)| {
