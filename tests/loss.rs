@@ -619,6 +619,7 @@ fn a_repository_without_its_own_file_is_one_that_can_be_repaired() {
         &args!["find", repository, "f"],
         &args!["forget", repository, id],
         &args!["prune", repository],
+        &args!["backup", dir.path().join("tree"), "--to", repository],
         &args!["pin", repository],
         &args!["export", repository, "--to", dir.path().join("x.tar")],
     ] {
@@ -684,7 +685,7 @@ fn page_checksums_that_were_wrong_at_the_backup_are_told_by_a_check() {
     change_root(&all[0].1, |root| root.totals.bad_pages = 2);
     let repository = dir.path().join("repo");
     let ran = fullbore(args!["verify", repository]).ends_with(0);
-    assert!(ran.err.contains("sound") && ran.err.contains("2 pages had wrong checksums"), "{}", ran.err);
+    assert!(ran.err.contains("sound") && ran.err.contains("2 files had wrong page checksums"), "{}", ran.err);
     assert_eq!(fullbore(args!["verify", repository, "--json"]).ends_with(0).json().pop().unwrap()["bad_pages"], 2);
 }
 

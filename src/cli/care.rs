@@ -191,7 +191,7 @@ pub(super) fn elsewhere(json: bool, quiet: bool) -> fn(&[Mount]) {
         },
         (false, false) => |mounts| {
             mounts.iter().for_each(|mount| {
-                aside(format_args!("elsewhere: {} is restored to {:?}", quoted(&mount.at), mount.directory));
+                aside(format_args!("elsewhere: {} goes to {:?}", quoted(&mount.at), mount.directory));
             });
         },
         (false, true) => |_| (),

@@ -278,7 +278,9 @@ const BARE: &str = "nothing says what should be in it";
 
 /// What is in the target now.
 fn restored(summary: &Summary, to: &Path) -> String {
-    let (id, to) = (format!("{} of {}", summary.id, summary.source), to.display());
+    // A root that was made anew may not know.
+    let of = if summary.source == ":" { String::new() } else { format!(" of {}", summary.source) };
+    let (id, to) = (summary.id.clone() + &of, to.display());
     match (summary.damage.len(), summary.lacking.is_captured()) {
         (0, _) if summary.id.is_empty() => {
             format!("the archive is restored in \"{to}\"; {BARE}")
@@ -340,7 +342,7 @@ pub(super) fn verify(found: &Found, against: Option<&Path>) -> String {
             };
             let wrong = match found.bad_pages {
                 0 => String::new(),
-                n => format!("; {} had wrong checksums when they were backed up", counted(n, "page")),
+                n => format!("; {} had wrong page checksums when they were backed up", counted(n, "file")),
             };
             let same = against.map_or_else(String::new, |tree| format!(", and {tree:?} is the same"));
             format!(

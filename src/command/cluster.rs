@@ -51,6 +51,11 @@ pub(super) fn not_asked(restore: &Restore) -> Result<()> {
     if restore.postgres == Options::default() {
         return Ok(());
     }
+    if restore.from == "-" {
+        let what = "cannot do for a stream what is only for clusters";
+        return Err(Error::new(ErrorKind::Usage, what)
+            .hint("write it into a file: what is said of the cluster stands at its end"));
+    }
     let what = format!("cannot do for {:?} what is only for clusters: it is not a backup of one", restore.from);
     Err(Error::new(ErrorKind::Usage, what)
         .hint("leave out the options that `fullbore restore --help` has under PostgreSQL"))

@@ -134,7 +134,7 @@ impl Verify {
         match look(&self.from)? {
             Looked::Backup(archive) => self.run_archive(*archive, meter),
             Looked::Stream(_) if self.against.is_some() => {
-                Err(Error::new(ErrorKind::Usage, "cannot compare a tar that comes as a stream with a tree")
+                Err(Error::new(ErrorKind::Usage, "cannot compare a stream, or a tar of another program, with a tree")
                     .hint("put it into a file that fullbore wrote, or restore it"))
             }
             Looked::Stream(input) => streamed::verify(input, meter),

@@ -81,6 +81,10 @@ pub enum Fate {
     LeftOut,
 }
 
+/// What a server does at a target, unless told.
+const STANDS_STILL: &str =
+    "at the target the server can only be read; if it is the right one, SELECT pg_wal_replay_resume();";
+
 impl Plan {
     /// The plan for a cluster.
     ///
@@ -91,7 +95,9 @@ impl Plan {
         let unwanted = unwanted(options, cluster)?;
         let (mut recovery, mut notes) = recovery::plan(&options.recovery, cluster, known)?;
         notes.extend(notes::meanwhile(cluster));
-        let mut next: Vec<String> = unwanted.iter().map(|database| drop_database(database)).collect();
+        let mut next: Vec<String> =
+            options.recovery.stands_still().then(|| STANDS_STILL.to_owned()).into_iter().collect();
+        next.extend(unwanted.iter().map(|database| drop_database(database)));
         // Without checksums WAL speaks of pages that it does not bring: in those that are holes now, recovery would stop.
         if cluster.online && !cluster.checksums && !unwanted.is_empty() {
             recovery.settings.push((IGNORE_INVALID_PAGES.to_owned(), "on".to_owned()));

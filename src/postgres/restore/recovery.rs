@@ -115,6 +115,11 @@ impl Recovery {
 }
 
 impl Options {
+    /// Will the server wait at the target for somebody who looks at it?
+    pub(super) fn stands_still(&self) -> bool {
+        self.target.is_some() && matches!(self.action, None | Some(Action::Pause))
+    }
+
     /// Did the operator say how the server recovers?
     pub(super) fn is_chosen(&self) -> bool {
         self.mode.is_some() || self.target.is_some() || self.timeline.is_some() || self.restore_command.is_some()
@@ -296,6 +301,13 @@ mod tests {
             timeline: 3,
             ..Cluster::default()
         }
+    }
+
+    #[test]
+    fn a_server_waits_at_a_target_unless_told() {
+        let at = |action| Options { target: Some(Target::Immediate), action, ..Options::default() };
+        let waits = [at(None), at(Some(Action::Pause)), at(Some(Action::Promote)), Options::default()];
+        assert_eq!(waits.map(|options| options.stands_still()), [true, true, false, false]);
     }
 
     fn planned(options: Options) -> Result<String> {
