@@ -619,7 +619,6 @@ fn a_repository_without_its_own_file_is_one_that_can_be_repaired() {
         &args!["find", repository, "f"],
         &args!["forget", repository, id],
         &args!["prune", repository],
-        &args!["backup", dir.path().join("tree"), "--to", repository],
         &args!["pin", repository],
         &args!["export", repository, "--to", dir.path().join("x.tar")],
     ] {

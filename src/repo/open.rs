@@ -294,7 +294,7 @@ pub(super) fn parse_repository(bytes: &[u8], name: &str) -> Result<Repository> {
 }
 
 /// The error of a directory without the file that makes it a repository.
-pub(super) fn no_repository(path: &Path) -> Error {
+fn no_repository(path: &Path) -> Error {
     match directories(path) {
         Ok(backups) if !backups.is_empty() => {
             let what = format!("cannot read {path:?}: its file {:?} is missing", layout::REPOSITORY);

@@ -8,7 +8,7 @@ use super::{
     documents::key,
     modes,
     objects::{Directory, Objects, Seized, place, random_letters, write_new},
-    open::{directories, no_repository, parse_repository},
+    open::parse_repository,
     protocol::{self, Intent, intent_key},
 };
 use crate::{
@@ -177,9 +177,6 @@ pub(super) fn open_or_make(root: &Path, time: &str) -> Result<Repository> {
         Err(e) => return Err(Error::io(format!("could not read {}", name(&path)), e)),
     }
     refuse_other_contents(root)?;
-    if directories(root)?.iter().any(|id| root.join(BACKUPS).join(id).join(ROOT).exists()) {
-        return Err(no_repository(root));
-    }
     for dir in [root.to_owned(), root.join(BACKUPS), root.join(INTENTS)] {
         regular::create_dirs(&dir, 0o700).map_err(|e| Error::io(format!("could not create {}", name(&dir)), e))?;
     }
