@@ -34,29 +34,34 @@ impl Way {
 /// # Errors
 /// The system's.
 pub fn way(fd: impl AsFd) -> io::Result<Way> {
-    /// ext2 to ext4, XFS, btrfs, F2FS, bcachefs, ZFS, JFS, NILFS, tmpfs, ramfs, NFS, FAT, exFAT, NTFS.
-    const WHOLE: [u64; 14] = [
-        0xef53,
-        0x5846_5342,
-        0x9123_683e,
-        0xf2f5_2010,
-        0xca45_1a4e,
-        0x2fc1_2fc1,
-        0x3153_464a,
-        0x3434,
-        0x0102_1994,
-        0x8584_58f6,
-        0x6969,
-        0x4d44,
-        0x2011_bab0,
-        0x7366_746e,
-    ];
-    const OVERLAY: u64 = 0x794c_7630;
-    Ok(match rustix::fs::fstatfs(fd)?.f_type as u64 & 0xffff_ffff {
+    /// FAT, exFAT, NTFS.
+    const FOREIGN: [u64; 3] = [0x4d44, 0x2011_bab0, 0x7366_746e];
+    Ok(match file_system(fd)? {
         OVERLAY => Way::Asked,
-        known if WHOLE.contains(&known) => Way::Whole,
+        known if NATIVE.contains(&known) || FOREIGN.contains(&known) => Way::Whole,
         _ => Way::Each,
     })
+}
+
+/// ext2 to ext4, XFS, btrfs, F2FS, bcachefs, ZFS, JFS, NILFS, tmpfs, ramfs, NFS.
+pub(super) const NATIVE: [u64; 11] = [
+    0xef53,
+    0x5846_5342,
+    0x9123_683e,
+    0xf2f5_2010,
+    0xca45_1a4e,
+    0x2fc1_2fc1,
+    0x3153_464a,
+    0x3434,
+    0x0102_1994,
+    0x8584_58f6,
+    0x6969,
+];
+pub(super) const OVERLAY: u64 = 0x794c_7630;
+
+/// What kind of file system `fd` is on, by the number it has in the kernel.
+pub(super) fn file_system(fd: impl AsFd) -> io::Result<u64> {
+    Ok(rustix::fs::fstatfs(fd)?.f_type as u64 & 0xffff_ffff)
 }
 
 /// Make everything durable on the file system that `fd` is on. Others' data too, so once per restore.

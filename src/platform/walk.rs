@@ -20,7 +20,10 @@ use rustix::{
     io::Errno,
 };
 
-use super::{Tricks, debug};
+use super::{
+    Tricks, debug,
+    durable::{NATIVE, OVERLAY, file_system},
+};
 use crate::format::entry::{Device, Time};
 
 /// Bytes of a directory read by one call: at 64 KiB a directory of 1,000 names costs two calls, one of them the last.
@@ -186,22 +189,7 @@ pub(super) fn through_proc(fd: impl AsFd) -> io::Result<String> {
 /// Does the file system that `fd` is on give a file one number as long as it is there? What is not known, as FUSE, may not; FAT makes
 /// them up whenever it reads a directory.
 pub fn keeps_inodes(fd: impl AsFd) -> bool {
-    /// ext2 to ext4, XFS, btrfs, F2FS, bcachefs, ZFS, JFS, NILFS, tmpfs, ramfs, NFS, overlay.
-    const KNOWN: [u64; 12] = [
-        0xef53,
-        0x5846_5342,
-        0x9123_683e,
-        0xf2f5_2010,
-        0xca45_1a4e,
-        0x2fc1_2fc1,
-        0x3153_464a,
-        0x3434,
-        0x0102_1994,
-        0x8584_58f6,
-        0x6969,
-        0x794c_7630,
-    ];
-    rustix::fs::fstatfs(fd).is_ok_and(|fs| KNOWN.contains(&(fs.f_type as u64 & 0xffff_ffff)))
+    file_system(fd).is_ok_and(|known| NATIVE.contains(&known) || known == OVERLAY)
 }
 
 /// Where an open directory is, as the system says it now; empty if it does not.
