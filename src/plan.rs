@@ -5,7 +5,10 @@ use crate::{
     format::{digest::Algorithm, layout},
     frame::Pool,
     pipeline::climb::max_threads,
-    platform::{self, Tricks, regular::led_astray},
+    platform::{
+        self, Tricks,
+        regular::{led_astray, led_to},
+    },
     postgres::check::{PageCheck, Pages},
     repo::store::Store,
     sink::{
@@ -143,7 +146,7 @@ impl SinkSpec {
                     let what = format!("cannot write {} into a file whose name ends in {ending:?}", codec.name());
                     return Err(Error::new(Kind::Usage, what).hint(ENDINGS_HINT));
                 }
-                (Self::File(linked(to)), Some(codec))
+                (Self::File(led_to(Path::new(to)).unwrap_or_else(|| to.into())), Some(codec))
             }
             _ if FOREIGN.iter().any(|ending| to.to_lowercase().ends_with(ending)) => {
                 let what = format!("cannot tell what {to:?} is to be: archives have other endings");
@@ -189,12 +192,6 @@ impl SinkSpec {
             Self::Null => "nowhere".to_owned(),
         }
     }
-}
-
-/// What stands at `to`: of a link, what it leads to.
-fn linked(to: &str) -> PathBuf {
-    let path = Path::new(to);
-    path.canonicalize().ok().filter(|_| path.is_symlink()).unwrap_or_else(|| to.into())
 }
 
 /// Is it a device, a pipe or a socket?

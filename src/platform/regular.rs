@@ -45,6 +45,11 @@ pub fn open_linked(path: &Path) -> io::Result<File> {
     open_as(path, OFlags::RDONLY | NEVER.difference(OFlags::NOFOLLOW))
 }
 
+/// Where `path` leads to, if it is a link.
+pub fn led_to(path: &Path) -> Option<PathBuf> {
+    path.canonicalize().ok().filter(|_| path.is_symlink())
+}
+
 /// What a link leads to that leads to nothing: a disk may not be mounted.
 pub fn led_astray(path: &Path) -> Option<PathBuf> {
     path.read_link().ok().filter(|_| path.try_exists().is_ok_and(|there| !there))

@@ -4,13 +4,12 @@
 //! what is durable so far; and the one that was either of these, after it was forgotten. A document never changes,
 //! except that of a backup that is alive.
 
-use super::objects::Objects;
+use super::{objects::Objects, open::parse_repository};
 use crate::{
     error::{Error, Kind, Result},
     format::{
         layout::{self, BACKUPS, FORGOTTEN, MANIFEST, PARTIAL, ROOT, SIDE_SUFFIX, is_backup_id, is_object},
         root::{Root, Source},
-        seal::open_sealed,
     },
     stage::codec::Codec,
 };
@@ -222,6 +221,6 @@ pub fn is_left_over(id: &str, names: &[String], mentioned: &HashSet<String>, kee
 /// The system's.
 pub fn keeps_forgotten<O: Objects>(objects: &O) -> Result<bool> {
     let read = objects.read(layout::REPOSITORY)?;
-    let facts = read.and_then(|bytes| open_sealed::<layout::Repository>(&bytes, layout::REPOSITORY).ok());
+    let facts = read.and_then(|bytes| parse_repository(&bytes, layout::REPOSITORY).ok());
     Ok(facts.is_some_and(|facts| facts.keeps_forgotten))
 }

@@ -123,12 +123,12 @@ impl OneFile {
     /// The system's.
     pub fn create(path: &Path, id: &str, beside: bool, tricks: Tricks) -> Result<Self> {
         remove_leftovers(path);
-        let partial = hidden(path, id);
-        let began = [Some(partial.clone()), beside.then(|| hidden(&side_of(path), id))];
-        PARTIALS.lock().unwrap_or_else(PoisonError::into_inner).extend(began.into_iter().flatten());
-        let side_path = beside.then(|| side_of(path));
-        let side =
-            side_path.as_ref().map(|side| Output::create(&hidden(side, id), mode_of(side), tricks)).transpose()?;
+        let (partial, side_path) = (hidden(path, id), beside.then(|| side_of(path)));
+        let side_partial = side_path.as_deref().map(|side| hidden(side, id));
+        let began = side_partial.iter().chain([&partial]).cloned();
+        PARTIALS.lock().unwrap_or_else(PoisonError::into_inner).extend(began);
+        let side = side_path.as_deref().zip(side_partial.as_deref());
+        let side = side.map(|(side, partial)| Output::create(partial, mode_of(side), tricks)).transpose()?;
         side.iter().for_each(Output::lock);
         Ok(Self { path: path.to_owned(), partial, side: Arc::new(Mutex::new(side)), side_path, tricks })
     }

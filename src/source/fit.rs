@@ -37,9 +37,7 @@ impl Inner {
         }
         let Ok(now) = walk::stat_fd(fd) else { return };
         if now.size <= entry.size() + MAX_GROWTH {
-            entry.kind = Kind::File { size: now.size, map: None };
-            entry.mtime = now.mtime;
-            self.adopt(&now, entry);
+            self.take(&now, entry);
         }
     }
 
@@ -92,11 +90,15 @@ impl Inner {
     pub(super) fn refit(&self, now: &Stat, entry: &mut Entry, room: u64) -> bool {
         let fits = now.kind == FileKind::File && now.size <= room;
         if fits {
-            entry.kind = Kind::File { size: now.size, map: None };
-            entry.mtime = now.mtime;
-            self.adopt(now, entry);
+            self.take(now, entry);
         }
         fits
+    }
+
+    fn take(&self, now: &Stat, entry: &mut Entry) {
+        entry.kind = Kind::File { size: now.size, map: None };
+        entry.mtime = now.mtime;
+        self.adopt(now, entry);
     }
 }
 
@@ -105,12 +107,16 @@ pub(super) fn room(buf: &Vec<u8>, used: usize) -> u64 {
     buf.capacity().max(MAX_FIT).saturating_sub(used) as u64
 }
 
-/// Is the open file, which is so `now`, another than the scan saw? Some file systems give a file a new number each time, but not
-/// other times.
-/// And some give the number of a file that is gone to the next.
+/// Is the open file, which is so `now`, another than the scan saw?
 pub(super) fn is_replaced(fd: &OwnedFd, now: &Stat, entry: &Entry, born: Option<Time>) -> bool {
+    is_another(fd, now, (entry.inode, entry.ctime, born))
+}
+
+/// Is the open file, which is so `now`, another than that with this number, change and birth? Some file systems give a file a new
+/// number each time, but not other times; and some give the number of a file that is gone to the next.
+pub(super) fn is_another(fd: &OwnedFd, now: &Stat, (inode, ctime, born): (u64, Time, Option<Time>)) -> bool {
     let is_younger = now.born.zip(born).is_some_and(|(now, then)| now != then);
-    (now.inode != entry.inode || is_younger) && (now.ctime != entry.ctime || walk::keeps_inodes(fd))
+    (now.inode != inode || is_younger) && (now.ctime != ctime || walk::keeps_inodes(fd))
 }
 
 /// Does what was read have other bytes than the scan saw? A file with holes may have others where it was replaced.

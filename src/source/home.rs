@@ -16,7 +16,8 @@ pub(super) type Object = (u64, u64);
 /// The directory whose files a reader reads, open, as it was found by its path.
 #[derive(Default)]
 pub(super) struct Home {
-    path: Path,
+    path: Option<Path>,
+    /// `None` if nothing could be opened by that path.
     found: Option<(OwnedFd, Object)>,
 }
 
@@ -27,8 +28,8 @@ impl Inner {
             return opened.map(|fd| (fd, true));
         }
         let (parent, name) = split(path);
-        if home.is_some() && (at.found.is_none() || at.path != parent) {
-            *at = Home { path: parent.to_vec(), found: self.enter(parent).ok() };
+        if home.is_some() && at.path.as_deref() != Some(parent) {
+            *at = Home { path: Some(parent.to_vec()), found: self.enter(parent).ok() };
         }
         match &at.found {
             Some((dir, object)) if home == Some(*object) => Ok((walk::open_read(dir, name, self.rules.tricks)?, true)),

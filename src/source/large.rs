@@ -7,7 +7,7 @@ use super::{
 use crate::{
     error::{Result, reason},
     format::{
-        entry::{Run, Xattr},
+        entry::{Entry, Run, Xattr},
         page::State,
     },
     frame::{Buf, Frame, Large, Part, What},
@@ -51,8 +51,9 @@ impl Inner {
     /// header would be a wait for one that may itself be waiting for a permit to read.
     fn opened<'a>(&self, large: &'a Large) -> &'a Result<(OwnedFd, Vec<Xattr>), State> {
         large.opened.get_or_init(|| {
-            let mut entry = large.entry.clone();
-            let (fd, ()) = self.dressed(self.open(&entry.path).map(|fd| (fd, ())), &mut entry)?;
+            let opened = self.open(&large.entry.path).and_then(|fd| Ok((self.xattrs(&fd)?, fd)));
+            let (xattrs, fd) = opened.map_err(|error| self.state_of(&error))?;
+            let entry = Entry { xattrs, ..large.entry.clone() };
             // Nor may it be read in part only, and the rest of it be that of the other.
             let is_cut = entry.is_sparse() || large.known.as_ref().is_some_and(|known| known.changed.is_some());
             let is_other =

@@ -1,6 +1,6 @@
 //! What is in the directories of a tree: names in archive order, and what is known of each object without opening it.
 
-use super::tree::Inner;
+use super::{fit::is_another, tree::Inner};
 use crate::{
     error::{self, Error, Kind as ErrorKind, quoted},
     format::{
@@ -317,7 +317,7 @@ impl Inner {
         }
         let fd = walk::open_read(dir, name, self.rules.tricks).inspect_err(|error| self.shortage.notice(error)).ok()?;
         // Holes of another are none of this one.
-        walk::stat_fd(&fd).ok().filter(|now| now.inode == stat.inode || now.ctime == stat.ctime)?;
+        walk::stat_fd(&fd).ok().filter(|now| !is_another(&fd, now, (stat.inode, stat.ctime, stat.born)))?;
         let map = read::data_map(&fd, stat.size).ok().flatten()?;
         pax::storable_map(map.into(), stat.size)
     }

@@ -178,8 +178,7 @@ pub struct Archived {
 /// The file beside an archive; of one that is named by a link, beside what that leads to, if it is there.
 fn side_of(path: &Path) -> PathBuf {
     let beside = |path: &Path| with_suffix(path, layout::SIDE_SUFFIX);
-    let linked = path.canonicalize().ok().filter(|_| path.is_symlink());
-    linked.map(|path| beside(&path)).filter(|side| side.exists()).unwrap_or_else(|| beside(path))
+    regular::led_to(path).map(|path| beside(&path)).filter(|side| side.exists()).unwrap_or_else(|| beside(path))
 }
 
 impl Archived {

@@ -16,7 +16,7 @@ use crate::{
     error::{Error, Result, reason},
     format::{
         digest::Piece,
-        entry::{Entry, Kind, Path, Time, is_within},
+        entry::{Entry, Kind, Path, Time, Xattr, is_within},
         page::State,
         pax,
     },
@@ -214,19 +214,9 @@ impl Inner {
         if self.rules.tricks == Tricks::Auto { Cache::Drop } else { Cache::Keep }
     }
 
-    /// What an open file is, with its attributes.
-    pub(super) fn dressed<T>(
-        &self,
-        opened: io::Result<(OwnedFd, T)>,
-        entry: &mut Entry,
-    ) -> Result<(OwnedFd, T), State> {
-        let dress = |(fd, at)| {
-            if !self.is_plain() {
-                entry.xattrs = xattr::read_all(&fd)?;
-            }
-            Ok((fd, at))
-        };
-        opened.and_then(dress).map_err(|error| self.state_of(&error))
+    /// The attributes of an open file that belong to it in an archive.
+    pub(super) fn xattrs(&self, fd: &OwnedFd) -> io::Result<Vec<Xattr>> {
+        if self.is_plain() { Ok(Vec::new()) } else { xattr::read_all(fd) }
     }
 
     fn members(&self, small: Vec<Scanned>, large: Option<Arc<Large>>, buf: Buf) -> Result<Frame> {
@@ -279,14 +269,20 @@ impl Inner {
             return Ok(part(What::Whole(entry, state), buf.len(), 0));
         }
         let opened = self.open_in(at, &entry.path, home);
-        let (fd, is_home) = match self.dressed(opened, &mut entry) {
-            Ok(opened) => opened,
-            Err(state) => {
+        let (fd, is_home) = match opened.and_then(|(fd, is_home)| Ok((self.xattrs(&fd)?, fd, is_home))) {
+            Ok((xattrs, fd, is_home)) => {
+                entry.xattrs = xattrs;
+                (fd, is_home)
+            }
+            Err(error) => {
                 self.disown(&entry, is_first);
+                let state = self.state_of(&error);
                 return Ok(part(What::Whole(entry, state), buf.len(), 0));
             }
         };
-        if let Some(same) = known.take_if(|known| known.trust == Trust::Content) {
+        let same = known.take_if(|known| known.trust == Trust::Content);
+        let unsure = exposed || !is_home || self.rules.looks_twice || same.is_some();
+        if let Some(same) = same {
             if !self.now(&fd).is_some_and(|now| is_replaced(&fd, &now, &entry, born)) {
                 return Ok(kept(entry, state, same, buf.len()));
             }
@@ -303,7 +299,6 @@ impl Inner {
                 return Ok(part(What::Whole(entry, unstorable(&error)), start, 0));
             }
         };
-        let unsure = exposed || !is_home || self.rules.looks_twice;
         let mut now = (unsure || is_first || is_suspect(&read, &entry)).then(|| self.now(&fd)).flatten();
         let replaced = now.is_some_and(|now| is_replaced(&fd, &now, &entry, born));
         self.disown(&entry, is_first && replaced);
