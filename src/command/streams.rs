@@ -50,10 +50,12 @@ impl Streams<'_> {
     pub(super) fn run(&self, sources: &[Arc<dyn Source>], sinks: Vec<Box<dyn Sink>>) -> Result<Vec<Laid>> {
         let meter = self.meter;
         let depths = self.tuning.depths(sources.len())?;
-        meter.streams.store(sources.len(), Relaxed);
-        meter.sink.staff(sources.len());
         meter.workers.staff(depths.workers.get());
         let crews = self.crews(sources, &depths)?;
+        let leading: Vec<&Threads> = crews.iter().filter(|threads| threads.leads).collect();
+        meter.streams.store(leading.len(), Relaxed);
+        meter.sink.staff(leading.len());
+        staff_source(&leading, meter);
         let stop = AtomicBool::new(false);
         let frame_bytes = self.tuning.frame_bytes;
         let mut streams = Vec::new();
@@ -62,12 +64,13 @@ impl Streams<'_> {
             let tell: Tell = Arc::new(move |record, crc32c| told.laid(record, crc32c));
             let lay = Lay::new(self.layout.clone(), meter.clone(), number, sink, tell)?;
             let clock = self.checkpoints.map(|checkpoints| (checkpoints, Instant::now(), number));
-            streams.push(Stream { source: source.clone(), threads, lay, frame_bytes, clock, stop: &stop });
+            let (source, drained) = (source.clone(), Some(Drained(source.clone())));
+            streams.push(Stream { source, drained, threads, lay, frame_bytes, clock, stop: &stop });
         }
         std::thread::scope(|scope| {
             let (done, over) = mpsc::channel::<()>();
             if self.tuning.readers.is_none() && !self.is_stdin {
-                start_in(scope, || self.attend(&crews, over))?;
+                start_in(scope, || self.attend(&leading, over))?;
             }
             let streams = at_once(streams, Stream::scanned);
             let laid = streams.and_then(|streams| at_once(streams, |stream| stream.finish(self.root)));
@@ -89,7 +92,13 @@ impl Streams<'_> {
             let (permits, reads, gauges) = (permits.clone(), readers.map(Permits::new), meter.clone());
             let first = self.tuning.readers.map_or(0, NonZeroUsize::get) + depths.workers.get();
             let first = NonZeroUsize::new(first.min(depths.line)).unwrap_or(NonZeroUsize::MIN);
-            let crew = Crew::start(first, meter.source.clone(), move || {
+            // Where a source goes on for as long as others are read, its waiting is none of theirs.
+            let leads = !source.accompanies();
+            let (first, gauge) = match leads {
+                true => (first, meter.source.clone()),
+                false => (NonZeroUsize::MIN, Arc::default()),
+            };
+            let crew = Crew::start(first, gauge, move || {
                 let (source, pool, permits) = (source.clone(), pool.clone(), permits.clone());
                 let (reads, meter, mut chain) = (reads.clone(), gauges.clone(), chain(&stages, &pool)?);
                 Ok(Box::new(move |slice: Slice| {
@@ -105,15 +114,13 @@ impl Streams<'_> {
                 }))
             })?;
             let line = Line::new(2 * crew.size() + 4, depths.line);
-            Ok(Threads { line, least: crew.size(), max: depths.threads, crew })
+            Ok(Threads { line, least: crew.size(), max: depths.threads, crew, leads })
         };
-        let crews = sources.iter().map(crew).collect::<Result<Vec<_>>>()?;
-        meter.source.staff(crews.iter().map(|threads| threads.crew.size()).sum());
-        Ok(crews)
+        sources.iter().map(crew).collect()
     }
 
     /// Until the run is over: more threads where they pay.
-    fn attend(&self, crews: &[Threads], over: mpsc::Receiver<()>) {
+    fn attend(&self, crews: &[&Threads], over: mpsc::Receiver<()>) {
         let mut climb = Climb::new(self.meter, self.tuning.workers.get());
         while over.recv_timeout(Duration::from_millis(50)) == Err(mpsc::RecvTimeoutError::Timeout) {
             adapt(&mut climb, self.meter.sample(), crews, self.meter);
@@ -122,7 +129,7 @@ impl Streams<'_> {
 }
 
 /// Threads that are there stay: they sleep.
-fn adapt(climb: &mut Climb, now: Sample, crews: &[Threads], meter: &Meter) {
+fn adapt(climb: &mut Climb, now: Sample, crews: &[&Threads], meter: &Meter) {
     let have: usize = crews.iter().map(|threads| threads.crew.size()).sum();
     let max = crews.iter().map(|threads| threads.max).sum();
     let waits = |since: &_, now: &_| {
@@ -136,8 +143,12 @@ fn adapt(climb: &mut Climb, now: Sample, crews: &[Threads], meter: &Meter) {
         }
     }
     if want > have {
-        meter.source.staff(crews.iter().map(|threads| threads.crew.size()).sum());
+        staff_source(crews, meter);
     }
+}
+
+fn staff_source(crews: &[&Threads], meter: &Meter) {
+    meter.source.staff(crews.iter().map(|threads| threads.crew.size()).sum());
 }
 
 /// The threads of one stream, how far they may be ahead of the sink, and how many there may be.
@@ -146,11 +157,15 @@ struct Threads {
     line: Arc<Line<Frame>>,
     least: usize,
     max: usize,
+    /// Does the run last as long as this one has work?
+    leads: bool,
 }
 
 /// One stream of a backup: scan ▸ pack ▸ [read ▸ digest ▸ compress] ▸ lay ▸ sink.
 struct Stream<'a> {
     source: Arc<dyn Source>,
+    /// Dropped when all that the scan named was read.
+    drained: Option<Drained>,
     threads: &'a Threads,
     lay: Lay,
     frame_bytes: u32,
@@ -182,6 +197,7 @@ impl Stream<'_> {
     fn scanned(mut self) -> Result<Self> {
         let line = self.threads.line.clone();
         let scan = self.source.scan().and_then(|entries| self.lay(entries, line));
+        self.drained = None;
         scan.inspect_err(|_| self.stop.store(true, Relaxed)).map(|()| self)
     }
 
@@ -218,6 +234,15 @@ impl Stream<'_> {
             self.lay.finish(root)
         };
         late()
+    }
+}
+
+/// Tells a source that all was read, or that it failed, or that its thread did.
+struct Drained(Arc<dyn Source>);
+
+impl Drop for Drained {
+    fn drop(&mut self) {
+        self.0.drained();
     }
 }
 

@@ -119,9 +119,10 @@ impl Opened {
     pub(super) fn compare(&mut self, base: &Arc<Base>, compare: Compare) {
         let asked = self.cluster.as_ref().filter(|_| compare != Compare::Content);
         let changes = asked.and_then(|cluster| cluster.changes_since(base.cluster()?)).map(Arc::new);
-        let compared =
-            |source| Arc::new(Compared { source, base: base.clone(), changes: changes.clone() }) as Arc<dyn Source>;
-        self.sources = std::mem::take(&mut self.sources).into_iter().map(compared).collect();
+        // What comes into being meanwhile no earlier backup has.
+        for source in self.sources.iter_mut().filter(|source| !source.accompanies()) {
+            *source = Arc::new(Compared { source: source.clone(), base: base.clone(), changes: changes.clone() });
+        }
         self.is_compared = true;
     }
 }
@@ -152,6 +153,10 @@ impl Source for Compared {
 
     fn laid(&self, record: &Record, crc32c: Option<u32>) {
         self.source.laid(record, crc32c);
+    }
+
+    fn drained(&self) {
+        self.source.drained();
     }
 
     fn finish(&self) -> Result<source::Stream<Scanned>> {

@@ -151,7 +151,8 @@ impl Lay {
     /// # Errors
     /// The sink's.
     pub fn finish(mut self, root: Option<MakeRoot<'_>>) -> Result<Laid> {
-        if !self.filling.is_open()
+        if self.stream == 1
+            && !self.filling.is_open()
             && self.laid.segments.is_empty()
             && self.laid.pages.is_empty()
             && self.pages.is_empty()

@@ -19,6 +19,7 @@ use super::{
     session::{Catalog, Held, Stopped},
     summary::Changes,
     timeline::Timelines,
+    wal::{Followed, Follower},
     witness,
 };
 use crate::{
@@ -36,7 +37,10 @@ use crate::{
 };
 use std::{
     path::PathBuf,
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{
+        Arc, Mutex, MutexGuard,
+        mpsc::{Sender, channel},
+    },
 };
 
 /// A cluster that is being backed up. Dropping it ends the session, and with it the backup mode and the slot.
@@ -57,6 +61,7 @@ pub struct Cluster {
     pub(super) late: Arc<Late>,
     pub(super) trees: Vec<Arc<Tree>>,
     pub(super) waits: Arc<Waits>,
+    pub(super) followed: Mutex<Followed>,
 }
 
 /// A source for each stream.
@@ -68,20 +73,28 @@ struct Part {
     tree: Arc<Tree>,
     /// Does this one bring the late files?
     is_first: bool,
+    /// Held until it is read.
+    unread: Mutex<Option<Sender<()>>>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|e| e.into_inner())
 }
 
 impl Cluster {
-    /// A source for each stream.
-    pub(super) fn sources(self) -> (Arc<Self>, Sources) {
+    /// A source for each stream, if there may be several with one for the WAL.
+    pub(super) fn sources(self, split: bool) -> (Arc<Self>, Sources) {
         let cluster = Arc::new(self);
+        let (unread, over) = channel();
         let part = |(at, tree): (usize, &Arc<Tree>)| {
-            Arc::new(Part { cluster: cluster.clone(), tree: tree.clone(), is_first: at == 0 }) as Arc<dyn Source>
+            let unread = Mutex::new(Some(unread.clone()));
+            Arc::new(Part { cluster: cluster.clone(), tree: tree.clone(), is_first: at == 0, unread })
+                as Arc<dyn Source>
         };
-        let sources = cluster.trees.iter().enumerate().map(part).collect();
+        let mut sources: Sources = cluster.trees.iter().enumerate().map(part).collect();
+        if let Some(start) = cluster.start.filter(|_| split && cluster.wal == Wal::Included) {
+            sources.push(Arc::new(Follower::new(cluster.clone(), start, over)));
+        }
         (cluster, sources)
     }
 
@@ -148,8 +161,8 @@ impl Cluster {
                     let bytes = lock(&self.facts).wal_segment_bytes;
                     let names = timelines.segments(start, stopped.lsn, bytes);
                     let segments = Segments { directory: self.data.join("pg_wal"), names: &names, bytes };
-                    self.check_copies(&catalog, &segments, start, stopped.lsn)?;
-                    scanned.extend(self.wal_files(tree, session, stopped.timeline, &names)?);
+                    self.check_copies(&catalog, &segments, stopped.lsn)?;
+                    scanned.extend(self.wal_files(session, stopped.timeline, &names)?);
                     ranges = timelines.ranges(start, stopped.lsn);
                 }
             }
@@ -158,7 +171,7 @@ impl Cluster {
         let manifest = lock(&self.manifest).take();
         if let Some(manifest) = manifest {
             let finished = manifest.finish(&ranges)?;
-            scanned.push(self.late.stand_in(tree, b"backup_manifest", finished.file)?);
+            scanned.push(self.late.stand_in(tree, b"backup_manifest", Arc::new(finished.file))?);
         }
         scanned.sort_by(|a, b| order(&a.entry.path, &b.entry.path));
         Ok(scanned)
@@ -192,17 +205,13 @@ impl Cluster {
 
     /// Nor is one that was copied file by file from one that people work in. Where the WAL is not there any more, nobody knows; but
     /// from version 15 on databases are not copied so, unless somebody says it.
-    fn check_copies(&self, now: &Catalog, segments: &Segments<'_>, start: Lsn, stop: Lsn) -> Result<()> {
+    fn check_copies(&self, now: &Catalog, segments: &Segments<'_>, stop: Lsn) -> Result<()> {
         if self.catalog == *now {
             return Ok(());
         }
-        let spoiled = match segments.copied(start, stop) {
-            Ok(copied) => self.catalog.spoiled(now, &copied),
-            Err(error) => {
-                platform::debug(|| format!("the WAL does not tell which databases were copied: {error}"));
-                None
-            }
-        };
+        let mut followed = lock(&self.followed);
+        let copies = followed.copies(segments, stop);
+        let spoiled = copies.and_then(|copies| self.catalog.spoiled(now, copies.found()));
         spoiled.map_or(Ok(()), |name| {
             let what =
                 format!("cannot complete the backup: database {} was copied or moved meanwhile", quoted(&name.0));
@@ -244,51 +253,34 @@ impl Cluster {
         self.late.stand_in_bytes(tree, path, bytes)
     }
 
-    /// The WAL from start to stop (rule 25): it is in `pg_wal`, as the slot held it, or it is in the archive.
-    fn wal_files(&self, tree: &Tree, session: &Held, timeline: u32, names: &[Vec<String>]) -> Result<Vec<Scanned>> {
-        let bytes = {
-            let mut facts = lock(&self.facts);
-            facts.wal_segments =
-                [names.first(), names.last()].into_iter().flatten().map(|same| same[0].clone()).collect();
-            facts.wal_segment_bytes
-        };
-        if let (Wal::Archived, Some(last)) = (self.wal, names.last()) {
-            self.waits.during(archive::AWAITED, || {
-                session.with(|session| archive::wait(session, &last[0], archive::PATIENCE))
-            })?;
-        }
-        if self.wal != Wal::Included {
-            return Ok(Vec::new());
-        }
-        let mut segments = Vec::new();
-        for same in names {
-            segments.push((&same[0], segment(tree, &same[0], bytes)?));
-            // What an earlier timeline has of it, only tools look at.
-            segments.extend(same[1..].iter().filter_map(|name| Some((name, segment(tree, name, bytes).ok()?))));
-        }
-        let mut files = Vec::new();
-        for (name, segment) in segments {
-            files.push(segment);
-            // So that the restored server does not archive it again.
-            files.push(self.late(tree, format!("pg_wal/archive_status/{name}.done").as_bytes(), b"")?);
-        }
-        if timeline > 1 {
-            // Without it recovery does not find the way to this timeline (rule 29).
-            let history = tree.look(format!("pg_wal/{timeline:08X}.history").as_bytes());
-            files.extend(Some(history).filter(|history| history.state.is_stored()));
-        }
-        Ok(files)
+    /// Until the archive has the segment `last`.
+    pub(super) fn await_archive(&self, session: &Held, last: &str) -> Result<()> {
+        let wait = || session.with(|session| archive::wait(session, last, archive::PATIENCE));
+        self.waits.during(archive::AWAITED, wait).map(drop)
     }
-}
 
-/// A segment of the WAL, whole.
-fn segment(tree: &Tree, name: &str, bytes: u64) -> Result<Scanned> {
-    let scanned = tree.look(format!("pg_wal/{name}").as_bytes());
-    if scanned.state == State::Whole && scanned.entry.size() == bytes {
-        return Ok(scanned);
+    /// The data directory, with what is on its device.
+    pub(super) fn tree(&self) -> &Tree {
+        &self.trees[0]
     }
-    let what = format!("cannot complete the backup: WAL segment {} is not in \"pg_wal\"", quoted(name.as_bytes()));
-    Err(Error::new(Kind::System, what).hint("was it removed by hand? The server itself keeps it for the backup"))
+
+    /// Read for a stream; what the session has lost is read in vain.
+    pub(super) fn read(&self, tree: &Tree, slice: Slice, buf: Buf) -> Result<Frame> {
+        if let Some(session) = &self.session {
+            session.check()?;
+        }
+        let frame = tree.read(slice, buf)?;
+        for part in &frame.parts {
+            match &part.what {
+                What::Whole(entry, state) => readable(&entry.path, state)?,
+                What::Piece { file, .. } => {
+                    file.failed.get().map_or(Ok(()), |why| unreadable(&file.entry.path, why))?
+                }
+                What::Head(..) => {}
+            }
+        }
+        Ok(frame)
+    }
 }
 
 /// What vanished comes back by WAL, or was dropped; for what is there and cannot be read nothing stands in (rule 17).
@@ -318,24 +310,15 @@ impl Source for Part {
     }
 
     fn read(&self, slice: Slice, buf: Buf) -> Result<Frame> {
-        if let Some(session) = &self.cluster.session {
-            session.check()?;
-        }
-        let frame = self.tree.read(slice, buf)?;
-        for part in &frame.parts {
-            match &part.what {
-                What::Whole(entry, state) => readable(&entry.path, state)?,
-                What::Piece { file, .. } => {
-                    file.failed.get().map_or(Ok(()), |why| unreadable(&file.entry.path, why))?
-                }
-                What::Head(..) => {}
-            }
-        }
-        Ok(frame)
+        self.cluster.read(&self.tree, slice, buf)
     }
 
     fn laid(&self, record: &Record, crc32c: Option<u32>) {
         self.cluster.list(record, crc32c);
+    }
+
+    fn drained(&self) {
+        lock(&self.unread).take();
     }
 
     fn finish(&self) -> Result<Stream<Scanned>> {

@@ -45,30 +45,47 @@ pub struct Segments<'a> {
     pub bytes: u64,
 }
 
-impl Segments<'_> {
-    /// What was copied between two places.
+/// What was copied since a place in the WAL, as far as that was read.
+#[derive(Debug)]
+pub struct Copies {
+    start: Lsn,
+    at: Lsn,
+    found: Vec<Copied>,
+}
+
+impl Copies {
+    /// Nothing is read yet; at `start` a record begins.
+    pub fn since(start: Lsn) -> Self {
+        Self { start, at: start, found: Vec::new() }
+    }
+
+    /// The record that begins here was not read.
+    pub fn at(&self) -> Lsn {
+        self.at
+    }
+
+    /// What was copied.
+    pub fn found(&self) -> &[Copied] {
+        &self.found
+    }
+
+    /// Read on, up to the last record that ends before `end`.
     ///
     /// # Errors
     /// The system's; `InvalidData` for what is no WAL that is understood.
-    pub fn copied(&self, start: Lsn, stop: Lsn) -> io::Result<Vec<Copied>> {
-        let mut wal = Reader { segments: self, first: start.0 / self.bytes, at: start.0, page: Vec::new(), open: None };
-        let (mut copied, mut record) = (Vec::new(), Vec::new());
-        while wal.at < stop.0 {
-            wal.take(RECORD_HEADER, &mut record)?;
-            let len = u32::from_le_bytes([record[0], record[1], record[2], record[3]]) as usize;
-            let (kind, manager) = (record[16] & 0xf0, record[17]);
-            let rest = len.checked_sub(RECORD_HEADER).ok_or(io::ErrorKind::InvalidData)?;
-            match (manager, kind) {
-                (DBASE, COPY) if rest <= MOST => {
-                    wal.take(rest, &mut record)?;
-                    copied.push(parse(&record).ok_or(io::ErrorKind::InvalidData)?);
-                }
-                _ => wal.pass(rest)?,
+    pub fn read(&mut self, segments: &Segments<'_>, end: Lsn) -> io::Result<()> {
+        let (first, at, end) = (self.start.0 / segments.bytes, self.at.0, end.0);
+        let mut wal = Reader { segments, first, at, end, page: Vec::new(), open: None };
+        let mut record = Vec::new();
+        while wal.at < end {
+            match wal.next(&mut record) {
+                Ok(copied) => self.found.extend(copied),
+                Err(error) if error.kind() == BEYOND => break,
+                Err(error) => return Err(error),
             }
-            let next = if (manager, kind) == (XLOG, SWITCH) { self.bytes } else { 8 };
-            wal.at = wal.at.next_multiple_of(next);
+            self.at = Lsn(wal.at);
         }
-        Ok(copied)
+        Ok(())
     }
 }
 
@@ -93,12 +110,36 @@ struct Reader<'a> {
     /// Number of the first segment.
     first: u64,
     at: u64,
+    /// Nothing is read from here on.
+    end: u64,
     /// The one that was read last, and where it is.
     page: Vec<u8>,
     open: Option<(u64, File, u64)>,
 }
 
+/// What a reader says of a record that goes beyond its end.
+const BEYOND: io::ErrorKind = io::ErrorKind::WouldBlock;
+
 impl Reader<'_> {
+    /// The next record, if it copies something.
+    fn next(&mut self, record: &mut Vec<u8>) -> io::Result<Option<Copied>> {
+        self.take(RECORD_HEADER, record)?;
+        let len = u32::from_le_bytes([record[0], record[1], record[2], record[3]]) as usize;
+        let (kind, manager) = (record[16] & 0xf0, record[17]);
+        let rest = len.checked_sub(RECORD_HEADER).ok_or(io::ErrorKind::InvalidData)?;
+        let mut copied = None;
+        match (manager, kind) {
+            (DBASE, COPY) if rest <= MOST => {
+                self.take(rest, record)?;
+                copied = Some(parse(record).ok_or(io::ErrorKind::InvalidData)?);
+            }
+            _ => self.pass(rest)?,
+        }
+        let next = if (manager, kind) == (XLOG, SWITCH) { self.segments.bytes } else { 8 };
+        self.at = self.at.next_multiple_of(next);
+        Ok(copied)
+    }
+
     fn take(&mut self, mut len: usize, out: &mut Vec<u8>) -> io::Result<()> {
         out.clear();
         while len > 0 {
@@ -133,6 +174,9 @@ impl Reader<'_> {
         let number = begin / self.segments.bytes;
         if self.open.as_ref().is_some_and(|(_, _, page)| *page == begin) {
             return Ok(());
+        }
+        if begin >= self.end {
+            return Err(BEYOND.into());
         }
         let file = match self.open.take() {
             Some((open, file, _)) if open == number => file,

@@ -54,10 +54,10 @@ impl Late {
     ///
     /// # Errors
     /// The system's.
-    pub fn stand_in(&self, tree: &Tree, path: &[u8], file: File) -> Result<Scanned> {
+    pub fn stand_in(&self, tree: &Tree, path: &[u8], file: Arc<File>) -> Result<Scanned> {
         let failed = |e| Error::io("could not look at a temporary file", e);
         let size = file.metadata().map_err(failed)?.len();
-        self.insert(path, Arc::new(file));
+        self.insert(path, file);
         // Owner and mode are those of a file that every cluster has.
         let like = tree.look(b"PG_VERSION").entry;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -71,10 +71,18 @@ impl Late {
     /// # Errors
     /// The system's.
     pub fn stand_in_bytes(&self, tree: &Tree, path: &[u8], bytes: &[u8]) -> Result<Scanned> {
+        self.stand_in(tree, path, self.file_of(bytes)?)
+    }
+
+    /// A file of these bytes, for one path or for many.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn file_of(&self, bytes: &[u8]) -> Result<Arc<File>> {
         let failed = |e| Error::io("could not write a temporary file", e);
         let mut file = anonymous_file(&std::env::temp_dir()).map_err(failed)?;
         file.write_all(bytes).map_err(failed)?;
-        self.stand_in(tree, path, file)
+        Ok(Arc::new(file))
     }
 
     fn insert(&self, path: &[u8], file: Arc<File>) {

@@ -23,4 +23,5 @@ pub mod session;
 pub mod summary;
 pub mod timeline;
 pub mod tls;
+mod wal;
 pub mod witness;

@@ -11,6 +11,7 @@ use super::{
     proof,
     restore::notes,
     session::{Catalog, Facts, Held, Room, Session},
+    wal::Followed,
 };
 use crate::{
     error::{Error, Result},
@@ -92,7 +93,7 @@ impl Request {
             Server::Running(params) => self.running(params, id, reading)?,
             Server::Stopped(data) => stopped(data, reading)?,
         };
-        Ok(cluster.sources())
+        Ok(cluster.sources(reading.split))
     }
 
     fn running(&self, params: &Params, id: Option<&str>, reading: &Reading) -> Result<Cluster> {
@@ -124,6 +125,7 @@ impl Request {
             late,
             trees,
             waits: reading.waits.clone(),
+            followed: Mutex::new(Followed::since(start)),
         })
     }
 
@@ -198,5 +200,6 @@ fn stopped(data: &Path, reading: &Reading) -> Result<Cluster> {
         late,
         trees,
         waits: Arc::default(),
+        followed: Mutex::new(Followed::since(None)),
     })
 }

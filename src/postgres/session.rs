@@ -19,7 +19,10 @@ pub use room::Room;
 
 use super::{conninfo::Params, lsn::Lsn};
 use crate::error::{Error, Kind, Result};
-use postgres::{Client, types::Type};
+use postgres::{
+    Client,
+    types::{ToSql, Type},
+};
 use std::hash::{BuildHasher, Hasher, RandomState};
 
 /// The server's clock, as RFC 3339 in UTC.
@@ -109,6 +112,32 @@ impl Session {
         self.row("could not create a replication slot", sql, &[(&name, Type::NAME)]).map_err(slot_hint)?;
         self.slot = Some(name);
         Ok(())
+    }
+
+    /// The function that says up to where WAL is in files.
+    fn written(&self) -> &'static str {
+        if self.standby { "pg_last_wal_receive_lsn()" } else { "pg_current_wal_lsn()" }
+    }
+
+    /// Up to where WAL is in files, if the server knows; a standby does not that takes it from an archive.
+    ///
+    /// # Errors
+    /// If the session is lost.
+    pub fn wal_end(&mut self) -> Result<Option<Lsn>> {
+        let sql = format!("SELECT {}::text", self.written());
+        let row = self.row("could not ask for the end of the WAL", &sql, &[])?;
+        row.get::<Option<&str>>(0)?.map(str::parse).transpose()
+    }
+
+    /// Have the server keep WAL no longer that is before `from`.
+    ///
+    /// # Errors
+    /// The server's; [`Kind::Unreachable`] if the session is lost.
+    pub fn keep_from(&mut self, from: Lsn) -> Result<()> {
+        let Some(slot) = self.slot.clone() else { return Ok(()) };
+        let sql = "SELECT pg_replication_slot_advance($1, $2::pg_lsn)::text";
+        let params: [(&(dyn ToSql + Sync), Type); 2] = [(&slot, Type::NAME), (&from.to_string(), Type::TEXT)];
+        self.rows("could not move the replication slot on", sql, &params).map(drop)
     }
 
     /// The slot, if there is one.

@@ -49,6 +49,14 @@ pub trait Source: Send + Sync {
     /// An entry is complete in the archive, with the CRC-32C of its content if that was asked for. In archive order.
     fn laid(&self, _record: &Record, _crc32c: Option<u32>) {}
 
+    /// Does its scan go on for as long as the others are read, see [`Source::drained`]? It may then come to nothing at all.
+    fn accompanies(&self) -> bool {
+        false
+    }
+
+    /// All that its scan named was read, or nobody reads on. Called once, before any `finish`.
+    fn drained(&self) {}
+
     /// What is known only at the end, again in archive order, and read as the rest was. Called once, after the last `read`
     /// of all streams.
     ///

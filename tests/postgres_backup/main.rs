@@ -15,6 +15,7 @@ mod cluster;
 mod delta;
 mod export;
 mod files;
+mod followed;
 mod load;
 mod lost;
 mod meanwhile;

@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// A standby of the primary, made from a backup, up to date.
-fn standby_of(primary: &Cluster) -> Cluster {
+pub(crate) fn standby_of(primary: &Cluster) -> Cluster {
     primary.backup("for_standby", &["--quiet"]).ends_with(0);
     let standby = following(primary, primary);
     catch_up(primary, &standby);
@@ -25,9 +25,10 @@ fn following(primary: &Cluster, of: &Cluster) -> Cluster {
     standby
 }
 
-fn catch_up(primary: &Cluster, standby: &Cluster) {
+/// Everything the primary has is in the standby, which may be the same.
+pub(crate) fn catch_up(primary: &Cluster, standby: &Cluster) {
     let at = primary.psql("SELECT pg_current_wal_lsn()");
-    let there = format!("SELECT pg_last_wal_replay_lsn() >= '{at}'");
+    let there = format!("SELECT NOT pg_is_in_recovery() OR pg_last_wal_replay_lsn() >= '{at}'");
     wait_until("the standby catches up", || standby.psql(&there) == "t");
 }
 

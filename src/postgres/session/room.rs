@@ -53,7 +53,7 @@ impl Session {
     /// Bytes of WAL that the slot keeps, if there is one.
     fn kept_bytes(&mut self) -> Result<Option<u64>> {
         let Some(slot) = self.slot.clone() else { return Ok(None) };
-        let now = if self.standby { "pg_last_wal_receive_lsn()" } else { "pg_current_wal_lsn()" };
+        let now = self.written();
         let sql = format!(
             "SELECT (SELECT pg_wal_lsn_diff({now}, restart_lsn)::int8 FROM pg_replication_slots WHERE slot_name = $1)"
         );

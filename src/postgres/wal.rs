@@ -1,0 +1,250 @@
+//! The WAL that a backup needs. What is complete of it is stored while the files are read, and the slot moved on behind that, so
+//! that the server keeps little (decision 29); the rest is known at the end.
+
+use super::{
+    cluster::{Cluster, lock},
+    copied::{Copies, Segments},
+    lsn::{Lsn, segment_name},
+    request::Wal,
+    session::{Held, Session},
+};
+use crate::{
+    error::{Error, Kind, Result, quoted},
+    format::page::{Record, State},
+    frame::{Buf, Frame, Scanned, Slice},
+    platform,
+    source::{Source, Stream, tree::Tree},
+};
+use std::{
+    collections::BTreeSet,
+    path::Path,
+    sync::{
+        Arc, Mutex,
+        mpsc::{Receiver, RecvTimeoutError},
+    },
+    time::Duration,
+};
+
+/// How often the server is asked for more.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// What was stored while the files were read.
+#[derive(Debug)]
+pub(super) struct Followed {
+    /// Names of the segments, from the one that holds the start; as [`Segments`] has them.
+    named: Vec<Vec<String>>,
+    /// How many of them are in the archive.
+    laid: u64,
+    /// What they tell; none where they are not understood.
+    copies: Option<Copies>,
+}
+
+impl Followed {
+    /// From the start on.
+    pub(super) fn since(start: Option<Lsn>) -> Self {
+        Self { named: Vec::new(), laid: 0, copies: start.map(Copies::since) }
+    }
+
+    /// Databases that were copied up to `stop`, if that can be known.
+    pub(super) fn copies(&mut self, segments: &Segments<'_>, stop: Lsn) -> Option<&Copies> {
+        self.read_copies(segments, stop);
+        self.copies.as_ref()
+    }
+
+    fn read_copies(&mut self, segments: &Segments<'_>, end: Lsn) {
+        if let Some(Err(error)) = self.copies.as_mut().map(|copies| copies.read(segments, end)) {
+            platform::debug(|| format!("the WAL does not tell which databases were copied: {error}"));
+            self.copies = None;
+        }
+    }
+
+    /// The WAL before this is in the archive, and nothing more is to be known of it.
+    fn is_done_with(&mut self, directory: &Path, start: Lsn, bytes: u64) -> Lsn {
+        let named = std::mem::take(&mut self.named);
+        let end = (start.0 / bytes + self.laid) * bytes;
+        let segments = Segments { directory: directory.to_owned(), names: &named, bytes };
+        self.read_copies(&segments, Lsn(end));
+        self.named = named;
+        let read = self.copies.as_ref().map_or(end, |copies| copies.at().0);
+        Lsn(end.min(read / bytes * bytes))
+    }
+}
+
+/// A stream of the segments that are completed while other streams are read.
+pub(super) struct Follower {
+    cluster: Arc<Cluster>,
+    start: Lsn,
+    over: Mutex<Option<Receiver<()>>>,
+}
+
+impl Follower {
+    /// Of WAL from `start`, until nobody holds the other end of `over`.
+    pub(super) fn new(cluster: Arc<Cluster>, start: Lsn, over: Receiver<()>) -> Self {
+        Self { cluster, start, over: Mutex::new(Some(over)) }
+    }
+}
+
+impl Source for Follower {
+    fn scan(&self) -> Result<Stream<Scanned>> {
+        let facts = self.cluster.facts();
+        let follow = |over| Following {
+            cluster: self.cluster.clone(),
+            over,
+            start: self.start,
+            timeline: facts.timeline,
+            bytes: facts.wal_segment_bytes,
+            end: Lsn(0),
+            kept: self.start,
+        };
+        let over = lock(&self.over).take();
+        Ok(Box::new(over.map(follow).into_iter().flat_map(Iterator::fuse)))
+    }
+
+    fn read(&self, slice: Slice, buf: Buf) -> Result<Frame> {
+        self.cluster.read(self.cluster.tree(), slice, buf)
+    }
+
+    fn laid(&self, record: &Record, _: Option<u32>) {
+        if record.state == State::Whole {
+            lock(&self.cluster.followed).laid += 1;
+        } else {
+            lock(&self.cluster.failed).get_or_insert(missing(&record.entry.path));
+        }
+    }
+
+    fn accompanies(&self) -> bool {
+        true
+    }
+}
+
+struct Following {
+    cluster: Arc<Cluster>,
+    over: Receiver<()>,
+    start: Lsn,
+    timeline: u32,
+    /// Of a segment.
+    bytes: u64,
+    /// Up to here the server has written.
+    end: Lsn,
+    /// From here on the slot keeps it.
+    kept: Lsn,
+}
+
+impl Iterator for Following {
+    type Item = Result<Scanned>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            match self.complete() {
+                Ok(None) => {}
+                found => return self.or_leave(found),
+            }
+            if self.over.recv_timeout(EVERY) != Err(RecvTimeoutError::Timeout) {
+                return None;
+            }
+            if let Err(error) = self.ask() {
+                return self.or_leave(Err(error));
+            }
+        }
+    }
+}
+
+impl Following {
+    /// What cannot be followed comes at the end, if only the server is still there.
+    fn or_leave(&self, found: Result<Option<Scanned>>) -> Option<Result<Scanned>> {
+        match found {
+            Err(error) if error.kind != Kind::Unreachable => {
+                platform::debug(|| format!("the WAL is stored at the end: {}", error.line()));
+                None
+            }
+            found => found.transpose(),
+        }
+    }
+
+    /// The next segment, if the server has come to its end.
+    fn complete(&mut self) -> Result<Option<Scanned>> {
+        let mut followed = lock(&self.cluster.followed);
+        let begin = (self.start.0 / self.bytes + followed.named.len() as u64) * self.bytes;
+        if begin + self.bytes > self.end.0 {
+            return Ok(None);
+        }
+        let name = segment_name(self.timeline, Lsn(begin), self.bytes);
+        let found = segment(self.cluster.tree(), &name, self.bytes)?;
+        followed.named.push(vec![name]);
+        Ok(Some(found))
+    }
+
+    fn ask(&mut self) -> Result<()> {
+        let Some(session) = &self.cluster.session else { return Ok(()) };
+        self.end = session.with(Session::wal_end)?.unwrap_or(self.end);
+        let directory = self.cluster.data.join("pg_wal");
+        let done = lock(&self.cluster.followed).is_done_with(&directory, self.start, self.bytes);
+        if done > self.kept {
+            session.with(|session| session.keep_from(done))?;
+            self.kept = done;
+        }
+        Ok(())
+    }
+}
+
+impl Cluster {
+    /// The WAL from start to stop (rule 25), as far as it is not stored yet: it is in `pg_wal`, as the slot held it, or it is in the
+    /// archive.
+    pub(super) fn wal_files(&self, session: &Held, timeline: u32, names: &[Vec<String>]) -> Result<Vec<Scanned>> {
+        let bytes = {
+            let mut facts = lock(&self.facts);
+            facts.wal_segments =
+                [names.first(), names.last()].into_iter().flatten().map(|same| same[0].clone()).collect();
+            facts.wal_segment_bytes
+        };
+        if let (Wal::Archived, Some(last)) = (self.wal, names.last()) {
+            self.await_archive(session, &last[0])?;
+        }
+        if self.wal != Wal::Included {
+            return Ok(Vec::new());
+        }
+        let tree = self.tree();
+        let mut stored: BTreeSet<String> = lock(&self.followed).named.iter().flatten().cloned().collect();
+        let mut files = Vec::new();
+        for same in names {
+            for (at, name) in same.iter().enumerate() {
+                if stored.contains(name) {
+                    continue;
+                }
+                match segment(tree, name, bytes) {
+                    Ok(found) => files.push(found),
+                    Err(error) if at == 0 => return Err(error),
+                    Err(_) => continue, // what an earlier timeline has of it, only tools look at
+                }
+                stored.insert(name.clone());
+            }
+        }
+        let empty = self.late.file_of(b"")?;
+        for name in stored {
+            // So that the restored server does not archive it again.
+            let path = format!("pg_wal/archive_status/{name}.done");
+            files.push(self.late.stand_in(tree, path.as_bytes(), empty.clone())?);
+        }
+        if timeline > 1 {
+            // Without it recovery does not find the way to this timeline (rule 29).
+            let history = tree.look(format!("pg_wal/{timeline:08X}.history").as_bytes());
+            files.extend(Some(history).filter(|history| history.state.is_stored()));
+        }
+        Ok(files)
+    }
+}
+
+/// A segment of the WAL, whole.
+fn segment(tree: &Tree, name: &str, bytes: u64) -> Result<Scanned> {
+    let path = format!("pg_wal/{name}");
+    let scanned = tree.look(path.as_bytes());
+    if scanned.state == State::Whole && scanned.entry.size() == bytes {
+        return Ok(scanned);
+    }
+    Err(missing(path.as_bytes()))
+}
+
+fn missing(path: &[u8]) -> Error {
+    let what = format!("cannot complete the backup: {} is not there", quoted(path));
+    Error::new(Kind::System, what).hint("was it removed by hand? The server itself keeps it for the backup")
+}

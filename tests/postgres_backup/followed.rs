@@ -1,0 +1,116 @@
+//! WAL that is stored while files are read, so that the server need not keep it.
+
+use crate::{
+    args,
+    cluster::{Cluster, debian, some_versions, versions},
+    runs::{FULLBORE, Ran, fullbore, has, names, or_skip, shell},
+    servers::wait_until,
+    standby::{catch_up, standby_of},
+};
+use std::{
+    fs,
+    process::{Child, Command, Stdio},
+};
+
+/// What is not kept for a backup goes soon.
+const LITTLE: [&str; 3] = ["max_wal_size = 32MB", "min_wal_size = 32MB", "checkpoint_timeout = 30s"];
+
+/// Of which the server keeps no more once a backup has them.
+const SEGMENTS: u64 = 12;
+
+/// A backup that goes on after the server has written so much, and needs none of it from the server any more: to read one table
+/// takes it that long.
+fn followed(cluster: &Cluster, primary: &Cluster, begin: impl FnOnce()) -> Child {
+    let table = cluster.data().join(cluster.file_of("small"));
+    let line = "exec strace -f -qq --seccomp-bpf -o /dev/null -P \"$1\" -e trace=read,pread64,preadv2 \
+                -e inject=read,pread64,preadv2:delay_enter=12000000:when=1 \"${@:2}\"";
+    let repository = cluster.path("repository");
+    let args = args![line, "bash", table, FULLBORE, "backup", cluster.url(), "--to", repository];
+    let child =
+        Command::new("bash").arg("-c").args(args).stderr(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let stored = || shell("find \"$1\"/backups -size +0 -name 's01-*'", args![repository]).out;
+    wait_until("something is stored", || !stored().is_empty());
+    begin();
+    let from = cluster.psql("SELECT restart_lsn FROM pg_replication_slots");
+    let first = primary.psql(&format!("SELECT pg_walfile_name('{from}')"));
+    for n in 1..=SEGMENTS {
+        primary.psql_each(&[&format!("INSERT INTO rows VALUES ({n})"), "SELECT pg_switch_wal()"]);
+    }
+    catch_up(primary, cluster);
+    let now = primary.psql("SELECT pg_current_wal_lsn()");
+    let kept = format!("SELECT pg_wal_lsn_diff('{now}', restart_lsn) < 3 * 16777216 FROM pg_replication_slots");
+    wait_until("the slot keeps little", || cluster.psql(&kept) == "t");
+    primary.psql("CHECKPOINT");
+    catch_up(primary, cluster);
+    cluster.psql("CHECKPOINT");
+    assert!(!cluster.data().join("pg_wal").join(first).exists(), "the server keeps what is stored");
+    child
+}
+
+fn end(child: Child) -> Ran {
+    Ran::from(child.wait_with_output().unwrap())
+}
+
+#[test]
+fn the_server_keeps_little_of_the_wal_of_a_long_backup_and_all_of_it_is_restored() {
+    for version in versions().iter().filter(|_| or_skip(has("strace"), "there is no strace")) {
+        let cluster = Cluster::new(version, &LITTLE);
+        cluster.psql("CREATE TABLE rows (n int)");
+        end(followed(&cluster, &cluster, || ())).ends_with(0);
+        cluster.assert_nothing_is_left();
+        let repository = cluster.path("repository");
+        let root = fullbore(args!["show", repository, "--json"]).json().remove(0);
+        let streams: Vec<_> = root["segments"].as_array().unwrap().iter().map(|segment| &segment["stream"]).collect();
+        assert_eq!(streams, [1, 2]);
+        let by_tar = Cluster::empty(version);
+        fs::create_dir(by_tar.data()).unwrap();
+        let line = "zstd -dc \"$1\"/backups/*/s*.tar.zst | tar -xi -C \"$2\"";
+        shell(line, args![repository, by_tar.data()]).ends_with(0);
+        for restored in [Cluster::restored(version, &repository), by_tar] {
+            let wal = names(&restored.data().join("pg_wal"));
+            let segments: Vec<_> = wal.iter().filter(|name| name.len() == 24).collect();
+            assert!(segments.len() > SEGMENTS as usize, "{segments:?}");
+            let done = |name: &&String| restored.data().join(format!("pg_wal/archive_status/{name}.done")).exists();
+            assert!(segments.iter().all(done));
+            restored.assert_verifies();
+            restored.start();
+            restored.assert_has_content();
+            assert_eq!(restored.psql("SELECT count(*), sum(n) FROM rows"), "12|78");
+        }
+        // One after which there was none to follow has no stream for it.
+        cluster.backup("repository", &[]).ends_with(0);
+        let root = fullbore(args!["show", repository, "--json"]).json().remove(0);
+        assert!(root["segments"].as_array().unwrap().iter().all(|segment| segment["stream"] == 1), "{root}");
+    }
+}
+
+#[test]
+fn a_database_that_was_copied_is_known_when_its_wal_is_gone() {
+    for version in some_versions().filter(|_| or_skip(has("strace"), "there is no strace")) {
+        let cluster = Cluster::new(version, &LITTLE);
+        cluster.psql_each(&["CREATE TABLE rows (n int)", "CREATE DATABASE worked_in"]);
+        let by_files = if version.major < 15 { "" } else { " STRATEGY file_copy" };
+        let child = followed(&cluster, &cluster, || {
+            _ = cluster.psql(&format!("CREATE DATABASE copied TEMPLATE worked_in{by_files}"))
+        });
+        end(child).ends_with(1).has_one_error("database \"copied\" was copied or moved meanwhile");
+        cluster.assert_nothing_is_left();
+    }
+}
+
+#[test]
+fn a_standby_keeps_as_little() {
+    let Some(version) = debian().filter(|_| or_skip(has("strace"), "there is no strace")) else { return };
+    let primary = Cluster::new(version, &[&LITTLE[..], &["wal_keep_size = 1GB"]].concat());
+    primary.psql("CREATE TABLE rows (n int)");
+    let standby = standby_of(&primary);
+    standby.configure(&["wal_keep_size = 0"]);
+    standby.psql("SELECT pg_reload_conf()");
+    end(followed(&standby, &primary, || ())).ends_with(0);
+    standby.assert_nothing_is_left();
+    let restored = Cluster::restored(version, &standby.path("repository"));
+    restored.assert_verifies();
+    restored.start();
+    restored.assert_has_content();
+    assert_eq!(restored.psql("SELECT count(*), sum(n) FROM rows"), "12|78");
+}
