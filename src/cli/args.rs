@@ -7,8 +7,8 @@ use super::{
     look::{CopyArgs, DiffArgs, ExportArgs, FindArgs},
     size,
     values::{
-        CheckpointArg, Chunking, CompareArg, DigestArg, Readers, WalArg, block_size, frame_size, name, pattern,
-        readers, segment_size, stream_name, tag, target, threads,
+        CheckpointArg, Chunking, CompareArg, DigestArg, Readers, WalArg, block_size, frame_size, interval, name,
+        pattern, readers, segment_size, stream_name, tag, target, threads,
     },
 };
 use crate::stage::codec::Codec;
@@ -16,7 +16,7 @@ use clap::{
     Args, Parser, Subcommand, ValueEnum, ValueHint,
     builder::{NonEmptyStringValueParser, PathBufValueParser, TypedValueParser},
 };
-use std::{num::NonZeroUsize, path::PathBuf};
+use std::{num::NonZeroUsize, path::PathBuf, time::Duration};
 
 /// What a command that looks at backups, or at what is noted of them, ends with.
 pub(super) const EXIT_CODES: &str = "EXIT CODES: 0 done, 1 failed, 2 wrong arguments, 4 damage was found";
@@ -152,9 +152,9 @@ pub(super) struct BackupArgs {
     /// How large files are cut to be compared: in blocks, or also where their content says, for files whose content shifts
     #[arg(long, value_enum, default_value_t = Chunking::Fixed, help_heading = "Incremental")]
     pub(super) chunking: Chunking,
-    /// Seconds after which what is stored so far is made durable: if the backup is cut off, the next one goes on from there; 0: after each frame
-    #[arg(long, value_name = "SECONDS", default_value_t = 60, help_heading = "Incremental")]
-    pub(super) checkpoint_interval: u64,
+    /// Time after which what is stored so far is made durable: if the backup is cut off, the next one goes on from there; 0: after each frame
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = interval, help_heading = "Incremental")]
+    pub(super) checkpoint_interval: Duration,
     /// Stored bytes after which a repository begins a new segment; at least 1M
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = segment_size)]
     pub(super) segment_size: u64,

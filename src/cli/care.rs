@@ -24,7 +24,7 @@ use super::{
     args::VerifyArgs,
     say::{aside, printed, told},
     size::{bytes, count, counted},
-    values::threads,
+    values::{threads, time},
 };
 
 /// How to restore into a tree that is there.
@@ -81,19 +81,6 @@ fn percent(text: &str) -> Result<f64, String> {
     let number = text.strip_suffix('%').unwrap_or(text).parse::<f64>().ok();
     let share = number.filter(|number| *number > 0.0 && *number <= 100.0).map(|number| number / 100.0);
     share.ok_or_else(|| "use a number above 0 and up to 100, as 5%".to_owned())
-}
-
-fn time(text: &str) -> Result<Duration, String> {
-    let wrong = || "use a number and s, m or h, as 30m".to_owned();
-    let (number, unit) = text.split_at_checked(text.len().saturating_sub(1)).ok_or_else(wrong)?;
-    let seconds = match unit {
-        "s" => 1,
-        "m" => 60,
-        "h" => 3600,
-        _ => return Err(wrong()),
-    };
-    let number: u64 = number.parse().map_err(|_| wrong())?;
-    number.checked_mul(seconds).filter(|time| *time > 0).map(Duration::from_secs).ok_or_else(wrong)
 }
 
 /// `fullbore verify --sample` and `--for`.

@@ -272,7 +272,7 @@ fn plan(args: BackupArgs, to: SinkSpec, codec: Option<Codec>) -> Result<Backup> 
         digest: args.digest.into(),
         tags: args.tag.into_iter().collect(),
         base: Wanted { base: args.base, full: args.full, compare: args.compare.into() },
-        checkpoint_interval: std::time::Duration::from_secs(args.checkpoint_interval),
+        checkpoint_interval: args.checkpoint_interval,
         chunks: args.chunking == Chunking::Content,
         block_bytes: args.block_size.map(u64::from),
         tuning: Tuning {

@@ -7,7 +7,7 @@ use crate::{
     repo::compare::Compare,
 };
 use clap::ValueEnum;
-use std::{num::NonZeroUsize, path::PathBuf};
+use std::{num::NonZeroUsize, path::PathBuf, time::Duration};
 
 const MAX_THREADS: usize = 1024;
 
@@ -122,6 +122,25 @@ pub(super) fn pattern(text: &str) -> Result<String, String> {
     }
 }
 
+/// `30m`, of more than nothing.
+pub(super) fn time(text: &str) -> Result<Duration, String> {
+    let wrong = || "use a number and s, m or h, as 30m".to_owned();
+    let (number, unit) = text.split_at_checked(text.len().saturating_sub(1)).ok_or_else(wrong)?;
+    let seconds = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        _ => return Err(wrong()),
+    };
+    let number: u64 = number.parse().map_err(|_| wrong())?;
+    number.checked_mul(seconds).filter(|time| *time > 0).map(Duration::from_secs).ok_or_else(wrong)
+}
+
+/// The same; a number alone is of seconds, and 0 is one.
+pub(super) fn interval(text: &str) -> Result<Duration, String> {
+    text.parse().map(Duration::from_secs).or_else(|_| time(text))
+}
+
 pub(super) fn frame_size(text: &str) -> Result<u32, String> {
     let size = size::parse(text)?;
     let fits = size.is_power_of_two() && (64 << 10..=64 << 20).contains(&size);
@@ -170,4 +189,22 @@ pub(super) fn name(text: &str) -> Result<String, String> {
 pub(super) fn tag(text: &str) -> Result<(String, String), String> {
     let (key, value) = text.split_once('=').ok_or("use KEY=VALUE")?;
     if key.is_empty() { Err("use KEY=VALUE".to_owned()) } else { Ok((key.to_owned(), value.to_owned())) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_a_unit_and_intervals_may_be_seconds() {
+        let seconds = |time: Result<Duration, String>| time.ok().map(|time| time.as_secs());
+        let both = |text: &str| (seconds(time(text)), seconds(interval(text)));
+        for (text, value) in [("5s", 5), ("30m", 1800), ("2h", 7200)] {
+            assert_eq!(both(text), (Some(value), Some(value)));
+        }
+        assert_eq!((both("60"), both("0")), ((None, Some(60)), (None, Some(0))));
+        for bad in ["", "m", "0m", "-1s", "1.5h", "5d", "30 m", "18446744073709551615h"] {
+            assert_eq!(both(bad), (None, None), "{bad:?}");
+        }
+    }
 }

@@ -92,7 +92,7 @@ impl Streams<'_> {
             let (permits, reads, gauges) = (permits.clone(), readers.map(Permits::new), meter.clone());
             let first = self.tuning.readers.map_or(0, NonZeroUsize::get) + depths.workers.get();
             let first = NonZeroUsize::new(first.min(depths.line)).unwrap_or(NonZeroUsize::MIN);
-            // Where a source goes on for as long as others are read, its waiting is none of theirs.
+            // Where a source goes on for as long as others are read, its waiting is none of theirs; what it has cannot wait.
             let leads = !source.accompanies();
             let (first, gauge) = match leads {
                 true => (first, meter.source.clone()),
@@ -110,7 +110,8 @@ impl Streams<'_> {
                         Some(reads) => reads.hold(read)?,
                         None => read()?,
                     };
-                    permits.hold(|| timed(&meter.workers.busy, || chain.apply(frame)))
+                    let compute = || timed(&meter.workers.busy, || chain.apply(frame));
+                    if leads { permits.hold(compute) } else { permits.hold_first(compute) }
                 }))
             })?;
             let line = Line::new(2 * crew.size() + 4, depths.line);

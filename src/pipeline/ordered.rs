@@ -146,17 +146,38 @@ impl<O> Drop for Ticket<O> {
 ///
 /// Held only while computing, never while waiting for anything, so it cannot be part of a circle.
 #[derive(Debug)]
-pub struct Permits(Monitor<usize>);
+pub struct Permits(Monitor<Free>);
+
+#[derive(Debug)]
+struct Free {
+    count: usize,
+    /// Threads that go first.
+    urgent: usize,
+}
 
 impl Permits {
     /// So many.
     pub fn new(count: NonZeroUsize) -> Arc<Self> {
-        Arc::new(Self(Monitor::new(count.get())))
+        Arc::new(Self(Monitor::new(Free { count: count.get(), urgent: 0 })))
     }
 
     /// Compute, once there is a permit.
     pub fn hold<T>(&self, compute: impl FnOnce() -> T) -> T {
-        self.0.after(|free| *free == 0, |free| *free -= 1);
+        self.0.after(|free| free.count == 0 || free.urgent > 0, |free| free.count -= 1);
+        let _held = Held(self);
+        compute()
+    }
+
+    /// The same, before all who wait.
+    pub fn hold_first<T>(&self, compute: impl FnOnce() -> T) -> T {
+        self.0.change(|free| free.urgent += 1);
+        self.0.after(
+            |free| free.count == 0,
+            |free| {
+                free.count -= 1;
+                free.urgent -= 1;
+            },
+        );
         let _held = Held(self);
         compute()
     }
@@ -167,7 +188,7 @@ struct Held<'a>(&'a Permits);
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        self.0.0.change(|free| *free += 1);
+        self.0.0.change(|free| free.count += 1);
     }
 }
 
@@ -308,6 +329,22 @@ mod tests {
                 assert_eq!(stream.next().unwrap().unwrap(), (i as u64 + round) * 2);
             }
         }
+    }
+
+    #[test]
+    fn what_is_urgent_is_computed_first() {
+        let (permits, order) = (Permits::new(NonZeroUsize::MIN), Mutex::new(Vec::new()));
+        let note = |who| order.lock().unwrap().push(who);
+        std::thread::scope(|scope| {
+            permits.hold(|| {
+                (0..3).for_each(|_| _ = scope.spawn(|| permits.hold(|| note("another"))));
+                scope.spawn(|| permits.hold_first(|| note("urgent")));
+                while permits.0.change(|free| free.urgent) == 0 {
+                    std::thread::yield_now();
+                }
+            });
+        });
+        assert_eq!(order.into_inner().unwrap(), ["urgent", "another", "another", "another"]);
     }
 
     #[test]
