@@ -884,3 +884,18 @@ fn an_empty_manifest_that_is_lost_is_missed_by_nobody() {
     fullbore(args!["verify", copy, "--data"]).ends_with(0);
     fullbore(args!["restore", copy, "--to", dir.path().join("to"), "-q"]).ends_with(0);
 }
+
+#[test]
+fn a_segment_that_is_not_there_is_told_of_once() {
+    let dir = temp();
+    let (tree, repository) = (dir.path().join("tree"), dir.path().join("repo"));
+    write(tree.join("large"), noise(7, 20_000_000)); // three parts with checksums of their own
+    let id = fullbore(args!["backup", tree, "--to", repository, "--json"]).ends_with(0).json().remove(0)["id"].clone();
+    fs::remove_file(repository.join("backups").join(id.as_str().unwrap()).join("s01-000001.tar.zst")).unwrap();
+    for data in [&[][..], &["--data"]] {
+        let ran = fullbore(args!["verify", repository].into_iter().chain(data.iter().map(OsString::from))).ends_with(4);
+        let lines: Vec<&str> = ran.out.lines().chain(ran.err.lines()).collect();
+        let told = |words: &str| lines.iter().filter(|line| line.contains(words)).count();
+        assert_eq!((told("damage: "), told("harmless: "), told("in 1 place")), (1, 0, 1), "{lines:#?}");
+    }
+}

@@ -71,6 +71,11 @@ impl Bad {
         self.things().missing.insert(segment);
     }
 
+    /// Is it known that a segment is not there?
+    pub(super) fn is_missing(&self, segment: &SegmentId) -> bool {
+        self.things().missing.contains(segment)
+    }
+
     /// A frame; is that news?
     pub(super) fn frame(&self, segment: &SegmentId, offset: u64) -> bool {
         self.things().frames.insert((segment.clone(), offset))

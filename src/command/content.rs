@@ -107,7 +107,7 @@ impl Content<'_> {
     }
 
     fn plan(&self, send: &mut dyn FnMut(Task) -> Result<()>) -> Result<()> {
-        let mut parts = Parts::new(&self.stock.segments);
+        let mut parts = Parts::new(&self.stock.segments, |segment| !self.bad.is_missing(segment));
         (0..self.stock.archives.len()).try_for_each(|at| self.plan_backup(at, &mut parts, send))?;
         parts.rest(send)
     }
@@ -306,9 +306,11 @@ struct Parts<'a> {
 }
 
 impl<'a> Parts<'a> {
-    fn new(places: &'a [Place]) -> Self {
+    /// Of a segment that is not there there is nothing to hand out.
+    fn new(places: &'a [Place], is_there: impl Fn(&SegmentId) -> bool) -> Self {
         let at = places.iter().enumerate().map(|(at, place)| (&place.id, at)).collect();
-        Self { places, at, next: vec![0; places.len()] }
+        let next = places.iter().map(|place| if is_there(&place.id) { 0 } else { u64::MAX }).collect();
+        Self { places, at, next }
     }
 
     /// Hand out the parts of `segment` that begin before byte `end`.

@@ -11,7 +11,7 @@ use super::{
     crew,
     damage::{Damage, Report, frame_damage},
     frames::{self, Frames},
-    stock::{Place, Sheet, Stock, items, no_root},
+    stock::{Place, Sheet, Stock, full, items, no_root},
     streamed::{self, Looked, look},
     text::counted,
 };
@@ -341,24 +341,28 @@ impl<'a> Check<'a> {
     fn sheet(&self, sheet: &Sheet, tables: &Tables) -> Result<()> {
         let (archive, at) = (&self.stock.archives[sheet.at.0], self.stock.page_at(sheet));
         let owner = if at.backup.is_empty() { &archive.root.id } else { &at.backup };
-        let read = |copy| match archive.read_copy(at, copy) {
-            Ok(page) if page.records.len() as u64 != at.entries => {
-                Err(Error::corrupt("a manifest page has another number of entries than the root says"))
+        let (mut whole, mut errors) = (None, Vec::new());
+        for copy in archive.copies(at) {
+            match archive.read_copy(at, &copy) {
+                Ok(page) if page.records.len() as u64 == at.entries => whole = whole.or(Some(page)),
+                Ok(_) => {
+                    let what = "a manifest page has another number of entries than the root says";
+                    errors.push((copy.0, Error::corrupt(what)));
+                }
+                Err(error) => errors.push((copy.0, error)),
             }
-            other => other,
-        };
-        let (whole, damaged): (Vec<_>, Vec<_>) = archive.copies(at).iter().map(read).partition(Result::is_ok);
-        let mut errors = damaged.into_iter().filter_map(Result::err);
-        match whole.into_iter().flatten().next() {
-            Some(page) => {
-                errors.for_each(|error| {
-                    self.report.stored_by(owner);
-                    self.report.warn(error);
-                });
-                self.records(sheet, page, tables)
-            }
-            None => errors.next().map_or(Ok(()), |error| self.lost_page(sheet, error)),
         }
+        let Some(page) = whole else {
+            return errors.into_iter().next().map_or(Ok(()), |(_, error)| self.lost_page(sheet, error));
+        };
+        // A segment that is not there is told of by itself.
+        let is_told =
+            |object: &Object| matches!(object, Object::Segment(id) if tables.missing.contains(&full(archive, id)));
+        for (_, error) in errors.into_iter().filter(|(object, _)| !is_told(object)) {
+            self.report.stored_by(owner);
+            self.report.warn(error);
+        }
+        self.records(sheet, page, tables)
     }
 
     fn lost_page(&self, sheet: &Sheet, error: Error) -> Result<()> {
@@ -426,8 +430,7 @@ impl<'a> Check<'a> {
         let used = std::mem::take(&mut *self.used.lock().unwrap_or_else(|e| e.into_inner()));
         for (archive, used) in self.stock.archives.iter().zip(used) {
             let root = &archive.root;
-            let mentioned: HashSet<SegmentId> =
-                root.liveness.iter().map(|live| super::stock::full(archive, &live.id())).collect();
+            let mentioned: HashSet<SegmentId> = root.liveness.iter().map(|live| full(archive, &live.id())).collect();
             let is_own = |id: &SegmentId| id.backup == root.id && root.format == FORMAT_ALONE;
             let mut unknown: Vec<_> = used.iter().filter(|id| !mentioned.contains(id) && !is_own(id)).collect();
             unknown.sort_by_key(|id| (id.backup.clone(), id.stream, id.number));
