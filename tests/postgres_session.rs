@@ -100,6 +100,10 @@ fn a_refusal_says_who_where_and_why_and_not_the_password() {
     let error = try_connect(&format!("postgres://me@127.0.0.1:{port}/"), &[]).err().unwrap();
     assert!(error.line().ends_with("password missing"), "{error:?}");
     assert!(error.hint.unwrap().contains("~/.pgpass"));
+    let nowhere = [format!("host={}/nowhere", text(server.dir())), "postgres://me@127.0.0.1:1/".to_owned()];
+    for error in nowhere.map(|place| try_connect(&place, &[]).err().unwrap()) {
+        assert!(error.kind == Kind::Unreachable && all_of(&error).contains("is a server running there?"), "{error:?}");
+    }
     let error = try_connect(&server.socket_url(), &[("PGDATABASE", "x"), ("PGSSLMODE", "disable")]);
     assert!(error.is_ok(), "explicit before environment");
     let error = try_connect(&server.socket_url().replace("/postgres?", "/none?"), &[]).err().unwrap();

@@ -5,7 +5,10 @@
 mod runs;
 
 use runs::{fullbore, noise, segments, temp, write};
-use std::{fs, path::PathBuf};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 fn tree(dir: &tempfile::TempDir, name: &str) -> PathBuf {
     let tree = dir.path().join(name);
@@ -35,6 +38,23 @@ fn a_tree_is_not_overwritten_by_the_last_backup_of_another() {
     let ran = fullbore(args!["restore", latest, "--to", srv, "--delta", "--json"]).ends_with(0);
     let result = ran.json().pop().unwrap();
     assert!(result["source"].as_str().unwrap().ends_with("/srv") && result["time"].is_string(), "{result}");
+}
+
+#[test]
+fn a_backup_that_cannot_be_compared_with_the_one_before_says_why() {
+    let dir = temp();
+    let (srv, other, repo) = (tree(&dir, "srv"), tree(&dir, "other"), dir.path().join("repo"));
+    let backup = |of: &Path, more: &[&str]| {
+        let line = args!["backup", of, "--to", repo].into_iter().chain(more.iter().map(Into::into));
+        fullbore(line).ends_with(0).err.contains("note: everything is stored anew")
+    };
+    assert!(!backup(&srv, &[]) && !backup(&srv, &[]) && !backup(&srv, &["--full"]) && !backup(&other, &[]));
+    assert!(backup(&srv, &["--compress", "lz4"]));
+    let ran = fullbore(args!["backup", srv, "--to", repo, "--digest", "none", "--json"]).ends_with(0);
+    let unlike = ran.json().pop().unwrap()["unlike"].clone();
+    let lz4 = fullbore(args!["list", repo, "--json"]).json().remove(4);
+    assert_eq!(unlike["id"], lz4["id"]);
+    assert_eq!(unlike["why"], "it is compressed by another codec");
 }
 
 #[test]

@@ -2,7 +2,8 @@
 
 use super::{
     args::OutputArgs,
-    report::{self, Progress},
+    progress::Progress,
+    report,
     say::{aside, printed},
     selected, size,
     values::{pattern, segment_size, threads},

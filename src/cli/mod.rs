@@ -8,6 +8,7 @@ mod html;
 mod interrupt;
 mod life;
 mod look;
+mod progress;
 mod report;
 mod say;
 mod size;
@@ -40,7 +41,7 @@ use crate::{
 use args::{BackupArgs, BenchArgs, BenchWhat, Cli, Command, ListArgs, OutputArgs, RestoreArgs, ShowArgs, VerifyArgs};
 use clap::CommandFactory;
 use html::{Page, Paper};
-use report::Progress;
+use progress::Progress;
 use say::{aside, printed, told};
 use std::{
     os::unix::ffi::OsStringExt,
@@ -110,13 +111,16 @@ fn backup(args: BackupArgs) -> Result<u8> {
     let is_new = plan.to.is_new_repository();
     let outcome = progress.watch(&meter, || plan.run(&meter));
     progress.clear();
-    let Outcome { root, verdict } = outcome?;
+    let Outcome { root, verdict, unlike } = outcome?;
     let place = plan.to.place() + if is_new { ", a new repository" } else { "" };
     let mut lines = report::backup(&root, &verdict, &meter.waits.long(), &place);
+    let before_last = lines.len() - 1;
+    lines.splice(before_last..before_last, unlike.iter().map(report::anew));
     progress.lacks(&root);
     progress.end(&lines, || {
         let mut result = report::backup_json(&root, &verdict);
         result["new_repository"] = is_new.into();
+        result["unlike"] = report::anew_json(unlike.as_ref());
         result["waited"] = report::waited_json(&meter.waits.long());
         result
     });

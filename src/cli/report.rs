@@ -1,152 +1,27 @@
-//! What a run says while it goes on, and at its end.
+//! What a run says at its end, to people and to programs.
 
 use super::{
-    args::OutputArgs,
     care,
-    say::{aside, object_aside, told},
     size::{bytes, count, counted, rate, seconds},
 };
 use crate::{
     command::{
-        backup::Count, blame::Loss, copy::Copied, damage::Damage, export::Exported, restore::Summary, text,
+        backup::Count, blame::Loss, copy::Copied, damage::Damage, export::Exported, restore::Summary,
         verify::Verdict as Found,
     },
     error::{Error, quoted},
     format::root::{Cluster, Name, NotCaptured, Root, Tablespace},
     pipeline::{
-        meter::{Meter, Sample, Side, Verdict, verdict},
+        meter::{Meter, Side, Verdict},
         waits::Wait,
     },
-    queue::start_in,
+    repo::base::Unlike,
 };
-use indicatif::{ProgressBar, ProgressStyle};
-use serde_json::json;
-use std::{
-    collections::BTreeSet,
-    io::{IsTerminal, Write},
-    path::Path,
-    sync::{Mutex, atomic::Ordering::Relaxed, mpsc},
-    time::Duration,
-};
+use serde_json::{Value, json};
+use std::{collections::BTreeSet, path::Path, sync::atomic::Ordering::Relaxed};
 
-/// Seconds between two words to a program that reads JSON.
-const JSON_SECONDS: f64 = 1.0;
 /// Entries named at the end of a run; the manifest has them all.
 const NAMED: usize = 10;
-
-/// Tells how far a run is, and what came of it.
-pub(super) struct Progress {
-    bar: Option<ProgressBar>,
-    output: OutputArgs,
-    /// Standard output is the backup itself: what is said goes to standard error.
-    aside: bool,
-    last: Mutex<Sample>,
-}
-
-impl Progress {
-    /// A bar on a terminal, objects if JSON is wanted, else nothing.
-    pub(super) fn new(output: &OutputArgs, aside: bool) -> Self {
-        let wanted = !output.json && !output.quiet && std::io::stderr().is_terminal();
-        let bar = wanted.then(ProgressBar::no_length);
-        bar.iter().for_each(|bar| bar.set_style(style(false)));
-        Self { bar, output: output.clone(), aside, last: Mutex::default() }
-    }
-
-    /// Does somebody look at it?
-    pub(super) fn is_drawn(&self) -> bool {
-        self.bar.is_some()
-    }
-
-    /// A moment of the run.
-    pub(super) fn tick(&self, meter: &Meter, now: Sample) {
-        let Ok(mut last) = self.last.lock() else { return };
-        let recent = verdict(&last, &now);
-        let (entries, waits_for) = (meter.entries.load(Relaxed), meter.waits.now());
-        if let Some(bar) = &self.bar {
-            let total = Some(meter.total_bytes.load(Relaxed)).filter(|total| *total > 0 && waits_for.is_none());
-            if total != bar.length() {
-                total.map_or_else(|| bar.unset_length(), |total| bar.set_length(total));
-                bar.set_style(style(total.is_some()));
-                bar.reset_eta();
-            }
-            bar.set_position(now.bytes);
-            if recent.seconds > 0.3 {
-                let files = counted(meter.files.load(Relaxed), "file");
-                let limit = || format!("{files}, limit: {}", recent.limit.name());
-                bar.set_message(waits_for.map_or_else(limit, |what| format!("waiting for {what}")));
-                *last = now;
-            }
-        } else if self.output.json && !self.output.quiet && recent.seconds >= JSON_SECONDS {
-            let speed = (now.bytes - last.bytes) as f64 / recent.seconds;
-            let line = json!({"type": "progress", "seconds": now.seconds, "entries": entries, "bytes": now.bytes,
-                "stored_bytes": now.stored_bytes, "bytes_per_second": speed as u64, "limit": recent.limit.name(), "waits_for": waits_for});
-            self.progress(&line);
-            *last = now;
-        }
-    }
-
-    /// Run `work`, and tell how far it is meanwhile, if there is a thread for that.
-    pub(super) fn watch<T>(&self, meter: &Meter, work: impl FnOnce() -> T) -> T {
-        std::thread::scope(|scope| {
-            let (done, over) = mpsc::channel::<()>();
-            let _ = start_in(scope, move || {
-                while over.recv_timeout(Duration::from_millis(50)) == Err(mpsc::RecvTimeoutError::Timeout) {
-                    self.tick(meter, meter.tick());
-                }
-            });
-            let result = work();
-            drop(done);
-            meter.tick();
-            result
-        })
-    }
-
-    /// The run is over, for better or worse.
-    pub(super) fn clear(&self) {
-        self.bar.iter().for_each(ProgressBar::finish_and_clear);
-    }
-
-    /// What came of it: lines for a person, or an object, which is only made for who wants it.
-    pub(super) fn end(&self, lines: &[String], result: impl FnOnce() -> serde_json::Value) {
-        match (self.output.json, self.output.quiet) {
-            (true, _) => self.result(&result()),
-            (false, false) => lines.iter().for_each(aside),
-            (false, true) => {}
-        }
-    }
-
-    /// What is said of a backup that has not all even to those who want no words.
-    pub(super) fn lacks(&self, root: &Root) {
-        if !root.totals.is_complete() && (self.output.quiet || self.output.json) {
-            not_captured(root).iter().for_each(aside);
-        }
-    }
-
-    /// The run goes on whether it can be told or not.
-    fn progress(&self, line: &serde_json::Value) {
-        match self.aside {
-            true => object_aside(line),
-            false => drop(writeln!(std::io::stdout().lock(), "{line}")),
-        }
-    }
-
-    /// What was done is done whether it can be told or not.
-    fn result(&self, line: &serde_json::Value) {
-        match self.aside {
-            true => object_aside(line),
-            false => drop(told(|out| text::json(out, line).map(|()| 0))),
-        }
-    }
-}
-
-fn style(known: bool) -> ProgressStyle {
-    let template = if known {
-        "{bar:30} {decimal_bytes} of {decimal_total_bytes}, {decimal_bytes_per_sec}, {eta} left; {msg}"
-    } else {
-        "{spinner} {decimal_bytes}, {decimal_bytes_per_sec}, {elapsed}; {msg}"
-    };
-    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
-}
 
 /// The last lines of a backup.
 pub(super) fn backup(root: &Root, verdict: &Verdict, waits: &[Wait], to: &str) -> Vec<String> {
@@ -173,6 +48,16 @@ pub(super) fn backup(root: &Root, verdict: &Verdict, waits: &[Wait], to: &str) -
     let but = if totals.is_complete() { "" } else { ", but for what is named above" };
     lines.push(format!("backup {} {to}{but}", root.id));
     lines
+}
+
+/// Why nothing is as in an earlier backup.
+pub(super) fn anew(Unlike { backup, why }: &Unlike) -> String {
+    format!("note: everything is stored anew, as {backup} cannot be compared with: {why}")
+}
+
+/// The same.
+pub(super) fn anew_json(unlike: Option<&Unlike>) -> Value {
+    unlike.map_or(Value::Null, |Unlike { backup, why }| json!({ "id": backup, "why": why }))
 }
 
 /// Where the configuration is that the backup has not.
@@ -206,7 +91,7 @@ fn cluster(cluster: &Cluster) -> String {
 }
 
 /// What could not be captured, the first few by name.
-fn not_captured(root: &Root) -> Vec<String> {
+pub(super) fn not_captured(root: &Root) -> Vec<String> {
     let mut lines: Vec<_> = root.not_captured.iter().take(NAMED).map(lacks).collect();
     let totals = &root.totals;
     let all = totals.unreadable + totals.changed + totals.vanished + totals.sockets + totals.bad_pages;
@@ -294,7 +179,7 @@ fn restored(summary: &Summary, to: &Path) -> String {
 }
 
 /// The result of a restore as JSON.
-pub(super) fn restore_json(summary: &Summary, meter: &Meter, verdict: &Verdict) -> serde_json::Value {
+pub(super) fn restore_json(summary: &Summary, meter: &Meter, verdict: &Verdict) -> Value {
     let damaged: Vec<_> = summary.damage.iter().map(damage_json).collect();
     json!({"type": "result", "id": summary.id, "source": summary.source, "time": summary.time,
         "complete": summary.exit_code() == 0, "limit": verdict.limit.name(),
@@ -305,7 +190,7 @@ pub(super) fn restore_json(summary: &Summary, meter: &Meter, verdict: &Verdict) 
         "changes": summary.changes.as_ref().map(care::changes_json), "damage": damaged})
 }
 
-fn damage_json(damage: &Damage) -> serde_json::Value {
+fn damage_json(damage: &Damage) -> Value {
     let files: Vec<_> = damage.files.iter().map(|path| Name(path.clone())).collect();
     json!({"what": damage.what, "detail": damage.detail, "files": files})
 }
@@ -384,7 +269,7 @@ fn losers(found: &Found) -> String {
 }
 
 /// The result of a verification as JSON.
-pub(super) fn verify_json(found: &Found) -> serde_json::Value {
+pub(super) fn verify_json(found: &Found) -> Value {
     let differences: Vec<_> =
         found.differences.iter().map(|d| json!({"path": Name(d.path.clone()), "what": d.what})).collect();
     let damage: Vec<_> = found.damage.iter().map(damage_json).collect();
@@ -394,18 +279,18 @@ pub(super) fn verify_json(found: &Found) -> serde_json::Value {
         "damage": damage, "lost": lost, "warnings": found.warnings, "differences": differences})
 }
 
-fn loss_json(loss: &Loss) -> serde_json::Value {
+fn loss_json(loss: &Loss) -> Value {
     let files: Vec<_> = loss.files.iter().map(|path| Name(path.clone())).collect();
     json!({"backup": loss.backup, "all": loss.all, "files": files, "unnamed": loss.unnamed})
 }
 
 /// What was waited for that is no part of a run.
-pub(super) fn waited_json(waits: &[Wait]) -> serde_json::Value {
+pub(super) fn waited_json(waits: &[Wait]) -> Value {
     waits.iter().map(|wait| json!({"for": wait.what, "seconds": wait.time.as_secs_f64()})).collect()
 }
 
 /// The result of a backup as JSON.
-pub(super) fn backup_json(root: &Root, verdict: &Verdict) -> serde_json::Value {
+pub(super) fn backup_json(root: &Root, verdict: &Verdict) -> Value {
     let totals = &root.totals;
     json!({"type": "result", "id": root.id, "time": root.time, "complete": totals.is_complete(), "limit": verdict.limit.name(),
         "shares": shares(verdict), "seconds": verdict.seconds, "entries": totals.entries, "files": totals.files,
@@ -416,7 +301,7 @@ pub(super) fn backup_json(root: &Root, verdict: &Verdict) -> serde_json::Value {
 }
 
 /// The result of an export as JSON.
-pub(super) fn export_json(exported: &Exported) -> serde_json::Value {
+pub(super) fn export_json(exported: &Exported) -> Value {
     let mut json = backup_json(&exported.outcome.root, &exported.outcome.verdict);
     let damage: Vec<_> = exported.damage.iter().map(damage_json).collect();
     let complete = damage.is_empty() && exported.outcome.root.totals.is_complete();
@@ -441,13 +326,13 @@ pub(super) fn copy(copied: &Copied, to: &Path) -> Vec<String> {
 }
 
 /// The result of a copy as JSON.
-pub(super) fn copy_json(copied: &Copied) -> serde_json::Value {
+pub(super) fn copy_json(copied: &Copied) -> Value {
     json!({"type": "result", "id": copied.id, "others": copied.others, "objects": copied.objects,
         "bytes": copied.bytes, "there": copied.there, "there_bytes": copied.there_bytes, "seconds": copied.seconds})
 }
 
 /// Busy, starved and blocked shares of each side, by name.
-pub(super) fn shares(verdict: &Verdict) -> serde_json::Value {
+pub(super) fn shares(verdict: &Verdict) -> Value {
     let row = |side: Side| {
         let share = verdict.of(side);
         let round = |value: f64| (value * 1000.0).round() / 1000.0;

@@ -23,7 +23,7 @@ use crate::{
     plan::{SinkSpec, StageSpec, Tuning},
     platform::{self, Tricks},
     repo::{
-        base::{Base, Like, Wanted},
+        base::{Base, Like, Unlike, Wanted},
         compare::Compare,
         ids,
     },
@@ -85,7 +85,12 @@ pub struct Outcome {
     pub root: Root,
     /// What limited it.
     pub verdict: Verdict,
+    /// Why it is not compared with the backup before it, if that is not what was asked for.
+    pub unlike: Option<Unlike>,
 }
+
+/// What it is compared with, or why with nothing.
+type Found = (Option<Arc<Base>>, Option<Unlike>);
 
 impl Backup {
     /// Run it.
@@ -109,8 +114,8 @@ impl Backup {
         meter.begin();
         self.tuning.depths(subject.sources.len())?; // what cannot work leaves no trace
         let mut destination = self.to.open(&id, &time, self.codec, self.tuning.tricks)?;
-        let base = match self.find_base(&mut *destination, &subject) {
-            Ok(base) => base,
+        let (base, unlike) = match self.find_base(&mut *destination, &subject) {
+            Ok(found) => found,
             Err(error) => {
                 destination.abort(false);
                 return Err(error);
@@ -178,7 +183,7 @@ impl Backup {
         match done {
             Ok((bytes, root)) => {
                 destination.commit(&bytes)?;
-                Ok(Outcome { root, verdict: meter.verdict() })
+                Ok(Outcome { root, verdict: meter.verdict(), unlike })
             }
             Err(error) => {
                 destination.abort(error.kind != Kind::Full);
@@ -188,12 +193,13 @@ impl Backup {
     }
 
     /// What an earlier backup of the same source is, if this one goes where one may be.
-    fn find_base(&self, destination: &mut dyn Destination, subject: &Opened) -> Result<Option<Arc<Base>>> {
-        let SinkSpec::Repository(path) = &self.to else { return Ok(None) };
+    fn find_base(&self, destination: &mut dyn Destination, subject: &Opened) -> Result<Found> {
+        let SinkSpec::Repository(path) = &self.to else { return Ok((None, None)) };
         let (facts, options) = (subject.cluster.as_ref().map(|cluster| cluster.facts()), self.options());
         let like = Like { origin: &subject.origin, cluster: facts.as_ref(), options: &options };
         let base = Base::find(path, &self.base, &like, |ids| destination.refer(ids))?;
-        Ok(base.map(Arc::new))
+        let unlike = if base.is_none() && !self.base.full { Base::unlike(path, &like) } else { None };
+        Ok((base.map(Arc::new), unlike))
     }
 
     /// What it would be of. Nothing is read but directories.

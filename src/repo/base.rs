@@ -54,6 +54,15 @@ pub struct Like<'a> {
     pub options: &'a Options,
 }
 
+/// A backup of the same source that cannot be a base.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unlike {
+    /// Its id.
+    pub backup: String,
+    /// What is different.
+    pub why: &'static str,
+}
+
 /// See the module.
 pub struct Base {
     archives: Vec<(Arc<Archive>, bool)>,
@@ -90,6 +99,15 @@ impl Base {
             }
             gone.extend(referred.gone);
         }
+    }
+
+    /// The latest backup of the same source, and why it is no base; none if there is none.
+    pub fn unlike(path: &Path, like: &Like<'_>) -> Option<Unlike> {
+        let why = |backup: &String| match differs(&Archive::open_backup(path, backup).ok()?.root, like)? {
+            OTHER_SOURCE => None,
+            why => Some(Unlike { backup: backup.clone(), why }),
+        };
+        backup_ids(path).ok()?.iter().rev().find_map(why)
     }
 
     fn new(archives: Vec<Archive>, wanted: &Wanted, like: &Like<'_>, referred: Referred) -> Self {
@@ -280,6 +298,8 @@ fn asked_for(path: &Path, base: &str, like: &Like<'_>) -> Result<Archive> {
     }
 }
 
+const OTHER_SOURCE: &str = "it is of another source";
+
 /// Why a backup cannot be the base of this one.
 fn differs(base: &Root, like: &Like<'_>) -> Option<&'static str> {
     let (then, now) = (&base.options, like.options);
@@ -289,7 +309,7 @@ fn differs(base: &Root, like: &Like<'_>) -> Option<&'static str> {
         _ => false,
     };
     match () {
-        () if !same_source => Some("it is of another source"),
+        () if !same_source => Some(OTHER_SOURCE),
         () if then.codec != now.codec => Some("it is compressed by another codec"),
         () if then.digest != now.digest => Some("its files are digested in another way"),
         () if then.block_bytes != now.block_bytes => Some("its blocks have another size"),

@@ -221,6 +221,9 @@ fn explained(error: Error, cause: &postgres::Error, host: &Host) -> Error {
         "the certificate is for another name; sslmode=verify-ca does not compare names".into()
     } else if code == Some(&SqlState::INVALID_AUTHORIZATION_SPECIFICATION) {
         "connect as another role, as in postgres://role@host, or permit this one in the server's pg_hba.conf".into()
+    } else if is_nobody_there(cause) {
+        "is a server running there? One that is stopped is backed up by its data directory: `fullbore backup PGDATA --offline`"
+            .into()
     } else {
         return error;
     };
@@ -263,6 +266,11 @@ fn is_about_certificates(error: &postgres::Error) -> bool {
     use rustls::Error::{AlertReceived, InvalidCertificate};
     let inside = innermost(error).downcast_ref::<io::Error>().and_then(io::Error::get_ref);
     matches!(inside.and_then(|inside| inside.downcast_ref()), Some(InvalidCertificate(_) | AlertReceived(_)))
+}
+
+fn is_nobody_there(error: &postgres::Error) -> bool {
+    let system = innermost(error).downcast_ref::<io::Error>().map(io::Error::kind);
+    matches!(system, Some(io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused))
 }
 
 fn innermost(error: &postgres::Error) -> &(dyn std::error::Error + 'static) {
