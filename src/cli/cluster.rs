@@ -54,10 +54,10 @@ pub(super) struct ClusterArgs {
 #[group(id = "recovery_target", multiple = false)]
 #[command(next_help_heading = "PostgreSQL")]
 struct TargetArgs {
-    /// Recover to this time, with its offset from UTC: "2026-11-21 05:45:01+00"
+    /// Recover to this time, with its offset from UTC: "2026-11-21 05:45:01+00"; from the last backup that ended before it, unless one is named
     #[arg(long, value_name = "TIME")]
     target_time: Option<String>,
-    /// Recover to this place in the WAL
+    /// Recover to this place in the WAL, from the last backup that ended before it
     #[arg(long, value_name = "LSN")]
     target_lsn: Option<String>,
     /// Recover to this restore point

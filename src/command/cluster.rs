@@ -5,6 +5,7 @@ use super::{
     damage::Report,
     extra::extra,
     restore::Restore,
+    target,
 };
 use crate::{
     error::{Error, Kind as ErrorKind, Result, quoted},
@@ -93,6 +94,7 @@ pub(super) fn plan(restore: &Restore, archive: &Archive, selection: &Selection) 
     // One that is not restored must not be taken out of the target either.
     plan.last = plan.last.filter(|_| is_whole);
     if is_whole {
+        plan.notes.extend(target::note(restore, &archive.root));
         plan.notes.extend(conf.notes(cluster));
         plan.before_start.extend(conf.before_start(cluster));
     } else {

@@ -10,6 +10,7 @@ use super::{
     extra::{Extra, extra},
     patching::Work,
     restore::{Restore, Run, Summary},
+    target,
 };
 use crate::{
     error::{Error, Kind as ErrorKind, Result},
@@ -20,7 +21,7 @@ use crate::{
     pipeline::meter::Meter,
     platform::walk::Stat,
     postgres::restore::{PG_CONTROL, Plan},
-    repo::open::{must_be_told, open},
+    repo::open::must_be_told,
     sink::{places::Layout, writer::Writer},
     source::archive::{Archive, Selection},
 };
@@ -81,7 +82,7 @@ impl<'a> Delta<'a> {
     /// As [`Restore::run`]; [`ErrorKind::Usage`] for a cluster as a whole without `delete`.
     pub fn run(&self, meter: &Meter) -> Result<Summary> {
         must_be_told(&self.restore.from)?;
-        let archive = open(&self.restore.from)?;
+        let archive = target::opened(&self.restore)?;
         let selection = Selection::new(&self.restore.paths)?;
         if archive.root.postgres.is_some() && selection.holds(PG_CONTROL) && !self.delete {
             let what = "cannot restore a cluster into one that is there and leave what is newer than the backup";

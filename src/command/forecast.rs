@@ -6,6 +6,7 @@
 use super::{
     cluster, crew,
     restore::{Restore, must_be_there},
+    target,
 };
 use crate::{
     error::{Error, Kind, Result},
@@ -17,7 +18,6 @@ use crate::{
     pipeline::meter::{Meter, lap},
     platform::write::{anonymous_file, fsync, pwrite_all},
     postgres::restore::{Fate, Plan, recovery::Known},
-    repo::open::open,
     source::{
         archive::{Archive, Selection},
         jobs::{self, Planner},
@@ -133,7 +133,7 @@ impl Forecast {
             let what = "cannot tell what it costs to restore from standard input: it has to be read for that";
             return Err(Error::new(Kind::Usage, what));
         }
-        let archive = open(&self.restore.from)?;
+        let archive = target::opened(&self.restore)?;
         let selection = Selection::new(&self.restore.paths)?;
         must_be_there(&archive, &selection)?;
         let workers = self.restore.workers;

@@ -47,6 +47,7 @@ mod streamed;
 mod streams;
 mod subject;
 pub mod tag;
+mod target;
 pub mod text;
 mod undigested;
 pub mod verify;

@@ -12,7 +12,7 @@ use fullbore::postgres::{
     conninfo::{Environment, Params},
     session::Session,
 };
-use std::{fs, time::Duration};
+use std::{fs, path::Path, time::Duration};
 
 /// Into a directory beside the cluster's.
 const ARCHIVE: &str = "archive_command = 'cp %p ../archive/%f'";
@@ -206,5 +206,48 @@ fn what_another_recovery_left_in_the_configuration_does_not_count() {
                 WHERE relname IN ('here', 'later')";
             wait_until("it has come to its target", || restored.psql(tables) == found);
         }
+    }
+}
+
+#[test]
+fn recovery_to_a_place_begins_with_the_last_backup_that_ended_before_it() {
+    for version in some_versions() {
+        let cluster = Cluster::stopped(version, &["archive_mode = on", ARCHIVE]);
+        let archive = cluster.make_dir("archive");
+        cluster.start();
+        let now = || cluster.psql("SELECT to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.USZ')");
+        let (before, repository) = (now(), cluster.path("repository"));
+        cluster.psql("CREATE TABLE t AS SELECT 1 AS n");
+        cluster.backup("repository", &["--quiet"]).ends_with(0);
+        cluster.psql("INSERT INTO t VALUES (2)");
+        let (time, lsn) = (now(), cluster.psql("SELECT pg_current_wal_lsn()"));
+        cluster.psql("INSERT INTO t VALUES (3)");
+        cluster.backup("repository", &["--quiet"]).ends_with(0);
+        cluster.psql("SELECT pg_switch_wal()");
+        let fetch = format!("cp {}/%f %p", archive.display());
+        let more = args!["--restore-command", fetch, "--set", "archive_mode=off", "--target-action", "promote"];
+        let restore = |from: &str, to: &Path, target: [&str; 2]| {
+            let line = args!["restore", format!("{}{from}", repository.display()), "--to", to, target[0], target[1]];
+            fullbore(line.into_iter().chain(more.clone()))
+        };
+        for target in [["--target-time", &time], ["--target-lsn", &lsn]] {
+            let restored = Cluster::empty(version);
+            let ran = restore("", &restored.data(), target).ends_with(0);
+            assert!(ran.err.contains(" is the last one that can be recovered to the target"), "{}", ran.err);
+            restored.start();
+            wait_until("it is promoted", || restored.psql("SELECT pg_is_in_recovery()") == "f");
+            assert_eq!(restored.psql("SELECT string_agg(n::text, ' ') FROM t"), "1 2");
+        }
+        let to = cluster.path("to");
+        let ran = restore("", &to, ["--target-time", &now()]).ends_with(0);
+        assert!(!ran.err.contains("is the last one"), "{}", ran.err);
+        let other = cluster.path("other");
+        restore("@latest", &other, ["--target-time", &time]).ends_with(2).has_one_error("the backup ended later");
+        restore("", &other, ["--target-time", &before]).ends_with(2).has_one_error("the backup ended later");
+        restore("", &other, ["--target-time", "yesterday"]).ends_with(2).has_one_error("it is no time");
+        assert!(!other.exists());
+        let plan = args!["restore", repository, "--target-time", time, "--restore-command", "x", "--plan", "--json"];
+        let first = &fullbore(args!["list", repository, "--json"]).json()[0]["id"];
+        assert_eq!(&fullbore(plan).ends_with(0).json()[0]["id"], first);
     }
 }

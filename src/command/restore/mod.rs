@@ -18,7 +18,7 @@ use super::{
     extra::Extra,
     list::source_text,
     refused::Refused,
-    severed,
+    severed, target,
 };
 use crate::{
     error::{Error, Kind as ErrorKind, Result, quoted},
@@ -124,7 +124,7 @@ impl Restore {
         }
         let opened = if self.from == "-" { None } else { Some(open_any(&self.from)?) };
         if let Some(Opened::Backup(archive)) = opened {
-            return self.run_archive(*archive, meter);
+            return self.run_archive(target::early_enough(self, *archive)?, meter);
         }
         cluster::not_asked(self)?;
         match opened {

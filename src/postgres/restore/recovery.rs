@@ -120,6 +120,21 @@ impl Options {
         self.target.is_some() && matches!(self.action, None | Some(Action::Pause))
     }
 
+    /// Is there something that not every backup can lead to, as is known?
+    pub fn is_choosy(&self) -> bool {
+        self.timeline.is_some() || matches!(self.target, Some(Target::Time(_) | Target::Lsn(_)))
+    }
+
+    /// Can it begin with a backup that ended so, as far as that is known?
+    pub fn can_begin_with(&self, cluster: &Cluster, stopped: &str) -> bool {
+        timeline(self, cluster).is_ok()
+            && match &self.target {
+                Some(Target::Time(text)) => time(text, stopped).is_ok(),
+                Some(Target::Lsn(text)) => lsn(text, cluster).is_ok(),
+                _ => true,
+            }
+    }
+
     /// Did the operator say how the server recovers?
     pub(super) fn is_chosen(&self) -> bool {
         self.mode.is_some() || self.target.is_some() || self.timeline.is_some() || self.restore_command.is_some()
@@ -224,6 +239,8 @@ fn timeline(options: &Options, cluster: &Cluster) -> Result<Option<String>> {
     Ok(Some(timeline.clone()))
 }
 
+const EARLIER: &str = "a backup is wanted that ended before that; `fullbore list` shows which there are";
+
 /// The time in UTC, as the server reads it whatever its own time zone. Without an offset it is local time here.
 fn time(text: &str, stopped: &str) -> Result<String> {
     let local = |time: DateTime| time.to_zoned(TimeZone::system()).map(|zoned| zoned.timestamp());
@@ -234,7 +251,7 @@ fn time(text: &str, stopped: &str) -> Result<String> {
     };
     if let Some(end) = stopped.parse::<Timestamp>().ok().filter(|end| time < *end) {
         let what = format!("cannot recover to {time}: the backup ended later, at {end}");
-        return Err(Error::new(Kind::Usage, what).hint("choose a backup that ended before that time"));
+        return Err(Error::new(Kind::Usage, what).hint(EARLIER));
     }
     Ok(time.strftime("%Y-%m-%d %H:%M:%S.%6f+00").to_string())
 }
@@ -247,7 +264,7 @@ fn lsn<'a>(text: &'a str, cluster: &Cluster) -> Result<&'a str> {
     };
     if number(&cluster.stop_lsn).is_some_and(|stop| wanted < stop) {
         let what = format!("cannot recover to LSN {text}: the backup is consistent only at {}", cluster.stop_lsn);
-        return Err(Error::new(Kind::Usage, what).hint("choose a backup that ended before that place"));
+        return Err(Error::new(Kind::Usage, what).hint(EARLIER));
     }
     Ok(text)
 }
