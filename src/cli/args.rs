@@ -23,7 +23,7 @@ pub(super) const EXIT_CODES: &str = "EXIT CODES: 0 done, 1 failed, 2 wrong argum
 /// What a command ends with that looks at none.
 const PLAIN_EXIT_CODES: &str = "EXIT CODES: 0 done, 1 failed, 2 wrong arguments";
 
-/// Back up and restore file trees, as fast as the slowest piece of hardware permits, in standard streams.
+/// Back up and restore PostgreSQL clusters and file trees, as fast as the slowest piece of hardware permits, in standard streams.
 ///
 /// A full backup is tar in independent zstd frames: `zstd -dc FILE… | tar -xi` restores it without this program.
 #[derive(Debug, Parser)]
@@ -44,7 +44,7 @@ pub(super) struct Cli {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// Back up files and directories, or standard input
+    /// Back up files and directories, a PostgreSQL cluster, or standard input
     Backup(BackupArgs),
     /// Restore a backup or parts of it
     Restore(RestoreArgs),
@@ -131,7 +131,7 @@ pub(super) struct BackupArgs {
     /// Threads that read each device, or auto: as many as it pays
     #[arg(long, value_name = "N", default_value = "auto", value_parser = readers)]
     pub(super) readers: Readers,
-    /// All buffers together; at least 6 frames, and 4 for each further device
+    /// All buffers together; at least 6 frames, and 4 for each further device, or for the WAL of a cluster
     #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = size::parse)]
     pub(super) memory: u64,
     /// Bytes that are compressed by themselves: a power of two, 64K to 64M [default: 1M, of a cluster 256K]

@@ -8,6 +8,7 @@ mod html;
 mod interrupt;
 mod life;
 mod look;
+mod manual;
 mod progress;
 mod report;
 mod say;
@@ -407,11 +408,19 @@ fn completions(shell: clap_complete::Shell) -> Result<u8> {
 
 /// The manual page on standard output, or those of all commands in a directory.
 fn man(to: Option<&Path>) -> Result<u8> {
+    let mut command = Cli::command().disable_help_subcommand(true);
+    command.build();
+    let failed = |e| Error::io("could not write the manual", e);
     let Some(dir) = to else {
-        let failed = |e| Error::io("could not write the manual", e);
-        return printed(|out| clap_mangen::Man::new(Cli::command()).render(out).map(|()| 0).map_err(failed));
+        return printed(|mut out| manual::page(&command, &mut out).map(|()| 0).map_err(failed));
     };
-    let made = std::fs::create_dir_all(dir).and_then(|()| clap_mangen::generate_to(Cli::command(), dir));
-    made.map_err(|e| Error::io(format!("could not write the manual to \"{}\"", dir.display()), e))?;
+    std::fs::create_dir_all(dir).map_err(failed)?;
+    for command in std::iter::once(&command).chain(command.get_subcommands()) {
+        let name = command.get_display_name().unwrap_or(command.get_name());
+        let mut page = Vec::new();
+        manual::page(command, &mut page)
+            .and_then(|()| std::fs::write(dir.join(format!("{name}.1")), page))
+            .map_err(|e| Error::io(format!("could not write the manual to {dir:?}"), e))?;
+    }
     Ok(0)
 }

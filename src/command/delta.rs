@@ -82,7 +82,7 @@ impl<'a> Delta<'a> {
     /// As [`Restore::run`]; [`ErrorKind::Usage`] for a cluster as a whole without `delete`.
     pub fn run(&self, meter: &Meter) -> Result<Summary> {
         must_be_told(&self.restore.from)?;
-        let archive = target::opened(&self.restore)?;
+        let archive = target::opened(self.restore)?;
         let selection = Selection::new(&self.restore.paths)?;
         if archive.root.postgres.is_some() && selection.holds(PG_CONTROL) && !self.delete {
             let what = "cannot restore a cluster into one that is there and leave what is newer than the backup";
