@@ -50,8 +50,6 @@ fn roff(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-
     #[test]
     fn each_code_has_a_line_and_what_is_said_besides_a_section() {
         let said = "Now this, or that.\nEXIT CODES: 0 done, 1 failed, or not, 4 damage (`--data`, 2 copies)";
