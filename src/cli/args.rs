@@ -264,7 +264,11 @@ pub(super) struct RestoreArgs {
 
 /// `fullbore list`.
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
+#[command(
+    after_help = "Of a backup: its id, when it began, what it is of, and the bytes of that; \"stored\" is what a full one takes here, \
+                  \"added\" what another one stored beyond those before it. Each is complete by itself.\n\
+                  EXIT CODES: 0 done, 1 failed, 2 wrong arguments, 4 damage was found"
+)]
 pub(super) struct ListArgs {
     /// A repository, an archive, any tar or - (standard input); @ID, @PREFIX or @latest chooses a backup, whose entries are listed
     #[arg(value_name = "FROM[@BACKUP]")]
