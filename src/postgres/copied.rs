@@ -198,6 +198,7 @@ impl Reader<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::{collection::vec, prelude::*};
 
     #[test]
     fn data_stands_behind_what_else_a_record_has() {
@@ -207,5 +208,70 @@ mod tests {
         assert_eq!(parse(&record), copied);
         assert_eq!(parse(&[&[253, 1, 0, 252, 9, 0, 0, 0], &record[..]].concat()), copied);
         assert_eq!((parse(&record[..13]), parse(&[0, 1, 2]), parse(&[])), (None, None, None));
+    }
+
+    const SEGMENT: u64 = 1 << 20;
+
+    /// WAL from the second segment on, as a server writes it: records of these lengths behind their headers, of which each that is
+    /// 16 bytes long copies a database. Gives where it ends.
+    fn written(directory: &Path, records: &[usize]) -> Lsn {
+        let (mut wal, mut at) = (Vec::new(), SEGMENT);
+        let mut put = |bytes: &[u8], at: &mut u64| {
+            for byte in bytes {
+                if at.is_multiple_of(PAGE) {
+                    let header = if at.is_multiple_of(SEGMENT) { LONG_PAGE_HEADER } else { PAGE_HEADER };
+                    let mut page = vec![0; header as usize];
+                    page[8..16].copy_from_slice(&at.to_le_bytes());
+                    wal.extend(page);
+                    *at += header;
+                }
+                wal.push(*byte);
+                *at += 1;
+            }
+        };
+        for (number, rest) in records.iter().enumerate() {
+            let is_copy = *rest == 16;
+            let mut record = vec![0; RECORD_HEADER];
+            record[..4].copy_from_slice(&((RECORD_HEADER + rest + usize::from(is_copy) * 2) as u32).to_le_bytes());
+            record[17] = if is_copy { DBASE } else { 10 };
+            if is_copy {
+                record.extend([255, 16]);
+                record.extend([number as u32, 1663, 5, 1663].iter().flat_map(|number| number.to_le_bytes()));
+            } else {
+                record.resize(RECORD_HEADER + rest, 7);
+            }
+            put(&record, &mut at);
+            let padding = at.next_multiple_of(8) - at;
+            put(&vec![0; padding as usize], &mut at);
+        }
+        wal.resize(wal.len().next_multiple_of(SEGMENT as usize), 0);
+        for (number, bytes) in wal.chunks(SEGMENT as usize).enumerate() {
+            std::fs::write(directory.join(number.to_string()), bytes).unwrap();
+        }
+        Lsn(at)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+        #[test]
+        fn what_is_read_bit_by_bit_is_what_is_read_at_once(
+            records in vec(prop_oneof![4 => 0usize..300, 2 => Just(16), 1 => 5_000usize..40_000, 1 => Just(1_500_000)], 1..60),
+            mut ends in vec(0u64..8 << 20, 0..12),
+        ) {
+            let dir = tempfile::tempdir().unwrap();
+            let (start, stop) = (Lsn(SEGMENT + LONG_PAGE_HEADER), written(dir.path(), &records));
+            let names: Vec<Vec<String>> = (0..stop.0.div_ceil(SEGMENT)).map(|number| vec![number.to_string()]).collect();
+            let segments = Segments { directory: dir.path().to_owned(), names: &names, bytes: SEGMENT };
+            let wanted: Vec<u32> = (0..records.len()).filter(|at| records[*at] == 16).map(|at| at as u32).collect();
+            ends.sort_unstable();
+            let mut copies = Copies::since(start);
+            for end in ends.into_iter().map(|end| SEGMENT + end).filter(|end| *end < stop.0) {
+                copies.read(&segments, Lsn(end)).unwrap();
+                prop_assert!(copies.at() <= Lsn(end.max(start.0)));
+            }
+            copies.read(&segments, stop).unwrap();
+            let found: Vec<u32> = copies.found().iter().map(|copied| copied.database).collect();
+            prop_assert_eq!((found, copies.at()), (wanted, stop));
+        }
     }
 }
