@@ -28,9 +28,13 @@ use crate::{
 use clap::{Args, ValueHint, builder::NonEmptyStringValueParser};
 use std::{num::NonZeroUsize, path::PathBuf, sync::Arc};
 
+/// What a command ends with that writes a stored backup somewhere else.
+const WRITES: &str = "EXIT CODES: 0 done, with all that the backup has, though that may lack something, 1 failed (nothing was committed), \
+                      2 wrong arguments, 4 damage was found";
+
 /// `fullbore export`.
 #[derive(Debug, Args)]
-#[command(after_help = "EXIT CODES: 0 done, 1 failed (nothing was committed), 2 wrong arguments, 4 damage was found")]
+#[command(after_help = WRITES)]
 pub(super) struct ExportArgs {
     /// A repository or an archive; @ID, @PREFIX or @latest chooses the backup
     #[arg(value_name = "FROM[@BACKUP]")]
@@ -62,7 +66,7 @@ pub(super) struct ExportArgs {
 
 /// `fullbore copy-backup`.
 #[derive(Debug, Args)]
-#[command(after_help = "EXIT CODES: 0 done, 1 failed (nothing was committed), 2 wrong arguments, 4 damage was found")]
+#[command(after_help = WRITES)]
 pub(super) struct CopyArgs {
     /// A repository; @ID, @PREFIX or @latest chooses the backup
     #[arg(value_name = "REPOSITORY[@BACKUP]")]

@@ -223,7 +223,7 @@ pub(super) fn verify(found: &Found, against: Option<&Path>) -> String {
         0 => {
             let lacking = match found.not_captured {
                 0 => String::new(),
-                n => format!("; {} more could not be captured", count(n)),
+                n => format!("; {} more could not be captured, or were given up by a repair", count(n)),
             };
             let wrong = match found.bad_pages {
                 0 => String::new(),
