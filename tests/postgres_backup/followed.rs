@@ -4,7 +4,7 @@ use crate::{
     args,
     cluster::{Cluster, debian, some_versions, versions},
     runs::{FULLBORE, Ran, fullbore, has, names, or_skip, shell},
-    servers::wait_until,
+    servers::{Version, wait_until},
     standby::{catch_up, standby_of},
 };
 use std::{
@@ -51,9 +51,17 @@ fn end(child: Child) -> Ran {
     Ran::from(child.wait_with_output().unwrap())
 }
 
+/// Each of the versions by itself, at the same time: mostly they wait.
+fn each(versions: impl IntoIterator<Item = &'static Version>, test: impl Fn(&'static Version) + Sync) {
+    if or_skip(has("strace"), "there is no strace") {
+        let test = &test;
+        std::thread::scope(|scope| versions.into_iter().for_each(|version| _ = scope.spawn(move || test(version))));
+    }
+}
+
 #[test]
 fn the_server_keeps_little_of_the_wal_of_a_long_backup_and_all_of_it_is_restored() {
-    for version in versions().iter().filter(|_| or_skip(has("strace"), "there is no strace")) {
+    each(versions(), |version| {
         let cluster = Cluster::new(version, &LITTLE);
         cluster.psql("CREATE TABLE rows (n int)");
         end(followed(&cluster, &cluster, || ())).ends_with(0);
@@ -81,12 +89,12 @@ fn the_server_keeps_little_of_the_wal_of_a_long_backup_and_all_of_it_is_restored
         cluster.backup("repository", &[]).ends_with(0);
         let root = fullbore(args!["show", repository, "--json"]).json().remove(0);
         assert!(root["segments"].as_array().unwrap().iter().all(|segment| segment["stream"] == 1), "{root}");
-    }
+    });
 }
 
 #[test]
 fn a_database_that_was_copied_is_known_when_its_wal_is_gone() {
-    for version in some_versions().filter(|_| or_skip(has("strace"), "there is no strace")) {
+    each(some_versions(), |version| {
         let cluster = Cluster::new(version, &LITTLE);
         cluster.psql_each(&["CREATE TABLE rows (n int)", "CREATE DATABASE worked_in"]);
         let by_files = if version.major < 15 { "" } else { " STRATEGY file_copy" };
@@ -95,7 +103,7 @@ fn a_database_that_was_copied_is_known_when_its_wal_is_gone() {
         });
         end(child).ends_with(1).has_one_error("database \"copied\" was copied or moved meanwhile");
         cluster.assert_nothing_is_left();
-    }
+    });
 }
 
 #[test]
