@@ -150,8 +150,10 @@ fn refuse_tablespaces_of_another(restore: &Restore, cluster: &Cluster, plan: &Pl
     let link = |mount: &Mount| data.join(OsStr::from_bytes(&mount.at));
     let Some(used) = { places }.find(|mount| is_same(&link(mount), &mount.directory)) else { return Ok(()) };
     let what = format!("cannot restore to {:?} and {:?}: that is a tablespace of {data:?}", restore.to, used.directory);
-    Err(Error::new(ErrorKind::Exists, what)
-        .hint("--tablespaces-under DIR restores them elsewhere; --tablespace OLD=OLD replaces one"))
+    let place = used.directory.display();
+    Err(Error::new(ErrorKind::Exists, what).hint(format!(
+        "--tablespaces-under DIR restores them elsewhere; --tablespace {place}={place} replaces this one"
+    )))
 }
 
 /// Nobody writes below a server that runs (rule 33).
