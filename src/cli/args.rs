@@ -131,7 +131,7 @@ pub(super) struct BackupArgs {
     /// Threads that read each device, or auto: as many as it pays
     #[arg(long, value_name = "N", default_value = "auto", value_parser = readers)]
     pub(super) readers: Readers,
-    /// All buffers together; at least 6 frames, and 4 for each further device, or for the WAL of a cluster
+    /// All buffers together; at least 6 frames, and 4 for each further device
     #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = size::parse)]
     pub(super) memory: u64,
     /// Bytes that are compressed by themselves: a power of two, 64K to 64M [default: 1M, of a cluster 256K]

@@ -112,6 +112,9 @@ impl Backup {
         let own = way.own.clone();
         let mut subject = self.subject.open(Some(&id), way)?;
         meter.begin();
+        if self.tuning.depths(subject.sources.len()).is_err() {
+            subject.sources.retain(|source| !source.accompanies()); // what it has comes at the end as well
+        }
         self.tuning.depths(subject.sources.len())?; // what cannot work leaves no trace
         let mut destination = self.to.open(&id, &time, self.codec, self.tuning.tricks)?;
         let (base, unlike) = match self.find_base(&mut *destination, &subject) {

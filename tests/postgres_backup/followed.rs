@@ -85,7 +85,8 @@ fn the_server_keeps_little_of_the_wal_of_a_long_backup_and_all_of_it_is_restored
             restored.assert_has_content();
             assert_eq!(restored.psql("SELECT count(*), sum(n) FROM rows"), "12|78");
         }
-        // One after which there was none to follow has no stream for it.
+        // One during which there was none to follow has no stream for it, and one for which there is no memory does without.
+        cluster.backup("elsewhere", &["--frame-size", "16M"]).ends_with(0);
         cluster.backup("repository", &[]).ends_with(0);
         let root = fullbore(args!["show", repository, "--json"]).json().remove(0);
         assert!(root["segments"].as_array().unwrap().iter().all(|segment| segment["stream"] == 1), "{root}");
