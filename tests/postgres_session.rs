@@ -37,6 +37,10 @@ fn try_connect(text: &str, variables: &[(&str, &str)]) -> Result<Session, Error>
     Session::connect(&Params::new(text, &environment(variables))?)
 }
 
+fn holding(url: &str, session: Session) -> Held {
+    Held::new(session, &Params::new(url, &environment(&[])).unwrap(), None).unwrap()
+}
+
 fn connect(text: &str) -> Session {
     try_connect(text, &[]).unwrap_or_else(|error| panic!("{text}: {error:?}"))
 }
@@ -310,7 +314,7 @@ fn the_version_of_debian_serves_and_so_does_its_standby() {
     assert_eq!([which("any"), which("primary"), which("standby"), which("prefer-standby")], [false, false, true, true]);
 
     session.start("x", true).unwrap();
-    let held = Held::new(session, None).unwrap();
+    let held = holding(&standby.url(), session);
     held.check().unwrap();
     standby.promote();
     wait_until("the promotion is noticed", || held.check().is_err());
@@ -326,7 +330,7 @@ fn the_loss_of_the_session_is_noticed_within_three_seconds() {
     let mut session = connect(&server.url());
     session.start("x", true).unwrap();
     session.hold_wal().unwrap();
-    let held = Held::new(session, None).unwrap();
+    let held = holding(&server.url(), session);
     thread::sleep(Duration::from_millis(1200));
     held.check().unwrap();
     held.with(Session::alive).unwrap();
@@ -343,12 +347,12 @@ fn the_loss_of_the_session_is_noticed_within_three_seconds() {
     assert_eq!(server.psql("SELECT count(*) FROM pg_replication_slots"), "0");
 
     // And that of the whole server, by a power cut.
-    let held = Held::new(connect(&server.url()), None).unwrap();
+    let held = holding(&server.url(), connect(&server.url()));
     held.with(|session| session.start("x", true)).unwrap();
     server.kill();
     assert!(held.with(|session| session.stop(false)).unwrap_err().line().starts_with("the backup is void"));
     server.run();
-    let held = Held::new(connect(&server.url()), None).unwrap();
+    let held = holding(&server.url(), connect(&server.url()));
     drop(held);
     wait_until("the session is gone", || {
         server.psql("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'fullbore'") == "0"
@@ -457,4 +461,27 @@ fn the_archiver_is_asked_and_a_segment_can_be_ended() {
     let archived = session.archived(&last).unwrap();
     assert!(archived.done && archived.failing.is_none(), "{archived:?} {last}");
     assert!(said(&mut session).done);
+}
+
+#[test]
+fn a_statement_that_fails_costs_the_slot_and_that_is_the_reason_that_is_told() {
+    let Some(version) = servers::debian() else { return };
+    let server = version.start(&[], &[]);
+    let mut session = connect(&server.url());
+    session.hold_wal().unwrap();
+    session.start("x", true).unwrap();
+    let held = holding(&server.url(), session);
+    // In another session it costs nothing, and that is at the same server.
+    let slots = "SELECT count(*) FROM pg_replication_slots";
+    let failed = held.beside(|session| session.summaries(1)).unwrap_err();
+    assert!(failed.line().contains("could not list the summaries of the WAL"), "{failed}");
+    held.with(Session::alive).unwrap();
+    assert_eq!(server.psql(slots), "1");
+    let failed = held.with(|session| session.keep_from(Lsn(1))).unwrap_err();
+    assert!(failed.line().contains("could not move the replication slot on"), "{failed}");
+    assert_eq!(server.psql(slots), "0");
+    wait_until("the loss is noticed", || held.check().is_err());
+    let error = held.check().unwrap_err();
+    assert!(error.line().ends_with("dropped the replication slot, as it does when a statement fails"), "{error}");
+    assert!(error.detail[0].contains("could not move the replication slot on"), "{error:?}");
 }

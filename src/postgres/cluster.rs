@@ -16,7 +16,7 @@ use super::{
     offline, opening,
     relation::Sizes,
     request::Wal,
-    session::{Catalog, Held, Stopped},
+    session::{Catalog, Held, Session, Stopped},
     summary::Changes,
     timeline::Timelines,
     wal::{Followed, Follower},
@@ -112,10 +112,19 @@ impl Cluster {
 
     /// Where files changed since the backup `base`, if the server knows.
     pub fn changes_since(&self, base: &root::Cluster) -> Option<Changes> {
-        let (session, now) = (self.session.as_ref()?, self.facts());
-        let changes = session.with(|session| Changes::since(session, base, &now, self.sizes));
-        changes.unwrap_or_else(|error| {
-            platform::debug(|| format!("changed files are read as a whole: {}", error.line()));
+        let (now, otherwise) = (self.facts(), "changed files are read as a whole");
+        self.of_summaries(otherwise, |session| Changes::since(session, base, &now, self.sizes))
+    }
+
+    /// What the server's summaries of its WAL say. To know nothing of them is no reason to give up.
+    fn of_summaries<T>(&self, otherwise: &str, ask: impl FnOnce(&mut Session) -> Result<Option<T>>) -> Option<T> {
+        let session = self.session.as_ref()?;
+        let answer = session.with(Session::does_summarize).and_then(|does| match does {
+            true => session.beside(ask),
+            false => Ok(None),
+        });
+        answer.unwrap_or_else(|error| {
+            platform::debug(|| format!("{otherwise}: {}", error.line()));
             None
         })
     }
@@ -145,7 +154,7 @@ impl Cluster {
         let mut ranges = Vec::new();
         match &self.session {
             Some(session) => {
-                self.note_witness(session);
+                self.note_witness();
                 // Before the stop, as on a standby it says where the backup is consistent (rules 15, 27).
                 let (control, _) = control::read(&control::path(&self.data))?;
                 let catalog = self.check_catalog(session)?;
@@ -178,13 +187,11 @@ impl Cluster {
     }
 
     /// For the next backup. Without one that backup reads more.
-    fn note_witness(&self, session: &Held) {
+    fn note_witness(&self) {
         let (Some(start), now) = (self.start, self.facts()) else { return };
-        let noted = session.with(|session| witness::of(session, &now, start));
-        lock(&self.facts).witness = noted.unwrap_or_else(|error| {
-            platform::debug(|| format!("the next backup will not ask which blocks changed: {}", error.line()));
-            None
-        });
+        let otherwise = "the next backup will not ask which blocks changed";
+        let noted = self.of_summaries(otherwise, |session| witness::of(session, &now, start));
+        lock(&self.facts).witness = noted;
     }
 
     /// A database that was moved meanwhile is not in the backup as it can be recovered; a tablespace that was made meanwhile will

@@ -113,7 +113,7 @@ impl Request {
         let (late, trees) = opening.trees(&tablespaces, reading)?;
         Ok(Cluster {
             wal: self.wal,
-            session: Some(Held::new(session, Some(Room::of(data.join("pg_wal"))))?),
+            session: Some(Held::new(session, params, Some(Room::of(data.join("pg_wal"))))?),
             control,
             catalog,
             sizes: now.sizes,

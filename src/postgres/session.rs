@@ -40,6 +40,8 @@ pub struct Session {
     process: i32,
     /// The slot that holds WAL, if there is one.
     slot: Option<String>,
+    /// Why the server has dropped it: it does so when a statement of its session fails.
+    dropped: Option<String>,
     /// Has a backup begun that has not ended?
     in_backup: bool,
 }
@@ -129,12 +131,16 @@ impl Session {
         row.get::<Option<&str>>(0)?.map(str::parse).transpose()
     }
 
-    /// Have the server keep WAL no longer that is before `from`.
+    /// Have the server keep WAL no longer that is before `from`, if the role may say so.
     ///
     /// # Errors
     /// The server's; [`Kind::Unreachable`] if the session is lost.
     pub fn keep_from(&mut self, from: Lsn) -> Result<()> {
         let Some(slot) = self.slot.clone() else { return Ok(()) };
+        let may = "SELECT has_function_privilege('pg_replication_slot_advance(name, pg_lsn)', 'execute')";
+        if !self.row("could not ask for a privilege", may, &[])?.get::<bool>(0)? {
+            return Ok(());
+        }
         let sql = "SELECT pg_replication_slot_advance($1, $2::pg_lsn)::text";
         let params: [(&(dyn ToSql + Sync), Type); 2] = [(&slot, Type::NAME), (&from.to_string(), Type::TEXT)];
         self.rows("could not move the replication slot on", sql, &params).map(drop)
@@ -143,6 +149,16 @@ impl Session {
     /// The slot, if there is one.
     pub fn slot(&self) -> Option<&str> {
         self.slot.as_deref()
+    }
+
+    /// Fails unless the server is the one where the session of `process` has the slot `slot`.
+    fn is_beside(&mut self, slot: &str, process: i32) -> Result<()> {
+        let sql = "SELECT count(*) = 1 FROM pg_replication_slots WHERE slot_name = $1 AND active_pid = $2";
+        let what = "could not ask for the replication slot";
+        match self.row(what, sql, &[(&slot, Type::NAME), (&process, Type::INT4)])?.get::<bool>(0)? {
+            true => Ok(()),
+            false => Err(Error::new(Kind::Unreachable, what).because("another server answered")),
+        }
     }
 
     /// Have the server keep no WAL any more.
@@ -209,6 +225,10 @@ impl Session {
     /// [`Kind::Unreachable`] if it is lost, or the server was promoted (rule 28), or another of its processes serves us, as
     /// behind a pool of connections.
     pub fn alive(&mut self) -> Result<()> {
+        if let Some(why) = &self.dropped {
+            let what = "the server has dropped the replication slot, as it does when a statement fails";
+            return Err(void(what).detail(why.clone()).hint("run it again"));
+        }
         let row = self.row("could not ask the server", "SELECT pg_is_in_recovery(), pg_backend_pid()", &[])?;
         if self.standby && !row.get::<bool>(0)? {
             return Err(void("the standby was promoted").hint("run it again, from the new primary or another standby"));

@@ -2,7 +2,8 @@
 
 use crate::{
     cluster::{Cluster, debian, some_versions, versions},
-    runs::fullbore,
+    runs::{fullbore, names},
+    servers::wait_until,
 };
 use std::{
     fs,
@@ -24,7 +25,7 @@ fn root(repository: &Path, id: &str) -> serde_json::Value {
 }
 
 fn ids(repository: &Path) -> Vec<String> {
-    crate::runs::names(&repository.join("backups"))
+    names(&repository.join("backups"))
 }
 
 #[test]
@@ -270,4 +271,30 @@ fn a_cluster_that_was_stopped_between_is_compared_by_content() {
     restored.assert_verifies();
     restored.start();
     restored.assert_has_content();
+}
+
+#[test]
+fn summaries_that_cannot_be_had_are_done_without() {
+    for version in versions().iter().filter(|version| version.major >= 17) {
+        let cluster = Cluster::new(version, &["summarize_wal = on"]);
+        let (repository, summaries) = (cluster.path("repository"), cluster.data().join("pg_wal/summaries"));
+        cluster.psql("CHECKPOINT");
+        cluster.backup("repository", &["--quiet"]).ends_with(0);
+        let before = names(&summaries);
+        cluster.psql_each(&["UPDATE large SET words = 'new' WHERE n % 9000 = 7", "CHECKPOINT"]);
+        wait_until("a summary more is there", || names(&summaries).len() > before.len());
+        let new = names(&summaries).into_iter().find(|name| !before.contains(name)).unwrap();
+        fs::OpenOptions::new().write(true).open(summaries.join(new)).unwrap().set_len(10).unwrap();
+        cluster.backup("repository", &["--quiet"]).ends_with(0);
+        let restored = Cluster::restored(version, &repository);
+        restored.start();
+        let sums = "SELECT count(*), md5(string_agg(words, '' ORDER BY n)) FROM large";
+        assert_eq!(restored.psql(sums), cluster.psql(sums));
+        cluster.psql_each(&[
+            "CREATE ROLE tester LOGIN REPLICATION IN ROLE pg_read_all_settings",
+            "GRANT EXECUTE ON FUNCTION pg_backup_start(text, boolean), pg_backup_stop(boolean) TO tester",
+            "REVOKE EXECUTE ON FUNCTION pg_available_wal_summaries() FROM PUBLIC",
+        ]);
+        fullbore(crate::args!["backup", cluster.url_as("tester"), "--to", repository, "--quiet"]).ends_with(0);
+    }
 }

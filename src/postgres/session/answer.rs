@@ -60,7 +60,13 @@ impl Session {
         match self.client()?.query_typed(sql, params) {
             Ok(rows) => Ok(rows.into_iter().map(Row).collect()),
             Err(error) if self.is_closed() || reach::is_fatal(&error) => Err(self.lost(&error)),
-            Err(error) => Err(reach::failed(what, &error)),
+            Err(error) => {
+                let failed = reach::failed(what, &error);
+                if self.slot.take().is_some() {
+                    self.dropped = Some(failed.line());
+                }
+                Err(failed)
+            }
         }
     }
 }

@@ -4,6 +4,7 @@ use super::{Room, Session, void};
 use crate::{
     error::{Error, Kind, Result},
     platform,
+    postgres::conninfo::Params,
     queue::start,
 };
 use std::{
@@ -20,6 +21,8 @@ const EVERY: Duration = Duration::from_secs(1);
 /// A session that threads share, and whose loss is noticed within seconds. Dropping it ends the session.
 pub struct Held {
     shared: Arc<Shared>,
+    /// How the server was reached.
+    params: Params,
     /// Dropped, it ends the thread that asks.
     _stop: Sender<()>,
 }
@@ -38,16 +41,16 @@ struct Loss {
 }
 
 impl Held {
-    /// Begin to ask; `room` is where the server keeps WAL for it.
+    /// Begin to ask; `room` is where the server keeps WAL for it, which was reached by `params`.
     ///
     /// # Errors
     /// If the system has no thread for it.
-    pub fn new(session: Session, room: Option<Room>) -> Result<Self> {
+    pub fn new(session: Session, params: &Params, room: Option<Room>) -> Result<Self> {
         let shared = Arc::new(Shared { session: Mutex::new(Some(session)), lost: OnceLock::new() });
         let (stop, stopped) = channel();
         let asked = Arc::clone(&shared);
         start(move || asked.ask_until(&stopped, room))?;
-        Ok(Self { shared, _stop: stop })
+        Ok(Self { shared, params: params.clone(), _stop: stop })
     }
 
     /// Is the session still there, as far as was noticed? Costs one load, from any thread.
@@ -64,6 +67,19 @@ impl Held {
     /// Those of `run`, or of [`Held::check`].
     pub fn with<T>(&self, run: impl FnOnce(&mut Session) -> Result<T>) -> Result<T> {
         self.shared.with(run)
+    }
+
+    /// Ask something that may fail without harm: of a session that has a slot in another one, as the server drops the slots of one
+    /// with a statement that fails.
+    ///
+    /// # Errors
+    /// Those of `ask`, and of a session with the same server.
+    pub fn beside<T>(&self, ask: impl FnOnce(&mut Session) -> Result<T>) -> Result<T> {
+        let holder = self.with(|session| Ok(session.slot.clone().map(|slot| (slot, session.process))))?;
+        let Some((slot, process)) = holder else { return self.with(ask) };
+        let mut session = Session::connect(&self.params)?;
+        session.is_beside(&slot, process)?;
+        ask(&mut session)
     }
 }
 

@@ -82,6 +82,7 @@ fn session(params: &Params, host: &Host) -> Result<Session> {
         standby: false,
         process: 0,
         slot: None,
+        dropped: None,
         in_backup: false,
     };
     let changing = "could not change the settings of the session";

@@ -21,13 +21,21 @@ const CONTENTS: &str = "SELECT reltablespace, reldatabase, relfilenode, relforkn
     FROM pg_wal_summary_contents($1, $2::text::pg_lsn, $3::text::pg_lsn)";
 
 impl Session {
-    /// Does the server summarize its WAL, and has it done so up to `lsn`? Waits at most for `patience`.
+    /// Does the server summarize its WAL?
     ///
     /// # Errors
     /// If the session is lost.
-    pub fn summarizes(&mut self, lsn: Lsn, patience: Duration) -> Result<bool> {
+    pub fn does_summarize(&mut self) -> Result<bool> {
         let on = "SELECT coalesce(current_setting('summarize_wal', true), 'off') = 'on'";
-        if !self.row("could not ask for a setting", on, &[])?.get::<bool>(0)? {
+        self.row("could not ask for a setting", on, &[])?.get(0)
+    }
+
+    /// Does the server summarize its WAL, and has it done so up to `lsn`? Waits at most for `patience`.
+    ///
+    /// # Errors
+    /// If the session is lost, or the role may not ask.
+    pub fn summarizes(&mut self, lsn: Lsn, patience: Duration) -> Result<bool> {
+        if !self.does_summarize()? {
             return Ok(false);
         }
         let until = Instant::now() + patience;
