@@ -69,7 +69,7 @@ impl Copies {
         &self.found
     }
 
-    /// Read on, up to the last record that ends before `end`.
+    /// Read on, up to the last record that ends at `end` or before.
     ///
     /// # Errors
     /// The system's; `InvalidData` for what is no WAL that is understood.
@@ -134,6 +134,9 @@ impl Reader<'_> {
                 copied = Some(parse(record).ok_or(io::ErrorKind::InvalidData)?);
             }
             _ => self.pass(rest)?,
+        }
+        if self.at > self.end {
+            return Err(BEYOND.into()); // within the last page
         }
         let next = if (manager, kind) == (XLOG, SWITCH) { self.segments.bytes } else { 8 };
         self.at = self.at.next_multiple_of(next);
@@ -252,7 +255,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(32))]
+        #![proptest_config(ProptestConfig::with_cases(64))]
         #[test]
         fn what_is_read_bit_by_bit_is_what_is_read_at_once(
             records in vec(prop_oneof![4 => 0usize..300, 2 => Just(16), 1 => 5_000usize..40_000, 1 => Just(1_500_000)], 1..60),
@@ -267,7 +270,7 @@ mod tests {
             let mut copies = Copies::since(start);
             for end in ends.into_iter().map(|end| SEGMENT + end).filter(|end| *end < stop.0) {
                 copies.read(&segments, Lsn(end)).unwrap();
-                prop_assert!(copies.at() <= Lsn(end.max(start.0)));
+                prop_assert!(copies.at() <= Lsn(end.next_multiple_of(8).max(start.0)));
             }
             copies.read(&segments, stop).unwrap();
             let found: Vec<u32> = copies.found().iter().map(|copied| copied.database).collect();
