@@ -82,6 +82,15 @@ pub fn chain(stages: &[StageSpec], pool: &Arc<Pool>) -> Result<Chain> {
     Ok(Chain(stages.iter().map(|stage| stage.build(pool)).collect::<Result<_>>()?))
 }
 
+/// The same stages, compressing as fast as the codec does at any level that makes smaller.
+pub fn fast(stages: &[StageSpec]) -> Vec<StageSpec> {
+    let fast = |stage: &StageSpec| match *stage {
+        StageSpec::Compress { codec } => StageSpec::Compress { codec: codec.at_level(codec.level().min(1)) },
+        ref other => other.clone(),
+    };
+    stages.iter().map(fast).collect()
+}
+
 /// A destination, described.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SinkSpec {

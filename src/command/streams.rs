@@ -11,7 +11,7 @@ use crate::{
         pack::pack,
         pages::Tell,
     },
-    plan::{Depths, StageSpec, Tuning, chain},
+    plan::{Depths, StageSpec, Tuning, chain, fast},
     platform,
     queue::start_in,
     sink::{Partial, Sink},
@@ -92,15 +92,18 @@ impl Streams<'_> {
             let (permits, reads, gauges) = (permits.clone(), readers.map(Permits::new), meter.clone());
             let first = self.tuning.readers.map_or(0, NonZeroUsize::get) + depths.workers.get();
             let first = NonZeroUsize::new(first.min(depths.line)).unwrap_or(NonZeroUsize::MIN);
-            // Where a source goes on for as long as others are read, its waiting is none of theirs; what it has cannot wait.
+            // Where a source goes on for as long as others are read, its waiting is none of theirs; what it has cannot wait,
+            // but half of the workers are left to them, or they would never be read.
             let leads = !source.accompanies();
+            let half = NonZeroUsize::new(depths.workers.get() / 2).unwrap_or(NonZeroUsize::MIN);
             let (first, gauge) = match leads {
                 true => (first, meter.source.clone()),
-                false => (NonZeroUsize::MIN, Arc::default()),
+                false => (first.min(half), Arc::default()),
             };
             let crew = Crew::start(first, gauge, move || {
                 let (source, pool, permits) = (source.clone(), pool.clone(), permits.clone());
-                let (reads, meter, mut chain) = (reads.clone(), gauges.clone(), chain(&stages, &pool)?);
+                let (reads, meter, mut usual) = (reads.clone(), gauges.clone(), chain(&stages, &pool)?);
+                let mut fast = if leads { None } else { Some(chain(&fast(&stages), &pool)?) };
                 Ok(Box::new(move |slice: Slice| {
                     if reads.is_some() {
                         slice.wait(); // else pieces hold every permit, and wait for a slice that wants one
@@ -110,6 +113,7 @@ impl Streams<'_> {
                         Some(reads) => reads.hold(read)?,
                         None => read()?,
                     };
+                    let chain = fast.as_mut().filter(|_| source.is_pressed()).unwrap_or(&mut usual);
                     let compute = || timed(&meter.workers.busy, || chain.apply(frame));
                     if leads { permits.hold(compute) } else { permits.hold_first(compute) }
                 }))

@@ -28,13 +28,18 @@ use std::{
 /// How often the server is asked for more.
 const EVERY: Duration = Duration::from_secs(1);
 
+/// Segments that may wait to be stored.
+const IN_TIME: u64 = 2;
+
 /// What was stored while the files were read.
 #[derive(Debug)]
 pub(super) struct Followed {
     /// Names of the segments, from the one that holds the start; as [`Segments`] has them.
     named: Vec<Vec<String>>,
-    /// How many of them are in the archive.
+    /// How many of them are in the archive,
     laid: u64,
+    /// and how many the server had completed when it was last asked.
+    complete: u64,
     /// What they tell; none where they are not understood.
     copies: Option<Copies>,
 }
@@ -42,7 +47,7 @@ pub(super) struct Followed {
 impl Followed {
     /// From the start on.
     pub(super) fn since(start: Option<Lsn>) -> Self {
-        Self { named: Vec::new(), laid: 0, copies: start.map(Copies::since) }
+        Self { named: Vec::new(), laid: 0, complete: 0, copies: start.map(Copies::since) }
     }
 
     /// Databases that were copied up to `stop`, if that can be known.
@@ -115,6 +120,11 @@ impl Source for Follower {
     fn accompanies(&self) -> bool {
         true
     }
+
+    fn is_pressed(&self) -> bool {
+        let followed = lock(&self.cluster.followed);
+        followed.complete > followed.laid + IN_TIME
+    }
 }
 
 struct Following {
@@ -178,7 +188,11 @@ impl Following {
         let Some(session) = &self.cluster.session else { return Ok(()) };
         self.end = session.with(Session::wal_end)?.unwrap_or(self.end);
         let directory = self.cluster.data.join("pg_wal");
-        let done = lock(&self.cluster.followed).is_done_with(&directory, self.start, self.bytes);
+        let done = {
+            let mut followed = lock(&self.cluster.followed);
+            followed.complete = (self.end.0 / self.bytes).saturating_sub(self.start.0 / self.bytes);
+            followed.is_done_with(&directory, self.start, self.bytes)
+        };
         if done > self.kept {
             session.with(|session| session.keep_from(done))?;
             self.kept = done;

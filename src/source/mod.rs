@@ -54,6 +54,11 @@ pub trait Source: Send + Sync {
         false
     }
 
+    /// Does more come than is stored? Then time matters more than size.
+    fn is_pressed(&self) -> bool {
+        false
+    }
+
     /// All that its scan named was read, or nobody reads on. Called once, before any `finish`.
     fn drained(&self) {}
 

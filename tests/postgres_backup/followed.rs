@@ -20,12 +20,12 @@ const SEGMENTS: u64 = 12;
 
 /// A backup that goes on after the server has written so much, and needs none of it from the server any more: to read one table
 /// takes it that long.
-fn followed(cluster: &Cluster, primary: &Cluster, begin: impl FnOnce()) -> Child {
+fn followed(cluster: &Cluster, primary: &Cluster, codec: &str, begin: impl FnOnce()) -> Child {
     let table = cluster.data().join(cluster.file_of("small"));
     let line = "exec strace -f -qq --seccomp-bpf -o /dev/null -P \"$1\" -e trace=read,pread64,preadv2 \
                 -e inject=read,pread64,preadv2:delay_enter=12000000:when=1 \"${@:2}\"";
     let repository = cluster.path("repository");
-    let args = args![line, "bash", table, FULLBORE, "backup", cluster.url(), "--to", repository];
+    let args = args![line, "bash", table, FULLBORE, "backup", cluster.url(), "--to", repository, "--compress", codec];
     let child =
         Command::new("bash").arg("-c").args(args).stderr(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let stored = || shell("find \"$1\"/backups -size +0 -name 's01-*'", args![repository]).out;
@@ -64,7 +64,7 @@ fn the_server_keeps_little_of_the_wal_of_a_long_backup_and_all_of_it_is_restored
     each(versions(), |version| {
         let cluster = Cluster::new(version, &LITTLE);
         cluster.psql("CREATE TABLE rows (n int)");
-        end(followed(&cluster, &cluster, || ())).ends_with(0);
+        end(followed(&cluster, &cluster, "zstd:1", || ())).ends_with(0);
         cluster.assert_nothing_is_left();
         let repository = cluster.path("repository");
         let root = fullbore(args!["show", repository, "--json"]).json().remove(0);
@@ -93,13 +93,44 @@ fn the_server_keeps_little_of_the_wal_of_a_long_backup_and_all_of_it_is_restored
     });
 }
 
+/// Level 12 needs longer for 140 MB of text than the server. Level 1 makes an eighth more of it.
+#[test]
+fn where_more_comes_than_is_stored_level_1_has_to_do() {
+    let Some(version) = debian().filter(|_| or_skip(has("strace"), "there is no strace")) else { return };
+    let cluster = Cluster::new(version, &LITTLE);
+    cluster.psql("CREATE TABLE rows (n int)");
+    let child = followed(&cluster, &cluster, "zstd:12", || {
+        cluster.psql(
+            "SELECT pg_logical_emit_message(false, 'test', text) FROM generate_series(1, 12), (SELECT \
+             string_agg(i || ' is ' || i * 7 % 1000 || ' of ' || i::bigint * i % 77, ',') AS text \
+             FROM generate_series(1, 600000) i) texts",
+        );
+    });
+    end(child).ends_with(0);
+    let repository = cluster.path("repository");
+    let (stored, plain) = (cluster.path("stored"), cluster.path("plain"));
+    let line = "cat \"$1\"/backups/*/s02*.tar.zst > \"$2\" && zstd -dc \"$2\" > \"$3\"";
+    shell(line, args![repository, stored, plain]).ends_with(0);
+    let (stored, plain) = (fs::metadata(stored).unwrap().len() as usize, fs::read(plain).unwrap());
+    // Of every eighth frame.
+    let size = |level| -> usize {
+        let compressed = |frame: &[u8]| {
+            let mut out = Vec::with_capacity(zstd_safe::compress_bound(frame.len()));
+            zstd_safe::compress(&mut out, frame, level).unwrap()
+        };
+        plain.chunks(256 << 10).step_by(8).map(compressed).sum::<usize>() * 8
+    };
+    let between = (size(1) + size(12)) / 2;
+    assert!(stored > between, "{stored} {between}");
+}
+
 #[test]
 fn a_database_that_was_copied_is_known_when_its_wal_is_gone() {
     each(some_versions(), |version| {
         let cluster = Cluster::new(version, &LITTLE);
         cluster.psql_each(&["CREATE TABLE rows (n int)", "CREATE DATABASE worked_in"]);
         let by_files = if version.major < 15 { "" } else { " STRATEGY file_copy" };
-        let child = followed(&cluster, &cluster, || {
+        let child = followed(&cluster, &cluster, "zstd:1", || {
             _ = cluster.psql(&format!("CREATE DATABASE copied TEMPLATE worked_in{by_files}"))
         });
         end(child).ends_with(1).has_one_error("database \"copied\" was copied or moved meanwhile");
@@ -115,7 +146,7 @@ fn a_standby_keeps_as_little() {
     let standby = standby_of(&primary);
     standby.configure(&["wal_keep_size = 0"]);
     standby.psql("SELECT pg_reload_conf()");
-    end(followed(&standby, &primary, || ())).ends_with(0);
+    end(followed(&standby, &primary, "zstd:1", || ())).ends_with(0);
     standby.assert_nothing_is_left();
     let restored = Cluster::restored(version, &standby.path("repository"));
     restored.assert_verifies();
