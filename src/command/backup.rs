@@ -158,7 +158,12 @@ impl Backup {
                 _ => Root { postgres: subject.cluster.as_ref().map(|cluster| cluster.facts()), ..root },
             }
         };
-        let sealed = |laid: &Laid| seal(&complete(vec![laid.clone()]));
+        let check = || match (&self.subject, &subject.cluster) {
+            (Subject::Stored(stored), _) => stored.check(),
+            (_, Some(cluster)) => cluster.check(),
+            _ => Ok(()),
+        };
+        let sealed = |laid: &Laid| check().and_then(|()| seal(&complete(vec![laid.clone()])));
         let partial = |laid: Vec<Laid>| seal(&complete(laid));
         // A copy is no base for the next backup before it is complete.
         let interim = destination.partial().filter(|_| !matches!(self.subject, Subject::Stored(_)));
@@ -177,9 +182,7 @@ impl Backup {
         let streams = Streams { tuning, is_stdin, stages, layout, meter, root, checkpoints };
         let laid = sinks.and_then(|sinks| streams.run(&subject.sources, sinks));
         let done = laid.and_then(|laid| {
-            if let Subject::Stored(stored) = &self.subject {
-                stored.check()?;
-            }
+            check()?;
             let root = complete(laid);
             Ok((seal(&root)?, root))
         });

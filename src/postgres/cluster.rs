@@ -19,14 +19,14 @@ use super::{
     session::{Catalog, Held, Session, Stopped},
     summary::Changes,
     timeline::Timelines,
-    wal::{Followed, Follower},
+    wal::{Followed, Follower, missing},
     witness,
 };
 use crate::{
     error::{Error, Kind, Result, quoted},
     format::{
         digest::crc32c,
-        entry::order,
+        entry::{self, order},
         page::{Record, State},
         root,
     },
@@ -36,6 +36,7 @@ use crate::{
     source::{Source, Stream, tree::Tree},
 };
 use std::{
+    collections::BTreeSet,
     path::PathBuf,
     sync::{
         Arc, Mutex, MutexGuard,
@@ -62,6 +63,8 @@ pub struct Cluster {
     pub(super) trees: Vec<Arc<Tree>>,
     pub(super) waits: Arc<Waits>,
     pub(super) followed: Mutex<Followed>,
+    /// What came at the end, and is not in the archive yet.
+    pub(super) awaited: Mutex<BTreeSet<entry::Path>>,
 }
 
 /// A source for each stream.
@@ -183,7 +186,18 @@ impl Cluster {
             scanned.push(self.late.stand_in(tree, b"backup_manifest", Arc::new(finished.file))?);
         }
         scanned.sort_by(|a, b| order(&a.entry.path, &b.entry.path));
+        lock(&self.awaited).extend(scanned.iter().map(|late| late.entry.path.clone()));
         Ok(scanned)
+    }
+
+    /// Is all that came at the end in the archive, and was it kept for us as long as it was read? Asked once everything was: the
+    /// server removes or overwrites WAL as soon as the session is gone.
+    ///
+    /// # Errors
+    /// That the backup is void.
+    pub fn check(&self) -> Result<()> {
+        self.session.as_ref().map_or(Ok(()), |session| session.with(Session::holds))?;
+        lock(&self.awaited).first().map_or(Ok(()), |path| Err(missing(path)))
     }
 
     /// For the next backup. Without one that backup reads more.
@@ -322,6 +336,9 @@ impl Source for Part {
 
     fn laid(&self, record: &Record, crc32c: Option<u32>) {
         self.cluster.list(record, crc32c);
+        if record.state == State::Whole {
+            lock(&self.cluster.awaited).remove(&record.entry.path);
+        }
     }
 
     fn drained(&self) {

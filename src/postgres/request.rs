@@ -126,6 +126,7 @@ impl Request {
             trees,
             waits: reading.waits.clone(),
             followed: Mutex::new(Followed::since(start)),
+            awaited: Mutex::default(),
         })
     }
 
@@ -201,5 +202,6 @@ fn stopped(data: &Path, reading: &Reading) -> Result<Cluster> {
         trees,
         waits: Arc::default(),
         followed: Mutex::new(Followed::since(None)),
+        awaited: Mutex::default(),
     })
 }

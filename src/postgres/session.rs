@@ -202,8 +202,7 @@ impl Session {
     /// # Errors
     /// The server's; [`Kind::Unreachable`] if the session is lost, or WAL that was held is gone.
     pub fn stop(&mut self, wait_for_archive: bool) -> Result<Stopped> {
-        self.alive()?;
-        self.still_held()?;
+        self.holds()?;
         let call = match self.major() {
             15.. => "pg_backup_stop($1)",
             _ => "pg_stop_backup(false, $1)",
@@ -238,6 +237,15 @@ impl Session {
                 .hint("connect to the server itself, not to a pool of connections"));
         }
         Ok(())
+    }
+
+    /// Does the server still keep the WAL for it?
+    ///
+    /// # Errors
+    /// As [`Session::alive`]; [`Kind::Unreachable`] too if it does not.
+    pub fn holds(&mut self) -> Result<()> {
+        self.alive()?;
+        self.still_held()
     }
 
     /// Does the archive have everything up to and including segment `last`?

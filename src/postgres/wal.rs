@@ -50,6 +50,11 @@ impl Followed {
         Self { named: Vec::new(), laid: 0, complete: 0, copies: start.map(Copies::since) }
     }
 
+    /// The first that is not in the archive.
+    fn next(&self) -> Option<Vec<u8>> {
+        self.named.get(self.laid as usize).map(|same| path_of(&same[0]))
+    }
+
     /// Databases that were copied up to `stop`, if that can be known.
     pub(super) fn copies(&mut self, segments: &Segments<'_>, stop: Lsn) -> Option<&Copies> {
         self.read_copies(segments, stop);
@@ -110,10 +115,12 @@ impl Source for Follower {
     }
 
     fn laid(&self, record: &Record, _: Option<u32>) {
-        if record.state == State::Whole {
-            lock(&self.cluster.followed).laid += 1;
-        } else {
-            lock(&self.cluster.failed).get_or_insert(missing(&record.entry.path));
+        let mut followed = lock(&self.cluster.followed);
+        match followed.next() {
+            Some(path) if record.state != State::Whole || record.entry.path != path => {
+                lock(&self.cluster.failed).get_or_insert(missing(&path));
+            }
+            _ => followed.laid += 1,
         }
     }
 
@@ -218,7 +225,11 @@ impl Cluster {
             return Ok(Vec::new());
         }
         let tree = self.tree();
-        let mut stored: BTreeSet<String> = lock(&self.followed).named.iter().flatten().cloned().collect();
+        let mut stored: BTreeSet<String> = {
+            let followed = lock(&self.followed);
+            followed.next().map_or(Ok(()), |path| Err(missing(&path)))?;
+            followed.named.iter().flatten().cloned().collect()
+        };
         let mut files = Vec::new();
         for same in names {
             for (at, name) in same.iter().enumerate() {
@@ -250,15 +261,19 @@ impl Cluster {
 
 /// A segment of the WAL, whole.
 fn segment(tree: &Tree, name: &str, bytes: u64) -> Result<Scanned> {
-    let path = format!("pg_wal/{name}");
-    let scanned = tree.look(path.as_bytes());
+    let path = path_of(name);
+    let scanned = tree.look(&path);
     if scanned.state == State::Whole && scanned.entry.size() == bytes {
         return Ok(scanned);
     }
-    Err(missing(path.as_bytes()))
+    Err(missing(&path))
 }
 
-fn missing(path: &[u8]) -> Error {
+fn path_of(name: &str) -> Vec<u8> {
+    format!("pg_wal/{name}").into_bytes()
+}
+
+pub(super) fn missing(path: &[u8]) -> Error {
     let what = format!("cannot complete the backup: {} is not there", quoted(path));
     Error::new(Kind::System, what).hint("was it removed by hand? The server itself keeps it for the backup")
 }

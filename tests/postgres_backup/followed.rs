@@ -10,6 +10,7 @@ use crate::{
 use std::{
     fs,
     process::{Child, Command, Stdio},
+    time::Duration,
 };
 
 /// What is not kept for a backup goes soon.
@@ -136,6 +137,33 @@ fn a_database_that_was_copied_is_known_when_its_wal_is_gone() {
         end(child).ends_with(1).has_one_error("database \"copied\" was copied or moved meanwhile");
         cluster.assert_nothing_is_left();
     });
+}
+
+/// A segment that was seen, and was removed by hand before it was read.
+#[test]
+fn wal_that_is_gone_when_it_is_to_be_read_is_missed() {
+    let Some(version) = debian().filter(|_| or_skip(has("strace"), "there is no strace")) else { return };
+    let cluster = Cluster::new(version, &[]);
+    cluster.psql_each(&["CREATE TABLE rows (n int)", "SELECT pg_switch_wal()"]);
+    let table = cluster.data().join(cluster.file_of("rows"));
+    cluster.psql("INSERT INTO rows VALUES (0)");
+    let lost = cluster.psql("SELECT pg_walfile_name(pg_current_wal_lsn() + 2 * 16777216)");
+    let line = "exec strace -f -qq -o /dev/null -P \"$1\" -P \"$2\" -e trace=openat,read,pread64,preadv2 \
+                -e inject=openat:delay_enter=5000000 -e inject=read,pread64,preadv2:delay_enter=8000000:when=1 \"${@:3}\"";
+    let repository = cluster.path("repository");
+    let args = args![line, "bash", table, lost, FULLBORE, "backup", cluster.url(), "--to", repository, "--no-tricks"];
+    let child =
+        Command::new("bash").arg("-c").args(args).stderr(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    wait_until("the slot is there", || cluster.psql("SELECT count(*) FROM pg_replication_slots") == "1");
+    for n in 1..=5 {
+        cluster.psql_each(&[&format!("INSERT INTO rows VALUES ({n})"), "SELECT pg_switch_wal()"]);
+    }
+    let stored = || shell("find \"$1\"/backups -size +0 -name 's02-*'", args![repository]).out;
+    wait_until("the one before it is being stored", || !stored().is_empty());
+    std::thread::sleep(Duration::from_secs(1));
+    fs::rename(cluster.data().join("pg_wal").join(&lost), cluster.path("removed")).unwrap();
+    end(child).ends_with(1).has_one_error(&format!("\"pg_wal/{lost}\" is not there"));
+    cluster.assert_nothing_is_left();
 }
 
 #[test]

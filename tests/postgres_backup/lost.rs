@@ -3,9 +3,13 @@
 use crate::{
     args,
     cluster::{Cluster, debian, some_versions},
-    runs::{Mount, Ran, fullbore, names, shell, temp},
-    servers::own,
+    runs::{FULLBORE, Mount, Ran, fullbore, has, names, or_skip, shell, temp},
+    servers::{own, wait_until},
     slow::{Slow, assert_nothing_is_listed, started_into},
+};
+use std::{
+    fs,
+    process::{Command, Stdio},
 };
 
 const TERMINATE: &str = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'fullbore' AND pid <> pg_backend_pid()";
@@ -48,6 +52,49 @@ fn a_server_that_is_stopped_ends_the_backup() {
         assert_nothing_is_listed(place.path());
         cluster.start();
         cluster.assert_nothing_is_left();
+    }
+}
+
+/// What is opened of the WAL is opened late, and where the server stops meanwhile it is no longer there.
+#[test]
+fn wal_that_went_with_the_session_is_missed() {
+    let Some(version) = debian().filter(|_| or_skip(has("strace"), "there is no strace")) else { return };
+    for to in ["repository", "archive.tar.zst", "-"] {
+        let cluster = Cluster::new(version, &[]);
+        cluster.psql_each(&["CREATE TABLE t AS SELECT 1", "SELECT pg_switch_wal()"]);
+        let place = if to == "-" { to.into() } else { cluster.path(to) };
+        let line = "exec strace -f -qq -o /dev/null -P \"$1\" -P \"$2\" -P \"$3\" -e trace=openat \
+                    -e inject=openat:delay_enter=800000 \"${@:4}\"";
+        let from = cluster.psql("SELECT pg_current_wal_lsn()");
+        let at = |n: u32| cluster.psql(&format!("SELECT pg_walfile_name(pg_current_wal_lsn() + {n} * 16777216)"));
+        let program = args![FULLBORE, "backup", cluster.url(), "--no-tricks", "--to", place];
+        let segments = args![at(0), at(1), at(2)];
+        let mut backup = Command::new("bash");
+        let child = backup
+            .arg("-c")
+            .args(args![line, "bash"])
+            .args(segments)
+            .args(program)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let output = std::thread::spawn(|| child.wait_with_output().unwrap());
+        // It begins in the next segment but one, and ends that.
+        let ended = format!("SELECT pg_current_wal_lsn() >= '{from}'::pg_lsn + 2 * 16777216");
+        wait_until("the backup has ended for the server", || cluster.psql(&ended) == "t" || output.is_finished());
+        cluster.stop("fast");
+        let output = output.join().unwrap();
+        let archive = output.stdout.clone();
+        Ran::from(output).ends_with(1).has_one_error("the backup is void");
+        match to {
+            "repository" => assert_nothing_is_listed(&place),
+            "-" => {
+                fs::write(cluster.path("out.tar.zst"), archive).unwrap();
+                fullbore(args!["show", cluster.path("out.tar.zst")]).ends_with(4);
+            }
+            _ => assert!(!place.exists()),
+        }
     }
 }
 
