@@ -1,9 +1,13 @@
 //! The backup that recovery to a point begins with: of a repository the last one of the cluster that ended before it.
 
-use super::restore::Restore;
+use super::{cluster::content, restore::Restore};
 use crate::{
     error::Result,
-    format::root::Root,
+    format::root::{Cluster, Root},
+    postgres::{
+        lsn::Lsn,
+        timeline::{Timelines, history_of},
+    },
     repo::open::{backup_ids, is_repository, list_backups, open},
     source::archive::Archive,
 };
@@ -23,19 +27,38 @@ pub(super) fn opened(restore: &Restore) -> Result<Archive> {
 /// As [`open`].
 pub(super) fn early_enough(restore: &Restore, last: Archive) -> Result<Archive> {
     let recovery = &restore.postgres.recovery;
-    let Some(cluster) = last.root.postgres.as_ref().filter(|_| is_repository(&restore.from)) else { return Ok(last) };
-    if recovery.can_begin_with(cluster, last.root.captured()) {
-        return Ok(last);
-    }
-    let is_of_it = |root: &Root| {
-        let other = root.postgres.as_ref().filter(|other| other.system_identifier == cluster.system_identifier);
-        other.is_some_and(|other| recovery.can_begin_with(other, root.captured()))
-    };
+    let is_chosen_here = is_repository(&restore.from) && recovery.is_choosy();
+    let Some(cluster) = last.root.postgres.as_ref().filter(|_| is_chosen_here) else { return Ok(last) };
+    let named = |id: &str| open(&format!("{}@{id}", restore.from));
     let all = list_backups(Path::new(&restore.from))?;
-    match all.iter().rfind(|(_, root)| root.as_ref().is_ok_and(is_of_it)) {
-        Some((id, _)) => open(&format!("{}@{id}", restore.from)),
-        None => Ok(last),
+    let of_it = all.iter().filter_map(|(id, root)| {
+        let root = root.as_ref().ok()?;
+        let other = root.postgres.as_ref()?;
+        (other.system_identifier == cluster.system_identifier).then_some((id, root, other))
+    });
+    let of_it: Vec<_> = of_it.collect();
+    let way = match recovery.wanted_timeline(of_it.iter().map(|(.., other)| other.timeline)) {
+        Some(timeline) => {
+            let of_that = of_it.iter().rfind(|(.., other)| other.timeline == timeline);
+            of_that.and_then(|(id, ..)| way_to(&named(id).ok()?, timeline))
+        }
+        None => None,
+    };
+    let may = |(_, root, other): &&(&String, &Root, &Cluster)| {
+        let stop = other.stop_lsn.parse().unwrap_or(Lsn(0));
+        recovery.can_begin_with(other, root.captured())
+            && way.as_ref().is_none_or(|way| way.leads_on(other.timeline, stop))
+    };
+    match of_it.iter().rfind(may) {
+        Some((id, ..)) if **id != last.root.id => named(id),
+        _ => Ok(last),
     }
+}
+
+/// The timelines on the way to one, as a backup of that has them.
+fn way_to(archive: &Archive, timeline: u32) -> Option<Timelines> {
+    let (_, history) = content(archive, history_of(timeline).as_bytes()).ok()??;
+    Timelines::of(&String::from_utf8_lossy(&history), timeline)
 }
 
 /// What is to be said where it is not the last one.

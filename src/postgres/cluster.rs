@@ -95,7 +95,7 @@ impl Cluster {
                 as Arc<dyn Source>
         };
         let mut sources: Sources = cluster.trees.iter().enumerate().map(part).collect();
-        if let Some(start) = cluster.start.filter(|_| split && cluster.wal == Wal::Included) {
+        if let Some(start) = cluster.followed_from().filter(|_| split) {
             sources.push(Arc::new(Follower::new(cluster.clone(), start, over)));
         }
         (cluster, sources)

@@ -121,14 +121,14 @@ impl Session {
         if self.standby { "pg_last_wal_receive_lsn()" } else { "pg_current_wal_lsn()" }
     }
 
-    /// Up to where WAL is in files, if the server knows; a standby does not that takes it from an archive.
+    /// Up to where a primary has written WAL.
     ///
     /// # Errors
     /// If the session is lost.
-    pub fn wal_end(&mut self) -> Result<Option<Lsn>> {
-        let sql = format!("SELECT {}::text", self.written());
-        let row = self.row("could not ask for the end of the WAL", &sql, &[])?;
-        row.get::<Option<&str>>(0)?.map(str::parse).transpose()
+    pub fn wal_end(&mut self) -> Result<Lsn> {
+        self.row("could not ask for the end of the WAL", "SELECT pg_current_wal_lsn()::text", &[])?
+            .get::<&str>(0)?
+            .parse()
     }
 
     /// Have the server keep WAL no longer that is before `from`, if the role may say so.
@@ -144,6 +144,18 @@ impl Session {
         let sql = "SELECT pg_replication_slot_advance($1, $2::pg_lsn)::text";
         let params: [(&(dyn ToSql + Sync), Type); 2] = [(&slot, Type::NAME), (&from.to_string(), Type::TEXT)];
         self.rows("could not move the replication slot on", sql, &params).map(drop)
+    }
+
+    /// Move the slot on to where it is: from version 18 on, one that is never moved counts as idle, though its session is there.
+    fn keep_slot(&mut self) -> Result<()> {
+        let Some(slot) = self.slot.clone().filter(|_| self.major() >= 18) else { return Ok(()) };
+        let sql = "SELECT restart_lsn::text FROM pg_replication_slots \
+                   WHERE slot_name = $1 AND current_setting('idle_replication_slot_timeout') <> '0'";
+        let rows = self.rows("could not ask for the replication slot", sql, &[(&slot, Type::NAME)])?;
+        match rows.first().map(|row| row.get::<Option<&str>>(0)).transpose()?.flatten() {
+            Some(from) => self.keep_from(from.parse()?),
+            None => Ok(()),
+        }
     }
 
     /// The slot, if there is one.

@@ -10,6 +10,11 @@ use super::{
 use crate::error::{Error, Kind, Result};
 use std::{fs, path::Path};
 
+/// Where the history of a timeline is in a data directory.
+pub fn history_of(timeline: u32) -> String {
+    format!("pg_wal/{timeline:08X}.history")
+}
+
 /// The timelines on the way to one, the latest first, each with where it begins.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Timelines(Vec<(u32, Lsn)>);
@@ -23,15 +28,15 @@ impl Timelines {
         if first == last {
             return Ok(Self(vec![(last, Lsn(0))]));
         }
-        let path = data.join(format!("pg_wal/{last:08X}.history"));
+        let path = data.join(history_of(last));
         let text = fs::read_to_string(&path).map_err(|e| Error::io(format!("could not read {path:?}"), e))?;
-        Self::parse(&text, first, last).ok_or_else(|| {
+        Self::of(&text, last).and_then(|all| all.from(first)).ok_or_else(|| {
             Error::new(Kind::Unsupported, format!("cannot find the way from timeline {first} in {path:?}"))
         })
     }
 
-    /// Each line says where a timeline ended: its number, the place, and why.
-    fn parse(history: &str, first: u32, last: u32) -> Option<Self> {
+    /// All on the way to `last`. Each line of its history says where a timeline ended: its number, the place, and why.
+    pub fn of(history: &str, last: u32) -> Option<Self> {
         let mut begins = Lsn(0);
         let mut all = Vec::new();
         for line in history.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
@@ -41,8 +46,23 @@ impl Timelines {
         }
         all.push((last, begins));
         all.reverse();
-        all.truncate(all.iter().position(|(timeline, _)| *timeline == first)? + 1);
         Some(Self(all))
+    }
+
+    fn from(mut self, first: u32) -> Option<Self> {
+        self.0.truncate(self.0.iter().position(|(timeline, _)| *timeline == first)? + 1);
+        Some(self)
+    }
+
+    /// Where the last one begins.
+    pub fn begin(&self) -> Lsn {
+        self.0[0].1
+    }
+
+    /// Does it go on from `place` on `timeline`, or had that been left before?
+    pub fn leads_on(&self, timeline: u32, place: Lsn) -> bool {
+        let at = self.0.iter().position(|(other, _)| *other == timeline);
+        at.is_some_and(|at| at == 0 || place.0 <= self.0[at - 1].1.0)
     }
 
     /// What the segments are called, of so many bytes each, that hold the WAL from `start` to `end`: of one that timelines
@@ -86,7 +106,7 @@ mod tests {
     #[test]
     fn a_segment_is_of_the_latest_timeline_that_has_it() {
         let mib = 1 << 20;
-        let timelines = Timelines::parse(HISTORY, 1, 4).unwrap();
+        let timelines = Timelines::of(HISTORY, 4).unwrap();
         let names = |start, end, bytes| timelines.segments(Lsn(start), Lsn(end), bytes);
         assert_eq!(
             names(0x40f_0000, 0x610_0000, 16 * mib),
@@ -104,11 +124,21 @@ mod tests {
     #[test]
     fn what_is_needed_of_each_ends_where_the_next_begins() {
         let range = |timeline, start_lsn, end_lsn| WalRange { timeline, start_lsn, end_lsn };
-        let ranges = |first| Timelines::parse(HISTORY, first, 4).unwrap().ranges(Lsn(0x400_0000), Lsn(0xa00_0000));
+        let ranges =
+            |first| Timelines::of(HISTORY, 4).unwrap().from(first).unwrap().ranges(Lsn(0x400_0000), Lsn(0xa00_0000));
         let all =
             [range(4, 0x900_0000, 0xa00_0000), range(3, 0x500_0098, 0x900_0000), range(1, 0x400_0000, 0x500_0098)];
         assert_eq!(ranges(1), all);
         assert_eq!(ranges(4), [range(4, 0x400_0000, 0xa00_0000)]);
-        assert_eq!(Timelines::parse(HISTORY, 2, 4), None);
+        assert_eq!(Timelines::of(HISTORY, 4).unwrap().from(2), None);
+    }
+
+    #[test]
+    fn a_timeline_leads_on_to_where_it_was_left() {
+        let way = Timelines::of(HISTORY, 4).unwrap();
+        let leads = |timeline, place| way.leads_on(timeline, Lsn(place));
+        assert!(leads(1, 0x500_0098) && !leads(1, 0x500_0099));
+        assert!(leads(3, 0x900_0000) && !leads(3, 0x900_0001));
+        assert!(leads(4, u64::MAX) && !leads(2, 0) && !leads(5, 0));
     }
 }

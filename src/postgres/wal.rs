@@ -3,10 +3,12 @@
 
 use super::{
     cluster::{Cluster, lock},
+    control,
     copied::{Copies, Segments},
     lsn::{Lsn, segment_name},
     request::Wal,
     session::{Held, Session},
+    timeline::{Timelines, history_of},
 };
 use crate::{
     error::{Error, Kind, Result, quoted},
@@ -17,6 +19,7 @@ use crate::{
 };
 use std::{
     collections::BTreeSet,
+    fs,
     path::Path,
     sync::{
         Arc, Mutex,
@@ -193,7 +196,7 @@ impl Following {
 
     fn ask(&mut self) -> Result<()> {
         let Some(session) = &self.cluster.session else { return Ok(()) };
-        self.end = session.with(Session::wal_end)?.unwrap_or(self.end);
+        self.end = self.cluster.wal_end(session)?.unwrap_or(self.end);
         let directory = self.cluster.data.join("pg_wal");
         let done = {
             let mut followed = lock(&self.cluster.followed);
@@ -209,6 +212,29 @@ impl Following {
 }
 
 impl Cluster {
+    /// From where the WAL can be followed: from the start, unless that is on a timeline before the one of now (rule 29). Of a segment
+    /// that both have, both are stored, at the end.
+    pub(super) fn followed_from(&self) -> Option<Lsn> {
+        let timeline = self.facts().timeline;
+        let begins_on_it = |start: &Lsn| {
+            let read = || fs::read_to_string(self.data.join(history_of(timeline))).ok();
+            let way = if timeline == 1 { None } else { Some(read().and_then(|text| Timelines::of(&text, timeline))) };
+            way.is_none_or(|way| way.is_some_and(|way| way.begin() <= *start))
+        };
+        self.start.filter(|_| self.wal == Wal::Included).filter(begins_on_it)
+    }
+
+    /// Up to where the server has written WAL that the backup needs, if that can be known. Of a standby it is what it is consistent
+    /// with, as at the stop: what it has beyond, it may be meant to delay, and a server that has it replays it.
+    fn wal_end(&self, session: &Held) -> Result<Option<Lsn>> {
+        let facts = self.facts();
+        if !facts.standby {
+            return session.with(Session::wal_end).map(Some);
+        }
+        let (_, control) = control::read(&control::path(&self.data))?;
+        Ok((control.min_recovery_timeline == facts.timeline).then_some(Lsn(control.min_recovery_lsn)))
+    }
+
     /// The WAL from start to stop (rule 25), as far as it is not stored yet: it is in `pg_wal`, as the slot held it, or it is in the
     /// archive.
     pub(super) fn wal_files(&self, session: &Held, timeline: u32, names: &[Vec<String>]) -> Result<Vec<Scanned>> {
@@ -252,7 +278,7 @@ impl Cluster {
         }
         if timeline > 1 {
             // Without it recovery does not find the way to this timeline (rule 29).
-            let history = tree.look(format!("pg_wal/{timeline:08X}.history").as_bytes());
+            let history = tree.look(history_of(timeline).as_bytes());
             files.extend(Some(history).filter(|history| history.state.is_stored()));
         }
         Ok(files)

@@ -5,6 +5,7 @@ use crate::{
     cluster::{Cluster, debian, some_versions, versions},
     runs::{FULLBORE, Ran, fullbore, has, names, or_skip, shell},
     servers::{Version, wait_until},
+    slow::held_up,
     standby::{catch_up, standby_of},
 };
 use std::{
@@ -22,13 +23,8 @@ const SEGMENTS: u64 = 12;
 /// A backup that goes on after the server has written so much, and needs none of it from the server any more: to read one table
 /// takes it that long.
 fn followed(cluster: &Cluster, primary: &Cluster, codec: &str, begin: impl FnOnce()) -> Child {
-    let table = cluster.data().join(cluster.file_of("small"));
-    let line = "exec strace -f -qq --seccomp-bpf -o /dev/null -P \"$1\" -e trace=read,pread64,preadv2 \
-                -e inject=read,pread64,preadv2:delay_enter=12000000:when=1 \"${@:2}\"";
     let repository = cluster.path("repository");
-    let args = args![line, "bash", table, FULLBORE, "backup", cluster.url(), "--to", repository, "--compress", codec];
-    let child =
-        Command::new("bash").arg("-c").args(args).stderr(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let child = held_up(cluster, 12, codec);
     let stored = || shell("find \"$1\"/backups -size +0 -name 's01-*'", args![repository]).out;
     wait_until("something is stored", || !stored().is_empty());
     begin();
@@ -37,7 +33,10 @@ fn followed(cluster: &Cluster, primary: &Cluster, codec: &str, begin: impl FnOnc
     for n in 1..=SEGMENTS {
         primary.psql_each(&[&format!("INSERT INTO rows VALUES ({n})"), "SELECT pg_switch_wal()"]);
     }
+    // A standby is consistent with what it has replayed only by then.
+    primary.psql("CHECKPOINT");
     catch_up(primary, cluster);
+    cluster.psql("CHECKPOINT");
     let now = primary.psql("SELECT pg_current_wal_lsn()");
     let kept = format!("SELECT pg_wal_lsn_diff('{now}', restart_lsn) < 3 * 16777216 FROM pg_replication_slots");
     wait_until("the slot keeps little", || cluster.psql(&kept) == "t");

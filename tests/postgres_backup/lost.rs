@@ -2,7 +2,7 @@
 
 use crate::{
     args,
-    cluster::{Cluster, debian, some_versions},
+    cluster::{Cluster, debian, some_versions, versions},
     runs::{FULLBORE, Mount, Ran, fullbore, has, names, or_skip, shell, temp},
     servers::{own, wait_until},
     slow::{Slow, assert_nothing_is_listed, started_into},
@@ -158,6 +158,18 @@ fn a_server_that_takes_the_wal_away_ends_the_backup_and_the_hint_names_the_setti
     let ran = slow.end().0.ends_with(1).has_one_error("the backup is void");
     assert!(ran.err.contains("max_slot_wal_keep_size"), "{}", ran.err);
     cluster.assert_nothing_is_left();
+}
+
+#[test]
+fn a_slot_that_is_not_moved_on_is_not_idle() {
+    let Some(version) = versions().iter().find(|version| version.major >= 18) else { return };
+    let cluster = Cluster::new(version, &["idle_replication_slot_timeout = 2s"]);
+    let slow = Slow::of_running(&cluster);
+    for _ in 0..6 {
+        std::thread::sleep(std::time::Duration::from_secs(1));
+        cluster.psql("CHECKPOINT");
+    }
+    slow.end().0.ends_with(0);
 }
 
 #[test]

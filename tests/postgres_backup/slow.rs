@@ -6,7 +6,7 @@
 use crate::{
     args,
     cluster::Cluster,
-    runs::{Ran, names, shell, started},
+    runs::{FULLBORE, Ran, names, shell, started},
     servers::wait_until,
 };
 use std::{
@@ -14,7 +14,7 @@ use std::{
     fs,
     io::{Read, Write},
     path::Path,
-    process::{Child, Stdio},
+    process::{Child, Command, Stdio},
 };
 
 /// The file of `large` is behind those of two other databases, and so much memory holds neither of them.
@@ -76,6 +76,17 @@ pub(crate) fn untar(archive: &[u8], to: &Path) {
     let mut tar = tar.args(["-xi", "-C"]).arg(to).stdin(Stdio::piped()).spawn().unwrap();
     tar.stdin.take().unwrap().write_all(archive).unwrap();
     assert!(tar.wait().unwrap().success());
+}
+
+/// A backup into `repository` that takes so many seconds to read one table.
+pub(crate) fn held_up(cluster: &Cluster, seconds: u32, codec: &str) -> Child {
+    let table = cluster.data().join(cluster.file_of("small"));
+    let line = "exec strace -f -qq --seccomp-bpf -o /dev/null -P \"$1\" -e trace=read,pread64,preadv2 \
+                -e inject=read,pread64,preadv2:delay_enter=${2}000000:when=1 \"${@:3}\"";
+    let program = args![FULLBORE, "backup", cluster.url(), "--to", cluster.path("repository"), "--compress", codec];
+    let mut strace = Command::new("bash");
+    let strace = strace.arg("-c").args(args![line, "bash", table, seconds.to_string()]).args(program);
+    strace.stderr(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
 }
 
 /// A backup into a repository that has begun to write, and goes on for long.

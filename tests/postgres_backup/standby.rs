@@ -3,9 +3,9 @@
 use crate::{
     args,
     cluster::{Cluster, debian, some_versions, versions},
-    runs::{FULLBORE, Ran, fullbore, or_skip, shell},
-    servers::wait_until,
-    slow::{Slow, assert_nothing_is_listed, started_into},
+    runs::{FULLBORE, Ran, fullbore, has, or_skip, shell},
+    servers::{Version, wait_until},
+    slow::{Slow, assert_nothing_is_listed, held_up, started_into},
 };
 
 /// A standby of the primary, made from a backup, up to date.
@@ -125,17 +125,7 @@ fn a_backup_of_timeline_2_has_the_history_and_is_followed_by_a_standby() {
 #[test]
 fn a_standby_that_followed_a_new_primary_is_backed_up_with_the_wal_of_both_timelines() {
     for version in some_versions() {
-        let settings = ["wal_keep_size = 64MB", "checkpoint_timeout = 1h"];
-        let primary = Cluster::new(version, &settings);
-        let promoted = standby_of(&primary);
-        let next = following(&primary, &promoted);
-        primary.psql_each(&["CHECKPOINT", "CREATE TABLE before AS SELECT n FROM generate_series(1, 5000) n"]);
-        primary.psql_each(&["SELECT pg_switch_wal()", "UPDATE before SET n = 0"]);
-        catch_up(&primary, &promoted);
-        catch_up(&primary, &next);
-        // No checkpoint is made by a promotion until its own, spread one ends.
-        promoted.psql_each(&["SELECT pg_promote()", "CREATE TABLE after (n int)"]);
-        wait_until("the standby follows", || next.psql("SELECT count(*) FROM pg_class WHERE relname = 'after'") == "1");
+        let [_primary, _promoted, next] = followed_from_one_to_the_next(version, "SELECT pg_switch_wal()");
         next.backup("repository", &["--quiet"]).ends_with(0);
         let root = fullbore(args!["show", next.path("repository"), "--json"]).json().remove(0);
         let segments: Vec<&str> =
@@ -147,4 +137,67 @@ fn a_standby_that_followed_a_new_primary_is_backed_up_with_the_wal_of_both_timel
         assert_eq!(restored.psql("SELECT count(*) FROM before WHERE n = 0"), "5000");
         assert_eq!(restored.psql("SELECT count(*) FROM after"), "0");
     }
+}
+
+/// A primary, a standby of it that was promoted, and one that followed it there and begins its backups before that: in the same
+/// segment, unless the primary does something about it.
+fn followed_from_one_to_the_next(version: &Version, does: &str) -> [Cluster; 3] {
+    let primary = Cluster::new(version, &["wal_keep_size = 64MB", "checkpoint_timeout = 1h"]);
+    let promoted = standby_of(&primary);
+    let next = following(&primary, &promoted);
+    primary.psql_each(&["CHECKPOINT", "CREATE TABLE before AS SELECT n FROM generate_series(1, 5000) n"]);
+    primary.psql_each(&[does, "UPDATE before SET n = 0"]);
+    catch_up(&primary, &promoted);
+    catch_up(&primary, &next);
+    // No checkpoint is made by a promotion until its own, spread one ends.
+    promoted.psql_each(&["SELECT pg_promote()", "CREATE TABLE after (n int)"]);
+    wait_until("the standby follows", || next.psql("SELECT count(*) FROM pg_class WHERE relname = 'after'") == "1");
+    [primary, promoted, next]
+}
+
+/// Nor does the server remove the earlier one's file of the segment that both have.
+#[test]
+fn what_two_timelines_share_is_kept_for_as_long_as_the_backup_lasts() {
+    let Some(version) = debian().filter(|_| or_skip(has("strace"), "there is no strace")) else { return };
+    let [_primary, promoted, next] = followed_from_one_to_the_next(version, "SELECT");
+    next.configure(&["wal_keep_size = 0", "max_wal_size = 32MB", "min_wal_size = 32MB"]);
+    next.psql("SELECT pg_reload_conf()");
+    let child = held_up(&next, 8, "zstd:1");
+    wait_until("the slot is there", || next.psql("SELECT count(*) FROM pg_replication_slots") == "1");
+    for n in 0..6 {
+        promoted.psql_each(&[&format!("INSERT INTO after VALUES ({n})"), "SELECT pg_switch_wal()"]);
+        std::thread::sleep(std::time::Duration::from_millis(500));
+        promoted.psql("CHECKPOINT");
+        catch_up(&promoted, &next);
+        next.psql("CHECKPOINT");
+    }
+    Ran::from(child.wait_with_output().unwrap()).ends_with(0);
+    let restored = Cluster::restored(version, &next.path("repository"));
+    restored.assert_verifies();
+    restored.start();
+    assert_eq!(restored.psql("SELECT count(*) FROM after"), "6");
+}
+
+/// What a standby delays is not in its backup, though it has it.
+#[test]
+fn a_backup_of_a_standby_ends_where_that_had_come_to() {
+    let Some(version) = debian().filter(|_| or_skip(has("strace"), "there is no strace")) else { return };
+    let primary = Cluster::new(version, &[]);
+    primary.psql("CREATE TABLE dear AS SELECT 1");
+    let standby = standby_of(&primary);
+    standby.psql("SELECT pg_wal_replay_pause()");
+    let child = held_up(&standby, 6, "zstd:1");
+    wait_until("the slot is there", || standby.psql("SELECT count(*) FROM pg_replication_slots") == "1");
+    primary.psql_each(&[
+        "DROP TABLE dear",
+        "SELECT pg_switch_wal()",
+        "CREATE TABLE other ()",
+        "SELECT pg_switch_wal()",
+    ]);
+    let at = primary.psql("SELECT pg_current_wal_flush_lsn()");
+    wait_until("it has all", || standby.psql(&format!("SELECT pg_last_wal_receive_lsn() >= '{at}'")) == "t");
+    Ran::from(child.wait_with_output().unwrap()).ends_with(0);
+    let restored = Cluster::restored(version, &standby.path("repository"));
+    restored.start();
+    assert_eq!(restored.psql("SELECT count(*) FROM dear"), "1");
 }

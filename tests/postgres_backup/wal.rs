@@ -251,3 +251,42 @@ fn recovery_to_a_place_begins_with_the_last_backup_that_ended_before_it() {
         assert_eq!(&fullbore(plan).ends_with(0).json()[0]["id"], first);
     }
 }
+
+/// A second backup was made after the place to which the server was then set back, so that it is on another timeline since.
+#[test]
+fn recovery_does_not_begin_on_a_timeline_that_was_left() {
+    let Some(version) = debian() else { return };
+    let cluster = Cluster::stopped(version, &["archive_mode = on", ARCHIVE]);
+    let archive = cluster.make_dir("archive");
+    cluster.start();
+    let repository = cluster.path("repository");
+    cluster.psql("CREATE TABLE t AS SELECT 'before' AS said");
+    cluster.backup("repository", &["--quiet"]).ends_with(0);
+    cluster.psql("INSERT INTO t VALUES ('kept')");
+    let lsn = cluster.psql("SELECT pg_current_wal_lsn()");
+    cluster.psql("INSERT INTO t VALUES ('undone')");
+    cluster.backup("repository", &["--quiet"]).ends_with(0);
+    cluster.psql("SELECT pg_switch_wal()");
+    cluster.stop("fast");
+    let fetch = format!("cp {}/%f %p", archive.display());
+    let recovered = |lsn: &str, more: &[&str]| {
+        let flags = ["--target-lsn", lsn, "--target-action", "promote", "--restore-command", &fetch];
+        let restored = Cluster::restored_with(version, &repository, &[&flags, more].concat());
+        restored.start();
+        wait_until("it is promoted", || restored.psql("SELECT pg_is_in_recovery()") == "f");
+        restored
+    };
+    let put = format!("archive_command=cp %p {}/%f", archive.display());
+    let set_back = recovered(&lsn, &["--set", &put]);
+    let said = |cluster: &Cluster| cluster.psql("SELECT string_agg(said, ' ') FROM t");
+    assert_eq!(said(&set_back), "before kept");
+    // Far behind where the second backup ended.
+    for _ in 0..3 {
+        set_back.psql_each(&["INSERT INTO t VALUES ('anew')", "SELECT pg_switch_wal()"]);
+    }
+    let lsn = set_back.psql("SELECT pg_current_wal_lsn()");
+    set_back.psql("INSERT INTO t VALUES ('too late')");
+    fullbore(args!["backup", set_back.url(), "--to", repository, "--quiet"]).ends_with(0);
+    let anew = recovered(&lsn, &["--set", "archive_mode=off"]);
+    assert_eq!(said(&anew), "before kept anew anew anew");
+}

@@ -135,6 +135,14 @@ impl Options {
             }
     }
 
+    /// The timeline that it ends on, of a cluster with backups on these; `None` if it is the one of any backup.
+    pub fn wanted_timeline(&self, known: impl Iterator<Item = u32>) -> Option<u32> {
+        match self.timeline.as_deref() {
+            None | Some("latest") => known.max(),
+            Some(number) => number.parse().ok(),
+        }
+    }
+
     /// Did the operator say how the server recovers?
     pub(super) fn is_chosen(&self) -> bool {
         self.mode.is_some() || self.target.is_some() || self.timeline.is_some() || self.restore_command.is_some()

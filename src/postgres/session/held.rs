@@ -96,7 +96,7 @@ impl Shared {
     fn ask_until(&self, stopped: &Receiver<()>, mut room: Option<Room>) {
         while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(EVERY) {
             // Of any other kind is, for one, that somebody has cancelled the question.
-            if let Err(error) = self.with(Session::alive)
+            if let Err(error) = self.with(|session| session.alive().and_then(|()| session.keep_slot()))
                 && error.kind == Kind::Unreachable
             {
                 self.lose(error);
