@@ -19,7 +19,7 @@ use super::{
     session::{Catalog, Held, Session, Stopped},
     summary::Changes,
     timeline::Timelines,
-    wal::{Followed, Follower, missing},
+    wal::{Followed, Follower},
     witness,
 };
 use crate::{
@@ -196,8 +196,12 @@ impl Cluster {
     /// # Errors
     /// That the backup is void.
     pub fn check(&self) -> Result<()> {
-        self.session.as_ref().map_or(Ok(()), |session| session.with(Session::holds))?;
-        lock(&self.awaited).first().map_or(Ok(()), |path| Err(missing(path)))
+        lock(&self.awaited).first().map_or_else(|| self.holds(), |path| Err(self.missing(path)))
+    }
+
+    /// Is what the backup needs kept for it?
+    pub(super) fn holds(&self) -> Result<()> {
+        self.session.as_ref().map_or(Ok(()), |session| session.with(Session::holds))
     }
 
     /// For the next backup. Without one that backup reads more.

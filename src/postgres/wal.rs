@@ -121,7 +121,7 @@ impl Source for Follower {
         let mut followed = lock(&self.cluster.followed);
         match followed.next() {
             Some(path) if record.state != State::Whole || record.entry.path != path => {
-                lock(&self.cluster.failed).get_or_insert(missing(&path));
+                lock(&self.cluster.failed).get_or_insert_with(|| self.cluster.missing(&path));
             }
             _ => followed.laid += 1,
         }
@@ -253,7 +253,7 @@ impl Cluster {
         let tree = self.tree();
         let mut stored: BTreeSet<String> = {
             let followed = lock(&self.followed);
-            followed.next().map_or(Ok(()), |path| Err(missing(&path)))?;
+            followed.next().map_or(Ok(()), |path| Err(self.missing(&path)))?;
             followed.named.iter().flatten().cloned().collect()
         };
         let mut files = Vec::new();
@@ -264,7 +264,7 @@ impl Cluster {
                 }
                 match segment(tree, name, bytes) {
                     Ok(found) => files.push(found),
-                    Err(error) if at == 0 => return Err(error),
+                    Err(_) if at == 0 => return Err(self.missing(&path_of(name))),
                     Err(_) => continue, // what an earlier timeline has of it, only tools look at
                 }
                 stored.insert(name.clone());
@@ -283,6 +283,11 @@ impl Cluster {
         }
         Ok(files)
     }
+
+    /// What the server kept is not there, and why.
+    pub(super) fn missing(&self, path: &[u8]) -> Error {
+        self.holds().err().unwrap_or_else(|| missing(path))
+    }
 }
 
 /// A segment of the WAL, whole.
@@ -299,7 +304,7 @@ fn path_of(name: &str) -> Vec<u8> {
     format!("pg_wal/{name}").into_bytes()
 }
 
-pub(super) fn missing(path: &[u8]) -> Error {
+fn missing(path: &[u8]) -> Error {
     let what = format!("cannot complete the backup: {} is not there", quoted(path));
     Error::new(Kind::System, what).hint("was it removed by hand? The server itself keeps it for the backup")
 }

@@ -55,16 +55,18 @@ fn a_server_that_is_stopped_ends_the_backup() {
     }
 }
 
-/// What is opened of the WAL is opened late, and where the server stops meanwhile it is no longer there.
+/// WAL is looked at and opened late, and where the server stops meanwhile it is no longer there.
 #[test]
 fn wal_that_went_with_the_session_is_missed() {
     let Some(version) = debian().filter(|_| or_skip(has("strace"), "there is no strace")) else { return };
-    for to in ["repository", "archive.tar.zst", "-"] {
+    for (to, call) in
+        [("repository", "openat"), ("archive.tar.zst", "openat"), ("-", "openat"), ("repository", "statx")]
+    {
         let cluster = Cluster::new(version, &[]);
         cluster.psql_each(&["CREATE TABLE t AS SELECT 1", "SELECT pg_switch_wal()"]);
         let place = if to == "-" { to.into() } else { cluster.path(to) };
-        let line = "exec strace -f -qq -o /dev/null -P \"$1\" -P \"$2\" -P \"$3\" -e trace=openat \
-                    -e inject=openat:delay_enter=800000 \"${@:4}\"";
+        let line = "exec strace -f -qq -o /dev/null -P \"$2\" -P \"$3\" -P \"$4\" -e trace=\"$1\" \
+                    -e inject=\"$1\":delay_enter=800000 \"${@:5}\"";
         let from = cluster.psql("SELECT pg_current_wal_lsn()");
         let at = |n: u32| cluster.psql(&format!("SELECT pg_walfile_name(pg_current_wal_lsn() + {n} * 16777216)"));
         let program = args![FULLBORE, "backup", cluster.url(), "--no-tricks", "--to", place];
@@ -72,7 +74,7 @@ fn wal_that_went_with_the_session_is_missed() {
         let mut backup = Command::new("bash");
         let child = backup
             .arg("-c")
-            .args(args![line, "bash"])
+            .args(args![line, "bash", call])
             .args(segments)
             .args(program)
             .stdout(Stdio::piped())
