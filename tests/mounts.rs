@@ -176,6 +176,31 @@ fn patterns_for_directories_hold_where_directories_do_not_say_what_is_one() {
 }
 
 #[test]
+fn times_that_the_file_system_cannot_keep_are_noted() {
+    let dir = temp();
+    let (image, tree, target) = (dir.path().join("image"), dir.path().join("t"), dir.path().join("target"));
+    fs::create_dir(&target).unwrap();
+    let ext3 = "truncate -s 8M \"$1\" && mke2fs -q -t ext3 -I 128 \"$1\" && mount -o loop \"$1\" \"$2\"";
+    let Some(_ext3) = mount_by(ext3, &[&image, &target]) else { return };
+    files(&tree, &["d/whole", "d/fine", "d/late"]);
+    std::os::unix::fs::symlink("whole", tree.join("link")).unwrap();
+    let times = "touch -d @1000000000 \"$1\"/d/whole && touch -d @1000000000.5 \"$1\"/d/fine && touch -hd @7.25 \"$1\"/link \
+                 && touch -d @4102444800 \"$1\"/d/late && touch -d @1000000000.5 \"$1\"/d && touch -d @1000000000 \"$1\"";
+    shell(times, args![tree]).ends_with(0);
+    let to = dir.path().join("x.tar");
+    fullbore(args!["backup", tree, "--to", to]).ends_with(0);
+    let restored = |to_dir: &Path, more: &[&str]| {
+        let args = args!["restore", to, "--to", to_dir, "--json"];
+        fullbore(args.into_iter().chain(runs::args(more))).ends_with(0).json().pop().unwrap()["notes"].clone()
+    };
+    let note = "exact time not restored (the file system cannot keep it): 4 entries, the first is \"d\"";
+    let there = target.join("r");
+    assert_eq!(restored(&there, &[]), serde_json::json!([note]));
+    assert_eq!(restored(&there, &["--delta"]), serde_json::json!([note]));
+    assert_eq!(restored(&dir.path().join("r"), &[]), serde_json::json!([]));
+}
+
+#[test]
 fn a_mount_that_cannot_be_entered_is_named_and_the_rest_is_stored() {
     let dir = temp();
     let tree = dir.path().join("t");

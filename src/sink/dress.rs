@@ -57,7 +57,7 @@ impl Writer {
         if !self.attributes(entry, false, set)? && first != wanted {
             self.allowed(entry, "mode", write::chmod_fd(fd, wanted))?;
         }
-        self.allowed(entry, "time", write::set_times_fd(fd, entry.mtime))?;
+        self.time(entry, write::set_times_fd(fd, entry.mtime), || walk::stat_fd(fd))?;
         match self.tree.settles_each() {
             true => durable::settle(fd).map_err(|e| self.tree.error("make durable", &entry.path, e)),
             false => Ok(()),
@@ -186,7 +186,17 @@ impl Writer {
         if !is_link && !all && first != wanted {
             self.allowed(entry, "mode", object.chmod(wanted))?;
         }
-        self.allowed(entry, "time", object.set_times(entry.mtime))
+        self.time(entry, object.set_times(entry.mtime), || object.stat())
+    }
+
+    /// What came of setting the time: not every file system keeps each of them. Those that are not kept are noted.
+    fn time(&self, entry: &Entry, done: io::Result<()>, stat: impl FnOnce() -> io::Result<Stat>) -> Result<()> {
+        let is_set = done.is_ok();
+        self.allowed(entry, "time", done)?;
+        if is_set && !self.tree.keeps(&entry.path, entry.mtime) && stat().is_ok_and(|stat| stat.mtime != entry.mtime) {
+            self.tree.notes.add("exact time", "the file system cannot keep it", &entry.path);
+        }
+        Ok(())
     }
 }
 

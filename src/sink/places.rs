@@ -12,11 +12,11 @@ use super::{
 };
 use crate::{
     error::{Error, Kind, Result, quoted},
-    format::entry::{self, Path as EntryPath},
+    format::entry::{self, Path as EntryPath, Time},
     platform::{
         regular::led_astray,
         walk::{open_root, read_dir, stat_fd},
-        write::{free_bytes, may_write},
+        write::{free_bytes, may_write, set_times_fd},
         xattr,
     },
 };
@@ -28,6 +28,9 @@ use std::{
     path::{Path, PathBuf},
     sync::OnceLock,
 };
+
+/// A time that only a file system which keeps nanoseconds keeps.
+const FINE: Time = Time { seconds: 1_000_000_001, nanos: 123_456_789 };
 
 /// What the system makes of a file that is created in a place.
 #[derive(Debug, Clone, Copy)]
@@ -237,6 +240,8 @@ pub(super) struct Place {
     pub(super) fresh: OnceLock<Fresh>,
     /// Owner and group that a new file gets, if one could be made.
     pub(super) maker: OnceLock<(u32, u32)>,
+    /// Does it keep nanoseconds? Not known if no file could be made.
+    pub(super) keeps_nanos: OnceLock<bool>,
     /// Was it made for this tree, or empty?
     pub(super) is_new: bool,
     /// Does what is made in it inherit an access list?
@@ -256,15 +261,18 @@ impl Place {
         }
         let dir = open_root(path).map_err(|e| Error::io(format!("could not open the target {path:?}"), e))?;
         let passes_list_on = xattr::passes_list_on(&dir);
-        let (fresh, maker) = Default::default();
-        Ok(Self { at: at.to_vec(), path: path.to_owned(), dir, fresh, maker, is_new, passes_list_on })
+        let (fresh, maker, keeps_nanos) = Default::default();
+        Ok(Self { at: at.to_vec(), path: path.to_owned(), dir, fresh, maker, keeps_nanos, is_new, passes_list_on })
     }
 
-    /// Find out by a file whose new ones are, and whether names of another case are taken for the same. Where none can be
-    /// made nothing is known.
+    /// Find out by a file whose new ones are, how precise their times, and whether names of another case are taken for the same.
+    /// Where none can be made nothing is known.
     pub(super) fn folds(&self, notes: &Notes) -> bool {
         let look = |file: &OwnedFd, name: &[u8]| {
-            let _ = stat_fd(file).map(|stat| self.maker.set((stat.uid, stat.gid)));
+            let _ = set_times_fd(file, FINE);
+            if let Ok(stat) = stat_fd(file) {
+                let _ = (self.maker.set((stat.uid, stat.gid)), self.keeps_nanos.set(stat.mtime == FINE));
+            }
             folds(&self.dir, name)
         };
         trial(&self.dir, notes, look).unwrap_or(false)

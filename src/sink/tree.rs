@@ -13,7 +13,7 @@ use super::{
 use crate::{
     error::{Error, Kind as ErrorKind, Result},
     format::{
-        entry::{Entry, Owner, Xattr},
+        entry::{Entry, Owner, Time, Xattr},
         pax::NamedAcl,
     },
     platform::{
@@ -225,6 +225,12 @@ impl Tree {
     pub(super) fn group_of_new(&self, path: &[u8]) -> Option<u32> {
         let (place, _) = self.places.resolve(path);
         place.maker.get().map(|maker| maker.1).filter(|_| !self.options.overwrite && !place.passes_list_on)
+    }
+
+    /// Does the file system where `path` is surely keep this time? Those of 32 bits end in 2038, and some begin in 1970.
+    pub(super) fn keeps(&self, path: &[u8], time: Time) -> bool {
+        let (place, _) = self.places.resolve(path);
+        place.keeps_nanos.get() == Some(&true) && (0..=i64::from(i32::MAX)).contains(&time.seconds)
     }
 
     /// May what stands at `path` have attributes and access lists that nobody gave it? Unknown where directories of others
