@@ -125,3 +125,24 @@ fn all_that_damage_costs_is_listed() {
     let ran = fullbore(args!["export", repo, "--to", to, "--keep-going", "--quiet"]).ends_with(4);
     assert!(ran.err.contains("\nlost: \"f19\"\n"), "{}", ran.err);
 }
+
+#[test]
+fn who_verifies_and_wants_no_words_hears_of_damage_only() {
+    let dir = temp();
+    let (srv, repo) = (dir.path().join("srv"), dir.path().join("repo"));
+    write(srv.join("f"), noise(1, 3000));
+    fullbore(args!["backup", srv, "--to", repo]).ends_with(0);
+    let verified = |code| {
+        let how = [args!["--data"].to_vec(), args!["--sample", "100%"].to_vec()];
+        let ran = how.map(|how| fullbore(args!["verify", repo, "--quiet"].into_iter().chain(how)).ends_with(code));
+        ran.map(|ran| (ran.out, ran.err))
+    };
+    assert_eq!(verified(0), [0, 1].map(|_| Default::default()));
+    let segment = segments(&repo).remove(0);
+    let mut stored = fs::read(&segment).unwrap();
+    stored[1500] ^= 1;
+    fs::write(&segment, stored).unwrap();
+    for (out, err) in verified(4) {
+        assert!(out.contains("\"f\"") && err.is_empty(), "{out}{err}");
+    }
+}

@@ -311,9 +311,8 @@ pub(super) struct VerifyArgs {
     /// Threads that compute [default: the processors this process may use]
     #[arg(long, value_name = "N", value_parser = threads)]
     pub(super) workers: Option<NonZeroUsize>,
-    /// One JSON object a line
-    #[arg(long)]
-    pub(super) json: bool,
+    #[command(flatten)]
+    pub(super) output: OutputArgs,
 }
 
 /// `fullbore bench`.

@@ -91,13 +91,16 @@ pub(super) fn sample(args: VerifyArgs, amount: Amount) -> Result<u8> {
     let workers = args.workers.unwrap_or_else(crate::platform::cores);
     let (found, sampled) = Sample { repository: args.from.into(), amount, workers }.run(&Meter::default())?;
     let Sampled { bytes: now, of_bytes, never_bytes, oldest, forgotten } = &sampled;
-    if args.json {
+    if args.output.json {
         let mut line = super::report::verify_json(&found);
         line["sampled"] = json!({"bytes": now, "of_bytes": of_bytes, "never_bytes": never_bytes, "oldest": oldest,
             "forgotten": forgotten});
         return told(|out| text::json(out, &line).map(|()| found.exit_code()));
     }
     told(|out| found.print(out).map(|()| 0))?;
+    if args.output.quiet {
+        return Ok(found.exit_code());
+    }
     let never = if *never_bytes > 0 { format!("; {} were never checked", bytes(*never_bytes)) } else { String::new() };
     aside(format_args!("{} of {} of data were checked{never}", bytes(*now), bytes(*of_bytes)));
     forgotten.iter().for_each(|why| aside(format_args!("note: the next run does not know of it: {why}")));

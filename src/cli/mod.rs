@@ -362,12 +362,11 @@ fn verify(args: VerifyArgs) -> Result<u8> {
         tricks: tricks(false),
     };
     let meter = Arc::new(Meter::default());
-    let output = OutputArgs { json: args.json, quiet: false };
-    let progress = Progress::new(&output, false);
+    let progress = Progress::new(&args.output, false);
     let found = progress.watch(&meter, || verify.run(&meter));
     progress.clear();
     let found = found?;
-    if !args.json {
+    if !args.output.json {
         told(|out| found.print(out).map(|()| 0))?;
     }
     progress.end(&[report::verify(&found, verify.against.as_deref())], || report::verify_json(&found));
