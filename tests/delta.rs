@@ -14,6 +14,7 @@ use std::{
     fs,
     os::unix::fs::{FileExt, MetadataExt, symlink},
     path::{Path, PathBuf},
+    process::{Command, Stdio},
 };
 
 struct Place {
@@ -303,7 +304,40 @@ fn a_file_with_other_names_is_not_written_to() {
     place.assert_restored("a copy made of links");
 }
 
-/// Restore over `to` and remove what does not belong.
+#[test]
+fn a_file_that_may_only_be_read_stays_if_it_is_the_same() {
+    let place = Place::new("zstd:1");
+    shell("cp \"$(command -v sleep)\" \"$1\"/runs", args![place.at("tree")]).ends_with(0);
+    write(place.at("tree/immutable"), b"one");
+    fullbore(args!["backup", place.at("tree"), "--to", place.at("repo"), "-q"]).ends_with(0);
+    place.delta(&[]);
+    let inode = || fs::metadata(place.at("to/runs")).unwrap().ino();
+    let before = inode();
+    let mut runs = Command::new(place.at("to/runs")).arg("60").spawn().unwrap();
+    // Not every file system, nor everybody, has immutable files.
+    let chattr = |sign: &str| {
+        let set = |path| Command::new("chattr").args(args![format!("{sign}i"), path]).stderr(Stdio::null()).status();
+        set(place.at("to/immutable")).is_ok_and(|status| status.success())
+    };
+    let is_immutable = chattr("+");
+    assert_eq!((place.delta(&[])["changed"].clone(), inode()), (0.into(), before));
+    write(place.at("tree/immutable"), b"another");
+    overwrite_at(&place.at("tree/runs"), 5000, b"changed");
+    fullbore(args!["backup", place.at("tree"), "--to", place.at("repo"), "-q"]).ends_with(0);
+    let ran = fullbore(args!["restore", place.at("repo"), "--to", place.at("to"), "--delta"]);
+    assert!(chattr("-") || !is_immutable);
+    runs.kill().unwrap();
+    runs.wait().unwrap();
+    assert_eq!(ran.code, i32::from(is_immutable), "{}", ran.err);
+    assert!(
+        inode() != before && ran.err.contains("immutable\": operation not permitted") == is_immutable,
+        "{}",
+        ran.err
+    );
+    place.delta(&[]);
+    place.assert_restored("what may be written again");
+}
+
 #[test]
 fn two_files_of_the_backup_that_are_one_here_become_two() {
     let place = Place::new("zstd:1");
@@ -323,6 +357,7 @@ fn two_files_of_the_backup_that_are_one_here_become_two() {
     assert_eq!(place.delta(&[])["changed"], 0);
 }
 
+/// Restore over `to` and remove what does not belong.
 fn replace(from: &Path, to: &Path) -> Ran {
     fullbore(args!["restore", from, "--to", to, "--delta", "--delete"])
 }

@@ -1,8 +1,9 @@
 //! A file that is brought up to date in place: only what differs is written.
 //!
 //! A file with other names is compared and never written to: they may stand outside of the tree, and would change with
-//! it. One that others can have open who may not by the backup is made anew. Until it is finished a file may hold old and new content side by side; one that was touched and
-//! cannot be finished is to be removed.
+//! it. Nor is one that the system lets be read only: a program that runs, one that is immutable, one of an ordinary user
+//! without the mode for it. One that others can have open who may not by the backup is made anew. Until it is finished a
+//! file may hold old and new content side by side; one that was touched and cannot be finished is to be removed.
 
 use super::{
     dress::Before,
@@ -29,11 +30,13 @@ use std::{
     sync::atomic::{AtomicBool, Ordering::Relaxed},
 };
 
-/// A file of the tree that is open for reading and writing.
+/// A file of the tree that is open for reading and, if that may be, for writing.
 #[derive(Debug)]
 pub struct Patch {
     file: File,
     stat: Stat,
+    /// Is it open for writing too?
+    writable: bool,
     /// Is something of what it was before lost?
     touched: AtomicBool,
     /// Was it made just now?
@@ -48,14 +51,20 @@ impl Patch {
     pub fn open(writer: &mut Writer, entry: &Entry) -> Result<Option<Self>> {
         let tree = writer.tree.clone();
         let (dir, name) = writer.enter(&entry.path)?;
-        let fd = match tree.making(&entry.path, dir, name, || write::open_write(dir, name)) {
-            Ok(fd) => fd,
+        let open = || match write::open_write(dir, name) {
+            Err(e) if is_for_readers(&e) && walk::stat(dir, name)?.kind == FileKind::File => {
+                Ok((walk::open_read(dir, name, tree.options.tricks)?, false))
+            }
+            other => Ok((other?, true)),
+        };
+        let (fd, writable) = match tree.making(&entry.path, dir, name, open) {
+            Ok(opened) => opened,
             Err(e) if is_another_kind(&e) => return Ok(None),
             Err(e) => return Err(tree.error("open", &entry.path, e)),
         };
         let stat = walk::stat_fd(&fd).map_err(|e| tree.error("look at", &entry.path, e))?;
         let may_stay = stat.kind == FileKind::File && (stat.nlink > 1 || writer.may_stay(entry, &fd, &stat)?);
-        Ok(may_stay.then(|| Self::new(fd, stat, false)))
+        Ok(may_stay.then(|| Self { writable, ..Self::new(fd, stat, false) }))
     }
 
     /// Make the file anew, in place of whatever is there.
@@ -70,7 +79,7 @@ impl Patch {
     }
 
     fn new(fd: OwnedFd, stat: Stat, fresh: bool) -> Self {
-        Self { file: fd.into(), stat, touched: fresh.into(), fresh }
+        Self { file: fd.into(), stat, writable: true, touched: fresh.into(), fresh }
     }
 
     /// What it was when it was opened.
@@ -83,12 +92,12 @@ impl Patch {
         &self.file
     }
 
-    /// Has it no other name?
-    pub fn is_alone(&self) -> bool {
-        self.stat.nlink == 1
+    /// May it be written to?
+    pub fn may_change(&self) -> bool {
+        self.writable && self.stat.nlink == 1
     }
 
-    /// Has it the metadata of this entry? Only then a file with other names can stay.
+    /// Has it the metadata of this entry? Only then a file that may not change can stay.
     ///
     /// # Errors
     /// The system's, with the path.
@@ -226,6 +235,11 @@ pub fn is_there(writer: &mut Writer, entry: &Entry) -> Result<bool> {
         _ => false,
     };
     Ok(same && entry.xattrs.is_empty() && ((stat.uid, stat.gid), stat.mtime) == (owner, entry.mtime))
+}
+
+/// Does the system let this be read only?
+fn is_for_readers(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ExecutableFileBusy)
 }
 
 /// Is it not there, or nothing that can be opened for writing?

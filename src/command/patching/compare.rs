@@ -91,7 +91,7 @@ impl Work<'_> {
         }
         let same = size == 0 || has_content(patch.file(), item, &mut hand.buffer).map_err(|e| unread(item, e))?;
         Ok(same
-            && (patch.is_alone()
+            && (patch.may_change()
                 || (patch.is_dressed_as(&mut hand.writer, &item.entry)? && self.delta.is_first(patch.stat()))))
     }
 

@@ -197,11 +197,11 @@ impl<'a> Work<'a> {
         self.run.report.add((jobs::misfit(&item.entry.path), vec![item.entry.path.clone()]))
     }
 
-    /// The file that is there, or a new one; `None` if it has other names, so that it may stay only if all of it is the
+    /// The file that is there, or a new one; `None` if it may not change, so that it may stay only if all of it is the
     /// same. `len`: bytes of data that its record describes.
     fn target(&self, writer: &mut Writer, item: &Item, len: u64) -> Result<Option<Target>> {
         match Patch::open(writer, &item.entry)? {
-            Some(patch) if patch.is_alone() => Ok(Some(Target::new(item, patch, len))),
+            Some(patch) if patch.may_change() => Ok(Some(Target::new(item, patch, len))),
             Some(_) if !item.more => Ok(None),
             _ => self.target_anew(writer, item, len).map(Some),
         }
