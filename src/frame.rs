@@ -36,6 +36,8 @@ pub struct Frame {
     pub ends_member: bool,
     /// CRC-32 of the plain bytes, where the codec needs it.
     pub crc32: Option<u32>,
+    /// What did not fit after all, and comes next: a scan does not know how large the attributes of files are.
+    pub rest: Option<Slice>,
 }
 
 /// What a frame holds of one entry.
@@ -187,7 +189,7 @@ impl Large {
 impl Frame {
     /// A frame fresh from a source.
     pub fn new(data: Buf, parts: Vec<Part>, ends_member: bool) -> Self {
-        Self { plain_len: data.len() as u32, data, parts, ends_member, crc32: None }
+        Self { plain_len: data.len() as u32, data, parts, ends_member, crc32: None, rest: None }
     }
 }
 
@@ -217,6 +219,13 @@ impl Pool {
         let free = self.free.lock().map(|mut free| free.pop()).ok().flatten();
         let bytes = free.unwrap_or_else(|| Vec::with_capacity(self.capacity));
         Buf { bytes, home: Some(self.clone()) }
+    }
+}
+
+impl Buf {
+    /// Is so much far more than what it was made for?
+    pub fn overflows(&self, bytes: usize) -> bool {
+        self.home.as_ref().is_some_and(|home| bytes > 2 * home.capacity)
     }
 }
 

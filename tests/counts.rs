@@ -73,6 +73,41 @@ fn small_files_cost_few_system_calls_and_no_memory() {
 }
 
 #[test]
+fn attributes_larger_than_their_files_cost_no_memory() {
+    // Where each may have 64 KiB of them, other than on ext4.
+    let large = tempfile::tempdir_in("/dev/shm").unwrap();
+    let tree = large.path().join("t");
+    fs::create_dir(&tree).unwrap();
+    let name = |at: usize| tree.join(format!("f{at:04}"));
+    fs::write(name(0), "").unwrap();
+    if !or_skip(has("python3"), "there is no python3")
+        || !or_skip(runs::set_xattr(&name(0), "user.fork", &[0; 60_000]), "no tmpfs has large attributes here")
+    {
+        return;
+    }
+    for at in 0..1500 {
+        fs::write(name(at), text(at as u64, 10)).unwrap();
+        assert!(runs::set_xattr(&name(at), "user.fork", &runs::noise(at as u64, 60_000)));
+    }
+    let dir = temp();
+    let (store, back, one) = (dir.path().join("r"), large.path().join("b"), dir.path().join("x.tar.zst"));
+    let within = |what: &str, args: Vec<std::ffi::OsString>| {
+        let kib = peak(args.into_iter().chain(args!["--memory", "32M", "--quiet"]));
+        assert!(kib <= (32 + 64) << 10, "{what}: {kib} KiB of 32 MiB and 64");
+    };
+    within("backup", args!["backup", tree, "--to", store, "--workers", "2"].into());
+    // With other times they are read again, and with none of that taken from the earlier backup.
+    for at in 0..1500 {
+        fs::File::options().write(true).open(name(at)).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap();
+    }
+    within("again", args!["backup", tree, "--to", store, "--workers", "2"].into());
+    within("once more", args!["backup", tree, "--to", store, "--workers", "2"].into());
+    within("export", args!["export", store, "--to", one, "--workers", "2"].into());
+    within("restore", args!["restore", store, "--to", back, "--workers", "2"].into());
+    assert_same(&shape(&tree), &shape(&back), "restored");
+}
+
+#[test]
 fn one_file_out_of_many_reads_little_of_the_backup() {
     if !or_skip(has("strace"), "there is no strace") {
         return;

@@ -10,7 +10,8 @@ use proptest::{
     test_runner::{RngAlgorithm, TestRng, TestRunner},
 };
 use runs::{
-    assert_same, fullbore, is_root, noise, sample, segments, set_mode, set_mtime, set_xattr, shape, shell, temp, text,
+    assert_same, fullbore, is_root, noise, or_skip, sample, segments, set_mode, set_mtime, set_xattr, shape, shell,
+    temp, text,
 };
 use std::{
     ffi::OsStr,
@@ -215,6 +216,28 @@ fn one_worker_and_many_write_the_same_bytes() {
             assert!(one == stored(&tree, codec, options), "{codec} {options:?}");
         }
     }
+}
+
+/// What a frame was to hold turns out not to fit, and large files wait behind it for theirs to be opened.
+#[test]
+fn attributes_that_overflow_frames_do_not_change_that() {
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let tree = dir.path().join("tree");
+    for at in 0..120u64 {
+        let path = tree.join(format!("f{at:03}"));
+        runs::write(&path, text(at, if at % 40 == 39 { 500_000 } else { 20 }));
+        if !or_skip(set_xattr(&path, "user.fork", &noise(at, 30_000)), "no tmpfs has large attributes here") {
+            return;
+        }
+    }
+    let one = stored(&tree, "zstd:1", &["--workers", "1", "--readers", "1"]);
+    for options in [&["--workers", "16", "--readers", "16"][..], &["--workers", "3"], &["--no-tricks"]] {
+        assert!(one == stored(&tree, "zstd:1", options), "{options:?}");
+    }
+    let (store, back) = (dir.path().join("store"), dir.path().join("back"));
+    fullbore(args!["backup", tree, "--to", store, "--readers", "1", "--frame-size", "64K"]).ends_with(0);
+    fullbore(args!["restore", store, "--to", back]).ends_with(0);
+    assert_same(&shape(&tree), &shape(&back), "restored");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use crate::{
         climb::Climb,
         lay::{Laid, Lay, Layout, MakeRoot},
         meter::{Meter, Sample, Side, timed, verdict},
-        ordered::{Crew, Line, Permits},
+        ordered::{Crew, Line, Permits, Work},
         pack::pack,
         pages::Tell,
     },
@@ -207,12 +207,29 @@ impl Stream<'_> {
     }
 
     fn lay(&mut self, entries: source::Stream<Scanned>, line: Arc<Line<Frame>>) -> Result<()> {
-        for frame in self.threads.crew.ordered(pack(entries, self.frame_bytes), line) {
-            if self.stop.load(Relaxed) {
-                return Err(Error::new(Kind::Bug, "another stream failed"));
+        let crew = &self.threads.crew;
+        let mut here: Option<Work<Slice, Frame>> = None;
+        for frame in crew.ordered(pack(entries, self.frame_bytes), line) {
+            let mut next = Some(frame?);
+            while let Some(mut frame) = next {
+                if self.stop.load(Relaxed) {
+                    return Err(Error::new(Kind::Bug, "another stream failed"));
+                }
+                let rest = frame.rest.take();
+                self.lay.frame(frame)?;
+                self.checkpoint()?;
+                // One after the other, here: how many frames there are at once is bounded by the places in line.
+                next = match rest {
+                    None => None,
+                    Some(rest) => {
+                        let work = match &mut here {
+                            Some(work) => work,
+                            none => none.insert(crew.work()?),
+                        };
+                        Some(work(rest)?)
+                    }
+                };
             }
-            self.lay.frame(frame?)?;
-            self.checkpoint()?;
         }
         Ok(())
     }

@@ -243,6 +243,11 @@ pub fn join(dir: &[u8], name: &[u8]) -> Path {
     path
 }
 
+/// Bytes of names and values of attributes.
+pub fn xattr_bytes(xattrs: &[Xattr]) -> usize {
+    xattrs.iter().map(|(name, value)| name.len() + value.len()).sum()
+}
+
 /// Are these the same attributes? Their order is the file system's own business.
 pub fn same_xattrs(a: &[Xattr], b: &[Xattr]) -> bool {
     let sorted = |list: &[Xattr]| {

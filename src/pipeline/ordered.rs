@@ -192,7 +192,8 @@ impl Drop for Held<'_> {
     }
 }
 
-type Work<I, O> = Box<dyn FnMut(I) -> Result<O> + Send>;
+/// What a thread does with each item.
+pub type Work<I, O> = Box<dyn FnMut(I) -> Result<O> + Send>;
 
 /// Threads that do one kind of work.
 pub struct Crew<I, O> {
@@ -232,6 +233,14 @@ impl<I: Send + 'static, O: Send + 'static> Crew<I, O> {
         })?;
         self.size.fetch_add(1, Relaxed);
         Ok(())
+    }
+
+    /// What each thread does, for one more that has its own.
+    ///
+    /// # Errors
+    /// What `make` says.
+    pub fn work(&self) -> Result<Work<I, O>> {
+        (self.make)()
     }
 
     /// Does something wait for a thread?

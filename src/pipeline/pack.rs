@@ -5,16 +5,21 @@
 
 use crate::{
     error::Result,
-    format::entry::Entry,
+    format::entry::{Entry, xattr_bytes},
     frame::{Large, Scanned, Slice},
     known::Trust,
     source::Stream,
 };
 use std::sync::{Arc, atomic::Ordering::Acquire};
 
-/// Bytes a header takes in all but rare cases: with nanoseconds an extended header and its record come before it.
-fn header_bytes(entry: &Entry) -> u64 {
-    let long = if entry.path.len() < 100 { 0 } else { entry.path.len().next_multiple_of(512) as u64 };
+/// Bytes a header takes in all but rare cases: with nanoseconds an extended header and its record come before it. Of attributes
+/// those of which something is known by now: a scan does not look at those of files, but an earlier backup may have them.
+/// They are held three times: in the frame, in its entry, and in the page of the earlier backup.
+fn header_bytes(scanned: &Scanned) -> u64 {
+    let entry = &scanned.entry;
+    let path = if entry.path.len() < 100 { 0 } else { entry.path.len() };
+    let long = path + 3 * xattr_bytes(&entry.xattrs).max(earlier_bytes(scanned));
+    let long = long.next_multiple_of(512) as u64;
     if entry.mtime.nanos == 0 && long == 0 { 512 } else { 1536 + long }
 }
 
@@ -39,7 +44,7 @@ struct Pack {
     frame_bytes: u64,
     small: Vec<Scanned>,
     bytes: u64,
-    /// Bytes of the paths of those that are not read: of them there may be many in a slice.
+    /// Bytes of the paths and attributes of those that are not read: of them there may be many in a slice.
     kept_text: u64,
     large: Option<(Arc<Large>, u64)>,
     error: Option<crate::error::Error>,
@@ -83,8 +88,8 @@ impl Pack {
             self.large = Some((large.clone(), 0));
             return self.members(Some(large));
         }
-        let bytes = if reads { len.next_multiple_of(512) + header_bytes(&scanned.entry) } else { 0 };
-        let text = if reads { 0 } else { scanned.entry.path.len() as u64 };
+        let bytes = if reads { len.next_multiple_of(512) + header_bytes(&scanned) } else { 0 };
+        let text = if reads { 0 } else { scanned.entry.path.len() + earlier_bytes(&scanned) } as u64;
         let full =
             (self.bytes + bytes).max(self.kept_text + text) > self.frame_bytes || self.small.len() >= MAX_MEMBERS;
         let slice = if full { self.members(None) } else { None };
@@ -113,6 +118,11 @@ impl Pack {
         }
         Some(Slice::Piece { file, offset, len: len as u32, last })
     }
+}
+
+/// Bytes of the attributes that an earlier backup has of it.
+fn earlier_bytes(scanned: &Scanned) -> usize {
+    scanned.known.as_ref().map_or(0, |known| xattr_bytes(&known.last().entry.xattrs))
 }
 
 /// Bytes of content the archive will hold; [`u64::MAX`] for a stream.

@@ -8,6 +8,7 @@ use crate::{
     error::{Error, Result, quoted},
     format::{
         digest::{Algorithm, Digest, Joiner, Piece as Hashed, piece, piece_of_any},
+        entry::xattr_bytes,
         page::{FrameAt, Item, SegmentId},
     },
 };
@@ -20,8 +21,9 @@ use std::{
     },
 };
 
-/// Pieces that wait for others of the same frame: those of about a page.
+/// Pieces that wait for others of the same frame: those of about a page. One more for every KiB of attributes.
 const WINDOW: usize = 8192;
+const XATTRS: usize = 1 << 10;
 /// Entries without content in one job.
 const BATCH: usize = 128;
 
@@ -60,6 +62,11 @@ impl<H> Wanted<H> {
     /// Its bytes.
     pub fn content<'a>(&self, plain: &'a [u8]) -> &'a [u8] {
         plain.get(self.inner as usize..).and_then(|rest| rest.get(..self.len as usize)).unwrap_or_default()
+    }
+
+    /// What it counts for among those that wait.
+    fn weight(&self) -> usize {
+        1 + xattr_bytes(&self.item().entry.xattrs) / XATTRS
     }
 
     /// The record of its file.
@@ -190,7 +197,7 @@ pub struct Planner<H, S> {
     of_frame: HashMap<(SegmentId, u64), usize>,
     /// The frame used last in each stream: the next page may want more of it.
     latest: HashMap<u32, (SegmentId, u64)>,
-    pieces: usize,
+    waiting: usize,
     bare: Vec<Item>,
     going_on: HashMap<Vec<u8>, (Arc<Shared<H>>, u64)>,
 }
@@ -203,7 +210,7 @@ impl<H: Default, S: FnMut(Job<H>) -> Result<()>> Planner<H, S> {
             jobs: Vec::new(),
             of_frame: HashMap::new(),
             latest: HashMap::new(),
-            pieces: 0,
+            waiting: 0,
             bare: Vec::new(),
             going_on: HashMap::new(),
         }
@@ -228,7 +235,7 @@ impl<H: Default, S: FnMut(Job<H>) -> Result<()>> Planner<H, S> {
         } else {
             self.add_shared(&item)?;
         }
-        if self.pieces >= WINDOW { self.flush(false) } else { Ok(()) }
+        if self.waiting >= WINDOW { self.flush(false) } else { Ok(()) }
     }
 
     fn add_bare(&mut self, item: Item) -> Result<()> {
@@ -263,7 +270,7 @@ impl<H: Default, S: FnMut(Job<H>) -> Result<()>> Planner<H, S> {
     fn want(&mut self, frame: (SegmentId, FrameAt), wanted: Wanted<H>) {
         let key = (frame.0.clone(), frame.1.offset);
         self.latest.insert(key.0.stream, key.clone());
-        self.pieces += 1;
+        self.waiting += wanted.weight();
         if let Some(at) = self.of_frame.get(&key)
             && self.jobs[*at].frame.as_ref() == Some(&frame)
         {
@@ -285,7 +292,7 @@ impl<H: Default, S: FnMut(Job<H>) -> Result<()>> Planner<H, S> {
                 (self.send)(job)?;
             }
         }
-        self.pieces = kept.iter().map(|job| job.pieces.len()).sum();
+        self.waiting = kept.iter().flat_map(|job| &job.pieces).map(Wanted::weight).sum();
         for (at, job) in kept.iter().enumerate() {
             if let Some((segment, frame)) = &job.frame {
                 self.of_frame.insert((segment.clone(), frame.offset), at);
@@ -293,7 +300,7 @@ impl<H: Default, S: FnMut(Job<H>) -> Result<()>> Planner<H, S> {
         }
         self.jobs = kept;
         // A frame with more files than the window holds must not be kept for ever.
-        if self.pieces >= WINDOW { self.flush(true) } else { Ok(()) }
+        if self.waiting >= WINDOW { self.flush(true) } else { Ok(()) }
     }
 
     /// Hand over what is left.

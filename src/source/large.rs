@@ -49,7 +49,7 @@ impl Inner {
 
     /// The open file that all readers of a large one share. Whoever comes first opens it: to wait for the reader of the
     /// header would be a wait for one that may itself be waiting for a permit to read.
-    fn opened<'a>(&self, large: &'a Large) -> &'a Result<(OwnedFd, Vec<Xattr>), State> {
+    pub(super) fn opened<'a>(&self, large: &'a Large) -> &'a Result<(OwnedFd, Vec<Xattr>), State> {
         large.opened.get_or_init(|| {
             let opened = self.open(&large.entry.path).and_then(|fd| Ok((self.xattrs(&fd)?, fd)));
             let (xattrs, fd) = opened.map_err(|error| self.state_of(&error))?;

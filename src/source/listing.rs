@@ -4,7 +4,7 @@ use super::{fit::is_another, tree::Inner};
 use crate::{
     error::{self, Error, Kind as ErrorKind, quoted},
     format::{
-        entry::{Entry, Kind, Map, Owner, Path, is_within, join, split},
+        entry::{Entry, Kind, Map, Owner, Path, is_within, join, split, xattr_bytes},
         page::State,
         pax,
     },
@@ -25,6 +25,8 @@ use std::{
 /// Objects after which a thread hands over what it has listed. Handing over each directory by itself cost more than
 /// listing it; and of a large directory several threads take a batch each.
 pub(super) const BATCH: usize = 512;
+/// Bytes of a directory's attributes that count for one object more.
+const XATTRS: usize = 1 << 10;
 
 /// A directory to list, and who is told.
 pub(super) type Request = (Path, Promise<io::Result<Listing>>);
@@ -210,7 +212,7 @@ impl Inner {
     /// List a directory, and what comes after it below it while there are objects left to list.
     fn list_below(&self, directory: &[u8], buffer: &mut Vec<u8>, pace: &mut Pace) -> io::Result<Listing> {
         let mut listing = self.list(directory, buffer)?;
-        pace.spend(1 + listing.children.len());
+        pace.spend(1 + listing.children.len() + xattr_bytes(&listing.xattrs) / XATTRS);
         for child in &mut listing.children {
             if pace.left == 0 {
                 break;

@@ -16,7 +16,7 @@ use crate::{
     error::{Error, Result, reason},
     format::{
         digest::Piece,
-        entry::{Entry, Kind, Path, Time, Xattr, is_within},
+        entry::{Entry, Kind, Path, Time, Xattr, is_within, xattr_bytes},
         page::State,
         pax,
     },
@@ -228,11 +228,21 @@ impl Inner {
         frame
     }
 
-    fn frame(&self, small: Vec<Scanned>, large: Option<Arc<Large>>, mut buf: Buf) -> Result<Frame> {
+    fn frame(&self, small: Vec<Scanned>, mut large: Option<Arc<Large>>, mut buf: Buf) -> Result<Frame> {
         let mut parts = Vec::with_capacity(small.len() + 1);
-        let mut home = Home::default();
-        for scanned in small {
-            parts.push(self.member(scanned, &mut home, &mut buf)?);
+        let (mut home, mut text_bytes, mut rest) = (Home::default(), 0, None);
+        let mut small = small.into_iter();
+        while let Some(scanned) = small.next() {
+            let part = self.member(scanned, &mut home, &mut buf)?;
+            if let What::Whole(entry, _) = &part.what {
+                text_bytes += xattr_bytes(&entry.xattrs);
+            }
+            parts.push(part);
+            if small.len() > 0 && buf.overflows(buf.len() + text_bytes) {
+                large.iter().for_each(|large| _ = self.opened(large)); // its pieces may be waiting for that
+                rest = Some(Slice::Members(small.collect(), large.take()));
+                break;
+            }
         }
         let mut ends_member = true;
         if let Some(large) = large {
@@ -244,7 +254,7 @@ impl Inner {
         if self.is_plain() {
             parts.retain(|part| !matches!(&part.what, What::Whole(_, State::Vanished)));
         }
-        Ok(Frame::new(buf, parts, ends_member))
+        Ok(Frame { rest, ..Frame::new(buf, parts, ends_member) })
     }
 
     fn close(&self, fd: OwnedFd) {

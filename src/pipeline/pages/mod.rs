@@ -12,7 +12,7 @@ use super::live::References;
 use crate::{
     format::{
         digest::{BlockCrcs, Joiner, Piece},
-        entry::{Entry, Kind, Path},
+        entry::{Entry, Kind, Path, xattr_bytes},
         page::{
             Extent, FrameAt, MAX_EXTENTS, MAX_RECORDS, MAX_TEXT_BYTES, Page, Record, SegmentId, State, block_digests,
         },
@@ -267,7 +267,7 @@ fn text_bytes(entry: &Entry) -> usize {
         Kind::Symlink(target) | Kind::HardLink(target) => target.len(),
         _ => 0,
     };
-    entry.path.len() + map + entry.xattrs.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>()
+    entry.path.len() + map + xattr_bytes(&entry.xattrs)
 }
 
 #[cfg(test)]
