@@ -25,6 +25,8 @@ pub enum Kind {
     Usage,
     /// Not there.
     NotFound,
+    /// Removed on purpose since it was opened.
+    Gone,
     /// Already there.
     Exists,
     /// Not allowed.

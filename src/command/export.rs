@@ -128,6 +128,6 @@ fn tell(archive: Arc<Archive>, report: Arc<Report>) -> Tell {
             None => (error, files),
         };
         let hint = "`fullbore export --keep-going` leaves out what is damaged and lists it; the exit code stays 4";
-        report.add(damage).map_err(|error| error.hint(hint))
+        report.add(damage).map_err(|error| if error.kind.is_loss() { error.hint(hint) } else { error })
     })
 }

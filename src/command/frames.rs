@@ -106,7 +106,7 @@ fn beside(archive: &Archive, segment: &Place, len: u64, report: &Report) -> Resu
     let object = Object::Side(segment.id.clone());
     match side(archive, segment, &object, len) {
         Ok(table) => Ok(Frames::Table(table)),
-        Err(error) if archive.is_one_file() => Err(error),
+        Err(error) if archive.is_one_file() || error.kind == Kind::Gone => Err(error),
         Err(error) => {
             if error.kind != Kind::NotFound && segment.ended {
                 report.stored_by(&segment.id.backup);

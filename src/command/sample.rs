@@ -11,7 +11,7 @@ use super::{
     damage::frame_damage,
     frames::{Frame, Frames},
     stock::{Place, full},
-    verify::{Check, Tables, Verdict, open_some},
+    verify::{Check, Tables, Verdict, open_some, until_final},
 };
 use crate::{
     error::{Error, Kind, Result},
@@ -74,16 +74,11 @@ impl Sample {
             let what = format!("cannot check a part of {:?}: it is no repository", self.repository);
             return Err(Error::new(Kind::Usage, what).hint("leave out --sample and --for"));
         }
-        loop {
-            let (verdict, sampled, is_final) = self.look(meter)?;
-            if is_final {
-                return Ok((verdict, sampled));
-            }
-        }
+        until_final(|| self.look(meter))
     }
 
-    /// Look once; was all that was looked at there to the end?
-    fn look(&self, meter: &Meter) -> Result<(Verdict, Sampled, bool)> {
+    /// Look once; nothing if what was looked at was not there to the end.
+    fn look(&self, meter: &Meter) -> Result<Option<(Verdict, Sampled)>> {
         let start = Instant::now();
         meter.entries.store(0, Relaxed);
         let (archives, no_roots) = open_some(&self.repository)?;
@@ -97,8 +92,7 @@ impl Sample {
         lost.extend(blame(&check.stock, &check.bad, &check.report));
         let sampled = remember(&self.repository, &check, covered, &all(&check, &tables), &checked);
         let verdict = check.verdict(lost, start);
-        let is_final = check.is_final(&verdict, &self.repository)?;
-        Ok((verdict, sampled, is_final))
+        Ok(check.is_final(&verdict, &self.repository)?.then_some((verdict, sampled)))
     }
 
     /// What to check, in order, as far as a share goes.

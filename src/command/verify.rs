@@ -162,7 +162,7 @@ impl Verify {
     /// is looked at again, what is left.
     fn run_repository(&self, repository: &Path, meter: &Meter) -> Result<Verdict> {
         let start = Instant::now();
-        loop {
+        until_final(|| {
             meter.entries.store(0, Relaxed);
             let (archives, lost_roots) = open_some(repository)?;
             let check = Check::new(archives, Some(repository), self.data, meter);
@@ -171,9 +171,19 @@ impl Verify {
             let files = check.run(self.workers)?;
             check.notes(repository)?;
             let verdict = check.verdict(lost.into_iter().chain(files).collect(), start);
-            if check.is_final(&verdict, repository)? {
-                return Ok(verdict);
-            }
+            Ok(check.is_final(&verdict, repository)?.then_some(verdict))
+        })
+    }
+}
+
+/// Look again until nothing that was looked at was forgotten in the meantime.
+pub(super) fn until_final<T>(look: impl Fn() -> Result<Option<T>>) -> Result<T> {
+    loop {
+        match look() {
+            Ok(Some(found)) => return Ok(found),
+            Ok(None) => {}
+            Err(error) if error.kind == ErrorKind::Gone => {}
+            Err(error) => return Err(error),
         }
     }
 }
@@ -349,6 +359,7 @@ impl<'a> Check<'a> {
                     let what = "a manifest page has another number of entries than the root says";
                     errors.push((copy.0, Error::corrupt(what)));
                 }
+                Err(error) if error.kind == ErrorKind::Gone => return Err(error),
                 Err(error) => errors.push((copy.0, error)),
             }
         }

@@ -140,6 +140,7 @@ impl Archive {
             return Err(Error::corrupt(what).because(format!("it is the root of backup {:?}", root.id)));
         }
         store.set_suffix(Codec::named(&root.options.codec)?.suffix());
+        store.set_had_root();
         Self::with_root(root, Box::new(store))
     }
 
@@ -194,7 +195,7 @@ impl Archive {
     /// Put the stored bytes of a frame into `out`.
     ///
     /// # Errors
-    /// [`Kind::Corrupt`] if the segment is missing or ends before, or the system's error.
+    /// [`Kind::Corrupt`] if the segment is missing or ends before, [`Kind::Gone`], or the system's error.
     pub fn fetch(&self, segment: &SegmentId, frame: &FrameAt, out: &mut Vec<u8>) -> Result<()> {
         if frame.stored_len.max(frame.plain_len) > MAX_FRAME_BYTES {
             return Err(Error::corrupt("a frame is larger than a frame can be"));
@@ -206,7 +207,7 @@ impl Archive {
     /// The page at `index` of the root's list.
     ///
     /// # Errors
-    /// [`Kind::Corrupt`] if no copy of it is whole.
+    /// [`Kind::Corrupt`] if no copy of it is whole; [`Kind::Gone`] if the backup was forgotten.
     pub fn page(&self, index: usize) -> Result<Arc<Page>> {
         let mut kept = self.kept.lock().unwrap_or_else(|e| e.into_inner());
         if let Some((_, page)) = kept.iter().find(|(i, _)| *i == index) {
@@ -234,6 +235,7 @@ impl Archive {
         let Some((first, rest)) = copies.split_first_mut() else { return Err(no_copy(at)) };
         let damage = match self.read_copy(at, first) {
             Ok(page) => return Ok(page),
+            Err(gone) if gone.kind == Kind::Gone => return Err(gone),
             Err(damage) => damage,
         };
         for copy in rest {
@@ -268,7 +270,7 @@ impl Archive {
     /// Read the page `at` from one of its copies.
     ///
     /// # Errors
-    /// [`Kind::Corrupt`] if this copy is damaged or missing.
+    /// [`Kind::Corrupt`] if this copy is damaged or missing; [`Kind::Gone`] if the backup was forgotten.
     pub fn read_copy(&self, at: &PageAt, copy: &(Object, u64)) -> Result<Page> {
         let mut stored = Vec::new();
         let len = usize::try_from(at.bytes).map_err(|_| no_copy(at))?;

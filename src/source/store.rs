@@ -24,7 +24,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, OnceLock,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
 };
 
@@ -46,7 +46,8 @@ pub trait Store: Send + Sync {
     /// Replace the contents of `out` by `len` bytes of `object`, `offset` bytes from its start.
     ///
     /// # Errors
-    /// [`Kind::NotFound`] if the object is not there, [`Kind::Corrupt`] if it ends before, or the system's error.
+    /// [`Kind::NotFound`] if the object is not there, [`Kind::Gone`] if the backup was forgotten, [`Kind::Corrupt`] if the object
+    /// ends before, or the system's error.
     fn read_at(&self, object: &Object, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()>;
 
     /// Bytes of `object`.
@@ -83,6 +84,7 @@ pub struct Directory {
     backup: String,
     suffix: OnceLock<&'static str>,
     root: &'static str,
+    had_root: AtomicBool,
     number: u64,
 }
 
@@ -91,7 +93,7 @@ impl Directory {
     pub fn new(repository: &Path, id: &str) -> Self {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         let (repository, backup, number) = (repository.to_owned(), id.to_owned(), NUMBERS.fetch_add(1, Relaxed));
-        Self { repository, backup, suffix: OnceLock::new(), root: layout::ROOT, number }
+        Self { repository, backup, suffix: OnceLock::new(), root: layout::ROOT, had_root: false.into(), number }
     }
 
     /// As far as it came, if it has not ended.
@@ -104,6 +106,23 @@ impl Directory {
     /// How the files of its segments end; `tar.zst` until this is called. Known once the root was read.
     pub fn set_suffix(&self, suffix: &'static str) {
         let _ = self.suffix.set(suffix);
+    }
+
+    /// Its root was read. What is missing from now on is damage only as long as the root is there: that goes first of a backup
+    /// that is forgotten.
+    pub fn set_had_root(&self) {
+        self.had_root.store(true, Relaxed);
+    }
+
+    fn gone_or(&self, error: Error) -> Error {
+        let is_gone = error.kind == Kind::NotFound && self.had_root.load(Relaxed);
+        if !is_gone || regular::open(&self.path(&Object::Root)).is_ok() {
+            return error;
+        }
+        let (id, repository) = (&self.backup, &self.repository);
+        Error::new(Kind::Gone, format!("backup {id:?} is not in {repository:?} any more"))
+            .because("it was forgotten while it was read")
+            .hint("`fullbore list` shows which backups there are")
     }
 
     fn path(&self, object: &Object) -> PathBuf {
@@ -126,7 +145,7 @@ impl Directory {
         if let Some(file) = lock().get(&key).cloned() {
             return Ok((key.1, file));
         }
-        let file = Arc::new(open_file(&key.1, regular::open)?);
+        let file = Arc::new(open_file(&key.1, regular::open).map_err(|error| self.gone_or(error))?);
         // A root is read once.
         if *object != Object::Root {
             let mut kept = lock();

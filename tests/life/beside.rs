@@ -3,7 +3,7 @@
 use super::{assert_restores, dir, full, id, prune, thin};
 use crate::{
     args,
-    runs::{self, fullbore, names, tampered, temp},
+    runs::{self, Ran, fullbore, names, tampered, temp},
 };
 use fullbore::{
     format::{root::Root, seal::seal},
@@ -16,6 +16,7 @@ use fullbore::{
     sink::Destination,
 };
 use std::{
+    ffi::OsString,
     fs,
     path::Path,
     time::{Duration, Instant},
@@ -259,27 +260,63 @@ fn killed_at_any_system_call_a_prune_leaves_what_is_listed_and_the_next_one_goes
     }
 }
 
+/// Two backups of a file, of which the first is forgotten and pruned when what runs is about to open its segment: it has seen
+/// the root. What runs is made of the repository, and the id of the first.
+fn forgotten_meanwhile(dir: &Path, command: impl FnOnce(&Path, &str) -> Vec<OsString>) -> Ran {
+    let (tree, repository) = (dir.join("tree"), dir.join("repo"));
+    runs::write(tree.join("f"), runs::noise(1, 500_000));
+    fullbore(args!["backup", &tree, "--to", &repository]).ends_with(0);
+    let segment = runs::segments(&repository).remove(0);
+    let first = names(&repository.join("backups")).remove(0);
+    fullbore(args!["backup", &tree, "--to", &repository, "--full"]).ends_with(0);
+    let command = command(&repository, &first);
+    std::thread::scope(|scope| {
+        let late = "openat:delay_enter=2000000:when=1";
+        let run = scope.spawn(|| runs::tampered(late, Some(&segment), command));
+        std::thread::sleep(Duration::from_millis(1000));
+        fullbore(args!["forget", &repository, &first]).ends_with(0);
+        fullbore(args!["prune", &repository]).ends_with(0);
+        run.join().unwrap()
+    })
+}
+
 #[test]
-fn what_is_forgotten_and_pruned_while_it_is_verified_is_no_damage() {
+fn what_is_forgotten_and_pruned_while_all_is_verified_is_no_damage() {
     if !runs::or_skip(runs::has("strace"), "there is no strace") {
         return;
     }
     for options in [["verify", "--data"], ["verify", "--sample=100%"]] {
+        forgotten_meanwhile(temp().path(), |repository, _| args![options[0], repository, options[1]].into())
+            .ends_with(0);
+    }
+}
+
+#[test]
+fn a_backup_that_is_forgotten_and_pruned_while_it_is_read_is_not_called_damaged() {
+    if !runs::or_skip(runs::has("strace"), "there is no strace") {
+        return;
+    }
+    for options in [
+        &["verify", "--data"][..],
+        &["verify"],
+        &["restore", "--plan", "--to"],
+        &["restore", "--keep-going", "--to"],
+        &["restore", "--keep-going", "--delta", "--delete", "--to"],
+        &["export", "--keep-going", "--to"],
+    ] {
         let dir = temp();
-        let (tree, repository) = (dir.path().join("tree"), dir.path().join("repo"));
-        runs::write(tree.join("f"), runs::noise(1, 500_000));
-        fullbore(args!["backup", &tree, "--to", &repository]).ends_with(0);
-        let segment = runs::segments(&repository).remove(0);
-        fullbore(args!["backup", &tree, "--to", &repository, "--full"]).ends_with(0);
-        std::thread::scope(|scope| {
-            // It has seen the root, and is about to open the segment.
-            let late = "openat:delay_enter=2000000:when=1";
-            let verify =
-                scope.spawn(|| runs::tampered(late, Some(&segment), args![options[0], &repository, options[1]]));
-            std::thread::sleep(Duration::from_millis(1000));
-            fullbore(args!["forget", &repository, "--keep-last", "1"]).ends_with(0);
-            fullbore(args!["prune", &repository]).ends_with(0);
-            verify.join().unwrap().ends_with(0);
-        });
+        let to = dir.path().join("to.tar.zst");
+        if options.contains(&"--delta") {
+            runs::write(to.join("f"), runs::noise(2, 500_000));
+        }
+        let command = |repository: &Path, id: &str| {
+            let from = format!("{}@{id}", repository.display()).into();
+            let to = options.last().filter(|last| **last == "--to").map(|_| to.clone().into());
+            [options[0].into(), from].into_iter().chain(options[1..].iter().map(Into::into)).chain(to).collect()
+        };
+        let ran = forgotten_meanwhile(dir.path(), command).ends_with(1);
+        assert!(ran.err.contains("any more") && ran.err.contains("it was forgotten"), "{options:?}: {}", ran.err);
+        assert!(!format!("{}{}", ran.out, ran.err).contains("damage"), "{options:?}: {} {}", ran.out, ran.err);
+        assert_eq!(to.join("f").exists(), options.contains(&"--delta"), "{options:?}");
     }
 }
