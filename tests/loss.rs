@@ -82,8 +82,7 @@ fn the_loss_of_any_object_names_exactly_the_files_that_are_lost_with_it() {
         for object in objects(&repository).into_iter().filter(is_named) {
             let whole = fs::read(&object).unwrap();
             fs::remove_file(&object).unwrap();
-            let is_side = object.to_str().unwrap().ends_with(".manifest");
-            let verdict = verify().ends_with(if is_side { 0 } else { 4 }).json().pop().unwrap();
+            let verdict = verify().ends_with(4).json().pop().unwrap();
             for (id, wanted) in &all {
                 let _ = fs::remove_dir_all(&to);
                 let from = format!("{}@{id}", repository.display());
@@ -99,6 +98,40 @@ fn the_loss_of_any_object_names_exactly_the_files_that_are_lost_with_it() {
             fs::write(&object, whole).unwrap();
         }
         verify().ends_with(0);
+    }
+}
+
+#[test]
+fn what_stands_beside_a_segment_is_missed_and_made_again() {
+    for codec in ["gzip", "none"] {
+        let dir = temp();
+        let all = three(dir.path(), &["--compress", codec]);
+        let (repository, other, to) = (dir.path().join("repo"), dir.path().join("other"), dir.path().join("to"));
+        let from = |id: &str| format!("{}@{id}", repository.display());
+        let sides = objects(&repository).into_iter().filter(|path| path.to_string_lossy().ends_with(".manifest"));
+        let sides: Vec<(PathBuf, Vec<u8>)> = sides.map(|side| (side.clone(), fs::read(side).unwrap())).collect();
+        for (number, (side, whole)) in sides.iter().enumerate() {
+            match number % 2 {
+                0 => fs::remove_file(side).unwrap(),
+                _ => fs::write(side, &whole[..whole.len() / 2]).unwrap(),
+            }
+        }
+        let found = fullbore(args!["verify", repository]).ends_with(4);
+        let is_said = |(side, _): &(PathBuf, Vec<u8>)| found.out.contains(&format!("{side:?}"));
+        assert!(sides.len() > 3 && sides.iter().all(is_said), "{}", found.out);
+        let refused = fullbore(args!["copy-backup", from(&all[0].0), "--to", other]).ends_with(4);
+        assert!(refused.err.contains(".manifest\" is missing"), "{}", refused.err);
+        fullbore(args!["repair", repository, "--yes"]).ends_with(0);
+        fullbore(args!["verify", repository, "--data"]).ends_with(0);
+        fullbore(args!["copy-backup", from(&all[0].0), "--to", other]).ends_with(0);
+        for (id, _) in &all {
+            fs::remove_file(repository.join("backups").join(id).join("manifest")).unwrap();
+        }
+        for (id, wanted) in &all {
+            let _ = fs::remove_dir_all(&to);
+            fullbore(args!["restore", from(id), "--to", to, "-q"]).ends_with(0);
+            assert_eq!(files(&to), *wanted, "{codec}");
+        }
     }
 }
 
@@ -187,10 +220,6 @@ fn a_repair_says_what_it_does_and_afterwards_everything_that_is_left_restores() 
             let _ = fs::remove_dir_all(&copy);
             runs::shell("cp -r \"$1\" \"$2\"", args![repository, copy]).ends_with(0);
             fs::remove_file(copy.join(&name)).unwrap();
-            if name.to_str().unwrap().ends_with(".manifest") {
-                fullbore(args!["repair", copy]).ends_with(0);
-                continue;
-            }
             let case = format!("{name:?} {more:?}");
             let verdict = fullbore(args!["verify", copy, "--json"]);
             let verdict = verdict.json().pop();

@@ -4,7 +4,10 @@
 //! the roots, pages with their digests. What is there already is not copied again. Tags go with the copy, a pin does not: it is a
 //! decision of the one repository.
 
-use super::{crew, stock::Known};
+use super::{
+    crew,
+    stock::{Known, has_beside},
+};
 use crate::{
     error::{Error, Kind, Result},
     format::{
@@ -265,7 +268,9 @@ fn tasks(archive: &Archive, known: &[(Known, Vec<u8>)]) -> Result<Vec<Task>> {
     for (backup, stream, number) in segments {
         let id = SegmentId { backup, stream, number };
         tasks.push(segment(archive, &id, facts.get(&id))?);
-        tasks.extend(side(archive, &id)?);
+        let root = known.iter().map(|(known, _)| &known.root).find(|root| root.id == id.backup);
+        let root = if id.backup.is_empty() { Some(&archive.root) } else { root };
+        tasks.extend(side(archive, &id, root.is_some_and(has_beside))?);
     }
     let others = archive.root.others();
     for backup in others.into_iter().chain([""]) {
@@ -317,10 +322,11 @@ fn segment(archive: &Archive, id: &SegmentId, known: Option<&(&Segment, bool)>) 
     Ok(task)
 }
 
-/// The file beside a segment, where there is one.
-fn side(archive: &Archive, id: &SegmentId) -> Result<Option<Task>> {
+/// The file beside a segment, where there is one, or ought to be.
+fn side(archive: &Archive, id: &SegmentId, ought: bool) -> Result<Option<Task>> {
     let object = Object::Side(id.clone());
-    if archive.codec.skips() || archive.store().len(&object).is_err_and(|error| error.kind == Kind::NotFound) {
+    let is_missing = || archive.store().len(&object).is_err_and(|error| error.kind == Kind::NotFound);
+    if archive.codec.skips() || (is_missing() && !ought) {
         return Ok(None);
     }
     let name = layout::segment(id.stream, id.number, archive.codec.suffix()) + SIDE_SUFFIX;

@@ -23,7 +23,7 @@ pub(super) enum Frames {
     /// All of them.
     Table(Vec<Frame>),
     /// There is no table; the segment has so many bytes. Of gzip and plain tar in a repository whose side file is not there
-    /// or damaged, for the manifest has all that it says; and of a segment that was not ended.
+    /// or damaged, for the manifest and the segment have all that it says; and of a segment that was not ended.
     Within(u64),
 }
 
@@ -62,7 +62,7 @@ pub(super) fn read(archive: &Archive, segment: &Place, data: bool, report: &Repo
     let object = Object::Segment(segment.id.clone());
     let name = archive.store().name(&object);
     let damaged = |why: &str| Error::corrupt(format!("segment {name} is damaged")).because(why.to_owned());
-    let len = archive.store().len(&object).map_err(|e| missing(e, &name))?;
+    let len = archive.store().len(&object).map_err(|e| missing(e, format!("segment {name}")))?;
     // An archive's root stands in its segment, so it knows the size only up to itself.
     if len < segment.bytes || (len > segment.bytes && segment.ended && !archive.is_one_file()) {
         return Err(damaged(&format!("it has {len} bytes, the root says {}", segment.bytes)));
@@ -93,24 +93,24 @@ pub(super) fn read(archive: &Archive, segment: &Place, data: bool, report: &Repo
     Ok(Frames::Table(table))
 }
 
-fn missing(error: Error, name: &str) -> Error {
+fn missing(error: Error, name: String) -> Error {
     match error.kind {
-        Kind::NotFound => Error::new(Kind::NotFound, format!("segment {name} is missing")),
+        Kind::NotFound => Error::new(Kind::NotFound, format!("{name} is missing")),
         _ => error,
     }
 }
 
 /// The table in the side file of a segment of `len` bytes. In a repository the manifest has all that it says, so there it does
-/// no harm if it is damaged; the first versions wrote none there.
+/// no harm if it is damaged or missing.
 fn beside(archive: &Archive, segment: &Place, len: u64, report: &Report) -> Result<Frames> {
     let object = Object::Side(segment.id.clone());
     match side(archive, segment, &object, len) {
         Ok(table) => Ok(Frames::Table(table)),
         Err(error) if archive.is_one_file() || error.kind == Kind::Gone => Err(error),
         Err(error) => {
-            if error.kind != Kind::NotFound && segment.ended {
+            if segment.ended && (segment.beside || error.kind != Kind::NotFound) {
                 report.stored_by(&segment.id.backup);
-                report.warn(error);
+                report.warn(missing(error, archive.store().name(&object)));
             }
             Ok(Frames::Within(len))
         }

@@ -4,6 +4,7 @@ pub mod against;
 mod anew;
 pub mod backup;
 pub mod bench;
+mod beside;
 pub mod blame;
 mod cluster;
 mod configuration;

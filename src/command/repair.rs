@@ -1,11 +1,12 @@
 //! Put a repository in order: rebuild what can be rebuilt, and drop what nothing can restore.
 //!
 //! First it is found what would be done; nothing is changed by that. Manifests are put together from the copies of their
-//! pages in segments, or where there are none from the headers of the tar; roots from labels, page copies and seek tables; the file that makes a directory a repository from any
-//! label. Files that nothing can restore are marked as not captured, so that the rest restores without complaint. What is
+//! pages in segments, or where there are none from the headers of the tar; the files beside segments from manifests; roots from
+//! labels, page copies and seek tables; the file that makes a directory a repository from any label. Files that nothing can restore are marked as not captured, so that the rest restores without complaint. What is
 //! written is durable and takes its place at once. No segment is ever changed or removed.
 
 use super::{
+    beside,
     blame::Loss,
     forgo::{Rest, forgo},
     rebuild::{Rebuilt, label, rebuild},
@@ -64,6 +65,8 @@ pub struct Step {
 enum Action {
     /// Write the file that makes a directory a repository.
     File(PathBuf, Vec<u8>),
+    /// Write the file beside a segment, if the backup is there still: its directory, the name.
+    Beside(PathBuf, String, Vec<u8>),
     /// Write a manifest of these pages.
     Manifest(PathBuf, Vec<(u64, Vec<u8>)>),
     /// Add pages to a manifest, then write the root that was rebuilt.
@@ -82,16 +85,21 @@ impl Repair {
     /// # Errors
     /// [`Kind::NotFound`] if there is no repository, nor anything that was one; [`Kind::Unsupported`]; the system's.
     pub fn plan(&self, meter: &Meter) -> Result<Vec<Step>> {
-        match read_repository(&self.repository) {
-            Ok(_) => {}
+        let facts = match read_repository(&self.repository) {
+            Ok(facts) => facts,
             Err(error) if error.kind.is_loss() => {
                 return repository_file(&self.repository).ok_or(error).map(|step| vec![step]);
             }
             Err(error) => return Err(error),
-        }
+        };
         let mut steps = self.roots()?;
-        let archives: Vec<Archive> = self.archives()?;
-        steps.extend(manifests(&self.repository, &Stock::new(archives, Some(&self.repository))));
+        let stock = Stock::new(self.archives()?, Some(&self.repository));
+        steps.extend(manifests(&self.repository, &stock));
+        steps.extend(beside::lacking(&facts.id, &stock).into_iter().map(|made| {
+            let what = format!("write {:?} beside a segment of backup {:?} again", made.name, made.backup);
+            let action = Action::Beside(self.repository.join(made.dir), made.name, made.bytes);
+            Step { what, detail: Vec::new(), action }
+        }));
         steps.extend(self.lost(meter)?);
         steps.extend(self.notes()?);
         Ok(steps)
@@ -177,6 +185,7 @@ impl Step {
     pub fn execute(&self) -> Result<()> {
         match &self.action {
             Action::File(path, bytes) => replace(path, bytes),
+            Action::Beside(dir, name, bytes) => not_a_link(dir).and_then(|()| replace(&dir.join(name), bytes)),
             Action::Manifest(path, pages) => {
                 path.parent().map_or(Ok(()), not_a_link).and_then(|()| manifest(path, pages))
             }

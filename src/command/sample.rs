@@ -9,20 +9,20 @@ use super::{
     content::{Content, Hand, Part, checksum, span},
     crew,
     damage::frame_damage,
-    frames::{Frame, Frames},
-    stock::{Place, full},
+    frames::Frames,
+    stock::{Place, known_frames},
     verify::{Check, Tables, Verdict, open_some, until_final},
 };
 use crate::{
     error::{Error, Kind, Result},
-    format::page::{FrameAt, SegmentId},
+    format::page::FrameAt,
     pipeline::meter::Meter,
     platform,
     repo::covered::Covered,
-    source::{archive::Selection, store::Object},
+    source::store::Object,
 };
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::HashMap,
     num::NonZeroUsize,
     path::{Path, PathBuf},
     sync::{Mutex, atomic::Ordering::Relaxed},
@@ -162,20 +162,8 @@ fn all(check: &Check<'_>, tables: &Tables) -> Vec<Part> {
 fn add_loose(check: &Check<'_>, tables: &mut Tables) {
     let is_loose =
         |place: &&Place| place.parts.is_empty() && matches!(tables.frames.get(&place.id), Some(Frames::Within(_)));
-    let loose = check.stock.segments.iter().filter(is_loose).map(|place| (place.id.clone(), BTreeSet::new()));
-    let mut loose: HashMap<SegmentId, BTreeSet<Frame>> = loose.collect();
-    if loose.is_empty() {
-        return;
-    }
-    for archive in &check.stock.archives {
-        for item in archive.records(&Selection::default(), false).filter_map(Result::ok) {
-            for frame in item.extents.iter().map(|extent| &extent.frame) {
-                if let Some(frames) = loose.get_mut(&full(archive, item.segment(frame))) {
-                    frames.insert((frame.offset, frame.stored_len, frame.plain_len));
-                }
-            }
-        }
-    }
+    let loose = check.stock.segments.iter().filter(is_loose).map(|place| place.id.clone());
+    let loose = known_frames(&check.stock.archives, loose);
     let found = loose.into_iter().map(|(id, frames)| (id, Frames::Table(frames.into_iter().collect())));
     tables.frames.extend(found);
 }

@@ -3,6 +3,7 @@
 //! Here segments are named in full, by the backup that wrote them. Of a segment whose backup has no root any more, as it was
 //! forgotten or died, it is known what its last root said; or, failing that, what those say that refer to it.
 
+use super::frames::Frame;
 use crate::{
     error::{Error, Result, quoted},
     format::{
@@ -13,10 +14,10 @@ use crate::{
         seal::MAX_BYTES,
     },
     platform::regular,
-    source::archive::Archive,
+    source::archive::{Archive, Selection},
 };
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     path::Path,
     sync::Arc,
 };
@@ -47,6 +48,8 @@ pub(super) struct Place {
     pub(super) format: Option<u32>,
     /// See [`Known::is_ended`].
     pub(super) ended: bool,
+    /// Is there a file beside it, if its codec wants one?
+    pub(super) beside: bool,
 }
 
 /// A page.
@@ -98,6 +101,12 @@ fn full_name(root: &Root, segment: &SegmentId) -> SegmentId {
     SegmentId { backup: backup.clone(), ..*segment }
 }
 
+/// Were files written beside its segments, if its codec wants them? The first versions wrote none in repositories, nor did they say
+/// how large all of a segment is.
+pub(super) fn has_beside(root: &Root) -> bool {
+    root.liveness.iter().any(|live| live.backup.is_empty() && live.of_bytes > 0)
+}
+
 /// The segments of a root's own.
 fn own<'a>(root: &'a Root, archive: usize) -> impl Iterator<Item = Place> + 'a {
     root.segments.iter().map(move |segment: &Segment| Place {
@@ -108,6 +117,7 @@ fn own<'a>(root: &'a Root, archive: usize) -> impl Iterator<Item = Place> + 'a {
         parts: segment.parts.clone(),
         format: Some(root.format),
         ended: true,
+        beside: has_beside(root),
     })
 }
 
@@ -132,6 +142,7 @@ fn segments(archives: &[Archive], repository: Option<&Path>) -> Vec<Place> {
                 parts: String::new(),
                 format: None,
                 ended: false,
+                beside: false,
             });
             places.entry(key(&place.id)).or_insert(place);
         }
@@ -195,6 +206,24 @@ pub(super) fn items(archive: &Archive, mut page: Page) -> impl Iterator<Item = I
     page.segments.iter_mut().for_each(|segment| *segment = full(archive, segment));
     let page = Arc::new(page);
     (0..page.records.len()).filter_map(move |index| Item::new(page.clone(), index))
+}
+
+/// The frames that records of these backups speak of, of these segments. What cannot be read is passed over.
+pub(super) fn known_frames(
+    archives: &[Archive],
+    of: impl Iterator<Item = SegmentId>,
+) -> HashMap<SegmentId, BTreeSet<Frame>> {
+    let mut known: HashMap<SegmentId, BTreeSet<Frame>> = of.map(|id| (id, BTreeSet::new())).collect();
+    for archive in if known.is_empty() { &[] } else { archives } {
+        for item in archive.records(&Selection::default(), false).filter_map(Result::ok) {
+            for frame in item.extents.iter().map(|extent| &extent.frame) {
+                if let Some(frames) = known.get_mut(&full(archive, item.segment(frame))) {
+                    frames.insert((frame.offset, frame.stored_len, frame.plain_len));
+                }
+            }
+        }
+    }
+    known
 }
 
 /// Files with their records: several if one goes on over pages. What cannot be read is passed over.

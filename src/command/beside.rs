@@ -1,0 +1,152 @@
+//! The files beside segments of gzip and plain tar, made again from what is known elsewhere.
+//!
+//! Their pages are in manifests. Where frames are is in the records; what no record speaks of is decoded to
+//! see how much it is.
+
+use super::{
+    damage::Report,
+    frames::{self, Frame, Frames},
+    stock::{Place, Stock, full, known_frames},
+};
+use crate::{
+    format::{
+        digest::hex,
+        layout::{self, SIDE_SUFFIX},
+        page::SegmentId,
+        root::FORMAT_ALONE,
+        segment::{Label, SERVICE_HEADER_BYTES, SeekTable, Service},
+    },
+    source::store::{Object, Store},
+    stage::codec::Codec,
+};
+use flate2::{Decompress, FlushDecompress};
+use std::{collections::BTreeSet, path::PathBuf};
+
+/// Bytes of the header of a member of gzip, and of what follows its last frame.
+const GZIP_AROUND_BYTES: u32 = 10;
+/// So many bytes of which no record speaks make one frame at most; gzip cannot be cut there but where a frame ends.
+const BETWEEN_BYTES: u64 = 32 << 20;
+
+/// A file beside a segment that is to be written again.
+pub(super) struct Made {
+    pub(super) backup: String,
+    /// The directory of that backup, from the repository.
+    pub(super) dir: PathBuf,
+    pub(super) name: String,
+    pub(super) bytes: Vec<u8>,
+}
+
+/// The files that are missing or damaged and can be made again, for the repository with this id.
+pub(super) fn lacking(repository: &str, stock: &Stock) -> Vec<Made> {
+    let is_lacking = |place: &&Place| {
+        let read = || frames::read(&stock.archives[place.archive], place, false, &Report::new(true));
+        place.ended && place.beside && matches!(read(), Ok(Frames::Within(_)))
+    };
+    let places: Vec<&Place> = stock.segments.iter().filter(is_lacking).collect();
+    let known = known_frames(&stock.archives, places.iter().map(|place| place.id.clone()));
+    let made = |place: &&Place| {
+        let archive = &stock.archives[place.archive];
+        let bytes = made(repository, stock, place, &known[&place.id])?;
+        let SegmentId { backup, stream, number } = &place.id;
+        let name = layout::segment(*stream, *number, archive.codec.suffix()) + SIDE_SUFFIX;
+        Some(Made { backup: backup.clone(), dir: [layout::BACKUPS, backup].iter().collect(), name, bytes })
+    };
+    places.iter().filter_map(made).collect()
+}
+
+/// Label, pages where roots say that they are, seek table. `None` if a page is lost, or if the segment is not what is known of it.
+fn made(repository: &str, stock: &Stock, place: &Place, known: &BTreeSet<Frame>) -> Option<Vec<u8>> {
+    let (archive, SegmentId { backup, stream, number }) = (&stock.archives[place.archive], &place.id);
+    let label = Label {
+        format: place.format.unwrap_or(FORMAT_ALONE),
+        repository: repository.to_owned(),
+        backup: backup.clone(),
+        stream: *stream,
+        number: *number,
+        codec: archive.codec.name().to_owned(),
+    };
+    let mut bytes = label.frame();
+    for (offset, page) in pages(stock, &place.id)? {
+        // What no backup refers to any more leaves its place to a page that is none.
+        let gap = offset.checked_sub(SERVICE_HEADER_BYTES as u64)?.checked_sub(bytes.len() as u64)?;
+        if gap > 0 {
+            bytes.extend(Service::Page.frame(&vec![0; (gap as usize).checked_sub(SERVICE_HEADER_BYTES)?]));
+        }
+        bytes.extend(Service::Page.frame(&page));
+    }
+    let object = Object::Segment(place.id.clone());
+    let frames = all_frames(archive.store(), archive.codec, &object, place.bytes, known)?;
+    let plain_bytes: u64 = frames.iter().map(|(_, plain)| u64::from(*plain)).sum();
+    let mut table = SeekTable::default();
+    frames.iter().for_each(|(stored, plain)| table.push(*stored as usize, *plain as usize));
+    bytes.extend(table.frame());
+    (place.plain_bytes.is_none_or(|wanted| wanted == plain_bytes)).then_some(bytes)
+}
+
+/// The pages that are beside a segment, by their offsets.
+fn pages(stock: &Stock, id: &SegmentId) -> Option<Vec<(u64, Vec<u8>)>> {
+    let mut found = Vec::new();
+    for sheet in &stock.sheets {
+        let (archive, at) = (&stock.archives[sheet.at.0], stock.page_at(sheet));
+        let of = SegmentId { backup: at.backup.clone(), stream: at.stream, number: at.segment };
+        if full(archive, &of) == *id {
+            let stored = archive.copies(at).into_iter().find_map(|(object, offset)| {
+                let mut stored = Vec::new();
+                archive.store().read_at(&object, offset, at.bytes as usize, &mut stored).ok()?;
+                (hex(blake3::hash(&stored).as_bytes()) == at.digest).then_some(stored)
+            });
+            found.push((at.offset, stored?));
+        }
+    }
+    found.sort();
+    Some(found)
+}
+
+/// Stored and plain bytes of all frames of a segment of `len` bytes, of which some are known.
+fn all_frames(
+    store: &dyn Store,
+    codec: Codec,
+    object: &Object,
+    len: u64,
+    known: &BTreeSet<Frame>,
+) -> Option<Vec<(u32, u32)>> {
+    // A segment of gzip is one member, of which neither header nor trailer is part of the tar.
+    let around = if codec == Codec::None { 0 } else { GZIP_AROUND_BYTES };
+    let end = len.checked_sub(around.into())?;
+    let read = |from: u64, len: u64| {
+        let (mut bytes, is_small) = (Vec::new(), len <= BETWEEN_BYTES);
+        is_small.then(|| store.read_at(object, from, len as usize, &mut bytes).ok())??;
+        Some(bytes)
+    };
+    let (mut frames, mut at) = (vec![(around, 0)], u64::from(around));
+    for (offset, stored, plain) in known.iter().copied().chain([(end, 0, 0)]) {
+        while at < offset {
+            let (stored, plain) = match codec {
+                Codec::None => [(offset - at).min(BETWEEN_BYTES); 2].into(),
+                _ => (offset - at, inflated_len(&read(at, offset - at)?)?),
+            };
+            frames.push((stored as u32, plain as u32));
+            at += stored;
+        }
+        frames.push((stored, plain));
+        at += u64::from(stored);
+    }
+    frames.push((around, 0));
+    frames.retain(|(stored, _)| *stored > 0);
+    (at == end).then_some(frames)
+}
+
+/// How much comes out of frames of gzip, one after the other.
+fn inflated_len(stored: &[u8]) -> Option<u64> {
+    let (mut inflate, mut out, mut len) = (Decompress::new(false), vec![0; 1 << 16], 0);
+    while len < BETWEEN_BYTES {
+        let rest = &stored[inflate.total_in() as usize..];
+        inflate.decompress(rest, &mut out, FlushDecompress::None).ok()?;
+        let more = inflate.total_out() - len;
+        len += more;
+        if more < out.len() as u64 {
+            return (inflate.total_in() == stored.len() as u64).then_some(len);
+        }
+    }
+    None
+}
