@@ -58,6 +58,39 @@ fn a_backup_that_cannot_be_compared_with_the_one_before_says_why() {
 }
 
 #[test]
+fn a_backup_says_that_those_before_it_are_damaged_and_is_whole_itself() {
+    for damaged in ["s01-000001.tar.zst", "manifest", "root.json", "nothing"] {
+        for quiet in [false, true] {
+            let dir = temp();
+            let (srv, repo, to) = (tree(&dir, "srv"), dir.path().join("repo"), dir.path().join("to"));
+            fullbore(args!["backup", srv, "--to", repo]).ends_with(0);
+            let ran = fullbore(args!["backup", srv, "--to", repo, "--full", "--json"]).ends_with(0);
+            let home = repo.join("backups").join(ran.json().pop().unwrap()["id"].as_str().unwrap());
+            match damaged {
+                "root.json" => fs::write(home.join(damaged), "{}").unwrap(),
+                "nothing" => {}
+                _ => fs::remove_file(home.join(damaged)).unwrap(),
+            }
+            let ran = fullbore(args!["backup", srv, "--to", repo, if quiet { "--quiet" } else { "--json" }]);
+            let lines: Vec<&str> = ran.err.lines().filter(|line| line.contains("WARNING: earlier backups")).collect();
+            if damaged == "nothing" {
+                assert!(lines.is_empty() && ran.code == 0, "{}", ran.err);
+                continue;
+            }
+            assert!(matches!(lines[..], [line] if line.contains(damaged)), "{damaged}: {}", ran.err);
+            if !quiet {
+                let result = ran.json().pop().unwrap();
+                assert!(result["base_damage"][0].as_str().unwrap().contains(damaged), "{damaged}: {result}");
+                let from = format!("{}@{}", repo.display(), result["id"].as_str().unwrap());
+                fullbore(args!["verify", from, "--data"]).ends_with(0);
+                fullbore(args!["restore", from, "--to", to]).ends_with(0);
+            }
+            assert_eq!(ran.code, 0);
+        }
+    }
+}
+
+#[test]
 fn a_new_repository_is_said_to_be_one() {
     let dir = temp();
     let (srv, repo) = (tree(&dir, "srv"), dir.path().join("repo"));

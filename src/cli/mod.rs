@@ -112,16 +112,18 @@ fn backup(args: BackupArgs) -> Result<u8> {
     let is_new = plan.to.is_new_repository();
     let outcome = progress.watch(&meter, || plan.run(&meter));
     progress.clear();
-    let Outcome { root, verdict, unlike } = outcome?;
+    let Outcome { root, verdict, unlike, damage } = outcome?;
     let place = plan.to.place() + if is_new { ", a new repository" } else { "" };
     let mut lines = report::backup(&root, &verdict, &meter.waits.long(), &place);
     let before_last = lines.len() - 1;
-    lines.splice(before_last..before_last, unlike.iter().map(report::anew));
-    progress.lacks(&root);
+    let damaged = report::base_damage(&damage);
+    lines.splice(before_last..before_last, unlike.iter().map(report::anew).chain(damaged.clone()));
+    progress.lacks(&root, damaged);
     progress.end(&lines, || {
         let mut result = report::backup_json(&root, &verdict);
         result["new_repository"] = is_new.into();
         result["unlike"] = report::anew_json(unlike.as_ref());
+        result["base_damage"] = damage.into();
         result["waited"] = report::waited_json(&meter.waits.long());
         result
     });

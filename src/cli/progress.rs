@@ -104,10 +104,11 @@ impl Progress {
         }
     }
 
-    /// What is said of a backup that has not all even to those who want no words.
-    pub(super) fn lacks(&self, root: &Root) {
-        if !root.totals.is_complete() && (self.output.quiet || self.output.json) {
-            not_captured(root).iter().for_each(aside);
+    /// What is said even to those who want no words: that a backup has not all, or that earlier ones are `damaged`.
+    pub(super) fn lacks(&self, root: &Root, damaged: Option<String>) {
+        let lacking = if root.totals.is_complete() { Vec::new() } else { not_captured(root) };
+        if self.output.quiet || self.output.json {
+            lacking.into_iter().chain(damaged).for_each(aside);
         }
     }
 

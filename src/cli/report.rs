@@ -60,6 +60,19 @@ pub(super) fn anew_json(unlike: Option<&Unlike>) -> Value {
     unlike.map_or(Value::Null, |Unlike { backup, why }| json!({ "id": backup, "why": why }))
 }
 
+/// What is damaged of earlier backups, as far as this one came across it.
+pub(super) fn base_damage(damage: &[String]) -> Option<String> {
+    let few = damage.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join("; ");
+    let more = damage.len().saturating_sub(NAMED);
+    let more = if more > 0 { format!("; and {more} more") } else { String::new() };
+    (!damage.is_empty()).then(|| {
+        format!(
+            "WARNING: earlier backups are damaged: {few}{more}; this one is not, as it stores again what it needs of that; \
+             `fullbore verify` tells what is lost"
+        )
+    })
+}
+
 /// Where the configuration is that the backup has not.
 fn elsewhere(cluster: &Cluster) -> String {
     let files: Vec<_> = cluster.configuration.iter().map(|path| quoted(&path.0)).collect();

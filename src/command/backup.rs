@@ -87,6 +87,8 @@ pub struct Outcome {
     pub verdict: Verdict,
     /// Why it is not compared with the backup before it, if that is not what was asked for.
     pub unlike: Option<Unlike>,
+    /// What is damaged or missing of the backups that it was compared with; what it needs of that was stored again.
+    pub damage: Vec<String>,
 }
 
 /// What it is compared with, or why with nothing.
@@ -189,7 +191,8 @@ impl Backup {
         match done {
             Ok((bytes, root)) => {
                 destination.commit(&bytes)?;
-                Ok(Outcome { root, verdict: meter.verdict(), unlike })
+                let damage = base.map(|base| base.damage()).unwrap_or_default();
+                Ok(Outcome { root, verdict: meter.verdict(), unlike, damage })
             }
             Err(error) => {
                 destination.abort(error.kind != Kind::Full);

@@ -2,7 +2,7 @@
 //!
 //! The base is the latest complete backup of the same source; beside it stands what is durable of one that came after it and
 //! was cut off. What they refer to must be there: segments that are missing, or about to be pruned, count as if they held
-//! nothing. Some of the segments of which little is live are not referred to any more, so that they can go.
+//! nothing; what is missing though nobody prunes it is noted. Some of the segments of which little is live are not referred to any more, so that they can go.
 
 use super::{
     compare::{Compare, Compared, Cursor, Rules},
@@ -27,7 +27,7 @@ use crate::{
     stage::codec::Codec,
 };
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeSet, HashMap, HashSet},
     path::Path,
     sync::{Arc, Mutex},
 };
@@ -75,6 +75,7 @@ pub struct Base {
     frame_bytes: u64,
     block_bytes: u64,
     moved: Mutex<Moved>,
+    damage: Mutex<BTreeSet<String>>,
 }
 
 impl Base {
@@ -89,13 +90,16 @@ impl Base {
         like: &Like<'_>,
         mut refer: impl FnMut(&[String]) -> Result<Referred>,
     ) -> Result<Option<Self>> {
-        let mut gone = HashSet::new();
+        let (mut gone, mut damage) = (HashSet::new(), BTreeSet::new());
         loop {
-            let archives = if wanted.full { Vec::new() } else { candidates(path, wanted, like, &gone)? };
+            let archives = match wanted.full {
+                true => Vec::new(),
+                false => candidates(path, wanted, like, &gone, &mut damage)?,
+            };
             let ids: Vec<String> = archives.iter().map(|archive| archive.root.id.clone()).collect();
             let referred = refer(&ids)?;
             if referred.gone.is_empty() {
-                return Ok((!archives.is_empty()).then(|| Self::new(archives, wanted, like, referred)));
+                return Ok((!archives.is_empty()).then(|| Self::new(archives, wanted, like, referred, damage)));
             }
             gone.extend(referred.gone);
         }
@@ -110,20 +114,27 @@ impl Base {
         backup_ids(path).ok()?.iter().rev().find_map(why)
     }
 
-    fn new(archives: Vec<Archive>, wanted: &Wanted, like: &Like<'_>, referred: Referred) -> Self {
+    fn new(
+        archives: Vec<Archive>,
+        wanted: &Wanted,
+        like: &Like<'_>,
+        referred: Referred,
+        mut damage: BTreeSet<String>,
+    ) -> Self {
         let digests = like.options.digest == Algorithm::Blake3;
         let rules = Rules { compare: wanted.compare, digests, unfinished: digests && like.cluster.is_none() };
         let (mut sizes, mut counts, mut lost) = (HashMap::new(), HashMap::new(), referred.tombstones);
         for archive in &archives {
             let mut manifests = HashMap::new();
             for (id, live, Size { bytes, data }) in segments(&archive.root, archive.codec) {
-                let there = archive.store().len(&Object::Segment(id.clone())).is_ok_and(|len| len >= bytes);
+                let segment = missing(archive, Object::Segment(id.clone()), bytes);
                 // What is referred to keeps its manifest, and a commit asks for it.
-                let manifest = || archive.store().len(&Object::Manifest(id.backup.clone())).is_ok();
-                if there && *manifests.entry(id.backup.clone()).or_insert_with(manifest) {
+                let manifest = || missing(archive, Object::Manifest(id.backup.clone()), 0);
+                let manifest = manifests.entry(id.backup.clone()).or_insert_with(manifest).clone();
+                if segment.is_none() && manifest.is_none() {
                     counts.insert(id.clone(), (live, data));
-                } else {
-                    lost.insert(id.clone());
+                } else if lost.insert(id.clone()) && !referred.manifests.contains(&id.backup) {
+                    damage.extend(segment.into_iter().chain(manifest));
                 }
                 sizes.insert(id, Size { bytes, data });
             }
@@ -142,7 +153,17 @@ impl Base {
             frame_bytes: like.options.frame_bytes,
             block_bytes: like.options.block_bytes,
             moved: Mutex::default(),
+            damage: Mutex::new(damage),
         }
+    }
+
+    /// What was found to be damaged or missing so far, though nobody prunes it. Nothing of it is referred to.
+    pub fn damage(&self) -> Vec<String> {
+        self.damage.lock().unwrap_or_else(|e| e.into_inner()).iter().cloned().collect()
+    }
+
+    pub(super) fn note(&self, error: &Error) {
+        self.damage.lock().unwrap_or_else(|e| e.into_inner()).insert(error.line());
     }
 
     /// The ids of the backups.
@@ -160,7 +181,7 @@ impl Base {
 
     /// A scan, with what is known of each object.
     pub fn compare(self: &Arc<Self>, scan: Stream<Scanned>) -> Stream<Scanned> {
-        let cursors = self.archives.iter().map(|(archive, trusted)| Cursor::new(archive, *trusted)).collect();
+        let cursors = self.archives.iter().map(|(archive, trusted)| Cursor::new(self, archive, *trusted)).collect();
         Box::new(Compared { base: self.clone(), scan, cursors })
     }
 
@@ -262,8 +283,25 @@ fn segments(root: &Root, codec: Codec) -> Vec<(SegmentId, u64, Size)> {
     root.liveness.iter().map(|live| (named(live.id()), live.bytes, size(live))).collect()
 }
 
+/// What there is to say of an object that is not there, or not so many bytes of it.
+fn missing(archive: &Archive, object: Object, bytes: u64) -> Option<String> {
+    let name = || archive.store().name(&object);
+    match archive.store().len(&object) {
+        Ok(len) if len >= bytes => None,
+        Ok(len) => Some(format!("{} has {len} bytes and had {bytes}", name())),
+        Err(error) if error.kind == ErrorKind::NotFound => Some(format!("{} is missing", name())),
+        Err(error) => Some(error.line()),
+    }
+}
+
 /// The latest complete backup that is like this one, and what is there of a dead one that is later.
-fn candidates(path: &Path, wanted: &Wanted, like: &Like<'_>, gone: &HashSet<String>) -> Result<Vec<Archive>> {
+fn candidates(
+    path: &Path,
+    wanted: &Wanted,
+    like: &Like<'_>,
+    gone: &HashSet<String>,
+    damage: &mut BTreeSet<String>,
+) -> Result<Vec<Archive>> {
     if let Some(base) = &wanted.base {
         return asked_for(path, base, like).map(|archive| vec![archive]);
     }
@@ -271,8 +309,12 @@ fn candidates(path: &Path, wanted: &Wanted, like: &Like<'_>, gone: &HashSet<Stri
     let (complete, partial) = (backup_ids(path)?, cut_off_ids(path).unwrap_or_default());
     platform::debug(|| format!("{} backups were cut off and can be gone on from", partial.len()));
     let latest =
-        complete.iter().rev().filter(|id| !gone.contains(*id)).find_map(|id| {
-            Archive::open_backup(path, id).ok().filter(|archive| differs(&archive.root, like).is_none())
+        complete.iter().rev().filter(|id| !gone.contains(*id)).find_map(|id| match Archive::open_backup(path, id) {
+            Ok(archive) => Some(archive).filter(|archive| differs(&archive.root, like).is_none()),
+            Err(error) => {
+                damage.extend((error.kind == ErrorKind::Corrupt).then(|| error.line()));
+                None
+            }
         });
     let after = |id: &String| latest.as_ref().is_none_or(|latest| *id > latest.root.id);
     let is_good = |archive: &Archive| differs(&archive.root, like).is_none() && has_manifests(archive);

@@ -44,6 +44,7 @@ pub(super) struct Compared {
 
 /// How far one base was read.
 pub(super) struct Cursor {
+    base: Arc<Base>,
     archive: Arc<Archive>,
     records: Peekable<Records<Arc<Archive>>>,
     /// When that base began; what was touched since, or shortly before, may differ from what it holds.
@@ -58,13 +59,13 @@ const WRITEBACK_SECONDS: i64 = 120;
 
 impl Cursor {
     /// `trusted`: may anything be taken for the same that was not touched since that base began?
-    pub(super) fn new(archive: &Arc<Archive>, trusted: bool) -> Self {
+    pub(super) fn new(base: &Arc<Base>, archive: &Arc<Archive>, trusted: bool) -> Self {
         let begun = archive.root.time.parse::<jiff::Timestamp>().map_or(i64::MIN, jiff::Timestamp::as_second);
         let crashed = !archive.root.boot.is_empty() && archive.root.boot != platform::boot_id();
         let before = if crashed { WRITEBACK_SECONDS } else { TICK_SECONDS };
         let seconds = if trusted { begun.saturating_sub(before) } else { i64::MIN };
         let records = archive.clone().into_records().peekable();
-        Self { archive: archive.clone(), records, begun: Time { seconds, nanos: 0 } }
+        Self { base: base.clone(), archive: archive.clone(), records, begun: Time { seconds, nanos: 0 } }
     }
 
     /// The base, and since when nothing may have been touched.
@@ -75,7 +76,7 @@ impl Cursor {
     /// The next record, if it can be read; damage to a base is no damage to this backup.
     fn peek(&mut self) -> Option<&Item> {
         while let Some(Err(error)) = self.records.peek() {
-            platform::debug(|| format!("a page of the base cannot be used: {}", error.line()));
+            self.base.note(error);
             self.records.next();
         }
         self.records.peek().and_then(|item| item.as_ref().ok())
