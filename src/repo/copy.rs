@@ -122,9 +122,8 @@ impl Incoming {
         let marks = self.root.join(TOMBSTONES).join(id);
         if fs::read_dir(marks).is_ok_and(|mut marks| marks.next().is_some()) {
             let what = format!("could not copy to {}: backup {id:?} is being pruned there", name(&self.root));
-            return Err(
-                Error::new(Kind::Unreachable, what).hint("let `fullbore prune` end, and run the same command again")
-            );
+            return Err(Error::new(Kind::Unreachable, what)
+                .hint("let `fullbore prune` end, or run it if it was killed; then run the same command again"));
         }
         Ok(())
     }
