@@ -10,8 +10,8 @@ use super::{
     crew,
     damage::frame_damage,
     frames::Frames,
-    stock::{Place, known_frames},
-    verify::{Check, Tables, Verdict, open_some, until_final},
+    stock::{Place, known_frames, open_some},
+    verify::{Check, Tables, Verdict, until_final},
 };
 use crate::{
     error::{Error, Kind, Result},

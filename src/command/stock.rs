@@ -14,6 +14,10 @@ use crate::{
         seal::MAX_BYTES,
     },
     platform::regular,
+    repo::{
+        open::no_backup,
+        whole::{Found, open_all},
+    },
     source::archive::{Archive, Selection},
 };
 use std::{
@@ -245,4 +249,25 @@ pub(super) fn files<'a>(records: impl Iterator<Item = Result<Item>> + 'a) -> imp
 pub(super) fn no_root(repository: &Path, id: &str) -> Error {
     let path = repository.join(layout::BACKUPS).join(id).join(layout::ROOT);
     Error::corrupt(format!("the root {path:?} is missing")).hint("`fullbore repair` rebuilds it from the segments")
+}
+
+/// Ids of backups whose root cannot be read, and why.
+type NoRoots = Vec<(String, Error)>;
+
+/// All backups whose root is whole, and the others with the reason.
+///
+/// # Errors
+/// [`Kind::NotFound`](crate::error::Kind::NotFound) if there is none; what is no damage to a root.
+pub(super) fn open_some(repository: &Path) -> Result<(Vec<Archive>, NoRoots)> {
+    let (mut archives, mut lost) = (Vec::new(), Vec::new());
+    for (id, found) in open_all(repository)? {
+        match found {
+            Found::Backup(archive) => archives.push(*archive),
+            Found::Damaged(error) => lost.push((id, error)),
+            Found::NoRoot => lost.push((id.clone(), no_root(repository, &id))),
+            Found::Leftover => {}
+        }
+    }
+    // Nothing would be sound for want of anything that could be damaged.
+    if archives.is_empty() && lost.is_empty() { Err(no_backup(repository)?) } else { Ok((archives, lost)) }
 }

@@ -11,7 +11,7 @@ use super::{
     crew,
     damage::{Damage, Report, frame_damage},
     frames::{self, Frames},
-    stock::{Place, Sheet, Stock, full, items, no_root},
+    stock::{Place, Sheet, Stock, full, items, open_some},
     streamed::{self, Looked, look},
     text::counted,
 };
@@ -26,8 +26,7 @@ use crate::{
     platform::Tricks,
     repo::{
         notes::Notes,
-        open::{backup_ids, is_repository, must_be_told, no_backup},
-        whole::{Found, open_all},
+        open::{backup_ids, is_repository, must_be_told},
     },
     source::{archive::Archive, store::Object},
 };
@@ -186,27 +185,6 @@ pub(super) fn until_final<T>(look: impl Fn() -> Result<Option<T>>) -> Result<T> 
             Err(error) => return Err(error),
         }
     }
-}
-
-/// Ids of backups whose root cannot be read, and why.
-type NoRoots = Vec<(String, Error)>;
-
-/// All backups whose root is whole, and the others with the reason.
-///
-/// # Errors
-/// [`ErrorKind::NotFound`] if there is none; what is no damage to a root.
-pub(super) fn open_some(repository: &Path) -> Result<(Vec<Archive>, NoRoots)> {
-    let (mut archives, mut lost) = (Vec::new(), Vec::new());
-    for (id, found) in open_all(repository)? {
-        match found {
-            Found::Backup(archive) => archives.push(*archive),
-            Found::Damaged(error) => lost.push((id, error)),
-            Found::NoRoot => lost.push((id.clone(), no_root(repository, &id))),
-            Found::Leftover => {}
-        }
-    }
-    // Nothing would be sound for want of anything that could be damaged.
-    if archives.is_empty() && lost.is_empty() { Err(no_backup(repository)?) } else { Ok((archives, lost)) }
 }
 
 /// A check under way.
