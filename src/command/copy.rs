@@ -6,7 +6,7 @@
 
 use super::{
     crew,
-    stock::{Known, has_beside},
+    stock::{Known, has_beside, nothing_known},
 };
 use crate::{
     error::{Error, Kind, Result},
@@ -14,7 +14,7 @@ use crate::{
         digest::{crc64, hex},
         layout::{self, MANIFEST, SIDE_SUFFIX},
         page::SegmentId,
-        root::{FORMAT_ALONE, Options, PART_BYTES, Root, Segment},
+        root::{PART_BYTES, Segment},
         seal::seal,
     },
     pipeline::meter::{Meter, lap},
@@ -250,12 +250,6 @@ fn whole(archive: &Archive, object: &Object) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     archive.store().read_at(object, 0, archive.store().len(object)? as usize, &mut bytes)?;
     Ok(bytes)
-}
-
-/// What the other repository has of a backup that says nothing of itself any more here, as early versions left it: that it is none.
-fn nothing_known(id: &str, like: &Root) -> Root {
-    let options = Options { codec: like.options.codec.clone(), ..Options::default() };
-    Root { format: FORMAT_ALONE, id: id.to_owned(), time: like.time.clone(), options, ..Root::default() }
 }
 
 /// Everything that a backup refers to but its root: segments of each backup, the files beside them, manifests.

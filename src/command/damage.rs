@@ -71,7 +71,11 @@ impl Report {
 
     /// Damage that did no harm.
     pub(super) fn warn(&self, error: Error) {
-        let line = format!("{}; another copy is whole", error.line());
+        self.note(format!("{}; another copy is whole", error.line()));
+    }
+
+    /// Say something of what is damaged without harm, or of what became of it.
+    pub(super) fn note(&self, line: String) {
         self.warnings.lock().unwrap_or_else(|e| e.into_inner()).push(line);
     }
 
@@ -87,8 +91,7 @@ impl Report {
 
     /// Say what became of a file of the target that cannot be had from the backup.
     pub(super) fn became(&self, path: &[u8], what: &str) {
-        let line = format!("{} {what}", quoted(path));
-        self.warnings.lock().unwrap_or_else(|e| e.into_inner()).push(line);
+        self.note(format!("{} {what}", quoted(path)));
     }
 
     /// Is there damage that begins so?

@@ -10,7 +10,7 @@ use super::{
     blame::Loss,
     forgo::{Rest, forgo},
     rebuild::{Rebuilt, label, rebuild},
-    stock::Stock,
+    stock::{Stock, bad_words},
     text::counted,
     verify::{Verdict, Verify},
 };
@@ -63,7 +63,7 @@ pub struct Step {
 }
 
 enum Action {
-    /// Write the file that makes a directory a repository.
+    /// Write the file that makes a directory a repository, or the one that says of a backup that it was forgotten.
     File(PathBuf, Vec<u8>),
     /// Write the file beside a segment, if the backup is there still: its directory, the name.
     Beside(PathBuf, String, Vec<u8>),
@@ -100,6 +100,12 @@ impl Repair {
             let action = Action::Beside(self.repository.join(made.dir), made.name, made.bytes);
             Step { what, detail: Vec::new(), action }
         }));
+        for (path, error, root) in bad_words(&stock.archives, &self.repository) {
+            let detail =
+                vec![error.line(), "checksums of what others need of that backup are not known then".to_owned()];
+            let what = format!("write {path:?} again, which says that backup {:?} was forgotten", root.id);
+            steps.push(Step { what, detail, action: Action::File(path, seal(&root)?) });
+        }
         steps.extend(self.lost(meter)?);
         steps.extend(self.notes()?);
         Ok(steps)

@@ -5,12 +5,12 @@
 
 use super::frames::Frame;
 use crate::{
-    error::{Error, Result, quoted},
+    error::{Error, Kind, Result, quoted},
     format::{
         entry::Path as EntryPath,
         layout,
         page::{Item, Page, SegmentId},
-        root::{PageAt, Root, Segment, Source},
+        root::{FORMAT_ALONE, Options, PageAt, Root, Segment, Source},
         seal::MAX_BYTES,
     },
     platform::regular,
@@ -22,7 +22,7 @@ use crate::{
 };
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    path::Path,
+    path::{Path, PathBuf},
     sync::Arc,
 };
 
@@ -186,6 +186,27 @@ impl Known {
     }
 }
 
+/// The document of a backup that was forgotten and of which nothing else is known any more.
+pub(super) fn nothing_known(id: &str, like: &Root) -> Root {
+    let options = Options { codec: like.options.codec.clone(), ..Options::default() };
+    Root { format: FORMAT_ALONE, id: id.to_owned(), time: like.time.clone(), options, ..Root::default() }
+}
+
+/// The document of a forgotten backup that others refer to, if it is damaged: where it is, how that shows, what it can be replaced by.
+/// It is but a word on segments that others need: what they should be like is not known then.
+pub(super) fn bad_words(archives: &[Archive], repository: &Path) -> Vec<(PathBuf, Error, Root)> {
+    let others: BTreeMap<&str, &Root> =
+        archives.iter().flat_map(|archive| archive.root.others().into_iter().map(|id| (id, &archive.root))).collect();
+    let look = |(id, of): (&str, &Root)| {
+        let dir = repository.join(layout::BACKUPS).join(id);
+        let path = dir.join(layout::FORGOTTEN);
+        let bytes = regular::read(&path, MAX_BYTES).ok().filter(|_| !dir.join(layout::ROOT).exists())?;
+        let error = Root::open(&bytes, &format!("{path:?}")).err().filter(|error| error.kind == Kind::Corrupt)?;
+        Some((path, error, nothing_known(id, of)))
+    };
+    others.into_iter().filter_map(look).collect()
+}
+
 /// Each page of these backups once, of those that `wanted` says by their numbers.
 pub(super) fn sheets(archives: &[Archive], wanted: impl Fn(&Archive) -> Vec<usize>) -> Vec<Sheet> {
     let mut found: HashMap<(String, u32, u32, u64, String), usize> = HashMap::new();
@@ -257,7 +278,7 @@ type NoRoots = Vec<(String, Error)>;
 /// All backups whose root is whole, and the others with the reason.
 ///
 /// # Errors
-/// [`Kind::NotFound`](crate::error::Kind::NotFound) if there is none; what is no damage to a root.
+/// [`Kind::NotFound`] if there is none; what is no damage to a root.
 pub(super) fn open_some(repository: &Path) -> Result<(Vec<Archive>, NoRoots)> {
     let (mut archives, mut lost) = (Vec::new(), Vec::new());
     for (id, found) in open_all(repository)? {

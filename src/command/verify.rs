@@ -11,7 +11,7 @@ use super::{
     crew,
     damage::{Damage, Report, frame_damage},
     frames::{self, Frames},
-    stock::{Place, Sheet, Stock, full, items, open_some},
+    stock::{Place, Sheet, Stock, bad_words, full, items, open_some},
     streamed::{self, Looked, look},
     text::counted,
 };
@@ -216,6 +216,10 @@ impl<'a> Check<'a> {
     fn notes(&self, repository: &Path) -> Result<()> {
         let damage = |archive: &Archive| Notes::read(repository, &archive.root.id).err();
         let lost = "tags that it was given later are lost, and whether it is pinned";
+        for (_, error, root) in bad_words(&self.stock.archives, repository) {
+            self.report.stored_by(&root.id);
+            self.report.note(format!("{}; what others need of that backup is not in it", error.line()));
+        }
         self.stock
             .archives
             .iter()

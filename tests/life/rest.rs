@@ -140,6 +140,32 @@ fn damage_that_a_sample_found_is_found_by_the_next_one() {
 }
 
 #[test]
+fn a_damaged_word_on_a_forgotten_backup_is_named_and_written_again() {
+    let dir_ = temp();
+    let repository = dir_.path();
+    let first = full(repository, 1, "/data");
+    thin(repository, 2, &first);
+    fullbore(args!["forget", repository, id(1)]).ends_with(0);
+    prune(repository);
+    let word = dir(repository, 1).join("forgotten.json");
+    let mut bytes = fs::read(&word).unwrap();
+    bytes[40] ^= 1;
+    fs::write(&word, bytes).unwrap();
+    let ran = fullbore(args!["verify", repository]).ends_with(4);
+    assert!(ran.out.contains("harmless: ") && ran.out.contains("forgotten.json"), "{}", ran.out);
+    assert_restores(repository, 2, 1);
+    fullbore(args!["repair", repository, "--yes"]).ends_with(0);
+    fullbore(args!["verify", repository, "--data"]).ends_with(0);
+    let kept = names(&dir(repository, 1));
+    prune(repository);
+    assert_eq!(names(&dir(repository, 1)), kept);
+    assert_restores(repository, 2, 1);
+    fullbore(args!["forget", repository, id(2)]).ends_with(0);
+    prune(repository);
+    assert_eq!(names(&repository.join("backups")), [""; 0]);
+}
+
+#[test]
 fn what_a_forgotten_backup_alone_refers_to_is_no_damage() {
     for keeps_documents in [true, false] {
         let dir = temp();
