@@ -5,8 +5,8 @@
 mod runs;
 
 use runs::{
-    FULLBORE, Mount, Ran, assert_same, fullbore, has, noise, or_skip, sample, set_mode, set_mtime, shape, shell,
-    tampered, temp, write,
+    FULLBORE, Mount, Ran, assert_same, fullbore, has, is_root, make_fifo, noise, or_skip, sample, set_mode, set_mtime,
+    set_xattr, shape, shell, tampered, temp, write,
 };
 use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, mkdirat, openat};
 use std::{
@@ -70,6 +70,117 @@ fn what_is_the_same_is_not_written() {
         assert_eq!((inode.ino(), inode.ctime_nsec()), (after.ino(), after.ctime_nsec()), "not even its metadata");
         place.assert_restored(codec);
     }
+}
+
+#[test]
+fn names_pipes_and_links_that_are_the_same_are_left_alone() {
+    if !or_skip(is_root(), "only root may give attributes to a pipe") {
+        return;
+    }
+    let place = Place { dir: temp() };
+    let (tree, to) = (place.at("tree"), place.at("to"));
+    write(tree.join("file"), "file");
+    fs::hard_link(tree.join("file"), tree.join("name")).unwrap();
+    make_fifo(&tree.join("pipe"));
+    make_fifo(&tree.join("plain"));
+    symlink("file", tree.join("link")).unwrap();
+    for name in ["pipe", "link"] {
+        if !or_skip(set_xattr(&tree.join(name), "trusted.color", b"red"), "the file system has no attributes") {
+            return;
+        }
+    }
+    fullbore(args!["backup", &tree, "--to", place.at("repo"), "-q"]).ends_with(0);
+    fullbore(args!["restore", place.at("repo"), "--to", &to, "-q"]).ends_with(0);
+    let look = || {
+        let name = |name: &str| fs::symlink_metadata(to.join(name)).unwrap();
+        ["file", "name", "pipe", "plain", "link"].map(|of| (name(of).ino(), name(of).ctime(), name(of).ctime_nsec()))
+    };
+    let before = look();
+    assert_eq!(place.delta(&[])["changed"], 0);
+    assert!(look() == before, "made anew");
+    // What is there has a list of those who may open it, which the backup has not.
+    let list = [[1u16, 6, 0xffff, 0xffff], [2, 4, 9, 0], [4, 4, 0xffff, 0xffff], [16, 4, 0xffff, 0xffff]].concat();
+    let list = [2, 0].iter().chain(&list).chain(&[32, 4, 0xffff, 0xffff]).flat_map(|word: &u16| word.to_le_bytes());
+    if or_skip(set_xattr(&to.join("plain"), "system.posix_acl_access", &list.collect::<Vec<_>>()), "no lists") {
+        let mtime = fs::metadata(tree.join("plain")).unwrap();
+        set_mode(&to.join("plain"), 0o644);
+        set_mtime(&to.join("plain"), mtime.mtime(), mtime.mtime_nsec());
+        assert_eq!(place.delta(&[])["changed"], 1);
+        assert_eq!(rustix::fs::getxattr(to.join("plain"), "system.posix_acl_access", &mut [0u8; 100]).ok(), None);
+    }
+    fs::remove_file(to.join("name")).unwrap();
+    fs::copy(to.join("file"), to.join("name")).unwrap();
+    place.delta(&[]);
+    assert_eq!(fs::metadata(to.join("name")).unwrap().ino(), fs::metadata(to.join("file")).unwrap().ino());
+}
+
+#[test]
+fn what_is_read_is_not_replaced_by_what_the_backup_has_in_its_place() {
+    for (name, inner) in [("stored", "stored"), ("stored", "stored.manifest"), ("stored/deep", "stored/deep/f")] {
+        let dir = temp();
+        let (tree, repo) = (dir.path().join("tree"), dir.path().join("repo"));
+        write(tree.join(inner), "what was here then");
+        write(tree.join("file"), "file");
+        let to = if name == "stored" { dir.path().join("x.tar.gz") } else { repo };
+        fullbore(args!["backup", tree, "--to", to, "-q"]).ends_with(0);
+        fs::remove_file(tree.join(inner)).unwrap();
+        let _ = fs::remove_dir(tree.join(name));
+        for ending in ["", ".manifest"] {
+            let with = |path: &Path| PathBuf::from(format!("{}{ending}", path.display()));
+            let _ = fs::rename(with(&to), with(&tree.join(name)));
+        }
+        let from = tree.join(name);
+        for how in ["--overwrite", "--delta"] {
+            let before = shape(&tree);
+            let ran = fullbore(args!["restore", from, "--to", tree, how]).ends_with(2);
+            assert!(ran.err.contains("which is read"), "{inner}: {}", ran.err);
+            assert_same(&before, &shape(&tree), inner);
+            fullbore(args!["restore", from, "file", "--to", tree, how, "-q"]).ends_with(0);
+        }
+        fullbore(args!["verify", from, "--data"]).ends_with(0);
+    }
+}
+
+#[test]
+fn a_user_restores_into_directories_of_his_own_that_he_may_not_write_to() {
+    if !or_skip(is_root() && has("setpriv"), "not root, or no setpriv") {
+        return;
+    }
+    let place = Place { dir: temp() };
+    let (tree, to) = (place.at("tree"), place.at("to"));
+    for name in ["a/b/file", "a/b/gone", "a/b/sub/deep", "a/other"] {
+        write(tree.join(name), noise(name.len() as u64, 3000));
+    }
+    ["a/b/sub", "a/b", "a"].iter().for_each(|dir| set_mode(&tree.join(dir), 0o555));
+    set_mode(place.dir.path(), 0o777);
+    shell("chown -R 65534:65534 \"$1\"", args![place.dir.path()]).ends_with(0);
+    let as_user = |args: &[OsString]| {
+        let all = args![FULLBORE].into_iter().chain(args.iter().cloned());
+        shell("exec setpriv --reuid 65534 --regid 65534 --clear-groups --inh-caps=-all \"$@\"", all)
+    };
+    as_user(&args!["backup", &tree, "--to", place.at("repo"), "-q"]).ends_with(0);
+    as_user(&args!["restore", place.at("repo"), "--to", &to, "-q"]).ends_with(0);
+    let spoil = || {
+        write(to.join("a/b/file"), "another");
+        write(to.join("a/b/extra/deep"), "more than there was");
+        fs::remove_file(to.join("a/b/gone")).unwrap();
+        fs::remove_dir_all(to.join("a/b/sub")).unwrap();
+        shell("chown -R 65534:65534 \"$1\"; chmod 555 \"$1/b/extra\" \"$1/b\" \"$1\"", args![to.join("a")])
+            .ends_with(0);
+    };
+    spoil();
+    as_user(&args!["restore", place.at("repo"), "--to", &to, "--delta", "--delete", "-q"]).ends_with(0);
+    assert_same(&shape(&tree), &shape(&to), "delta");
+    spoil();
+    // What is above what is asked for keeps its mode.
+    set_mode(&to.join("a"), 0o500);
+    fs::remove_dir_all(to.join("a/b")).unwrap();
+    as_user(&args!["restore", place.at("repo"), "a/b", "--to", &to, "--overwrite", "-q"]).ends_with(0);
+    assert_eq!(fs::metadata(to.join("a")).unwrap().mode() & 0o777, 0o500);
+    set_mode(&to.join("a"), 0o555);
+    let times = fs::metadata(tree.join("a")).unwrap();
+    set_mtime(&to.join("a"), times.mtime(), times.mtime_nsec());
+    assert_same(&shape(&tree), &shape(&to), "a/b");
 }
 
 #[test]

@@ -157,7 +157,7 @@ fn what_stands_behind_damage_to_the_tar_is_named_and_the_rest_restores() {
 }
 
 #[test]
-fn without_a_seek_table_gzip_cannot_be_described_anew_and_it_is_said() {
+fn without_a_seek_table_gzip_is_described_anew_by_what_comes_out_of_it() {
     let dir = temp();
     let (tree, repository, to) = (tree(dir.path()), dir.path().join("repo"), dir.path().join("to"));
     let before = shape(&tree);
@@ -169,13 +169,10 @@ fn without_a_seek_table_gzip_cannot_be_described_anew_and_it_is_said() {
     sides.iter().for_each(|side| assert!(lose_pages(side) > 0));
     let last = fs::read(&sides[0]).unwrap();
     fs::write(&sides[0], &last[..last.len() - 1]).unwrap();
-    let said = fullbore(args!["repair", repository]).ends_with(4);
-    assert!(said.out.contains("nothing says where the frames of gzip and plain tar are"), "{}", said.out);
-    fs::write(&sides[0], last).unwrap();
+    let said = fullbore(args!["repair", repository, "--yes"]).ends_with(4);
+    assert!(said.err.contains("run the same command again"), "{}", said.err);
     fullbore(args!["repair", repository, "--yes"]).ends_with(0);
-    // A damaged side file is reported as long as it is there, and does no harm.
-    let after = fullbore(args!["verify", repository, "--data"]).ends_with(4);
-    assert!(after.err.contains("no file is lost") || after.out.contains("no file is lost"), "{}", after.err);
+    fullbore(args!["verify", repository, "--data"]).ends_with(0);
     restore(&repository, &id, &to);
     assert_same(&before, &shape(&to), "gzip");
 }

@@ -111,19 +111,20 @@ fn what_stands_beside_a_segment_is_missed_and_made_again() {
         let sides = objects(&repository).into_iter().filter(|path| path.to_string_lossy().ends_with(".manifest"));
         let sides: Vec<(PathBuf, Vec<u8>)> = sides.map(|side| (side.clone(), fs::read(side).unwrap())).collect();
         for (number, (side, whole)) in sides.iter().enumerate() {
-            match number % 2 {
+            match number % 3 {
                 0 => fs::remove_file(side).unwrap(),
-                _ => fs::write(side, &whole[..whole.len() / 2]).unwrap(),
+                1 => fs::write(side, &whole[..whole.len() / 2]).unwrap(),
+                _ => spoil(side, 100), // in the first page
             }
         }
         let found = fullbore(args!["verify", repository]).ends_with(4);
         let is_said = |(side, _): &(PathBuf, Vec<u8>)| found.out.contains(&format!("{side:?}"));
         assert!(sides.len() > 3 && sides.iter().all(is_said), "{}", found.out);
-        let refused = fullbore(args!["copy-backup", from(&all[0].0), "--to", other]).ends_with(4);
-        assert!(refused.err.contains(".manifest\" is missing"), "{}", refused.err);
+        fullbore(args!["copy-backup", from(&all[0].0), "--to", other]).ends_with(0);
+        fullbore(args!["verify", other]).ends_with(4);
+        fullbore(args!["repair", other, "--yes"]).ends_with(0);
         fullbore(args!["repair", repository, "--yes"]).ends_with(0);
         fullbore(args!["verify", repository, "--data"]).ends_with(0);
-        fullbore(args!["copy-backup", from(&all[0].0), "--to", other]).ends_with(0);
         for (id, _) in &all {
             fs::remove_file(repository.join("backups").join(id).join("manifest")).unwrap();
         }
@@ -132,6 +133,24 @@ fn what_stands_beside_a_segment_is_missed_and_made_again() {
             fullbore(args!["restore", from(id), "--to", to, "-q"]).ends_with(0);
             assert_eq!(files(&to), *wanted, "{codec}");
         }
+    }
+}
+
+#[test]
+fn nothing_is_given_up_that_can_be_had_with_what_stands_beside_a_segment() {
+    for codec in ["gzip", "none"] {
+        let dir = temp();
+        let (repository, home) = ten(dir.path(), &["--compress", codec]);
+        fs::remove_file(home.join(format!("s01-000001.{}.manifest", if codec == "gzip" { "tar.gz" } else { "tar" })))
+            .unwrap();
+        spoil(&home.join("manifest"), 40);
+        let first = fullbore(args!["repair", repository, "--yes"]).ends_with(4);
+        assert!(first.err.contains("run the same command again"), "{}", first.err);
+        fullbore(args!["repair", repository, "--yes"]).ends_with(0);
+        fullbore(args!["verify", repository, "--data"]).ends_with(0);
+        let to = dir.path().join("to");
+        fullbore(args!["restore", repository, "--to", to, "-q"]).ends_with(0);
+        assert_eq!(files(&to), files(&dir.path().join("tree")), "{codec}");
     }
 }
 

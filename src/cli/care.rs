@@ -133,7 +133,8 @@ pub(super) fn repair(args: RepairArgs) -> Result<u8> {
         return Ok(4);
     }
     repair::execute(&steps)?;
-    aside(format_args!("done: {}", counted(steps.len() as u64, "step")));
+    let done = steps.iter().filter(|step| step.can_be_done()).count() as u64;
+    aside(format_args!("done: {}", counted(done, "step")));
     let goes_on = steps.iter().any(Step::is_first) && !repair.plan(&Meter::default())?.is_empty();
     if goes_on {
         aside("run the same command again: there is more to be done, which could be found out only now");

@@ -32,7 +32,7 @@ use crate::{
     stage::codec::Codec,
 };
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     hash::{BuildHasher, Hasher, RandomState},
     sync::{Arc, Mutex, atomic::AtomicU64},
     time::Duration,
@@ -91,8 +91,8 @@ pub struct Outcome {
     pub damage: Vec<String>,
 }
 
-/// What it is compared with, or why with nothing.
-type Found = (Option<Arc<Base>>, Option<Unlike>);
+/// What it is compared with, or why with nothing; what is damaged of earlier backups.
+type Found = (Option<Arc<Base>>, Option<Unlike>, BTreeSet<String>);
 
 impl Backup {
     /// Run it.
@@ -119,7 +119,7 @@ impl Backup {
         }
         self.tuning.depths(subject.sources.len())?; // what cannot work leaves no trace
         let mut destination = self.to.open(&id, &time, self.codec, self.tuning.tricks)?;
-        let (base, unlike) = match self.find_base(&mut *destination, &subject) {
+        let (base, unlike, mut damage) = match self.find_base(&mut *destination, &subject) {
             Ok(found) => found,
             Err(error) => {
                 destination.abort(false);
@@ -191,8 +191,8 @@ impl Backup {
         match done {
             Ok((bytes, root)) => {
                 destination.commit(&bytes)?;
-                let damage = base.map(|base| base.damage()).unwrap_or_default();
-                Ok(Outcome { root, verdict: meter.verdict(), unlike, damage })
+                damage.extend(base.iter().flat_map(|base| base.damage()));
+                Ok(Outcome { root, verdict: meter.verdict(), unlike, damage: damage.into_iter().collect() })
             }
             Err(error) => {
                 destination.abort(error.kind != Kind::Full);
@@ -203,12 +203,12 @@ impl Backup {
 
     /// What an earlier backup of the same source is, if this one goes where one may be.
     fn find_base(&self, destination: &mut dyn Destination, subject: &Opened) -> Result<Found> {
-        let SinkSpec::Repository(path) = &self.to else { return Ok((None, None)) };
+        let SinkSpec::Repository(path) = &self.to else { return Ok((None, None, BTreeSet::new())) };
         let (facts, options) = (subject.cluster.as_ref().map(|cluster| cluster.facts()), self.options());
         let like = Like { origin: &subject.origin, cluster: facts.as_ref(), options: &options };
-        let base = Base::find(path, &self.base, &like, |ids| destination.refer(ids))?;
+        let (base, damage) = Base::find(path, &self.base, &like, |ids| destination.refer(ids))?;
         let unlike = if base.is_none() && !self.base.full { Base::unlike(path, &like) } else { None };
-        Ok((base.map(Arc::new), unlike))
+        Ok((base.map(Arc::new), unlike, damage))
     }
 
     /// What it would be of. Nothing is read but directories.

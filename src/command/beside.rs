@@ -5,22 +5,29 @@
 
 use super::{
     damage::Report,
-    frames::{self, Frame, Frames},
-    stock::{Place, Stock, full, known_frames},
+    frames::{self, Frame, Frames, Table},
+    stock::{Known, Place, Stock, full, known_frames},
+    virtually::Virtual,
 };
 use crate::{
     format::{
         digest::hex,
         layout::{self, SIDE_SUFFIX},
         page::SegmentId,
-        root::FORMAT_ALONE,
+        root::{FORMAT_ALONE, PageAt},
         segment::{Label, SERVICE_HEADER_BYTES, SeekTable, Service},
     },
-    source::store::{Object, Store},
+    source::{
+        archive::Archive,
+        store::{Object, Store},
+    },
     stage::codec::Codec,
 };
 use flate2::{Decompress, FlushDecompress};
-use std::{collections::BTreeSet, path::PathBuf};
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+};
 
 /// Bytes of the header of a member of gzip, and of what follows its last frame.
 const GZIP_AROUND_BYTES: u32 = 10;
@@ -30,32 +37,61 @@ const BETWEEN_BYTES: u64 = 32 << 20;
 /// A file beside a segment that is to be written again.
 pub(super) struct Made {
     pub(super) backup: String,
-    /// The directory of that backup, from the repository.
+    /// The directory of that backup.
     pub(super) dir: PathBuf,
     pub(super) name: String,
-    pub(super) bytes: Vec<u8>,
+    /// `None` if it cannot be made.
+    pub(super) bytes: Option<Vec<u8>>,
 }
 
-/// The files that are missing or damaged and can be made again, for the repository with this id.
-pub(super) fn lacking(repository: &str, stock: &Stock) -> Vec<Made> {
-    let is_lacking = |place: &&Place| {
-        let read = || frames::read(&stock.archives[place.archive], place, false, &Report::new(true));
-        place.ended && place.beside && matches!(read(), Ok(Frames::Within(_)))
-    };
-    let places: Vec<&Place> = stock.segments.iter().filter(is_lacking).collect();
-    let known = known_frames(&stock.archives, places.iter().map(|place| place.id.clone()));
-    let made = |place: &&Place| {
-        let archive = &stock.archives[place.archive];
-        let bytes = made(repository, stock, place, &known[&place.id])?;
+/// The files that are missing or damaged, for the repository with this id.
+pub(super) fn lacking(repository: &Path, id: &str, stock: &Stock) -> Vec<Made> {
+    let places: Vec<(&Place, Option<Table>)> =
+        stock.segments.iter().filter_map(|place| Some((place, lack(stock, place)?))).collect();
+    let wanted = || places.iter().filter(|(_, table)| table.is_none()).map(|(place, _)| place.id.clone());
+    let mut known = known_frames(&stock.archives, wanted());
+    // What nobody refers to any more its own backup still knows.
+    let forgotten: BTreeSet<String> = wanted().map(|id| id.backup).collect();
+    let own = |id: &String| Virtual::open(repository, &Known::read(repository, id)?.0.root, &[]).ok();
+    let own: Vec<Archive> = forgotten.iter().filter_map(own).collect();
+    for (id, frames) in known_frames(&own, wanted()) {
+        known.entry(id).or_default().extend(frames);
+    }
+    let made = |(place, table): (&Place, Option<Table>)| {
         let SegmentId { backup, stream, number } = &place.id;
-        let name = layout::segment(*stream, *number, archive.codec.suffix()) + SIDE_SUFFIX;
-        Some(Made { backup: backup.clone(), dir: [layout::BACKUPS, backup].iter().collect(), name, bytes })
+        let name = layout::segment(*stream, *number, stock.archives[place.archive].codec.suffix()) + SIDE_SUFFIX;
+        let bytes = made(id, stock, place, table, known.get(&place.id));
+        Made { backup: backup.clone(), dir: repository.join(layout::BACKUPS).join(backup), name, bytes }
     };
-    places.iter().filter_map(made).collect()
+    places.into_iter().map(made).collect()
 }
 
-/// Label, pages where roots say that they are, seek table. `None` if a page is lost, or if the segment is not what is known of it.
-fn made(repository: &str, stock: &Stock, place: &Place, known: &BTreeSet<Frame>) -> Option<Vec<u8>> {
+/// Is the file beside a segment missing or damaged? Then its table, if that is whole.
+fn lack(stock: &Stock, place: &Place) -> Option<Option<Table>> {
+    let archive = &stock.archives[place.archive];
+    if archive.codec.skips() || !place.ended || !place.beside {
+        return None;
+    }
+    match frames::read(archive, place, false, &Report::new(true)).ok()? {
+        Frames::Within(_) => Some(None),
+        Frames::Table(table) => {
+            let is_damaged = |(archive, at): (&Archive, &PageAt)| {
+                let copy = (Object::Side(place.id.clone()), at.offset);
+                archive.read_copy(at, &copy).is_err_and(|error| error.kind.is_loss()) && archive.read_page(at).is_ok()
+            };
+            sheets(stock, &place.id).any(is_damaged).then_some(Some(table))
+        }
+    }
+}
+
+/// Label, pages where roots say that they are, seek table. `None` if the segment is not what is known of it.
+fn made(
+    repository: &str,
+    stock: &Stock,
+    place: &Place,
+    table: Option<Table>,
+    known: Option<&BTreeSet<Frame>>,
+) -> Option<Vec<u8>> {
     let (archive, SegmentId { backup, stream, number }) = (&stock.archives[place.archive], &place.id);
     let label = Label {
         format: place.format.unwrap_or(FORMAT_ALONE),
@@ -66,7 +102,7 @@ fn made(repository: &str, stock: &Stock, place: &Place, known: &BTreeSet<Frame>)
         codec: archive.codec.name().to_owned(),
     };
     let mut bytes = label.frame();
-    for (offset, page) in pages(stock, &place.id)? {
+    for (offset, page) in pages(stock, &place.id) {
         // What no backup refers to any more leaves its place to a page that is none.
         let gap = offset.checked_sub(SERVICE_HEADER_BYTES as u64)?.checked_sub(bytes.len() as u64)?;
         if gap > 0 {
@@ -75,7 +111,10 @@ fn made(repository: &str, stock: &Stock, place: &Place, known: &BTreeSet<Frame>)
         bytes.extend(Service::Page.frame(&page));
     }
     let object = Object::Segment(place.id.clone());
-    let frames = all_frames(archive.store(), archive.codec, &object, place.bytes, known)?;
+    let frames = match (table, known) {
+        (Some(table), _) => table.into_iter().map(|(_, stored, plain)| (stored, plain)).collect(),
+        (None, known) => all_frames(archive.store(), archive.codec, &object, place.bytes, known?)?,
+    };
     let plain_bytes: u64 = frames.iter().map(|(_, plain)| u64::from(*plain)).sum();
     let mut table = SeekTable::default();
     frames.iter().for_each(|(stored, plain)| table.push(*stored as usize, *plain as usize));
@@ -83,23 +122,28 @@ fn made(repository: &str, stock: &Stock, place: &Place, known: &BTreeSet<Frame>)
     (place.plain_bytes.is_none_or(|wanted| wanted == plain_bytes)).then_some(bytes)
 }
 
-/// The pages that are beside a segment, by their offsets.
-fn pages(stock: &Stock, id: &SegmentId) -> Option<Vec<(u64, Vec<u8>)>> {
-    let mut found = Vec::new();
-    for sheet in &stock.sheets {
-        let (archive, at) = (&stock.archives[sheet.at.0], stock.page_at(sheet));
-        let of = SegmentId { backup: at.backup.clone(), stream: at.stream, number: at.segment };
-        if full(archive, &of) == *id {
-            let stored = archive.copies(at).into_iter().find_map(|(object, offset)| {
-                let mut stored = Vec::new();
-                archive.store().read_at(&object, offset, at.bytes as usize, &mut stored).ok()?;
-                (hex(blake3::hash(&stored).as_bytes()) == at.digest).then_some(stored)
-            });
-            found.push((at.offset, stored?));
-        }
-    }
+/// The pages that are beside a segment, by their offsets; of one of which no copy is whole, nothing in its place.
+fn pages(stock: &Stock, id: &SegmentId) -> Vec<(u64, Vec<u8>)> {
+    let read = |(archive, at): (&Archive, &PageAt)| {
+        let stored = archive.copies(at).into_iter().find_map(|(object, offset)| {
+            let mut stored = Vec::new();
+            archive.store().read_at(&object, offset, at.bytes as usize, &mut stored).ok()?;
+            (hex(blake3::hash(&stored).as_bytes()) == at.digest).then_some(stored)
+        });
+        (at.offset, stored.unwrap_or_else(|| vec![0; at.bytes as usize]))
+    };
+    let mut found: Vec<_> = sheets(stock, id).map(read).collect();
     found.sort();
-    Some(found)
+    found
+}
+
+/// Where these pages are.
+fn sheets<'a>(stock: &'a Stock, id: &'a SegmentId) -> impl Iterator<Item = (&'a Archive, &'a PageAt)> {
+    let places = stock.sheets.iter().map(|sheet| (&stock.archives[sheet.at.0], stock.page_at(sheet)));
+    places.filter(move |(archive, at)| {
+        let of = SegmentId { backup: at.backup.clone(), stream: at.stream, number: at.segment };
+        full(archive, &of) == *id
+    })
 }
 
 /// Stored and plain bytes of all frames of a segment of `len` bytes, of which some are known.

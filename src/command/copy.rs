@@ -6,7 +6,7 @@
 
 use super::{
     crew,
-    stock::{Known, has_beside, nothing_known},
+    stock::{Known, nothing_known},
 };
 use crate::{
     error::{Error, Kind, Result},
@@ -262,9 +262,7 @@ fn tasks(archive: &Archive, known: &[(Known, Vec<u8>)]) -> Result<Vec<Task>> {
     for (backup, stream, number) in segments {
         let id = SegmentId { backup, stream, number };
         tasks.push(segment(archive, &id, facts.get(&id))?);
-        let root = known.iter().map(|(known, _)| &known.root).find(|root| root.id == id.backup);
-        let root = if id.backup.is_empty() { Some(&archive.root) } else { root };
-        tasks.extend(side(archive, &id, root.is_some_and(has_beside))?);
+        tasks.extend(side(archive, &id)?);
     }
     let others = archive.root.others();
     for backup in others.into_iter().chain([""]) {
@@ -316,11 +314,10 @@ fn segment(archive: &Archive, id: &SegmentId, known: Option<&(&Segment, bool)>) 
     Ok(task)
 }
 
-/// The file beside a segment, where there is one, or ought to be.
-fn side(archive: &Archive, id: &SegmentId, ought: bool) -> Result<Option<Task>> {
+/// The file beside a segment, where there is one. One that is missed can be made again at the other place as well.
+fn side(archive: &Archive, id: &SegmentId) -> Result<Option<Task>> {
     let object = Object::Side(id.clone());
-    let is_missing = || archive.store().len(&object).is_err_and(|error| error.kind == Kind::NotFound);
-    if archive.codec.skips() || (is_missing() && !ought) {
+    if archive.codec.skips() || archive.store().len(&object).is_err_and(|error| error.kind == Kind::NotFound) {
         return Ok(None);
     }
     let name = layout::segment(id.stream, id.number, archive.codec.suffix()) + SIDE_SUFFIX;

@@ -110,6 +110,7 @@ impl Report {
     pub(super) fn warnings(&self) -> Vec<String> {
         let mut lines = std::mem::take(&mut *self.warnings.lock().unwrap_or_else(|e| e.into_inner()));
         lines.sort();
+        lines.dedup();
         lines
     }
 

@@ -15,7 +15,7 @@ use super::{
 use crate::{
     error::{Error, Kind as ErrorKind, Result},
     format::{
-        entry::{self, Path as EntryPath},
+        entry::{self, Path as EntryPath, xattr_bytes},
         page::Item,
     },
     pipeline::meter::Meter,
@@ -37,6 +37,9 @@ use std::{
 const BATCH_ITEMS: usize = 8192;
 /// Bytes of files that one batch compares, but for one large file.
 const BATCH_BYTES: u64 = 1 << 30;
+/// Attributes are held until a batch is done: their bytes count for so many of a file.
+const HELD: u64 = 128;
+
 /// How to restore into what is there.
 pub struct Delta<'a> {
     restore: &'a Restore,
@@ -159,7 +162,7 @@ pub(super) struct Batch {
 
 impl Batch {
     fn add(&mut self, item: Item) {
-        self.bytes += item.described_bytes();
+        self.bytes += item.described_bytes() + xattr_bytes(&item.entry.xattrs) as u64 * HELD;
         self.items.push(item);
     }
 }

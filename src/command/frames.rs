@@ -166,7 +166,8 @@ fn side_label(archive: &Archive, object: &Object) -> Result<Option<Vec<u8>>> {
     Ok(label.filter(|_| at == len - table_len))
 }
 
-type Table = Vec<Frame>;
+/// All frames of a segment.
+pub(super) type Table = Vec<Frame>;
 
 /// Does the table speak of as many plain bytes as the root?
 fn fits(table: &Table, segment: &Place) -> bool {

@@ -6,7 +6,7 @@
 //! written is durable and takes its place at once. No segment is ever changed or removed.
 
 use super::{
-    beside,
+    beside::{self, Made},
     blame::Loss,
     forgo::{Rest, forgo},
     rebuild::{Rebuilt, label, rebuild},
@@ -95,18 +95,18 @@ impl Repair {
         let mut steps = self.roots()?;
         let stock = Stock::new(self.archives()?, Some(&self.repository));
         steps.extend(manifests(&self.repository, &stock));
-        steps.extend(beside::lacking(&facts.id, &stock).into_iter().map(|made| {
-            let what = format!("write {:?} beside a segment of backup {:?} again", made.name, made.backup);
-            let action = Action::Beside(self.repository.join(made.dir), made.name, made.bytes);
-            Step { what, detail: Vec::new(), action }
-        }));
+        let beside: Vec<Step> =
+            beside::lacking(&self.repository, &facts.id, &stock).into_iter().map(beside_step).collect();
+        let comes_first = beside.iter().any(Step::can_be_done);
+        steps.extend(beside);
         for (path, error, root) in bad_words(&stock.archives, &self.repository) {
             let detail =
                 vec![error.line(), "checksums of what others need of that backup are not known then".to_owned()];
             let what = format!("write {path:?} again, which says that backup {:?} was forgotten", root.id);
             steps.push(Step { what, detail, action: Action::File(path, seal(&root)?) });
         }
-        steps.extend(self.lost(meter)?);
+        // What seems to be lost may be made anew with what is written beside segments.
+        steps.extend(if comes_first { Vec::new() } else { self.lost(meter)? });
         steps.extend(self.notes()?);
         Ok(steps)
     }
@@ -181,7 +181,7 @@ impl Step {
 
     /// Can it be known only after it what else is to be done?
     pub fn is_first(&self) -> bool {
-        matches!(self.action, Action::File(..) | Action::Root(..))
+        matches!(self.action, Action::File(..) | Action::Beside(..) | Action::Root(..))
     }
 
     /// Do it.
@@ -250,6 +250,21 @@ fn root_step(repository: &Path, id: &str, why: &str, rebuilt: Rebuilt) -> Step {
         what: format!("rebuild the root of backup {id:?}, with {entries}"),
         detail,
         action: Action::Root(dir, pages, Box::new(root)),
+    }
+}
+
+fn beside_step(Made { backup, dir, name, bytes }: Made) -> Step {
+    match bytes {
+        Some(bytes) => {
+            let what = format!("write {name:?} beside a segment of backup {backup:?} again");
+            Step { what, detail: Vec::new(), action: Action::Beside(dir, name, bytes) }
+        }
+        None => {
+            let what =
+                format!("{name:?} beside a segment of backup {backup:?}: nothing says where all of its frames are");
+            let detail = vec!["no file is lost with it as long as the manifest is whole".to_owned()];
+            Step { what, detail, action: Action::Nothing }
+        }
     }
 }
 

@@ -107,7 +107,7 @@ fn full_name(root: &Root, segment: &SegmentId) -> SegmentId {
 
 /// Were files written beside its segments, if its codec wants them? The first versions wrote none in repositories, nor did they say
 /// how large all of a segment is.
-pub(super) fn has_beside(root: &Root) -> bool {
+fn has_beside(root: &Root) -> bool {
     root.liveness.iter().any(|live| live.backup.is_empty() && live.of_bytes > 0)
 }
 

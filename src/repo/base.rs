@@ -79,7 +79,8 @@ pub struct Base {
 }
 
 impl Base {
-    /// Find the base of a new backup in the repository at `path`. `refer` announces the backups that are referred to and
+    /// Find the base of a new backup in the repository at `path`, and say what was found to be damaged or missing, though nobody prunes
+    /// it; nothing of that is referred to. `refer` announces the backups that are referred to and
     /// says which of them, and of their objects, cannot be.
     ///
     /// # Errors
@@ -89,7 +90,7 @@ impl Base {
         wanted: &Wanted,
         like: &Like<'_>,
         mut refer: impl FnMut(&[String]) -> Result<Referred>,
-    ) -> Result<Option<Self>> {
+    ) -> Result<(Option<Self>, BTreeSet<String>)> {
         let (mut gone, mut damage) = (HashSet::new(), BTreeSet::new());
         loop {
             let archives = match wanted.full {
@@ -99,7 +100,8 @@ impl Base {
             let ids: Vec<String> = archives.iter().map(|archive| archive.root.id.clone()).collect();
             let referred = refer(&ids)?;
             if referred.gone.is_empty() {
-                return Ok((!archives.is_empty()).then(|| Self::new(archives, wanted, like, referred, damage)));
+                let base = (!archives.is_empty()).then(|| Self::new(archives, wanted, like, referred, &mut damage));
+                return Ok((base, damage));
             }
             gone.extend(referred.gone);
         }
@@ -119,7 +121,7 @@ impl Base {
         wanted: &Wanted,
         like: &Like<'_>,
         referred: Referred,
-        mut damage: BTreeSet<String>,
+        damage: &mut BTreeSet<String>,
     ) -> Self {
         let digests = like.options.digest == Algorithm::Blake3;
         let rules = Rules { compare: wanted.compare, digests, unfinished: digests && like.cluster.is_none() };
@@ -153,13 +155,13 @@ impl Base {
             frame_bytes: like.options.frame_bytes,
             block_bytes: like.options.block_bytes,
             moved: Mutex::default(),
-            damage: Mutex::new(damage),
+            damage: Mutex::default(),
         }
     }
 
-    /// What was found to be damaged or missing so far, though nobody prunes it. Nothing of it is referred to.
-    pub fn damage(&self) -> Vec<String> {
-        self.damage.lock().unwrap_or_else(|e| e.into_inner()).iter().cloned().collect()
+    /// The pages of which no copy could be read so far.
+    pub fn damage(&self) -> BTreeSet<String> {
+        self.damage.lock().unwrap_or_else(|e| e.into_inner()).clone()
     }
 
     pub(super) fn note(&self, error: &Error) {

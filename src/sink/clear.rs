@@ -38,7 +38,8 @@ impl Visit for Removal<'_> {
 
     fn meet(&mut self, dir: BorrowedFd<'_>, name: &[u8], path: &[u8], stat: &Stat) -> Result<bool> {
         if stat.kind != FileKind::Directory {
-            return write::unlink_at(dir, name).map(|()| false).map_err(|e| self.failed(path, e));
+            let removed = self.0.opening_up(path, dir, || write::unlink_at(dir, name));
+            return removed.map(|()| false).map_err(|e| self.failed(path, e));
         }
         if stat.is_apart(walk::stat_fd(dir).map_err(|e| self.failed(path, e))?.dev) {
             let what = self.failed(path, io::ErrorKind::ResourceBusy.into()).what;
@@ -48,7 +49,8 @@ impl Visit for Removal<'_> {
     }
 
     fn leave(&mut self, dir: BorrowedFd<'_>, name: &[u8], path: &[u8]) -> Result<()> {
-        write::remove_dir_at(dir, name).map_err(|e| self.failed(path, e))
+        let removed = self.0.opening_up(path, dir, || write::remove_dir_at(dir, name));
+        removed.map_err(|e| self.failed(path, e))
     }
 
     fn failed(&self, path: &[u8], error: io::Error) -> Error {

@@ -94,11 +94,7 @@ impl Writer {
 
     /// Take away the attributes of users, the access lists and the capabilities that are there and the entry does not have.
     fn undress(&self, entry: &Entry, there: &[Xattr], remove: impl Fn(&[u8]) -> io::Result<()>) -> Result<()> {
-        let ours = |name: &[u8]| {
-            name.starts_with(b"user.") || name.starts_with(b"system.posix_acl_") || name == b"security.capability"
-        };
-        let wanted = |name: &[u8]| entry.xattrs.iter().any(|(wanted, _)| wanted == name);
-        for (name, _) in there.iter().filter(|(name, _)| ours(name) && !wanted(name)) {
+        for name in unwanted(entry, there) {
             let done = remove(name);
             self.attribute(entry, "remove", name, done)?;
         }
@@ -204,4 +200,18 @@ impl Writer {
 fn allowed_mode(entry: &Entry, owned: bool) -> u32 {
     let directory = matches!(entry.kind, Kind::Directory);
     if owned || directory { entry.mode } else { entry.mode & !0o6000 }
+}
+
+/// The attributes of users, the access lists and the capabilities among these that the entry does not have.
+fn unwanted<'a>(entry: &'a Entry, there: &'a [Xattr]) -> impl Iterator<Item = &'a [u8]> {
+    let ours = |name: &[u8]| {
+        name.starts_with(b"user.") || name.starts_with(b"system.posix_acl_") || name == b"security.capability"
+    };
+    let wanted = |name: &[u8]| entry.xattrs.iter().any(|(wanted, _)| wanted == name);
+    there.iter().map(|(name, _)| &name[..]).filter(move |name| ours(name) && !wanted(name))
+}
+
+/// Has what has these attributes all that the entry has, and none that would be taken away?
+pub(super) fn wears(entry: &Entry, there: &[Xattr]) -> bool {
+    entry.xattrs.iter().all(|wanted| there.contains(wanted)) && unwanted(entry, there).next().is_none()
 }

@@ -6,13 +6,13 @@
 //! file may hold old and new content side by side; one that was touched and cannot be finished is to be removed.
 
 use super::{
-    dress::Before,
+    dress::{Before, wears},
     reach::PRIVATE,
     writer::{Writer, write_data},
 };
 use crate::{
     error::Result,
-    format::entry::{Entry, Kind, Xattr},
+    format::entry::{Entry, Kind},
     platform::{
         durable, read,
         walk::{self, FileKind, Stat, read_link},
@@ -20,7 +20,6 @@ use crate::{
     },
 };
 use std::{
-    collections::BTreeSet,
     fs::File,
     io,
     os::{
@@ -208,12 +207,11 @@ impl Patch {
     fn is_dressed(&self, writer: &mut Writer, entry: &Entry) -> io::Result<bool> {
         let Stat { mode, uid, gid, mtime, .. } = self.stat;
         let same = (mode, (uid, gid), mtime) == (entry.mode, writer.numbers(&entry.owner), entry.mtime);
-        let names = |list: &[Xattr]| list.iter().cloned().collect::<BTreeSet<_>>();
-        Ok(same && names(&xattr::read_all(&self.file)?) == names(&entry.xattrs))
+        Ok(same && wears(entry, &xattr::read_all(&self.file)?))
     }
 }
 
-/// Is the link, pipe or device of this entry there, as it should be? One with attributes is taken for another.
+/// Is the link, pipe or device of this entry there, as it should be?
 ///
 /// # Errors
 /// The system's, with the path.
@@ -234,7 +232,11 @@ pub fn is_there(writer: &mut Writer, entry: &Entry) -> Result<bool> {
         }
         _ => false,
     };
-    Ok(same && entry.xattrs.is_empty() && ((stat.uid, stat.gid), stat.mtime) == (owner, entry.mtime))
+    if !same || ((stat.uid, stat.gid), stat.mtime) != (owner, entry.mtime) {
+        return Ok(false);
+    }
+    let there = xattr::read_all_at(dir, name).map_err(|e| tree.error("look at", &entry.path, e))?;
+    Ok(wears(entry, &there))
 }
 
 /// Does the system let this be read only?

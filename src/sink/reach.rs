@@ -6,7 +6,7 @@
 use super::{tree::Tree, trial::trial, writer::Writer};
 use crate::{
     error::Result,
-    format::entry::{Entry, Xattr},
+    format::entry::{Entry, Xattr, split},
     platform::{
         self,
         walk::{self, Stat},
@@ -15,11 +15,13 @@ use crate::{
 };
 use std::{
     io,
-    os::fd::{AsFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
 
 /// The access list of a file.
 const LIST: &[u8] = b"system.posix_acl_access";
+/// What a directory's owner needs to change what is in it.
+const OWNERS: u32 = 0o300;
 /// What a mode gives the group; of a file with a list, the most that the list gives.
 const GROUP: u32 = 0o070;
 /// Setuid, setgid, sticky: lost by a change of owner, so set after it.
@@ -97,12 +99,49 @@ impl Writer {
 }
 
 impl Tree {
+    /// Change something at `path`, in a directory that its owner may have kept himself from writing to. If we are he, that is
+    /// undone until the directory gets its metadata, or the run is over.
+    pub(super) fn opening_up<T>(
+        &self,
+        path: &[u8],
+        dir: BorrowedFd<'_>,
+        change: impl Fn() -> io::Result<T>,
+    ) -> io::Result<T> {
+        match change() {
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied && self.open_up(split(path).0, dir) => change(),
+            done => done,
+        }
+    }
+
+    fn open_up(&self, path: &[u8], dir: BorrowedFd<'_>) -> bool {
+        let mut opened = self.opened_up.lock().unwrap_or_else(|e| e.into_inner());
+        let (mine, Ok(stat)) = (platform::user().0, walk::stat_fd(dir)) else { return false };
+        if opened.contains_key(path) {
+            return true;
+        }
+        let can_be = self.options.overwrite && mine != 0 && stat.uid == mine && stat.mode & OWNERS != OWNERS;
+        let is_open = can_be && write::chmod_fd(dir, stat.mode | OWNERS).is_ok();
+        if is_open {
+            opened.insert(path.to_vec(), stat.mode);
+        }
+        is_open
+    }
+
     /// Can what stands at `path`, in or as this directory, be what this restore has made? Else somebody has put it there.
     pub(super) fn may_have_made(&self, path: &[u8], dir: impl AsFd, there: &Stat) -> bool {
         let (mine, maker) = (platform::user().0, self.places.resolve(path).0.maker.get());
         // Without privileges nothing of another can be changed. And some file systems say themselves whose all is.
         let is_made = || trial(dir, &self.notes, |file, _| walk::stat_fd(file).is_ok_and(|new| new.uid == there.uid));
         mine != 0 || there.uid == mine || maker.is_some_and(|maker| maker.0 == there.uid) || is_made() == Some(true)
+    }
+}
+
+impl Drop for Tree {
+    fn drop(&mut self) {
+        let opened = std::mem::take(&mut *self.opened_up.lock().unwrap_or_else(|e| e.into_inner()));
+        for (path, mode) in opened {
+            let _ = self.open_dir(&path).map(|dir| write::chmod_fd(dir, mode));
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use super::{
 use crate::{
     error::{Error, Kind as ErrorKind, Result},
     format::{
-        entry::{Entry, Owner, Time, Xattr},
+        entry::{Entry, Owner, Path, Time, Xattr},
         pax::NamedAcl,
     },
     platform::{
@@ -64,6 +64,8 @@ pub struct Tree {
     mask: Mask,
     /// What was made, where the file system may take another name for the same.
     made: Option<Mutex<Made>>,
+    /// Directories of an ordinary user's own that could not be written to, and can be for now: their modes before.
+    pub(super) opened_up: Mutex<HashMap<Path, u32>>,
 }
 
 /// The mask is the process's: cleared while any tree is open. What it was before.
@@ -105,6 +107,7 @@ impl Tree {
         let tree = Self {
             places,
             made,
+            opened_up: Mutex::default(),
             options,
             notes,
             names: Names::default(),
@@ -282,13 +285,14 @@ impl Tree {
         name: &[u8],
         create: impl Fn(BorrowedFd<'_>) -> io::Result<T>,
     ) -> io::Result<T> {
-        self.making(path, dir, name, || match create(dir) {
+        let once = || match create(dir) {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists && self.options.overwrite => {
                 self.clear_way(dir, name)?;
                 create(dir)
             }
             other => other,
-        })
+        };
+        self.making(path, dir, name, || self.opening_up(path, dir, once))
     }
 
     /// Do `make`, which makes what is called `name` or takes what is there. Not if that was made under another name.

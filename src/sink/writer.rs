@@ -161,6 +161,7 @@ impl Writer {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(false),
             other => other.map(|()| true),
         };
+        let create = || tree.opening_up(path, dir.as_fd(), create);
         if tree.making(path, dir, name, create).map_err(|e| tree.error("create", path, e))? {
             return Ok(true);
         }
@@ -190,6 +191,7 @@ impl Writer {
             return Err(failed(replaced()));
         }
         self.dress(dir.as_fd(), entry, Before::There(stat))?;
+        tree.opened_up.lock().unwrap_or_else(|e| e.into_inner()).remove(&entry.path);
         match tree.places.mounted(&entry.path) {
             None => Ok(()),
             Some(to) => {
@@ -224,7 +226,13 @@ impl Writer {
             return Err(failed(io::ErrorKind::NotFound.into()));
         }
         let (dir, name) = self.enter(path)?;
-        let linked = tree.replacing(path, dir.as_fd(), name, |dir| write::link_at(&from, old, dir, name));
+        let inode = |dir: &OwnedFd, name| walk::stat(dir, name).map(|stat| (stat.dev, stat.inode)).ok();
+        let is_linked =
+            tree.options.overwrite && inode(dir, name).is_some_and(|there| inode(&from, old) == Some(there));
+        let linked = tree.replacing(path, dir.as_fd(), name, |dir| match is_linked {
+            true => Ok(()),
+            false => write::link_at(&from, old, dir, name),
+        });
         linked.map_err(failed)
     }
 

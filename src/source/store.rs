@@ -115,11 +115,16 @@ impl Directory {
     }
 
     fn gone_or(&self, error: Error) -> Error {
-        let is_gone = error.kind == Kind::NotFound && self.had_root.load(Relaxed);
-        if !is_gone || regular::open(&self.path(&Object::Root)).is_ok() {
+        let is_missing = error.kind == Kind::NotFound && self.had_root.load(Relaxed);
+        let is_gone = || regular::open(&self.path(&Object::Root)).is_err_and(|e| e.kind() == io::ErrorKind::NotFound);
+        if !is_missing || !is_gone() {
             return error;
         }
         let (id, repository) = (&self.backup, &self.repository);
+        if !repository.join(layout::REPOSITORY).exists() {
+            let what = format!("repository {repository:?} is not there any more");
+            return Error::new(Kind::Gone, what).because("it was moved or removed while it was read");
+        }
         Error::new(Kind::Gone, format!("backup {id:?} is not in {repository:?} any more"))
             .because("it was forgotten while it was read")
             .hint("`fullbore list` shows which backups there are")

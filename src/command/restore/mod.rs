@@ -24,14 +24,15 @@ use crate::{
     error::{Error, Kind as ErrorKind, Result, quoted},
     format::{
         digest::Algorithm,
-        entry::{Entry, Kind, Path as EntryPath},
+        entry::{Entry, Kind, Path as EntryPath, is_within},
+        layout::SIDE_SUFFIX,
         page::{Item, State},
         root::Root,
     },
     pipeline::{meter::Meter, ordered::Permits},
     platform::{self, Tricks},
     postgres::restore::{self as postgres, Fate, Plan},
-    repo::open::{Opened, must_be_told, open_any},
+    repo::open::{Opened, must_be_told, open_any, place},
     sink::{
         is_in,
         places::{Layout, Mount},
@@ -43,7 +44,8 @@ use crate::{
 use std::{
     collections::{HashMap, HashSet},
     num::NonZeroUsize,
-    path::PathBuf,
+    os::unix::ffi::OsStrExt,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, atomic::Ordering::Relaxed},
     time::Instant,
 };
@@ -153,6 +155,7 @@ impl Restore {
         let cluster = cluster::plan(self, &archive, &selection)?;
         let layout = cluster::layout(self, &archive, &selection, &cluster);
         refuse_inside(self, &archive, &layout)?;
+        refuse_over(self, &archive, &selection, &layout)?;
         let unnamed = severed::concerns(&archive, &selection)?;
         let extra = match delta {
             None => Extra::default(),
@@ -242,6 +245,31 @@ fn refuse_inside(restore: &Restore, archive: &Archive, layout: &Layout) -> Resul
         Some(target) => {
             let what = format!("cannot restore to {target:?}: it is in {:?}, which is read", restore.from);
             Err(Error::new(ErrorKind::Usage, what).hint("choose another --to"))
+        }
+    }
+}
+
+/// Nor may something of the backup take the place of what is read.
+fn refuse_over(restore: &Restore, archive: &Archive, selection: &Selection, layout: &Layout) -> Result<()> {
+    let real = |path: &Path| path.canonicalize().ok();
+    let read = place(&restore.from).ok().and_then(|(path, _)| real(&path));
+    let (Some(read), Some(target)) = (read, real(&layout.root)) else { return Ok(()) };
+    let Some(own) = read.strip_prefix(&target).ok().filter(|own| *own != Path::new("")) else { return Ok(()) };
+    let own = own.as_os_str().as_bytes();
+    let beside = [own, SIDE_SUFFIX.as_bytes()].concat();
+    let is_over = |item: &Item| {
+        let is_itself = item.entry.path == own && item.entry.kind == Kind::Directory;
+        let path = &item.entry.path;
+        !is_itself && selection.holds(path) && (is_within(path, own) || *path == beside)
+    };
+    let here = Selection::new(&[own, &beside])?;
+    match archive.records(&here, false).filter_map(Result::ok).find(is_over) {
+        None => Ok(()),
+        Some(item) => {
+            let what = format!("cannot restore {} to {target:?}", quoted(&item.entry.path));
+            Err(Error::new(ErrorKind::Usage, what)
+                .because(format!("it would take the place of {read:?}, which is read"))
+                .hint("choose another --to, or name the paths that are wanted"))
         }
     }
 }
