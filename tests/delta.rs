@@ -142,6 +142,53 @@ fn what_is_read_is_not_replaced_by_what_the_backup_has_in_its_place() {
 }
 
 #[test]
+fn what_cannot_be_made_costs_nothing_of_what_is_there() {
+    if !or_skip(is_root() && has("setpriv"), "not root, or no setpriv") {
+        return;
+    }
+    let place = Place { dir: temp() };
+    let (tree, to) = (place.at("tree"), place.at("to"));
+    write(tree.join("a"), "content");
+    fs::create_dir(tree.join("m")).unwrap();
+    fs::hard_link(tree.join("a"), tree.join("m/name")).unwrap();
+    if !or_skip(make_device(&tree.join("null")), "no devices here") {
+        return;
+    }
+    fullbore(args!["backup", &tree, "--to", place.at("repo"), "-q"]).ends_with(0);
+    fs::create_dir_all(to.join("m")).unwrap();
+    let Some(_mount) = Mount::tmpfs(&to.join("m"), "4m") else { return };
+    write(to.join("m/name"), "what was there");
+    write(to.join("null"), "what was there");
+    let restore = args![FULLBORE, "restore", place.at("repo"), "--to", &to, "--delta"];
+    shell("exec setpriv --bounding-set=-mknod --inh-caps=-all \"$@\"", restore).ends_with(1);
+    for name in ["m/name", "null"] {
+        assert_eq!(fs::read(to.join(name)).unwrap(), b"what was there", "{name}");
+    }
+    assert_eq!(runs::names(&to), ["a", "m", "null"]);
+    assert_eq!(runs::names(&to.join("m")), ["name"]);
+    // Of whatever kind it is.
+    fs::remove_file(to.join("null")).unwrap();
+    fs::create_dir(to.join("null")).unwrap();
+    fs::remove_file(to.join("a")).unwrap();
+    symlink("null", to.join("a")).unwrap();
+    drop(_mount);
+    fullbore(args!["restore", place.at("repo"), "--to", &to, "--delta", "--delete"]).ends_with(0);
+    assert_same(&shape(&tree), &shape(&to), "in the end");
+}
+
+fn make_device(path: &Path) -> bool {
+    let device = rustix::fs::makedev(1, 3);
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        path,
+        rustix::fs::FileType::CharacterDevice,
+        Mode::from_raw_mode(0o666),
+        device,
+    )
+    .is_ok()
+}
+
+#[test]
 fn a_user_restores_into_directories_of_his_own_that_he_may_not_write_to() {
     if !or_skip(is_root() && has("setpriv"), "not root, or no setpriv") {
         return;

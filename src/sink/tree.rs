@@ -9,6 +9,7 @@ use super::{
     notes::Notes,
     places::{Fresh, Layout, Places},
     spelling::{Made, taken},
+    trial::name_aside,
 };
 use crate::{
     error::{Error, Kind as ErrorKind, Result},
@@ -129,7 +130,7 @@ impl Tree {
         let Some(target) = self.places.mounted(path) else { return Ok(()) };
         let (parent, name) = self.places.split(path);
         let dir = self.open_parent(parent).map_err(|e| self.error("create the directory of", path, e))?;
-        let create = |dir: BorrowedFd<'_>| write::symlink_at(target.as_os_str().as_bytes(), dir, name);
+        let create = |dir: BorrowedFd<'_>, name: &[u8]| write::symlink_at(target.as_os_str().as_bytes(), dir, name);
         self.replacing(path, dir.as_fd(), name, create).map_err(|e| self.error("link", path, e))
     }
 
@@ -277,18 +278,29 @@ impl Tree {
         }
     }
 
-    /// Do `create`; if something stands in the way and may be replaced, remove it and do it again.
+    /// Do `create`, which makes what is called as it is told; if something stands in the way and may be replaced, do it under another
+    /// name and put it in that place. What cannot be made costs nothing of what is there.
     pub(super) fn replacing<T>(
         &self,
         path: &[u8],
         dir: BorrowedFd<'_>,
         name: &[u8],
-        create: impl Fn(BorrowedFd<'_>) -> io::Result<T>,
+        create: impl Fn(BorrowedFd<'_>, &[u8]) -> io::Result<T>,
     ) -> io::Result<T> {
-        let once = || match create(dir) {
+        let once = || match create(dir, name) {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists && self.options.overwrite => {
-                self.clear_way(dir, name)?;
-                create(dir)
+                let aside = name_aside();
+                let made = match create(dir, &aside) {
+                    // What is there may be all that is in its way.
+                    Err(e) if ErrorKind::of(&e) == ErrorKind::Full => {
+                        return self.clear_way(dir, name).and_then(|()| create(dir, name));
+                    }
+                    other => other?,
+                };
+                // Nothing but an empty directory takes the place of a directory, and no directory that of anything else.
+                let placed = write::rename_at(dir, &aside, dir, name)
+                    .or_else(|_| self.clear_way(dir, name).and_then(|()| write::rename_at(dir, &aside, dir, name)));
+                placed.inspect_err(|_| drop(self.clear_way(dir, &aside))).map(|()| made)
             }
             other => other,
         };

@@ -10,11 +10,16 @@ use std::{
     sync::atomic::{AtomicU32, Ordering::Relaxed},
 };
 
+/// A name that nothing has, for what is made in a directory of the target.
+pub(super) fn name_aside() -> Vec<u8> {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    format!(".fullbore-p{}-{}", std::process::id(), COUNT.fetch_add(1, Relaxed)).into_bytes()
+}
+
 /// What `look` sees of a new file in `dir`, empty and with mode 0600, of which it gets the name too: one that has letters. `None`
 /// if none can be made: the restore will say why. One that cannot be removed is noted.
 pub(super) fn trial<T>(dir: impl AsFd, notes: &Notes, look: impl FnOnce(&OwnedFd, &[u8]) -> T) -> Option<T> {
-    static COUNT: AtomicU32 = AtomicU32::new(0);
-    let name = format!(".fullbore-p{}-{}", std::process::id(), COUNT.fetch_add(1, Relaxed)).into_bytes();
+    let name = name_aside();
     let before = walk::stat_fd(&dir);
     let file = write::create_file(&dir, &name, 0o600).ok()?;
     let found = look(&file, &name);

@@ -110,7 +110,7 @@ impl Writer {
     pub(super) fn create(&mut self, entry: &Entry, mode: u32) -> Result<OwnedFd> {
         let tree = self.tree.clone();
         let (dir, name) = self.enter(&entry.path)?;
-        let created = tree.replacing(&entry.path, dir.as_fd(), name, |dir| write::create_file(dir, name, mode));
+        let created = tree.replacing(&entry.path, dir.as_fd(), name, |dir, name| write::create_file(dir, name, mode));
         created.map_err(|e| self.in_the_way(&entry.path, e))
     }
 
@@ -118,7 +118,8 @@ impl Writer {
     pub(super) fn create_to_read(&mut self, entry: &Entry) -> Result<OwnedFd> {
         let tree = self.tree.clone();
         let (dir, name) = self.enter(&entry.path)?;
-        let created = tree.replacing(&entry.path, dir.as_fd(), name, |dir| write::create_to_read(dir, name, PRIVATE));
+        let created =
+            tree.replacing(&entry.path, dir.as_fd(), name, |dir, name| write::create_to_read(dir, name, PRIVATE));
         created.map_err(|e| self.in_the_way(&entry.path, e))
     }
 
@@ -135,7 +136,7 @@ impl Writer {
     pub fn other(&mut self, entry: &Entry) -> Result<()> {
         let (tree, mode) = (self.tree.clone(), self.creation_mode(entry));
         let (dir, name) = self.enter(&entry.path)?;
-        match tree.replacing(&entry.path, dir.as_fd(), name, |dir| make(dir, name, entry, mode)) {
+        match tree.replacing(&entry.path, dir.as_fd(), name, |dir, name| make(dir, name, entry, mode)) {
             Ok(()) => self.dress_at(entry),
             Err(e) if is_device(&entry.kind) && e.kind() == io::ErrorKind::PermissionDenied => {
                 self.tree.notes.add("device", &reason(&e), &entry.path);
@@ -168,7 +169,7 @@ impl Writer {
         let there = open_dir(dir, name, tree.options.tricks);
         let is_new = there.is_err();
         let there = there.or_else(|_| {
-            tree.replacing(path, dir.as_fd(), name, |dir| write::create_dir(dir, name, 0o700))?;
+            tree.replacing(path, dir.as_fd(), name, |dir, name| write::create_dir(dir, name, 0o700))?;
             open_dir(dir, name, tree.options.tricks)
         });
         let there = there.map_err(|e| self.in_the_way(path, e))?;
@@ -229,7 +230,7 @@ impl Writer {
         let inode = |dir: &OwnedFd, name| walk::stat(dir, name).map(|stat| (stat.dev, stat.inode)).ok();
         let is_linked =
             tree.options.overwrite && inode(dir, name).is_some_and(|there| inode(&from, old) == Some(there));
-        let linked = tree.replacing(path, dir.as_fd(), name, |dir| match is_linked {
+        let linked = tree.replacing(path, dir.as_fd(), name, |dir, name| match is_linked {
             true => Ok(()),
             false => write::link_at(&from, old, dir, name),
         });
