@@ -666,6 +666,100 @@ fn a_file_that_was_not_written_to_is_left_when_the_backup_is_damaged() {
 }
 
 #[test]
+fn a_file_that_is_made_anew_stays_what_it_was_when_the_backup_is_damaged() {
+    let place = Place::new("zstd:1");
+    let (to, tree) = (place.at("to/big"), place.at("tree/big"));
+    damage(&place.at("repo"), &fs::read(tree.join("exact")).unwrap()[1 << 20..][..400]);
+    damage(&place.at("repo"), &fs::read(tree.join("small")).unwrap()[..400]);
+    let names = ["exact", "odd", "small"];
+    for with in [&["--delta"][..], &["--overwrite"], &["--delta", "--no-tricks"], &["--overwrite", "--no-tricks"]] {
+        // Others could have them open who may not by the backup: none of them is written to in place.
+        for name in names {
+            write(to.join(name), format!("what was there of {name}"));
+            set_mode(&to.join(name), 0o666);
+        }
+        let args = args!["restore", place.at("repo"), "--to", place.at("to"), "--keep-going"];
+        let ran = fullbore(args.into_iter().chain(with.iter().map(OsString::from))).ends_with(4);
+        let with = with.join(" ");
+        for name in ["exact", "small"] {
+            assert_eq!(fs::read_to_string(to.join(name)).unwrap(), format!("what was there of {name}"), "{with}");
+            assert!(ran.err.contains(&format!("\"big/{name}\" is left as it was")), "{with}: {}", ran.err);
+        }
+        assert_eq!(fs::read(to.join("odd")).unwrap(), fs::read(tree.join("odd")).unwrap(), "{with}");
+        assert_eq!(runs::names(&to), names, "{with}");
+    }
+}
+
+#[test]
+fn a_run_that_is_killed_costs_nothing_of_what_it_was_about_to_replace() {
+    if !or_skip(has("strace"), "there is no strace") {
+        return;
+    }
+    let place = Place::new("zstd:1");
+    let to = place.at("to/big");
+    let names = ["exact", "odd", "small"];
+    for with in ["--delta", "--overwrite"] {
+        for name in names {
+            write(to.join(name), format!("what was there of {name}"));
+            set_mode(&to.join(name), 0o666);
+        }
+        // Each has its content by then, and no name.
+        let args = args!["restore", place.at("repo"), "--to", place.at("to"), with, "big"];
+        let ran = tampered("linkat:signal=KILL", None, args);
+        assert_ne!(ran.code, 0, "{with}: {}", ran.err);
+        for name in names {
+            assert_eq!(fs::read_to_string(to.join(name)).unwrap(), format!("what was there of {name}"), "{with}");
+        }
+        assert_eq!(runs::names(&to), names, "{with}");
+    }
+    place.delta(&[]);
+    place.assert_restored("in the end");
+}
+
+#[test]
+fn where_there_is_no_room_for_both_what_is_replaced_goes_first() {
+    if !or_skip(is_root(), "not root") {
+        return;
+    }
+    let place = Place { dir: temp() };
+    let (tree, to) = (place.at("tree"), place.at("to"));
+    let names = ["a", "b", "c"];
+    names.iter().zip(1..).for_each(|(name, seed)| write(tree.join(name), noise(seed, 3 << 20)));
+    write(tree.join("small"), noise(9, 300_000));
+    fullbore(args!["backup", &tree, "--to", place.at("repo"), "-q"]).ends_with(0);
+    fs::create_dir(&to).unwrap();
+    let Some(_mount) = Mount::tmpfs(&to, "10m") else { return };
+    for with in ["--delta", "--overwrite"] {
+        for name in names {
+            write(to.join(name), noise(10, 3 << 20));
+            set_mode(&to.join(name), 0o666);
+        }
+        write(to.join("small"), noise(11, 300_000));
+        fullbore(args!["restore", place.at("repo"), "--to", &to, with]).ends_with(0);
+        assert_same(&shape(&tree), &shape(&to), with);
+    }
+}
+
+#[test]
+fn another_name_of_a_damaged_file_does_not_become_what_stands_in_its_place() {
+    let place = Place { dir: temp() };
+    let (tree, to) = (place.at("tree"), place.at("to"));
+    write(tree.join("a"), noise(1, 200_000));
+    fs::hard_link(tree.join("a"), tree.join("b")).unwrap();
+    fullbore(args!["backup", &tree, "--to", place.at("repo"), "-q", "--compress", "zstd:1"]).ends_with(0);
+    damage(&place.at("repo"), &noise(1, 200_000)[..400]);
+    for with in ["--delta", "--overwrite"] {
+        ["a", "b"].iter().for_each(|name| write(to.join(name), format!("what was there of {name}")));
+        let args = args!["restore", place.at("repo"), "--to", &to, with, "--keep-going"];
+        let ran = fullbore(args).ends_with(4);
+        assert!(ran.err.contains("1 hard link"), "{}", ran.err);
+        for name in ["a", "b"] {
+            assert_eq!(fs::read_to_string(to.join(name)).unwrap(), format!("what was there of {name}"), "{with}");
+        }
+    }
+}
+
+#[test]
 fn what_is_damaged_in_the_backup_is_named_and_the_rest_is_restored() {
     let place = Place::new("zstd:1");
     damage(&place.at("repo"), &fs::read(place.at("tree/big/odd")).unwrap()[1 << 20..(1 << 20) + 400]);

@@ -9,7 +9,10 @@ use crate::{
     },
     source::{archive::Archive, store::Object},
 };
-use std::{collections::BTreeSet, sync::Mutex};
+use std::{
+    collections::{BTreeSet, HashSet},
+    sync::Mutex,
+};
 
 /// Names that one line of an error lists.
 const LISTED: usize = 5;
@@ -24,6 +27,9 @@ pub struct Damage {
     /// Files that are not restored because of it.
     pub files: Vec<Path>,
 }
+
+/// What became of a file of the target that cannot be had from the backup, and of which nothing is lost.
+pub(super) const LEFT: &str = "is left as it was: it is damaged in the backup";
 
 /// Collects damage, or ends the run with the first.
 #[derive(Debug, Default)]
@@ -92,6 +98,12 @@ impl Report {
     /// Say what became of a file of the target that cannot be had from the backup.
     pub(super) fn became(&self, path: &[u8], what: &str) {
         self.note(format!("{} {what}", quoted(path)));
+    }
+
+    /// Files that are not restored because of damage.
+    pub(super) fn files(&self) -> HashSet<Path> {
+        let damage = self.damage.lock().unwrap_or_else(|e| e.into_inner());
+        damage.iter().flat_map(|damage| damage.files.iter().cloned()).collect()
     }
 
     /// Is there damage that begins so?

@@ -22,7 +22,7 @@ pub use super::read::drop_behind;
 use super::{
     Tricks, debug,
     read::signed,
-    walk::{self, FileKind, open_dir},
+    walk::{self, FileKind, open_dir, through_proc},
 };
 use crate::format::entry::{Device, Time};
 
@@ -68,22 +68,32 @@ fn open_or_create(dir: impl AsFd, name: &[u8], mode: u32, tricks: Tricks) -> io:
     open_dir(dir, name, tricks)
 }
 
-/// Create the file `name` in `dir` and open it for writing; it must not exist. The umask applies, see [`Umask`].
+/// Create the file `name` in `dir` and open it for reading and writing; it must not exist. The umask applies, see [`Umask`].
 ///
 /// # Errors
 /// `EEXIST` for anything that stands there, a symbolic link that leads nowhere too; or the system's.
 pub fn create_file(dir: impl AsFd, name: &[u8], mode: u32) -> io::Result<OwnedFd> {
-    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     Ok(rustix::fs::openat(dir, name, flags, Mode::from_raw_mode(mode))?)
 }
 
-/// As [`create_file`], for reading too.
+/// As [`create_file`], but without a name: it is gone when it is closed, unless it gets one by [`give_name`].
 ///
 /// # Errors
-/// As [`create_file`].
-pub fn create_to_read(dir: impl AsFd, name: &[u8], mode: u32) -> io::Result<OwnedFd> {
-    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    Ok(rustix::fs::openat(dir, name, flags, Mode::from_raw_mode(mode))?)
+/// `EOPNOTSUPP` and others where the file system has no such files; that `/proc` is not mounted; or the system's.
+pub fn create_nameless(dir: impl AsFd, mode: u32) -> io::Result<OwnedFd> {
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    let fd = rustix::fs::openat(dir, ".", flags, Mode::from_raw_mode(mode))?;
+    through_proc(&fd)?;
+    Ok(fd)
+}
+
+/// Give a file of [`create_nameless`] this name in `dir`, which nothing has.
+///
+/// # Errors
+/// `EEXIST`, or the system's.
+pub fn give_name(fd: impl AsFd, dir: impl AsFd, name: &[u8]) -> io::Result<()> {
+    Ok(rustix::fs::linkat(CWD, through_proc(fd)?, dir, name, AtFlags::SYMLINK_FOLLOW)?)
 }
 
 /// Open the file `name` in `dir`, which is there, for reading and writing. Never waits for the other end of a named pipe.
@@ -156,16 +166,25 @@ fn some(written: usize) -> io::Result<usize> {
 }
 
 /// Allocate the first `len` bytes of an empty file, which is then `len` long; false if the system would not, which is
-/// no harm.
+/// no harm. Not in memory, where that writes zeros.
 ///
 /// Writing 64 GiB in pieces spends time extending the file; allocated first, it is contiguous too.
 ///
 /// # Errors
-/// `ENOSPC`, `EDQUOT` or `EFBIG`: known before the first byte is written, and the file is empty again.
+/// As [`allocate`].
 pub fn preallocate(fd: impl AsFd, len: u64, tricks: Tricks) -> io::Result<bool> {
-    if tricks == Tricks::Never || len == 0 || !has_room_on_disk(&fd, len)? {
+    if tricks == Tricks::Never || len == 0 || IN_MEMORY.contains(&(rustix::fs::fstatfs(&fd)?.f_type as u64)) {
         return Ok(false);
     }
+    allocate(fd, len)
+}
+
+/// As [`preallocate`], wherever it is: nothing else takes that room any more.
+///
+/// # Errors
+/// `ENOSPC`, `EDQUOT` or `EFBIG`: known before the first byte is written, and the file is empty again.
+pub fn allocate(fd: impl AsFd, len: u64) -> io::Result<bool> {
+    has_room(&fd, len)?;
     match retry_on_intr(|| rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, len)) {
         Ok(()) => Ok(true),
         Err(error @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG)) => {
@@ -191,18 +210,18 @@ pub fn punch(fd: impl AsFd, offset: u64, len: u64) -> io::Result<bool> {
     }
 }
 
-/// False for memory, and an error for a disk that has no room.
+/// Nothing, or an error if the file system has less room than this.
 ///
 /// Asked first because ext4 finds out only by taking all there is, and every other program on that disk is out of room
 /// until it has given it back.
-fn has_room_on_disk(fd: impl AsFd, len: u64) -> io::Result<bool> {
+///
+/// # Errors
+/// `ENOSPC`, or the system's.
+pub fn has_room(fd: impl AsFd, len: u64) -> io::Result<()> {
     let fs = rustix::fs::fstatfs(fd)?;
-    if IN_MEMORY.contains(&(fs.f_type as u64)) {
-        return Ok(false);
-    }
     let free = (fs.f_bavail as u64).saturating_mul(fs.f_bsize as u64);
     // Some network file systems say 0 for "unknown".
-    if fs.f_blocks > 0 && len > free { Err(Errno::NOSPC.into()) } else { Ok(true) }
+    if fs.f_blocks > 0 && len > free { Err(Errno::NOSPC.into()) } else { Ok(()) }
 }
 
 /// Have the system start writing a range to the device, and do not wait for it. A refusal is nothing to us.

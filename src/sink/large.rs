@@ -2,21 +2,22 @@
 //!
 //! It is created by whoever has its first piece, allocated as a whole, and written by position. The system is told to
 //! start writing every 8 MiB, so that the page cache does not fill with what nobody will read. Until it is
-//! finished its mode is 0600; if it is dropped unfinished, it is removed.
+//! finished its mode is 0600, and what it replaces stays; if it is dropped unfinished, it is removed.
 
 use super::{
+    beside::NewFile,
     dress::Before,
     reach::PRIVATE,
-    tree::Tree,
     writer::{Writer, set_length, write_data},
 };
 use crate::{
     error::Result,
     format::entry::Entry,
-    platform::{Tricks, write},
+    platform::{Tricks, read::each_piece, write},
 };
 use std::{
-    os::fd::{AsFd, OwnedFd},
+    fs::File,
+    os::fd::AsFd,
     sync::{Arc, Mutex, MutexGuard},
 };
 
@@ -29,8 +30,7 @@ pub struct Large(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    tree: Option<(Arc<Tree>, Vec<u8>)>,
-    fd: Option<Arc<OwnedFd>>,
+    made: Option<Arc<NewFile>>,
     /// Bytes before which the system was told to write, and before which it was told to forget.
     told: u64,
     forgotten: u64,
@@ -46,31 +46,25 @@ impl Large {
     /// # Errors
     /// The system's, with the path.
     pub fn write(&self, writer: &mut Writer, entry: &Entry, offset: u64, data: &[u8]) -> Result<()> {
-        let fd = self.open(writer, entry)?;
-        write_data(&fd, entry, offset, data).map_err(|e| writer.tree.error("write", &entry.path, e))?;
+        let made = self.open(writer, entry)?;
+        write_data(&made.file, entry, offset, data).map_err(|e| writer.tree.error("write", &entry.path, e))?;
         if writer.tree.options.tricks == Tricks::Auto && !entry.is_sparse() {
-            self.write_behind(&fd, offset + data.len() as u64);
+            self.write_behind(&made.file, offset + data.len() as u64);
         }
         Ok(())
     }
 
-    fn open(&self, writer: &mut Writer, entry: &Entry) -> Result<Arc<OwnedFd>> {
+    fn open(&self, writer: &mut Writer, entry: &Entry) -> Result<Arc<NewFile>> {
         let mut state = self.state();
-        if let Some(fd) = &state.fd {
-            return Ok(fd.clone());
+        if let Some(made) = &state.made {
+            return Ok(made.clone());
         }
-        let fd = Arc::new(writer.create(entry, PRIVATE)?);
-        state.tree = Some((writer.tree.clone(), entry.path.clone()));
-        state.fd = Some(fd.clone());
-        if !entry.is_sparse() {
-            let allocated = write::preallocate(&fd, entry.size(), writer.tree.options.tricks);
-            allocated.map_err(|e| writer.tree.error("write", &entry.path, e))?;
-        }
-        Ok(fd)
+        let made = Arc::new(writer.create_with_room(entry, PRIVATE)?);
+        Ok(state.made.insert(made).clone())
     }
 
     /// Pieces come nearly in order: what is said of the bytes before `end` is right for almost all of them.
-    fn write_behind(&self, fd: &OwnedFd, end: u64) {
+    fn write_behind(&self, file: &File, end: u64) {
         let mut state = self.state();
         if end < state.told + BEHIND_BYTES {
             return;
@@ -78,34 +72,38 @@ impl Large {
         let (from, forgotten) = (state.told, state.forgotten);
         (state.told, state.forgotten) = (end, from);
         drop(state);
-        write::write_behind(fd, from, end - from);
-        write::drop_behind(fd, forgotten, from - forgotten);
+        write::write_behind(file, from, end - from);
+        write::drop_behind(file, forgotten, from - forgotten);
     }
 
-    /// All pieces are written and right: give the file its metadata.
+    /// Hash what was written: its data, without the holes. For the rare file whose pieces cannot be hashed as they come.
+    ///
+    /// # Errors
+    /// The system's, with the path.
+    pub fn hash(&self, writer: &mut Writer, entry: &Entry) -> Result<blake3::Hash> {
+        let made = self.open(writer, entry)?;
+        let (mut hasher, mut buffer) = (blake3::Hasher::new(), vec![0; 1 << 20]);
+        let hash = |bytes: &[u8]| _ = hasher.update(bytes);
+        let read = each_piece(&made.file, entry.runs(0, entry.data_len()), &mut buffer, hash);
+        read.map_err(|e| writer.tree.error("read back", &entry.path, e))?;
+        Ok(hasher.finalize())
+    }
+
+    /// All pieces are written and right: give the file its metadata and its place.
     ///
     /// # Errors
     /// The system's, with the path.
     pub fn finish(&self, writer: &mut Writer, entry: &Entry) -> Result<()> {
-        let fd = self.open(writer, entry)?;
-        set_length(&fd, entry).map_err(|e| writer.tree.error("write", &entry.path, e))?;
-        writer.dress(fd.as_fd(), entry, Before::Made(PRIVATE))?;
+        let made = self.open(writer, entry)?;
+        set_length(&made.file, entry).map_err(|e| writer.tree.error("write", &entry.path, e))?;
+        writer.dress(made.file.as_fd(), entry, Before::Made(PRIVATE))?;
+        made.place(writer)?;
         *self.state() = State::default();
         Ok(())
     }
 
     /// Some piece is damaged: remove what was written.
     pub fn discard(&self) {
-        let state = std::mem::take(&mut *self.state());
-        if let Some((tree, path)) = state.tree {
-            // What cannot be removed has mode 0600 and the time of now; the caller names it as damaged.
-            let _ = Writer::new(&tree).remove(&path);
-        }
-    }
-}
-
-impl Drop for Large {
-    fn drop(&mut self) {
-        self.discard();
+        *self.state() = State::default();
     }
 }

@@ -3,6 +3,7 @@
 use crate::{error::Result, format::page::SegmentId, frame::Buf};
 use std::collections::HashSet;
 
+mod beside;
 mod clear;
 mod dress;
 pub mod file;

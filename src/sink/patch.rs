@@ -6,6 +6,7 @@
 //! file may hold old and new content side by side; one that was touched and cannot be finished is to be removed.
 
 use super::{
+    beside::NewFile,
     dress::{Before, wears},
     reach::PRIVATE,
     writer::{Writer, write_data},
@@ -22,24 +23,25 @@ use crate::{
 use std::{
     fs::File,
     io,
-    os::{
-        fd::{AsFd, OwnedFd},
-        unix::fs::FileExt,
-    },
+    os::{fd::AsFd, unix::fs::FileExt},
     sync::atomic::{AtomicBool, Ordering::Relaxed},
 };
 
 /// A file of the tree that is open for reading and, if that may be, for writing.
 #[derive(Debug)]
 pub struct Patch {
-    file: File,
+    file: Source,
     stat: Stat,
     /// Is it open for writing too?
     writable: bool,
-    /// Is something of what it was before lost?
+    /// Was something written to it?
     touched: AtomicBool,
-    /// Was it made just now?
-    pub fresh: bool,
+}
+
+#[derive(Debug)]
+enum Source {
+    There(File),
+    New(NewFile),
 }
 
 impl Patch {
@@ -63,22 +65,22 @@ impl Patch {
         };
         let stat = walk::stat_fd(&fd).map_err(|e| tree.error("look at", &entry.path, e))?;
         let may_stay = stat.kind == FileKind::File && (stat.nlink > 1 || writer.may_stay(entry, &fd, &stat)?);
-        Ok(may_stay.then(|| Self { writable, ..Self::new(fd, stat, false) }))
+        Ok(may_stay.then(|| Self { file: Source::There(fd.into()), stat, writable, touched: false.into() }))
     }
 
-    /// Make the file anew, in place of whatever is there.
+    /// Make the file anew, to take the place of whatever is there when it is finished.
     ///
     /// # Errors
     /// The system's, with the path.
     pub fn create(writer: &mut Writer, entry: &Entry) -> Result<Self> {
-        let tree = writer.tree.clone();
-        let fd = writer.create_to_read(entry)?;
-        let stat = walk::stat_fd(&fd).map_err(|e| tree.error("look at", &entry.path, e))?;
-        Ok(Self::new(fd, stat, true))
+        let made = writer.create_with_room(entry, PRIVATE)?;
+        let stat = walk::stat_fd(&made.file).map_err(|e| writer.tree.error("look at", &entry.path, e))?;
+        Ok(Self { file: Source::New(made), stat, writable: true, touched: true.into() })
     }
 
-    fn new(fd: OwnedFd, stat: Stat, fresh: bool) -> Self {
-        Self { file: fd.into(), stat, writable: true, touched: fresh.into(), fresh }
+    /// Was it made just now?
+    pub fn is_new(&self) -> bool {
+        matches!(self.file, Source::New(_))
     }
 
     /// What it was when it was opened.
@@ -88,7 +90,10 @@ impl Patch {
 
     /// The open file.
     pub fn file(&self) -> &File {
-        &self.file
+        match &self.file {
+            Source::There(file) => file,
+            Source::New(made) => &made.file,
+        }
     }
 
     /// May it be written to?
@@ -109,16 +114,19 @@ impl Patch {
     /// # Errors
     /// The system's.
     pub fn set_length(&self, entry: &Entry) -> io::Result<()> {
-        if walk::stat_fd(&self.file)?.size == entry.size() {
+        if walk::stat_fd(self.file())?.size == entry.size() {
             return Ok(());
         }
         self.touched.store(true, Relaxed);
-        write::truncate(&self.file, entry.size())
+        write::truncate(self.file(), entry.size())
     }
 
-    /// Is something of what it was before this run lost?
+    /// Is something of what was at its place before this run lost?
     pub fn is_touched(&self) -> bool {
-        self.touched.load(Relaxed)
+        match &self.file {
+            Source::There(_) => self.touched.load(Relaxed),
+            Source::New(made) => made.has_its_name(),
+        }
     }
 
     /// Fill `buffer` with the data from `offset` on, as far as the file goes; how much came.
@@ -141,7 +149,7 @@ impl Patch {
     fn read_at(&self, at: u64, buffer: &mut [u8]) -> io::Result<usize> {
         let mut done = 0;
         while done < buffer.len() {
-            match self.file.read_at(&mut buffer[done..], at + done as u64) {
+            match self.file().read_at(&mut buffer[done..], at + done as u64) {
                 Ok(0) => break,
                 Ok(count) => done += count,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
@@ -157,7 +165,7 @@ impl Patch {
     /// The system's.
     pub fn clear_holes(&self, entry: &Entry, buffer: &mut [u8]) -> io::Result<()> {
         let Kind::File { size, map: Some(map) } = &entry.kind else { return Ok(()) };
-        for gap in read::data_outside(&self.file, *size, map)? {
+        for gap in read::data_outside(self.file(), *size, map)? {
             let (mut at, end) = (gap.offset, gap.offset + gap.len);
             while at < end {
                 let len = buffer.len().min((end - at) as usize);
@@ -165,9 +173,9 @@ impl Patch {
                 let got = self.read_at(at, piece)?;
                 if piece[..got].iter().any(|byte| *byte != 0) {
                     self.touched.store(true, Relaxed);
-                    if !write::punch(&self.file, at, len as u64)? {
+                    if !write::punch(self.file(), at, len as u64)? {
                         piece.fill(0);
-                        self.file.write_all_at(&piece[..got], at)?;
+                        self.file().write_all_at(&piece[..got], at)?;
                     }
                 }
                 at += len as u64;
@@ -182,7 +190,7 @@ impl Patch {
     /// The system's, with the path.
     pub fn write(&self, writer: &Writer, entry: &Entry, offset: u64, data: &[u8]) -> Result<()> {
         self.touched.store(true, Relaxed);
-        write_data(&self.file, entry, offset, data).map_err(|e| writer.tree.error("write", &entry.path, e))
+        write_data(self.file(), entry, offset, data).map_err(|e| writer.tree.error("write", &entry.path, e))
     }
 
     /// Its content is right: give it its length and, if it has another, its metadata. Was anything changed?
@@ -193,21 +201,24 @@ impl Patch {
         let tree = writer.tree.clone();
         let failed = |e| tree.error("write", &entry.path, e);
         self.set_length(entry).map_err(failed)?;
-        if !self.is_touched() && self.is_dressed(writer, entry).map_err(failed)? {
+        if !self.touched.load(Relaxed) && self.is_dressed(writer, entry).map_err(failed)? {
             // Whoever has written it may not have made it durable.
-            let settled = if tree.settles_each() { durable::settle(&self.file) } else { Ok(()) };
+            let settled = if tree.settles_each() { durable::settle(self.file()) } else { Ok(()) };
             return settled.map(|()| false).map_err(failed);
         }
-        let now = walk::stat_fd(&self.file).map_err(failed)?;
-        let before = if self.fresh { Before::Made(PRIVATE) } else { Before::There(now) };
-        writer.dress(self.file.as_fd(), entry, before)?;
-        Ok(self.is_touched())
+        let now = walk::stat_fd(self.file()).map_err(failed)?;
+        let before = if self.is_new() { Before::Made(PRIVATE) } else { Before::There(now) };
+        writer.dress(self.file().as_fd(), entry, before)?;
+        if let Source::New(made) = &self.file {
+            made.place(writer)?;
+        }
+        Ok(self.touched.load(Relaxed))
     }
 
     fn is_dressed(&self, writer: &mut Writer, entry: &Entry) -> io::Result<bool> {
         let Stat { mode, uid, gid, mtime, .. } = self.stat;
         let same = (mode, (uid, gid), mtime) == (entry.mode, writer.numbers(&entry.owner), entry.mtime);
-        Ok(same && wears(entry, &xattr::read_all(&self.file)?))
+        Ok(same && wears(entry, &xattr::read_all(self.file())?))
     }
 }
 

@@ -8,7 +8,7 @@ use super::{
     last::{Last, UNFINISHED},
     notes::Notes,
     spelling::folds,
-    trial::trial,
+    trial::trial_of_names,
 };
 use crate::{
     error::{Error, Kind, Result, quoted},
@@ -275,7 +275,7 @@ impl Place {
             }
             folds(&self.dir, name)
         };
-        trial(&self.dir, notes, look).unwrap_or(false)
+        trial_of_names(&self.dir, notes, look).unwrap_or(false)
     }
 }
 

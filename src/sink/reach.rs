@@ -79,7 +79,7 @@ impl Writer {
         let (uid, gid) = self.numbers(&entry.owner);
         let wanted = list_of(entry);
         let (dir, _) = self.enter(&entry.path)?;
-        let made = trial(dir, &tree.notes, |file, _| {
+        let made = trial(dir, &tree.notes, |file| {
             // What the system refuses it would refuse again.
             let _ = write::chown_fd(file, uid, gid);
             let _ = write::chmod_fd(file, entry.mode & 0o777);
@@ -131,7 +131,7 @@ impl Tree {
     pub(super) fn may_have_made(&self, path: &[u8], dir: impl AsFd, there: &Stat) -> bool {
         let (mine, maker) = (platform::user().0, self.places.resolve(path).0.maker.get());
         // Without privileges nothing of another can be changed. And some file systems say themselves whose all is.
-        let is_made = || trial(dir, &self.notes, |file, _| walk::stat_fd(file).is_ok_and(|new| new.uid == there.uid));
+        let is_made = || trial(dir, &self.notes, |file| walk::stat_fd(file).is_ok_and(|new| new.uid == there.uid));
         mine != 0 || there.uid == mine || maker.is_some_and(|maker| maker.0 == there.uid) || is_made() == Some(true)
     }
 }

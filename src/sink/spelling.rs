@@ -95,7 +95,7 @@ pub(super) fn folds(dir: impl AsFd, name: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sink::{notes::Notes, trial::trial};
+    use crate::sink::{notes::Notes, trial::trial_of_names};
     use std::fs;
 
     #[test]
@@ -123,7 +123,7 @@ mod tests {
         fs::write(dir.path().join("here"), "").unwrap();
         let is_so = dir.path().join("HERE").exists();
         let notes = Notes::default();
-        let found = trial(&fd, &notes, |_, name| folds(&fd, name));
+        let found = trial_of_names(&fd, &notes, |_, name| folds(&fd, name));
         assert_eq!((found, notes.lines()), (Some(is_so), vec![]));
         fs::remove_file(dir.path().join("here")).unwrap();
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);

@@ -9,25 +9,22 @@ use super::{
     notes::Notes,
     places::{Fresh, Layout, Places},
     spelling::{Made, taken},
-    trial::name_aside,
 };
 use crate::{
     error::{Error, Kind as ErrorKind, Result},
     format::{
-        entry::{Entry, Owner, Path, Time, Xattr},
+        entry::{Owner, Path, Time, Xattr},
         pax::NamedAcl,
     },
     platform::{
         Tricks, durable,
         owner::Names,
-        read::each_piece,
         walk::{self, Stat, open_dir},
         write::{self, Umask},
     },
 };
 use std::{
     collections::{HashMap, hash_map},
-    fs::File,
     io,
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
@@ -244,22 +241,6 @@ impl Tree {
         (!self.options.overwrite).then_some(rest.is_empty() || place.passes_list_on)
     }
 
-    /// Hash what was written of a file: its data, without the holes. For the rare file whose pieces cannot be hashed
-    /// as they come.
-    ///
-    /// # Errors
-    /// The system's, with the path.
-    pub fn hash(&self, entry: &Entry) -> Result<blake3::Hash> {
-        let failed = |e| self.error("read back", &entry.path, e);
-        let (parent, name) = self.places.split(&entry.path);
-        let dir = self.open_dir(parent).map_err(failed)?;
-        let file: File = walk::open_read(dir, name, self.options.tricks).map_err(failed)?.into();
-        let (mut hasher, mut buffer) = (blake3::Hasher::new(), vec![0; 1 << 20]);
-        let hash = |bytes: &[u8]| _ = hasher.update(bytes);
-        each_piece(&file, entry.runs(0, entry.data_len()), &mut buffer, hash).map_err(failed)?;
-        Ok(hasher.finalize())
-    }
-
     /// Remember the file system of a directory that was there before.
     pub(super) fn touch(&self, fd: OwnedFd) -> io::Result<()> {
         let dev = walk::stat_fd(&fd)?.dev;
@@ -268,43 +249,6 @@ impl Tree {
             new.insert(fd);
         }
         Ok(())
-    }
-
-    /// Remove whatever is called `name`, if it may be replaced.
-    pub(super) fn clear_way(&self, dir: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
-        match write::unlink_at(dir, name) {
-            Err(e) if e.kind() == io::ErrorKind::IsADirectory => write::remove_dir_at(dir, name),
-            other => other,
-        }
-    }
-
-    /// Do `create`, which makes what is called as it is told; if something stands in the way and may be replaced, do it under another
-    /// name and put it in that place. What cannot be made costs nothing of what is there.
-    pub(super) fn replacing<T>(
-        &self,
-        path: &[u8],
-        dir: BorrowedFd<'_>,
-        name: &[u8],
-        create: impl Fn(BorrowedFd<'_>, &[u8]) -> io::Result<T>,
-    ) -> io::Result<T> {
-        let once = || match create(dir, name) {
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists && self.options.overwrite => {
-                let aside = name_aside();
-                let made = match create(dir, &aside) {
-                    // What is there may be all that is in its way.
-                    Err(e) if ErrorKind::of(&e) == ErrorKind::Full => {
-                        return self.clear_way(dir, name).and_then(|()| create(dir, name));
-                    }
-                    other => other?,
-                };
-                // Nothing but an empty directory takes the place of a directory, and no directory that of anything else.
-                let placed = write::rename_at(dir, &aside, dir, name)
-                    .or_else(|_| self.clear_way(dir, name).and_then(|()| write::rename_at(dir, &aside, dir, name)));
-                placed.inspect_err(|_| drop(self.clear_way(dir, &aside))).map(|()| made)
-            }
-            other => other,
-        };
-        self.making(path, dir, name, || self.opening_up(path, dir, once))
     }
 
     /// Do `make`, which makes what is called `name` or takes what is there. Not if that was made under another name.
@@ -342,7 +286,7 @@ impl Tree {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::entry::Kind;
+    use crate::format::entry::{Entry, Kind};
     use crate::sink::writer::Writer;
     use std::fs;
 

@@ -16,9 +16,16 @@ pub(super) fn name_aside() -> Vec<u8> {
     format!(".fullbore-p{}-{}", std::process::id(), COUNT.fetch_add(1, Relaxed)).into_bytes()
 }
 
-/// What `look` sees of a new file in `dir`, empty and with mode 0600, of which it gets the name too: one that has letters. `None`
-/// if none can be made: the restore will say why. One that cannot be removed is noted.
-pub(super) fn trial<T>(dir: impl AsFd, notes: &Notes, look: impl FnOnce(&OwnedFd, &[u8]) -> T) -> Option<T> {
+/// What `look` sees of a new file in `dir`, empty and with mode 0600. `None` if none can be made: the restore will say why.
+pub(super) fn trial<T>(dir: impl AsFd, notes: &Notes, look: impl FnOnce(&OwnedFd) -> T) -> Option<T> {
+    match write::create_nameless(&dir, 0o600) {
+        Ok(file) => Some(look(&file)),
+        Err(_) => trial_of_names(dir, notes, |file, _| look(file)),
+    }
+}
+
+/// As [`trial`]; the file has a name, one with letters, which `look` gets too. One that cannot be removed is noted.
+pub(super) fn trial_of_names<T>(dir: impl AsFd, notes: &Notes, look: impl FnOnce(&OwnedFd, &[u8]) -> T) -> Option<T> {
     let name = name_aside();
     let before = walk::stat_fd(&dir);
     let file = write::create_file(&dir, &name, 0o600).ok()?;

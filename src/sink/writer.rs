@@ -1,11 +1,6 @@
 //! One thread's hand in a tree: files, links, devices and directories, with their metadata.
 
-use super::{
-    dress::Before,
-    reach::{PRIVATE, replaced},
-    spelling::is_taken,
-    tree::Tree,
-};
+use super::{dress::Before, reach::replaced, spelling::is_taken, tree::Tree};
 use crate::{
     error::{Error, Kind as ErrorKind, Result, reason},
     format::entry::{Device, Entry, Kind, Owner},
@@ -89,41 +84,7 @@ impl Writer {
         }
     }
 
-    /// Create a regular file with all of its content: the data of its runs, one after the other. One that cannot be
-    /// written to its end is removed.
-    ///
-    /// # Errors
-    /// The system's, with the path.
-    pub fn file(&mut self, entry: &Entry, data: &[u8]) -> Result<()> {
-        let mode = self.creation_mode(entry);
-        let fd = self.create(entry, mode)?;
-        let written = write_data(&fd, entry, 0, data).and_then(|()| set_length(&fd, entry));
-        let written = written.map_err(|e| self.tree.error("write", &entry.path, e));
-        let done = written.and_then(|()| self.dress(fd.as_fd(), entry, Before::Made(mode)));
-        done.inspect_err(|_| {
-            // If that fails as well, the first error is the one to tell.
-            let _ = self.remove(&entry.path);
-        })
-    }
-
-    /// Create an empty file with this mode.
-    pub(super) fn create(&mut self, entry: &Entry, mode: u32) -> Result<OwnedFd> {
-        let tree = self.tree.clone();
-        let (dir, name) = self.enter(&entry.path)?;
-        let created = tree.replacing(&entry.path, dir.as_fd(), name, |dir, name| write::create_file(dir, name, mode));
-        created.map_err(|e| self.in_the_way(&entry.path, e))
-    }
-
-    /// As [`Writer::create`], private and for reading too.
-    pub(super) fn create_to_read(&mut self, entry: &Entry) -> Result<OwnedFd> {
-        let tree = self.tree.clone();
-        let (dir, name) = self.enter(&entry.path)?;
-        let created =
-            tree.replacing(&entry.path, dir.as_fd(), name, |dir, name| write::create_to_read(dir, name, PRIVATE));
-        created.map_err(|e| self.in_the_way(&entry.path, e))
-    }
-
-    fn in_the_way(&self, path: &[u8], error: io::Error) -> Error {
+    pub(super) fn in_the_way(&self, path: &[u8], error: io::Error) -> Error {
         let exists = error.kind() == io::ErrorKind::AlreadyExists && !is_taken(&error);
         let error = self.tree.error("create", path, error);
         if exists { error.hint("--overwrite replaces what stands in the way") } else { error }

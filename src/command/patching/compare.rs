@@ -108,7 +108,7 @@ impl Work<'_> {
         let len: u64 = extents.iter().map(|extent| u64::from(extent.len)).sum();
         self.run.meter.bytes.fetch_add(len, Relaxed);
         let has_blocks = self.has_blocks(item);
-        let differing = match has_blocks && !target.patch.fresh {
+        let differing = match has_blocks && !target.patch.is_new() {
             true => self.differing(hand, target, item, offset..offset + len)?,
             false => std::iter::once(offset..offset + len).collect(),
         };

@@ -5,7 +5,7 @@ mod compare;
 use super::{
     against::has_content,
     crew::{self, Hands},
-    damage::frame_damage,
+    damage::{LEFT, frame_damage},
     delta::{Batch, Delta},
     restore::Run,
 };
@@ -294,7 +294,7 @@ impl<'a> Work<'a> {
             (true, _) => "it was written to",
             (false, true) => "a server would take it for its own",
             (false, false) => {
-                self.run.report.became(path, "is left as it was: it is damaged in the backup");
+                self.run.report.became(path, LEFT);
                 return Ok(());
             }
         };

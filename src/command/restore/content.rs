@@ -9,16 +9,21 @@ use super::Run;
 use crate::{
     command::{
         crew::{self, Hands},
-        damage::frame_damage,
+        damage::{LEFT, frame_damage},
     },
     error::{Error, Result},
-    format::{digest::Digest, entry::Kind, page::Item},
+    format::{
+        digest::Digest,
+        entry::{Kind, Path},
+        page::Item,
+    },
     pipeline::meter::lap,
     sink::{large::Large, writer::Writer},
     source::jobs::{self, End, Hash, Of, Planner, Shared, Stretches, Wanted, check_whole},
     stage::codec::Decompressor,
 };
 use std::{
+    collections::HashSet,
     ops::Range,
     sync::{Arc, atomic::Ordering::Relaxed},
     time::Instant,
@@ -195,7 +200,7 @@ impl Run<'_> {
     fn end(&self, writer: &mut Writer, shared: &Shared<Large>, end: End) -> Result<()> {
         let end = match end {
             End::Unknown(Digest::Blake3(wanted)) => {
-                let found = self.tree.hash(&shared.item.entry)?;
+                let found = shared.handle.hash(writer, &shared.item.entry)?;
                 let why = || format!("its digest is {found}, the manifest says {}", Digest::Blake3(wanted));
                 if found == wanted { End::Right } else { End::Damaged(why()) }
             }
@@ -215,6 +220,16 @@ impl Run<'_> {
                 if shared.is_damaged() { Ok(()) } else { self.report.file(&shared.item, &why) }
             }
         }
+    }
+
+    /// What is there and cannot be replaced was not touched.
+    pub(super) fn say_what_is_left(&self, damaged: &HashSet<Path>) -> Result<()> {
+        for path in damaged {
+            if self.tree.is_there(path)? {
+                self.report.became(path, LEFT);
+            }
+        }
+        Ok(())
     }
 
     /// The frame of a job is damaged: so are all files that want it.

@@ -18,7 +18,7 @@ use crate::{
     sink::writer::Writer,
 };
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{Mutex, MutexGuard, atomic::Ordering::Relaxed},
 };
 
@@ -26,13 +26,15 @@ use std::{
 const BATCH: usize = 32;
 
 impl Run<'_> {
-    /// Second pass, deepest first.
-    pub(super) fn links_and_directories(&self, hands: &Hands<'_>) -> Result<()> {
-        let (upwards, nameless) = (Upwards::default(), Mutex::default());
+    /// Second pass, deepest first. What stands at the place of a damaged file, if anything, is something else.
+    pub(super) fn links_and_directories(&self, hands: &Hands<'_>, damaged: &HashSet<Path>) -> Result<()> {
+        let (upwards, nameless) = (Upwards::default(), Mutex::new(Vec::new()));
+        let lost = |path: &Path| nameless.lock().unwrap_or_else(|e| e.into_inner()).push(path.clone());
         let all = |writer: &mut Writer, mut entries: Vec<Entry>| {
             while let Some(entry) = entries.pop() {
                 match &entry.kind {
-                    Kind::HardLink(target) => self.link(writer, target, &entry.path, &nameless)?,
+                    Kind::HardLink(target) if damaged.contains(target) => lost(&entry.path),
+                    Kind::HardLink(target) => self.link(writer, target, &entry.path, &lost)?,
                     _ => self.finish(writer, &entry)?,
                 }
                 self.meter.small.fetch_add(1, Relaxed);
@@ -101,7 +103,7 @@ impl Run<'_> {
         self.unless_refused(&entry.path, finished).map(drop)
     }
 
-    fn link(&self, writer: &mut Writer, target: &Path, path: &Path, nameless: &Mutex<Vec<Path>>) -> Result<()> {
+    fn link(&self, writer: &mut Writer, target: &Path, path: &Path, lost: &impl Fn(&Path)) -> Result<()> {
         let stand_in = self.stand_in_of(target);
         if stand_in.as_ref() == Some(path) {
             return Ok(());
@@ -111,7 +113,7 @@ impl Run<'_> {
             true => Err(alone_too(path, target)),
             false => match writer.link(target, path) {
                 Err(e) if e.kind == ErrorKind::NotFound && self.report.has("") => {
-                    nameless.lock().unwrap_or_else(|e| e.into_inner()).push(path.clone());
+                    lost(path);
                     Ok(())
                 }
                 Err(e) if e.kind == ErrorKind::NotFound => {

@@ -178,7 +178,11 @@ impl Restore {
             Some(delta) => delta.content(&run, &hands)?,
         }
         cluster::write_files(&run.cluster, &run.archive, &run.tree, &run.report)?;
-        run.links_and_directories(&hands)?;
+        let damaged = run.report.files();
+        if delta.is_none() && self.overwrite {
+            run.say_what_is_left(&damaged)?;
+        }
+        run.links_and_directories(&hands, &damaged)?;
         run.tree.sync()?;
         let lacking = run.lacking.into_inner().unwrap_or_else(|e| e.into_inner());
         let damage = run.report.damage();

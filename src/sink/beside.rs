@@ -1,0 +1,230 @@
+//! What is new is made beside what it replaces, and takes that one's place when it is right: what cannot be made, is found
+//! damaged or is cut off costs nothing of what is there.
+//!
+//! A file has no name until then, where the system knows such files, so that nothing of it is left if the run is killed. Where
+//! there is no room for both, what is there is removed first: nobody could restore into a disk that is full otherwise.
+
+use super::{
+    dress::Before,
+    tree::Tree,
+    trial::name_aside,
+    writer::{Writer, set_length, write_data},
+};
+use crate::{
+    error::{Kind as ErrorKind, Result},
+    format::entry::{Entry, Path},
+    platform::{
+        Tricks,
+        walk::{self, FileKind},
+        write,
+    },
+};
+use std::{
+    fs::File,
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+};
+
+/// A file that was made. Dropped before it was placed, it is removed.
+#[derive(Debug)]
+pub(super) struct NewFile {
+    pub(super) file: File,
+    name: Name,
+    is_placed: AtomicBool,
+    tree: Arc<Tree>,
+    path: Path,
+}
+
+/// What a new file is called.
+#[derive(Debug)]
+enum Name {
+    /// As it is to be: there was nothing of this name.
+    Own,
+    /// Otherwise: it stands beside what it replaces.
+    Aside(Vec<u8>),
+    /// Not yet at all.
+    None,
+}
+
+impl NewFile {
+    /// Does it stand where it belongs, so that nothing else does?
+    pub(super) fn has_its_name(&self) -> bool {
+        matches!(self.name, Name::Own)
+    }
+
+    /// Its content and metadata are right: put it where it belongs.
+    ///
+    /// # Errors
+    /// The system's, with the path.
+    pub(super) fn place(&self, writer: &mut Writer) -> Result<()> {
+        if !self.has_its_name() {
+            let tree = &self.tree;
+            let (dir, name) = writer.enter(&self.path)?;
+            let dir = dir.as_fd();
+            let put = || tree.opening_up(&self.path, dir, || self.put(dir, name));
+            tree.making(&self.path, dir, name, put).map_err(|e| tree.error("replace", &self.path, e))?;
+        }
+        self.is_placed.store(true, Relaxed);
+        Ok(())
+    }
+
+    fn put(&self, dir: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
+        let aside = match &self.name {
+            Name::Aside(aside) => return self.tree.exchange(dir, aside, name),
+            _ => name_aside(),
+        };
+        write::give_name(&self.file, dir, &aside)?;
+        self.tree.exchange(dir, &aside, name).inspect_err(|_| drop(write::unlink_at(dir, &aside)))
+    }
+
+    /// Have room for all of it; so that nothing else takes it if that is `scarce`.
+    fn reserve(&self, entry: &Entry, scarce: bool) -> io::Result<()> {
+        let (size, tricks) = (entry.size(), self.tree.options.tricks);
+        match entry.is_sparse() {
+            true if scarce => write::has_room(&self.file, entry.data_len()),
+            true => Ok(()),
+            false if scarce && size > 0 && tricks == Tricks::Auto => write::allocate(&self.file, size).map(drop),
+            false => write::preallocate(&self.file, size, tricks).map(drop),
+        }
+    }
+}
+
+impl Drop for NewFile {
+    /// What cannot be removed has mode 0600 and the time of now; the caller names it as damaged.
+    fn drop(&mut self) {
+        if *self.is_placed.get_mut() {
+            return;
+        }
+        let mut writer = Writer::new(&self.tree);
+        let _ = match &self.name {
+            Name::None => Ok(()),
+            Name::Own => writer.remove(&self.path),
+            Name::Aside(aside) => writer.enter(&self.path).map(|(dir, _)| drop(write::unlink_at(dir, aside))),
+        };
+    }
+}
+
+impl Writer {
+    /// Create a regular file with all of its content: the data of its runs, one after the other.
+    ///
+    /// # Errors
+    /// The system's, with the path.
+    pub fn file(&mut self, entry: &Entry, data: &[u8]) -> Result<()> {
+        let mode = self.creation_mode(entry);
+        let made = self.create(entry, mode)?;
+        match self.fill(&made, entry, mode, data) {
+            Err(e) if e.kind == ErrorKind::Full && !made.has_its_name() => {
+                drop(made);
+                self.remove(&entry.path)?;
+                let made = self.create(entry, mode)?;
+                self.fill(&made, entry, mode, data)
+            }
+            done => done,
+        }
+    }
+
+    fn fill(&mut self, made: &NewFile, entry: &Entry, mode: u32, data: &[u8]) -> Result<()> {
+        let written = write_data(&made.file, entry, 0, data).and_then(|()| set_length(&made.file, entry));
+        written.map_err(|e| self.tree.error("write", &entry.path, e))?;
+        self.dress(made.file.as_fd(), entry, Before::Made(mode))?;
+        made.place(self)
+    }
+
+    /// Create a file with this mode, empty and with room for all of its content.
+    pub(super) fn create_with_room(&mut self, entry: &Entry, mode: u32) -> Result<NewFile> {
+        let made = self.create(entry, mode)?;
+        let (made, reserved) = match made.reserve(entry, !made.has_its_name()) {
+            Err(e) if ErrorKind::of(&e) == ErrorKind::Full && !made.has_its_name() => {
+                drop(made);
+                self.remove(&entry.path)?;
+                let made = self.create(entry, mode)?;
+                let reserved = made.reserve(entry, true);
+                (made, reserved)
+            }
+            done => (made, done),
+        };
+        reserved.map(|()| made).map_err(|e| self.tree.error("write", &entry.path, e))
+    }
+
+    /// Create an empty file with this mode.
+    fn create(&mut self, entry: &Entry, mode: u32) -> Result<NewFile> {
+        let (tree, path) = (self.tree.clone(), entry.path.clone());
+        let (dir, name) = self.enter(&path)?;
+        let dir = dir.as_fd();
+        let create = || match write::create_file(dir, name, mode) {
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists && tree.options.overwrite => {
+                tree.create_beside(dir, name, mode)
+            }
+            made => Ok((made?, Name::Own)),
+        };
+        let created = tree.making(&path, dir, name, || tree.opening_up(&path, dir, create));
+        let (fd, name) = created.map_err(|e| self.in_the_way(&path, e))?;
+        Ok(NewFile { file: fd.into(), name, is_placed: false.into(), tree, path })
+    }
+}
+
+impl Tree {
+    fn create_beside(&self, dir: BorrowedFd<'_>, name: &[u8], mode: u32) -> io::Result<(OwnedFd, Name)> {
+        let in_place = || Ok((write::create_file(dir, name, mode)?, Name::Own));
+        // No file takes the place of a directory; one that is empty is no loss.
+        if walk::stat(dir, name)?.kind == FileKind::Directory {
+            write::remove_dir_at(dir, name)?;
+            return in_place();
+        }
+        if self.options.tricks == Tricks::Auto
+            && let Ok(fd) = write::create_nameless(dir, mode)
+        {
+            return Ok((fd, Name::None));
+        }
+        let aside = name_aside();
+        match write::create_file(dir, &aside, mode) {
+            Err(e) if ErrorKind::of(&e) == ErrorKind::Full => self.clear_way(dir, name).and_then(|()| in_place()),
+            made => Ok((made?, Name::Aside(aside))),
+        }
+    }
+
+    /// Do `create`, which makes what is called as it is told; if something stands in the way and may be replaced, do it under another
+    /// name and put it in that place.
+    pub(super) fn replacing<T>(
+        &self,
+        path: &[u8],
+        dir: BorrowedFd<'_>,
+        name: &[u8],
+        create: impl Fn(BorrowedFd<'_>, &[u8]) -> io::Result<T>,
+    ) -> io::Result<T> {
+        let once = || match create(dir, name) {
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists && self.options.overwrite => {
+                let aside = name_aside();
+                let made = match create(dir, &aside) {
+                    // What is there may be all that is in its way.
+                    Err(e) if ErrorKind::of(&e) == ErrorKind::Full => {
+                        return self.clear_way(dir, name).and_then(|()| create(dir, name));
+                    }
+                    other => other?,
+                };
+                let placed = self.exchange(dir, &aside, name);
+                placed.inspect_err(|_| drop(self.clear_way(dir, &aside))).map(|()| made)
+            }
+            other => other,
+        };
+        self.making(path, dir, name, || self.opening_up(path, dir, once))
+    }
+
+    /// Nothing but an empty directory takes the place of a directory, and no directory that of anything else.
+    fn exchange(&self, dir: BorrowedFd<'_>, aside: &[u8], name: &[u8]) -> io::Result<()> {
+        write::rename_at(dir, aside, dir, name)
+            .or_else(|_| self.clear_way(dir, name).and_then(|()| write::rename_at(dir, aside, dir, name)))
+    }
+
+    /// Remove whatever is called `name`, if it may be replaced.
+    pub(super) fn clear_way(&self, dir: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
+        match write::unlink_at(dir, name) {
+            Err(e) if e.kind() == io::ErrorKind::IsADirectory => write::remove_dir_at(dir, name),
+            other => other,
+        }
+    }
+}
