@@ -741,6 +741,39 @@ fn where_there_is_no_room_for_both_what_is_replaced_goes_first() {
 }
 
 #[test]
+fn a_restore_that_fails_gives_the_directories_back_that_it_took_over() {
+    if !or_skip(is_root(), "not root") {
+        return;
+    }
+    let place = Place { dir: temp() };
+    let (tree, to) = (place.at("tree"), place.at("to"));
+    write(tree.join("d/e/large"), noise(1, 3 << 20));
+    fullbore(args!["backup", &tree, "--to", place.at("repo"), "-q"]).ends_with(0);
+    fs::create_dir(&to).unwrap();
+    let Some(_mount) = Mount::tmpfs(&to, "1m") else { return };
+    fs::create_dir_all(to.join("d/e")).unwrap();
+    let who = |name: &str| fs::metadata(to.join(name)).map(|found| (found.uid(), found.gid(), found.mode() & 0o7777));
+    for (name, owner, mode) in [("d", 1234, 0o2775), ("d/e", 0, 0o1777)] {
+        std::os::unix::fs::chown(to.join(name), Some(owner), Some(owner)).unwrap();
+        set_mode(&to.join(name), mode);
+    }
+    for with in ["--delta", "--overwrite"] {
+        fullbore(args!["restore", place.at("repo"), "--to", &to, with]).ends_with(1).has_one_error("no space left");
+        assert_eq!(who("d").unwrap(), (1234, 1234, 0o2775), "{with}");
+        assert_eq!(who("d/e").unwrap(), (0, 0, 0o1777), "{with}");
+    }
+}
+
+#[test]
+fn a_file_is_no_target() {
+    let place = Place::new("none");
+    for with in ["--delta", "--overwrite"] {
+        let args = args!["restore", place.at("repo"), "--to", place.at("tree/big/odd"), with];
+        fullbore(args).ends_with(1).has_one_error("not a directory");
+    }
+}
+
+#[test]
 fn another_name_of_a_damaged_file_does_not_become_what_stands_in_its_place() {
     let place = Place { dir: temp() };
     let (tree, to) = (place.at("tree"), place.at("to"));

@@ -196,7 +196,8 @@ fn is_vacant_but(path: &Path, may: impl Fn(&[u8]) -> bool) -> Result<bool> {
 
 fn is_writable(path: &Path) -> Result<()> {
     let there = existing(path).map_err(|e| Error::io(format!("could not look at {path:?}"), e))?;
-    may_write(&there).map_err(|e| Error::io(format!("cannot restore to {path:?}: {there:?} cannot be written to"), e))
+    let may = if there.is_dir() { may_write(&there) } else { Err(io::ErrorKind::NotADirectory.into()) };
+    may.map_err(|e| Error::io(format!("cannot restore to {path:?}: {there:?} cannot be written to"), e))
 }
 
 /// The deepest directory of `path` that is there, without symbolic links.

@@ -24,6 +24,8 @@ const LIST: &[u8] = b"system.posix_acl_access";
 const OWNERS: u32 = 0o300;
 /// What a mode gives the group; of a file with a list, the most that the list gives.
 const GROUP: u32 = 0o070;
+/// Directories that were taken over and are given back if the run fails: some 20 MB. Others have to wait for the next run.
+const GIVEN_BACK: usize = 100_000;
 /// Setuid, setgid, sticky: lost by a change of owner, so set after it.
 const SPECIAL: u32 = 0o7000;
 /// Mode of what gets its own later.
@@ -52,6 +54,10 @@ impl Writer {
             // Where the system refuses it there are no owners, or nothing can be made in it either. What is new keeps its group.
             let _ = write::chown_fd(dir, mine, stat.gid);
             let _ = write::chmod_fd(dir, stat.mode & SPECIAL | 0o700);
+            let mut changed = self.tree.changed.lock().unwrap_or_else(|e| e.into_inner());
+            if !is_new && changed.len() < GIVEN_BACK {
+                changed.entry(entry.path.clone()).or_insert(stat);
+            }
         }
         Ok(is_new)
     }
@@ -114,15 +120,15 @@ impl Tree {
     }
 
     fn open_up(&self, path: &[u8], dir: BorrowedFd<'_>) -> bool {
-        let mut opened = self.opened_up.lock().unwrap_or_else(|e| e.into_inner());
+        let mut changed = self.changed.lock().unwrap_or_else(|e| e.into_inner());
         let (mine, Ok(stat)) = (platform::user().0, walk::stat_fd(dir)) else { return false };
-        if opened.contains_key(path) {
+        if changed.contains_key(path) {
             return true;
         }
         let can_be = self.options.overwrite && mine != 0 && stat.uid == mine && stat.mode & OWNERS != OWNERS;
         let is_open = can_be && write::chmod_fd(dir, stat.mode | OWNERS).is_ok();
         if is_open {
-            opened.insert(path.to_vec(), stat.mode);
+            changed.insert(path.to_vec(), stat);
         }
         is_open
     }
@@ -138,9 +144,13 @@ impl Tree {
 
 impl Drop for Tree {
     fn drop(&mut self) {
-        let opened = std::mem::take(&mut *self.opened_up.lock().unwrap_or_else(|e| e.into_inner()));
-        for (path, mode) in opened {
-            let _ = self.open_dir(&path).map(|dir| write::chmod_fd(dir, mode));
+        let changed = std::mem::take(&mut *self.changed.lock().unwrap_or_else(|e| e.into_inner()));
+        for (path, was) in changed {
+            let Ok(dir) = self.open_dir(&path) else { continue };
+            if walk::stat_fd(&dir).is_ok_and(|stat| (stat.dev, stat.inode) == (was.dev, was.inode)) {
+                let _ = write::chown_fd(&dir, was.uid, was.gid);
+                let _ = write::chmod_fd(&dir, was.mode);
+            }
         }
     }
 }

@@ -62,8 +62,8 @@ pub struct Tree {
     mask: Mask,
     /// What was made, where the file system may take another name for the same.
     made: Option<Mutex<Made>>,
-    /// Directories of an ordinary user's own that could not be written to, and can be for now: their modes before.
-    pub(super) opened_up: Mutex<HashMap<Path, u32>>,
+    /// Directories that were there and have another owner or mode for now: what they were before.
+    pub(super) changed: Mutex<HashMap<Path, Stat>>,
 }
 
 /// The mask is the process's: cleared while any tree is open. What it was before.
@@ -105,7 +105,7 @@ impl Tree {
         let tree = Self {
             places,
             made,
-            opened_up: Mutex::default(),
+            changed: Mutex::default(),
             options,
             notes,
             names: Names::default(),

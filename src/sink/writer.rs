@@ -153,7 +153,7 @@ impl Writer {
             return Err(failed(replaced()));
         }
         self.dress(dir.as_fd(), entry, Before::There(stat))?;
-        tree.opened_up.lock().unwrap_or_else(|e| e.into_inner()).remove(&entry.path);
+        tree.changed.lock().unwrap_or_else(|e| e.into_inner()).remove(&entry.path);
         match tree.places.mounted(&entry.path) {
             None => Ok(()),
             Some(to) => {

@@ -192,7 +192,7 @@ impl Restore {
         if damage.is_empty()
             && let Some(error) = run.refused.into_error("backup")
         {
-            return Err(lacking.lines().into_iter().fold(error, Error::detail));
+            return Err(lacking.lines().into_iter().chain(extra.kept).fold(error, Error::detail));
         }
         let said = run.report.warnings().into_iter().chain(extra.kept).chain(run.tree.notes.lines()).chain(last.notes);
         let notes = lacking.lines().into_iter().chain(said).collect();
