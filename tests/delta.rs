@@ -765,6 +765,22 @@ fn a_restore_that_fails_gives_the_directories_back_that_it_took_over() {
 }
 
 #[test]
+fn a_device_in_the_place_of_a_file_is_not_opened() {
+    let place = Place::new("none");
+    let small = place.at("to/big/small");
+    fs::remove_file(&small).unwrap();
+    if !or_skip(make_device(&small) && has("strace"), "no devices here, or no strace") {
+        return;
+    }
+    let strace = args!["strace", "-f", "-qq", "-e", "trace=openat", "-o", place.at("log"), FULLBORE];
+    let restore = args!["restore", place.at("repo"), "--to", place.at("to"), "--delta", "--no-tricks"];
+    shell("exec \"$@\"", strace.into_iter().chain(restore)).ends_with(0);
+    let log = fs::read_to_string(place.at("log")).unwrap();
+    assert!(log.contains("\"odd\"") && !log.contains("\"small\", O_RDWR|O_NO"), "{log}");
+    place.assert_restored("in place of a device");
+}
+
+#[test]
 fn a_file_is_no_target() {
     let place = Place::new("none");
     for with in ["--delta", "--overwrite"] {

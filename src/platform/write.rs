@@ -96,13 +96,19 @@ pub fn give_name(fd: impl AsFd, dir: impl AsFd, name: &[u8]) -> io::Result<()> {
     Ok(rustix::fs::linkat(CWD, through_proc(fd)?, dir, name, AtFlags::SYMLINK_FOLLOW)?)
 }
 
-/// Open the file `name` in `dir`, which is there, for reading and writing. Never waits for the other end of a named pipe.
+/// Open the file `name` in `dir`, which is there, for reading and writing. Never waits for the other end of a named pipe. One that
+/// somebody holds a lease on is opened once that is given back.
 ///
 /// # Errors
 /// `ELOOP` for a symbolic link, `EISDIR` for a directory, `EACCES`, or the system's.
 pub fn open_write(dir: impl AsFd, name: &[u8]) -> io::Result<OwnedFd> {
-    let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    Ok(rustix::fs::openat(dir, name, flags, Mode::empty())?)
+    let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::CLOEXEC;
+    match rustix::fs::openat(&dir, name, flags | OFlags::NONBLOCK, Mode::empty()) {
+        Err(Errno::AGAIN) if walk::stat(&dir, name)?.kind == FileKind::File => {
+            Ok(rustix::fs::openat(dir, name, flags, Mode::empty())?)
+        }
+        opened => Ok(opened?),
+    }
 }
 
 /// Write all of `data` at `offset`.

@@ -52,11 +52,13 @@ impl Patch {
     pub fn open(writer: &mut Writer, entry: &Entry) -> Result<Option<Self>> {
         let tree = writer.tree.clone();
         let (dir, name) = writer.enter(&entry.path)?;
-        let open = || match write::open_write(dir, name) {
-            Err(e) if is_for_readers(&e) && walk::stat(dir, name)?.kind == FileKind::File => {
-                Ok((walk::open_read(dir, name, tree.options.tricks)?, false))
-            }
-            other => Ok((other?, true)),
+        // To open a device may do something: a tape is wound back, a watchdog begins to watch.
+        let open = || match walk::stat(dir, name)?.kind {
+            FileKind::File => match write::open_write(dir, name) {
+                Err(e) if is_for_readers(&e) => Ok((walk::open_read(dir, name, tree.options.tricks)?, false)),
+                other => Ok((other?, true)),
+            },
+            _ => Err(io::ErrorKind::NotFound.into()),
         };
         let (fd, writable) = match tree.making(&entry.path, dir, name, open) {
             Ok(opened) => opened,
