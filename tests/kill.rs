@@ -233,8 +233,8 @@ fn a_signal_ends_a_backup_with_a_word_and_leaves_no_half_archive() {
         for (signal, number) in [("HUP", 1), ("INT", 2), ("TERM", 15)] {
             let place = dir.path().join(format!("{to}.{signal}"));
             fs::create_dir(&place).unwrap();
-            // Whoever runs the tests may want it ignored.
-            let child = held("exec env --default-signal=INT \"$@\"", &place.join(to), Stdio::piped());
+            // Whoever runs the tests may want some ignored, as nohup does.
+            let child = held("exec env --default-signal=HUP,INT,TERM \"$@\"", &place.join(to), Stdio::piped());
             send(signal, &child);
             let ended = child.wait_with_output().unwrap();
             assert_eq!(ended.status.signal(), Some(number), "{to}");
