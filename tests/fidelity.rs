@@ -343,6 +343,8 @@ fn what_cannot_be_read_is_listed_and_the_rest_goes_on() {
     let ran = fullbore(args!["restore", store, "--to", back]).ends_with(3);
     let said = "note: 3 entries were not captured by the backup and are not restored, the first is \"closed\": permission denied";
     assert!(ran.err.contains(said) && !ran.err.contains("every digest"), "{}", ran.err);
+    let plan = fullbore(args!["restore", store, "--plan"]).ends_with(0).out;
+    assert!(plan.contains(&said.replace("note: ", "\nnote          ")), "{plan}");
     assert_eq!(runs::names(&back), ["a", "closed", "z"]);
     let list = |at: &Path| shell("getfacl -cnp \"$1\"", args![at.join("closed")]).out;
     assert_eq!(list(&tree), list(&back));

@@ -218,5 +218,6 @@ fn contract_lines(contract: &Contract) -> Vec<String> {
     });
     let (least, most) = (size::seconds(contract.least_seconds), size::seconds(contract.most_seconds));
     lines.push(format!("expected      {least} to {most}, as these overlap; the limit is to {}", contract.limit));
+    lines.extend(contract.notes.iter().map(|note| format!("note          {note}")));
     lines
 }

@@ -5,8 +5,8 @@
 
 use super::{
     cluster, crew,
-    restore::{Restore, must_be_there},
-    target,
+    restore::{Lacking, Restore, must_be_there},
+    severed, target,
 };
 use crate::{
     error::{Error, Kind, Result},
@@ -92,6 +92,8 @@ pub struct Contract {
     pub most_seconds: f64,
     /// `read`, `decode` or `write`: what takes longest.
     pub limit: &'static str,
+    /// What the backup does not hold as it was, one line for each.
+    pub notes: Vec<String>,
 }
 
 impl Contract {
@@ -150,18 +152,18 @@ impl Forecast {
         let mut count = Count { contract, opened: HashSet::new(), sample: Sample::default() };
         let mut linked = HashSet::new();
         let (mut entries, mut files) = (0, 0);
+        let mut lacking = Lacking::new(severed::concerns(archive, selection)?);
         let mut planner = Planner::new(|job: jobs::Job<()>| {
             count.job(&job, &archive.root.id);
             Ok(())
         });
         for item in archive.records(selection, false) {
-            let Some(item) = kept(&plan, item?) else { continue };
+            let Some(item) = kept(&plan, item?, &mut lacking) else { continue };
             entries += u64::from(item.from == 0);
-            files += u64::from(item.from == 0 && item.entry.is_file() && item.state.is_stored());
-            add(&mut planner, archive, selection, item, &mut linked)?;
+            files += u64::from(add(&mut planner, archive, selection, item, &mut linked)?);
         }
         planner.finish()?;
-        let contract = Contract { entries, files, ..count.contract };
+        let contract = Contract { entries, files, notes: lacking.lines(), ..count.contract };
         Ok((contract, count.sample))
     }
 
@@ -182,28 +184,36 @@ impl Forecast {
 }
 
 /// The record as it comes back, if it does.
-fn kept(plan: &Plan, item: Item) -> Option<Item> {
+fn kept(plan: &Plan, item: Item, lacking: &mut Lacking) -> Option<Item> {
     match plan.fate(&item.entry.path) {
-        Fate::Restored => Some(item),
+        Fate::Restored => {
+            lacking.note(&item);
+            Some(item)
+        }
         Fate::Emptied if item.from == 0 => Some(item.hollow()),
         _ => None,
     }
 }
 
-/// Add what has content; of files of which only other names were selected, the file once.
+/// Add what has content; of files of which only other names were selected, the file once. Does another file begin with it?
 fn add<S: FnMut(jobs::Job<()>) -> Result<()>>(
     planner: &mut Planner<(), S>,
     archive: &Archive,
     selection: &Selection,
     item: Item,
     linked: &mut HashSet<EntryPath>,
-) -> Result<()> {
+) -> Result<bool> {
     match &item.entry.kind {
-        EntryKind::Directory => Ok(()),
-        _ if !item.state.is_stored() => Ok(()),
-        EntryKind::HardLink(target) if selection.takes(target) || !linked.insert(target.clone()) => Ok(()),
-        EntryKind::HardLink(target) => archive.find(target)?.into_iter().try_for_each(|item| planner.add(item)),
-        _ => planner.add(item),
+        EntryKind::Directory => Ok(false),
+        _ if !item.state.is_stored() => Ok(false),
+        EntryKind::HardLink(target) if selection.takes(target) || !linked.insert(target.clone()) => Ok(false),
+        EntryKind::HardLink(target) => {
+            archive.find(target)?.into_iter().try_for_each(|item| planner.add(item)).map(|()| true)
+        }
+        _ => {
+            let begins = item.from == 0 && item.entry.is_file();
+            planner.add(item).map(|()| begins)
+        }
     }
 }
 

@@ -8,6 +8,7 @@
 use std::{
     io,
     os::fd::{AsFd, AsRawFd, OwnedFd},
+    path::Path,
 };
 
 use rustix::{
@@ -82,10 +83,14 @@ pub fn create_file(dir: impl AsFd, name: &[u8], mode: u32) -> io::Result<OwnedFd
 /// # Errors
 /// `EOPNOTSUPP` and others where the file system has no such files; that `/proc` is not mounted; or the system's.
 pub fn create_nameless(dir: impl AsFd, mode: u32) -> io::Result<OwnedFd> {
-    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-    let fd = rustix::fs::openat(dir, ".", flags, Mode::from_raw_mode(mode))?;
+    let fd = nameless(dir, Path::new("."), mode)?;
     through_proc(&fd)?;
     Ok(fd)
+}
+
+fn nameless(dir: impl AsFd, path: &Path, mode: u32) -> io::Result<OwnedFd> {
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    Ok(rustix::fs::openat(dir, path, flags, Mode::from_raw_mode(mode))?)
 }
 
 /// Give a file of [`create_nameless`] this name in `dir`, which nothing has.
@@ -411,7 +416,7 @@ pub fn is_stdout_closed() -> bool {
 ///
 /// # Errors
 /// `EACCES`, `EROFS` or the system's if not.
-pub fn may_write(path: &std::path::Path) -> io::Result<()> {
+pub fn may_write(path: &Path) -> io::Result<()> {
     let wanted = Access::WRITE_OK | Access::EXEC_OK;
     match rustix::fs::accessat(CWD, path, wanted, AtFlags::EACCESS) {
         // Of the directory, or of the call, which older container runtimes forbid: then the older one knows.
@@ -424,7 +429,6 @@ pub fn may_write(path: &std::path::Path) -> io::Result<()> {
 ///
 /// # Errors
 /// The system's.
-pub fn anonymous_file(dir: &std::path::Path) -> io::Result<std::fs::File> {
-    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-    Ok(rustix::fs::openat(CWD, dir, flags, Mode::RUSR | Mode::WUSR)?.into())
+pub fn anonymous_file(dir: &Path) -> io::Result<std::fs::File> {
+    Ok(nameless(CWD, dir, 0o600)?.into())
 }

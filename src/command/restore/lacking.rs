@@ -26,7 +26,7 @@ pub struct Lacking {
 
 impl Lacking {
     /// Nothing yet, but for what nobody can name.
-    pub(super) fn new(unnamed: Option<&'static str>) -> Self {
+    pub(in crate::command) fn new(unnamed: Option<&'static str>) -> Self {
         Self { unnamed, ..Self::default() }
     }
 
