@@ -233,8 +233,10 @@ pub struct Tuning {
 /// How many frames a pipeline may hold, so that all of them fit the memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Depths {
-    /// Threads that may compute at once.
+    /// Processors that compute.
     pub workers: NonZeroUsize,
+    /// Threads that may compute at once: more where all processors may, as each of them may have to wait for its own.
+    pub permits: NonZeroUsize,
     /// Frames being read, worked on or waiting for the sink, for each stream.
     pub line: usize,
     /// Threads of a stream, at most.
@@ -258,16 +260,18 @@ impl Tuning {
         let frames = (self.memory_bytes * 3 / 4 / u64::from(self.frame_bytes)) as usize;
         let line = |workers: usize| (frames.saturating_sub(workers) / streams).saturating_sub(1);
         let fits = |workers: &usize| line(*workers) * streams > *workers && line(*workers) >= 2;
-        let workers = (1..=self.workers.get()).rev().find(fits).and_then(NonZeroUsize::new);
-        let workers = workers.ok_or_else(|| {
+        let most = |most: usize| (1..=most).rev().find(fits).and_then(NonZeroUsize::new);
+        let workers = most(self.workers.get()).ok_or_else(|| {
             let least = (streams as u64 * 3 + 1) * u64::from(self.frame_bytes) * 4 / 3;
             Error::new(Kind::Usage, format!("cannot work in {} bytes of memory", self.memory_bytes))
                 .hint(format!("give --memory at least {} MiB, or a smaller --frame-size", (least >> 20) + 1))
         })?;
+        let takes_all = workers >= platform::cores();
+        let permits = Some(workers).filter(|_| !takes_all).or_else(|| most(2 * workers.get())).unwrap_or(workers);
         let threads = max_threads(workers.get());
         let files = (platform::open_files_limit().saturating_sub(OTHER_FILES) / 3) as usize / streams;
-        let line = line(workers.get()).min(threads + 2 * workers.get() + 2).min(files.max(2));
-        Ok(Depths { workers, line, threads: threads.min(line) })
+        let line = line(permits.get()).min(threads + 2 * workers.get() + 2).min(files.max(2));
+        Ok(Depths { workers, permits, line, threads: threads.min(line) })
     }
 }
 
@@ -290,7 +294,7 @@ mod tests {
     fn frames_in_flight_fit_the_memory() {
         for (workers, memory, streams) in [(1, 16, 1), (2, 128, 1), (64, 128, 1), (2, 128, 8), (16, 1024, 3)] {
             let depths = tuning(workers, memory).depths(streams).unwrap();
-            let frames = streams * (depths.line + 1) + depths.workers.get();
+            let frames = streams * (depths.line + 1) + depths.permits.get();
             assert!(frames as u64 <= memory, "{workers} workers, {memory} MiB, {streams} streams: {depths:?}");
         }
         assert_eq!(tuning(2, 128).depths(1).unwrap().workers.get(), 2);

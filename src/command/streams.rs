@@ -6,7 +6,7 @@ use crate::{
     pipeline::{
         climb::Climb,
         lay::{Laid, Lay, Layout, MakeRoot},
-        meter::{Meter, Sample, Side, timed, verdict},
+        meter::{Meter, Sample, Side, computed, timed, verdict},
         ordered::{Crew, Line, Permits, Work},
         pack::pack,
         pages::Tell,
@@ -82,9 +82,9 @@ impl Streams<'_> {
     /// The threads of each stream. Each reads a frame, and computes on it while it is in the processor's cache.
     fn crews(&self, sources: &[Arc<dyn Source>], depths: &Depths) -> Result<Vec<Threads>> {
         let meter = self.meter;
-        let buffers = sources.len() * (depths.line + 1) + depths.workers.get();
+        let buffers = sources.len() * (depths.line + 1) + depths.permits.get();
         let pool = Pool::new(self.tuning.frame_bytes as usize + (64 << 10), buffers);
-        let permits = Permits::new(depths.workers);
+        let permits = Permits::new(depths.permits);
         // A stream is read in turns: who waits for his must not keep another from reading.
         let readers = self.tuning.readers.filter(|_| !self.is_stdin);
         let crew = |source: &Arc<dyn Source>| {
@@ -114,7 +114,7 @@ impl Streams<'_> {
                         None => read()?,
                     };
                     let chain = fast.as_mut().filter(|_| source.is_pressed()).unwrap_or(&mut usual);
-                    let compute = || timed(&meter.workers.busy, || chain.apply(frame));
+                    let compute = || computed(&meter.workers.busy, || chain.apply(frame));
                     if leads { permits.hold(compute) } else { permits.hold_first(compute) }
                 }))
             })?;

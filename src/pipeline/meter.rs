@@ -65,6 +65,14 @@ pub fn timed<T>(counter: &AtomicU64, work: impl FnOnce() -> T) -> T {
     result
 }
 
+/// Run `work` and add what it took of a processor to `counter`: not what it waited for one.
+pub fn computed<T>(counter: &AtomicU64, work: impl FnOnce() -> T) -> T {
+    let start = platform::thread_cpu_time();
+    let result = work();
+    counter.fetch_add(platform::thread_cpu_time().saturating_sub(start).as_nanos() as u64, Relaxed);
+    result
+}
+
 /// Add the time since `start` to `counter`, and begin anew.
 pub fn lap(counter: &AtomicU64, start: &mut Instant) {
     let now = Instant::now();

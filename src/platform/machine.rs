@@ -79,6 +79,11 @@ pub fn process_cpu_seconds() -> f64 {
     Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).unwrap_or_default().as_secs_f64()
 }
 
+/// CPU time of the calling thread so far, user and system.
+pub fn thread_cpu_time() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
+}
+
 /// What no process used of all processors since the system started, in seconds; `None` where `/proc` is not mounted.
 pub fn idle_seconds() -> Option<f64> {
     let stat = fs::read_to_string("/proc/stat").ok()?;
