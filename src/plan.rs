@@ -266,8 +266,10 @@ impl Tuning {
             Error::new(Kind::Usage, format!("cannot work in {} bytes of memory", self.memory_bytes))
                 .hint(format!("give --memory at least {} MiB, or a smaller --frame-size", (least >> 20) + 1))
         })?;
-        let takes_all = workers >= platform::cores();
-        let permits = Some(workers).filter(|_| !takes_all).or_else(|| most(2 * workers.get())).unwrap_or(workers);
+        let permits = match workers < platform::cores() {
+            true => workers,
+            false => most(2 * workers.get()).unwrap_or(workers),
+        };
         let threads = max_threads(workers.get());
         let files = (platform::open_files_limit().saturating_sub(OTHER_FILES) / 3) as usize / streams;
         let line = line(permits.get()).min(threads + 2 * workers.get() + 2).min(files.max(2));

@@ -69,12 +69,13 @@ impl<T> Monitor<T> {
         Self { state: Mutex::new((state, 0)), changed: Condvar::new() }
     }
 
-    /// The lock of a thread that panicked is taken all the same: nothing that can panic runs while it is held.
-    fn lock(&self) -> MutexGuard<'_, (T, usize)> {
+    /// The state, and how many threads sleep. The lock of a thread that panicked is taken all the same: nothing that can panic runs while it is held.
+    pub fn lock(&self) -> MutexGuard<'_, (T, usize)> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn sleep(&self, mut waits: impl FnMut(&mut T) -> bool) -> MutexGuard<'_, (T, usize)> {
+    /// Sleep while `waits`.
+    pub fn sleep(&self, mut waits: impl FnMut(&mut T) -> bool) -> MutexGuard<'_, (T, usize)> {
         let mut state = self.lock();
         while waits(&mut state.0) {
             state.1 += 1;
@@ -82,14 +83,6 @@ impl<T> Monitor<T> {
             state.1 -= 1;
         }
         state
-    }
-
-    /// Sleep while `waits`, then change the state, and wake the others: it may be their turn.
-    pub fn after<R>(&self, waits: impl FnMut(&mut T) -> bool, change: impl FnOnce(&mut T) -> R) -> R {
-        let mut state = self.sleep(waits);
-        let result = change(&mut state.0);
-        self.wake(state, true);
-        result
     }
 
     /// Change the state, and wake all who sleep.
@@ -101,7 +94,7 @@ impl<T> Monitor<T> {
     }
 
     /// Wake all who sleep, or one if the change gave something to do to any of them.
-    fn wake(&self, state: MutexGuard<'_, (T, usize)>, all: bool) {
+    pub fn wake(&self, state: MutexGuard<'_, (T, usize)>, all: bool) {
         let sleepers = state.1;
         drop(state);
         match (sleepers, all) {

@@ -6,7 +6,7 @@
 use super::meter::{Gauge, timed};
 use crate::{
     error::{Error, Kind, Result},
-    queue::{Queue, start},
+    queue::{Monitor, Queue, start},
     source::Stream,
 };
 use std::{
@@ -147,60 +147,35 @@ impl<O> Drop for Ticket<O> {
 /// Held only while computing, never while waiting for anything, so it cannot be part of a circle. A permit that is given back
 /// wakes one thread: those woken for nothing stop others that compute.
 #[derive(Debug)]
-pub struct Permits {
-    free: Mutex<Free>,
-    usual: Condvar,
-    first: Condvar,
-}
+pub struct Permits(Monitor<Free>);
 
 #[derive(Debug)]
 struct Free {
     count: usize,
-    /// Threads that go first, and others that sleep.
+    /// Threads that go first.
     urgent: usize,
-    sleepers: usize,
 }
 
 impl Permits {
     /// So many.
     pub fn new(count: NonZeroUsize) -> Arc<Self> {
-        let free = Free { count: count.get(), urgent: 0, sleepers: 0 };
-        Arc::new(Self { free: Mutex::new(free), usual: Condvar::new(), first: Condvar::new() })
-    }
-
-    /// The lock of a thread that panicked is taken all the same: nothing that can panic runs while it is held.
-    fn lock(&self) -> MutexGuard<'_, Free> {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+        Arc::new(Self(Monitor::new(Free { count: count.get(), urgent: 0 })))
     }
 
     /// Compute, once there is a permit.
     pub fn hold<T>(&self, compute: impl FnOnce() -> T) -> T {
-        let mut free = self.lock();
-        while free.count == 0 || free.urgent > 0 {
-            free.sleepers += 1;
-            free = self.usual.wait(free).unwrap_or_else(PoisonError::into_inner);
-            free.sleepers -= 1;
-        }
-        free.count -= 1;
-        drop(free);
+        self.0.sleep(|free| free.count == 0 || free.urgent > 0).0.count -= 1;
         let _held = Held(self);
         compute()
     }
 
     /// The same, before all who wait.
     pub fn hold_first<T>(&self, compute: impl FnOnce() -> T) -> T {
-        let mut free = self.lock();
-        free.urgent += 1;
-        while free.count == 0 {
-            free = self.first.wait(free).unwrap_or_else(PoisonError::into_inner);
-        }
-        free.urgent -= 1;
-        free.count -= 1;
-        // What was given back meanwhile woke none of the others.
-        if free.urgent == 0 && free.count > 0 && free.sleepers > 0 {
-            self.usual.notify_all();
-        }
-        drop(free);
+        self.0.lock().0.urgent += 1;
+        let mut state = self.0.sleep(|free| free.count == 0);
+        state.0.count -= 1;
+        state.0.urgent -= 1;
+        self.0.wake(state, true); // what was given back meanwhile was kept from the others
         let _held = Held(self);
         compute()
     }
@@ -211,15 +186,11 @@ struct Held<'a>(&'a Permits);
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        let mut free = self.0.lock();
-        free.count += 1;
-        let (urgent, sleepers) = (free.urgent, free.sleepers);
-        drop(free);
-        match (urgent, sleepers) {
-            (1.., _) => self.0.first.notify_one(),
-            (0, 1..) => self.0.usual.notify_one(),
-            (0, 0) => {}
-        }
+        let permits = &self.0.0;
+        let mut state = permits.lock();
+        state.0.count += 1;
+        let all = state.0.urgent > 0; // the one that is woken must not be one that may not go
+        permits.wake(state, all);
     }
 }
 
@@ -379,7 +350,7 @@ mod tests {
             permits.hold(|| {
                 (0..3).for_each(|_| _ = scope.spawn(|| permits.hold(|| note("another"))));
                 scope.spawn(|| permits.hold_first(|| note("urgent")));
-                while permits.lock().urgent == 0 {
+                while permits.0.lock().0.urgent == 0 {
                     std::thread::yield_now();
                 }
             });
