@@ -240,6 +240,27 @@ fn the_error_names_frame_backup_and_files() {
 }
 
 #[test]
+fn of_a_damaged_frame_only_what_is_damaged_is_lost() {
+    let dir = tempdir().unwrap();
+    let repo = dir.path().join("repo");
+    let mut fixture = Fixture { frame_bytes: 64 << 10, ..Fixture::default() };
+    fixture.dir("", 0o755);
+    let noise = |seed: u64| -> Vec<u8> { content(seed, 16_000).chunks(2).map(|two| two[0] << 4 ^ two[1]).collect() };
+    (0..5).for_each(|i| _ = fixture.file(&format!("f{i}"), noise(i)));
+    fixture.write_repository(&repo);
+    let segment = stored_files(&repo).into_iter().find(|file| file.to_str().unwrap().ends_with("zst")).unwrap();
+    let mut bytes = fs::read(&segment).unwrap();
+    let at = bytes.windows(64).position(|window| window == &noise(2)[100..164]).expect("noise is stored as it is");
+    bytes[at] ^= 1;
+    fs::write(&segment, bytes).unwrap();
+    let damage = restore(&repo, &dir.path().join("to"), true).unwrap().damage;
+    assert_eq!(damage.len(), 1, "{damage:?}");
+    assert!(damage[0].what.starts_with("the frame at byte "), "{damage:?}");
+    assert_eq!(damage[0].files, [b"f2".to_vec()]);
+    assert_honest(&fixture, &dir.path().join("to"), &[b"f2".to_vec()].into(), "only f2");
+}
+
+#[test]
 fn a_damaged_root_is_listed_and_not_hidden() {
     let dir = tempdir().unwrap();
     let fixture = small(Codec::Zstd(1));

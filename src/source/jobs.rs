@@ -38,6 +38,14 @@ pub struct Job<H> {
     pub bare: Vec<Item>,
 }
 
+impl<H> Job<H> {
+    /// Is every byte that is wanted of the frame one that a BLAKE3 in the manifest speaks of?
+    pub fn is_digested(&self) -> bool {
+        let is_digested = |item: &Item| !item.more && matches!(item.digest, Some(Digest::Blake3(_)));
+        self.pieces.iter().all(|wanted| is_digested(wanted.item()))
+    }
+}
+
 /// A run of a decoded frame.
 #[derive(Debug)]
 pub struct Wanted<H> {

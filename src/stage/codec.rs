@@ -12,7 +12,7 @@ use crate::{
 use flate2::{Compress as Deflate, Compression, Decompress as Inflate, FlushCompress, FlushDecompress};
 use lzzzz::lz4f::{self, BlockMode, BlockSize, ContentChecksum, PreferencesBuilder};
 use std::{fmt, io::Read, str::FromStr, sync::Arc};
-use zstd_safe::{CCtx, CParameter, DCtx};
+use zstd_safe::{CCtx, CParameter, DCtx, DParameter};
 
 /// How frames are compressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -233,6 +233,15 @@ pub enum Decompressor {
 }
 
 impl Decompressor {
+    /// From now on leave the checksums of zstd's frames to the digests of what is in them, or do not. Those who compare
+    /// digests sum the bytes once, not twice, and of a damaged frame they lose only the files that are damaged.
+    pub fn leave_to_digests(&mut self, leave: bool) {
+        if let Self::Zstd(context) = self {
+            // Refused only in the middle of a frame, which one call never leaves; and then the checksum is compared.
+            let _ = context.set_parameter(DParameter::ForceIgnoreChecksum(leave));
+        }
+    }
+
     /// Put the bytes of one frame into `out`; they must be `plain_len` bytes, and no more memory is taken.
     ///
     /// # Errors

@@ -13,9 +13,9 @@ use crate::{
     },
     error::{Error, Result},
     format::{
-        digest::Digest,
+        digest::{Algorithm, Digest},
         entry::{Kind, Path},
-        page::Item,
+        page::{FrameAt, Item, SegmentId},
     },
     pipeline::meter::lap,
     sink::{large::Large, writer::Writer},
@@ -87,6 +87,7 @@ impl Run<'_> {
         let plain = std::mem::take(&mut hand.plain);
         let checked: Vec<_> = self.permits.hold(|| job.pieces.iter().map(|piece| self.check(piece, &plain)).collect());
         lap(&self.meter.workers.busy, &mut clock);
+        let checked = self.blame_frame(hand, &job, checked)?;
         let mut pieces = job.pieces.iter().zip(checked);
         let written = pieces.try_for_each(|(piece, checked)| self.write(&mut hand.writer, piece, &plain, checked));
         let written = written.and_then(|()| job.bare.iter().try_for_each(|item| self.bare(&mut hand.writer, item)));
@@ -135,7 +136,52 @@ impl Run<'_> {
         lap(&self.meter.source.busy, clock);
         fetched?;
         let plain_len = frame.plain_len as usize;
+        let compared = self.archive.root.options.digest == Algorithm::Blake3 && job.is_digested();
+        hand.decompressor.leave_to_digests(compared);
         self.permits.hold(|| hand.decompressor.decompress(&hand.stored, plain_len, &mut hand.plain))
+    }
+
+    /// Where digests say that files of a frame are damaged, its checksum, which nobody compared, says so too. Only these
+    /// files are lost.
+    fn blame_frame(&self, hand: &mut Hand, job: &Job, mut checked: Vec<Checked>) -> Result<Vec<Checked>> {
+        let is_bad = |checked: &Checked| matches!(checked, Checked::Whole(End::Damaged(_)));
+        let (Some(frame), true) = (&job.frame, checked.iter().any(is_bad)) else { return Ok(checked) };
+        let Some(error) = self.error_of(&mut hand.decompressor, frame, &mut hand.stored, &mut hand.plain) else {
+            return Ok(checked);
+        };
+        let bad = job.pieces.iter().zip(&checked).filter(|(_, checked)| is_bad(checked));
+        let files = bad.map(|(piece, _)| piece.item().entry.path.clone()).collect();
+        self.report.add(frame_damage(&self.archive, frame, error, files))?;
+        checked.iter_mut().filter(|checked| is_bad(checked)).for_each(|checked| *checked = Checked::Told);
+        Ok(checked)
+    }
+
+    /// The digest of a large file is another: say which of its frames are damaged, as their checksums tell.
+    fn blame_file(&self, item: &Item, why: &str) -> Result<()> {
+        let (mut decompressor, mut stored, mut plain) = (self.archive.codec.decompressor(), Vec::new(), Vec::new());
+        let mut is_told = false;
+        for extents in item.extents.chunk_by(|a, b| a.frame == b.frame) {
+            let frame = (item.segment(&extents[0].frame).clone(), extents[0].frame);
+            if let Some(error) = self.error_of(&mut decompressor, &frame, &mut stored, &mut plain) {
+                is_told = true;
+                let file = vec![item.entry.path.clone()];
+                self.report.add(frame_damage(&self.archive, &frame, error, file))?;
+            }
+        }
+        if is_told { Ok(()) } else { self.report.file(item, why) }
+    }
+
+    /// What is wrong with a frame, by its checksum.
+    fn error_of(
+        &self,
+        decompressor: &mut Decompressor,
+        (segment, frame): &(SegmentId, FrameAt),
+        stored: &mut Vec<u8>,
+        plain: &mut Vec<u8>,
+    ) -> Option<Error> {
+        decompressor.leave_to_digests(false);
+        let fetched = self.archive.fetch(segment, frame, stored);
+        fetched.and_then(|()| decompressor.decompress(stored, frame.plain_len as usize, plain)).err()
     }
 
     fn check(&self, wanted: &Wanted<Large>, plain: &[u8]) -> Checked {
@@ -149,6 +195,7 @@ impl Run<'_> {
     fn write(&self, writer: &mut Writer, wanted: &Wanted<Large>, plain: &[u8], checked: Checked) -> Result<()> {
         let content = wanted.content(plain);
         match (&wanted.of, checked) {
+            (Of::Whole(_), Checked::Told) => Ok(()),
             (Of::Whole(item), Checked::Whole(End::Damaged(why))) => self.report.file(item, &why),
             (Of::Whole(item), _) => {
                 let made = self.unless_refused(&item.entry.path, writer.file(&item.entry, content))?;
@@ -156,7 +203,7 @@ impl Run<'_> {
                 Ok(())
             }
             (Of::Part(shared, offset), Checked::Part(hash)) => self.write_part(writer, shared, *offset, content, hash),
-            (Of::Part(..), Checked::Whole(_)) => Ok(()),
+            (Of::Part(..), Checked::Whole(_) | Checked::Told) => Ok(()),
         }
     }
 
@@ -217,7 +264,7 @@ impl Run<'_> {
             End::Damaged(why) => {
                 shared.handle.discard();
                 // A damaged frame has been reported with all its files, and what the target cannot take by itself.
-                if shared.is_damaged() { Ok(()) } else { self.report.file(&shared.item, &why) }
+                if shared.is_damaged() { Ok(()) } else { self.blame_file(&shared.item, &why) }
             }
         }
     }
@@ -251,6 +298,8 @@ impl Run<'_> {
 enum Checked {
     Whole(End),
     Part(Hash),
+    /// It is damaged, and that was said.
+    Told,
 }
 
 /// The pieces of large files.
