@@ -57,6 +57,9 @@ pub(super) struct RepairArgs {
     /// Threads [default: the processors this process may use]
     #[arg(long, value_name = "N", value_parser = threads)]
     pub(super) workers: Option<std::num::NonZeroUsize>,
+    /// One JSON object a line; nothing is asked
+    #[arg(long)]
+    pub(super) json: bool,
 }
 
 /// How much of the data is checked.
@@ -116,30 +119,42 @@ pub(super) fn repair(args: RepairArgs) -> Result<u8> {
     let workers = args.workers.unwrap_or_else(crate::platform::cores);
     let repair = Repair { repository: args.repository, data: args.data, workers };
     let steps = repair.plan(&Meter::default())?;
-    printed(|out| {
-        for step in &steps {
-            let verb = if step.can_be_done() { "to do" } else { "lost" };
-            text::line(out, &format!("{verb}: {}", step.what))?;
-            step.detail.iter().try_for_each(|line| text::line(out, &format!("        {line}")))?;
-        }
-        Ok(0)
-    })?;
-    if steps.is_empty() {
+    printed(|out| steps.iter().try_for_each(|step| say_step(step, args.json, out)).map(|()| 0))?;
+    let agreed = !steps.is_empty() && (args.yes || !args.json && is_agreed());
+    if agreed {
+        repair::execute(&steps)?;
+    }
+    let possible = steps.iter().filter(|step| step.can_be_done()).count() as u64;
+    let goes_on = agreed && steps.iter().any(Step::is_first) && !repair.plan(&Meter::default())?.is_empty();
+    if args.json {
+        let done = if agreed { possible } else { 0 };
+        let line = json!({"type": "result", "steps": possible, "done": done, "again": goes_on});
+        told(|out| text::json(out, &line).map(|()| 0))?;
+    } else if steps.is_empty() {
         aside("nothing is to be done");
-        return Ok(0);
-    }
-    if !args.yes && !is_agreed() {
+    } else if !agreed {
         aside("nothing was changed; --yes does it");
-        return Ok(4);
+    } else {
+        aside(format_args!("done: {}", counted(possible, "step")));
+        if goes_on {
+            aside("run the same command again: there is more to be done, which could be found out only now");
+        }
     }
-    repair::execute(&steps)?;
-    let done = steps.iter().filter(|step| step.can_be_done()).count() as u64;
-    aside(format_args!("done: {}", counted(done, "step")));
-    let goes_on = steps.iter().any(Step::is_first) && !repair.plan(&Meter::default())?.is_empty();
-    if goes_on {
-        aside("run the same command again: there is more to be done, which could be found out only now");
+    let all_done = steps.is_empty() || agreed && steps.iter().all(Step::can_be_done);
+    Ok(if all_done && !goes_on { 0 } else { 4 })
+}
+
+fn say_step(step: &Step, as_json: bool, out: &mut dyn Write) -> Result<()> {
+    if as_json {
+        let possible = step.can_be_done();
+        return text::json(
+            out,
+            &json!({"type": "step", "what": step.what, "detail": step.detail, "possible": possible}),
+        );
     }
-    Ok(if !goes_on && steps.iter().all(Step::can_be_done) { 0 } else { 4 })
+    let verb = if step.can_be_done() { "to do" } else { "lost" };
+    text::line(out, &format!("{verb}: {}", step.what))?;
+    step.detail.iter().try_for_each(|line| text::line(out, &format!("        {line}")))
 }
 
 /// Ask, if there is somebody to ask.

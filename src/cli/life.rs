@@ -111,6 +111,9 @@ pub(super) struct TagArgs {
     /// Take this tag away; can be repeated
     #[arg(long, value_name = "KEY")]
     remove: Vec<String>,
+    /// One JSON object
+    #[arg(long)]
+    json: bool,
 }
 
 /// `fullbore pin` and `fullbore unpin`.
@@ -120,6 +123,9 @@ pub(super) struct PinArgs {
     /// A repository; @ID, @PREFIX or @latest chooses the backup
     #[arg(value_name = "REPO[@BACKUP]")]
     from: String,
+    /// One JSON object
+    #[arg(long)]
+    json: bool,
 }
 
 fn span(text: &str) -> Result<Span, String> {
@@ -163,11 +169,11 @@ pub(super) fn prune(args: PruneArgs) -> Result<u8> {
 }
 
 pub(super) fn tag_backup(args: TagArgs) -> Result<u8> {
-    let tag = Tag { from: args.from, set: args.tags, remove: args.remove };
+    let tag = Tag { from: args.from, set: args.tags, remove: args.remove, json: args.json };
     told(|out| tag.run(out).map(|()| 0))
 }
 
 pub(super) fn pin(args: PinArgs, pinned: bool) -> Result<u8> {
-    let pin = Pin { from: args.from, pinned };
+    let pin = Pin { from: args.from, pinned, json: args.json };
     told(|out| pin.run(out).map(|()| 0))
 }

@@ -8,6 +8,7 @@ use crate::{
         open::{locate, open},
     },
 };
+use serde_json::json;
 use std::io::Write;
 
 /// Which tags to change.
@@ -19,6 +20,8 @@ pub struct Tag {
     pub set: Vec<(String, String)>,
     /// Keys of tags to take away.
     pub remove: Vec<String>,
+    /// Print JSON.
+    pub json: bool,
 }
 
 /// Whether a backup may be forgotten.
@@ -28,6 +31,8 @@ pub struct Pin {
     pub from: String,
     /// Never, or as the rules say?
     pub pinned: bool,
+    /// Print JSON.
+    pub json: bool,
 }
 
 impl Tag {
@@ -52,6 +57,9 @@ impl Tag {
         if !(self.set.is_empty() && self.remove.is_empty()) {
             Notes { tags: Some(tags.clone()), ..notes }.write(&repository, &id)?;
         }
+        if self.json {
+            return text::json(out, &json!({ "id": id, "tags": tags }));
+        }
         tags.iter().try_for_each(|(key, value)| text::line(out, &format!("{id}  {}", tag(key, value))))
     }
 }
@@ -65,6 +73,9 @@ impl Pin {
         let (repository, id) = locate(&self.from)?;
         let notes = Notes::read(&repository, &id)?;
         Notes { pinned: self.pinned, ..notes }.write(&repository, &id)?;
+        if self.json {
+            return text::json(out, &json!({ "id": id, "pinned": self.pinned }));
+        }
         let fate = if self.pinned { "pinned: it is never forgotten" } else { "not pinned any more" };
         text::line(out, &format!("{id}  {fate}"))
     }

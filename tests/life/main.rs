@@ -17,7 +17,9 @@ use fullbore::format::{
     seal::seal,
 };
 use runs::{Ran, fullbore, names, temp};
+use serde_json::json;
 use std::{
+    ffi::OsString,
     fs,
     path::{Path, PathBuf},
 };
@@ -204,11 +206,16 @@ fn tags_change_and_the_root_does_not() {
     fullbore(args!["pin", repository]).ends_with(0);
     fullbore(args!["tag", repository, "b=3", "--remove", "a"]).ends_with(0);
     let shown = fullbore(args!["show", repository, "--json"]).ends_with(0).json().remove(0);
-    assert_eq!((&shown["tags"], &shown["pinned"]), (&serde_json::json!({"b": "3"}), &true.into()));
+    assert_eq!((&shown["tags"], &shown["pinned"]), (&json!({"b": "3"}), &true.into()));
     let list = fullbore(args!["list", repository, "--json"]).ends_with(0).json().remove(0);
-    assert_eq!((&list["tags"], &list["pinned"]), (&serde_json::json!({"b": "3"}), &true.into()));
+    assert_eq!((&list["tags"], &list["pinned"]), (&json!({"b": "3"}), &true.into()));
     assert_eq!(fullbore(args!["tag", repository]).ends_with(0).out, format!("{}  b=3\n", id(1)));
     fullbore(args!["tag", repository, "--remove", "a"]).ends_with(1);
+    let told = |args: [OsString; 3]| fullbore(args.into_iter().chain(args!["--json"])).ends_with(0).json();
+    assert_eq!(told(args!["tag", repository, "c="]), [json!({"id": id(1), "tags": {"b": "3", "c": ""}})]);
+    let told = |verb| fullbore(args![verb, repository, "--json"]).ends_with(0).json();
+    assert_eq!(told("unpin"), [json!({"id": id(1), "pinned": false})]);
+    assert_eq!(told("pin"), [json!({"id": id(1), "pinned": true})]);
     assert_eq!(fs::read(dir(repository, 1).join("root.json")).unwrap(), root);
 }
 
