@@ -109,3 +109,33 @@ fn an_archive_is_its_owners_alone_unless_the_one_it_replaces_was_not() {
     masked("000", args!["export", repository, "--to", archive]).ends_with(0);
     assert_eq!(mode(&archive), 0o600);
 }
+
+#[test]
+fn what_root_adds_to_the_repository_of_a_user_is_that_users() {
+    if !runs::or_skip(runs::is_root() && runs::has("setpriv"), "not root, or no setpriv") {
+        return;
+    }
+    let dir = temp();
+    runs::set_mode(dir.path(), 0o777);
+    let (repository, user) = (dir.path().join("repository"), "setpriv --reuid=65534 --regid=65534 --clear-groups");
+    let tree = dir.path().join("tree");
+    write(tree.join("a"), text(1, 30_000));
+    let as_user =
+        |args: Vec<OsString>| shell(&format!("exec {user} \"$@\""), args![runs::FULLBORE].into_iter().chain(args));
+    as_user(args!["backup", tree, "--to", repository].into()).ends_with(0);
+    use_it("022", dir.path(), &repository, "zstd");
+    use_it("022", dir.path(), &repository, "gzip");
+    let newest = fullbore(args!["list", repository, "--json"]).ends_with(0).json().pop().unwrap()["id"].to_string();
+    fullbore(args!["forget", repository, newest.trim_matches('"')]).ends_with(0);
+    let mut stack = vec![repository.clone()];
+    while let Some(path) = stack.pop() {
+        let facts = fs::symlink_metadata(&path).unwrap();
+        assert_eq!((facts.uid(), facts.gid()), (65534, 65534), "{path:?}");
+        if path.is_dir() {
+            stack.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+        }
+    }
+    as_user(args!["list", repository].into()).ends_with(0);
+    as_user(args!["prune", repository].into()).ends_with(0);
+    as_user(args!["backup", tree, "--to", repository].into()).ends_with(0);
+}

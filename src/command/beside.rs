@@ -33,6 +33,8 @@ use std::{
 const GZIP_AROUND_BYTES: u32 = 10;
 /// So many bytes of which no record speaks make one frame at most; gzip cannot be cut there but where a frame ends.
 const BETWEEN_BYTES: u64 = 32 << 20;
+/// Bytes between two pages beside a segment that may be larger than the segment.
+const MAX_GAP: u64 = 64 << 20;
 
 /// A file beside a segment that is to be written again.
 pub(super) struct Made {
@@ -105,6 +107,10 @@ fn made(
     for (offset, page) in pages(stock, &place.id) {
         // What no backup refers to any more leaves its place to a page that is none.
         let gap = offset.checked_sub(SERVICE_HEADER_BYTES as u64)?.checked_sub(bytes.len() as u64)?;
+        // Pages of all that is in a segment are less than it; a forged root may say anything.
+        if gap > place.bytes.max(MAX_GAP) || gap > u32::MAX.into() {
+            return None;
+        }
         if gap > 0 {
             bytes.extend(Service::Page.frame(&vec![0; (gap as usize).checked_sub(SERVICE_HEADER_BYTES)?]));
         }

@@ -5,7 +5,10 @@
 use super::{list::source_text, text};
 use crate::{
     error::{Error, Kind, Result},
-    format::{entry::Time, root::Root},
+    format::{
+        entry::Time,
+        root::{Root, Source},
+    },
     repo::{
         notes::Notes,
         objects::Directory,
@@ -36,7 +39,7 @@ pub struct Forget {
 }
 
 /// What becomes of a backup.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 struct Decision {
     id: String,
     time: Option<String>,
@@ -44,7 +47,9 @@ struct Decision {
     bytes: Option<u64>,
     /// Why it stays.
     reasons: Vec<String>,
+    /// Or would it be?
     forgotten: bool,
+    dry_run: bool,
 }
 
 /// A backup and what is noted of it.
@@ -53,8 +58,11 @@ struct Listed {
     candidate: Candidate,
 }
 
-/// Backups that are decided on together.
-type Groups = BTreeMap<String, Vec<Decision>>;
+/// Backups that are decided on together, and what they are of, for people.
+type Groups = Vec<(String, Vec<Decision>)>;
+
+/// What makes backups those of one source: the cluster, wherever it is, or host and paths; whose source nobody knows stands alone.
+type Identity = (Option<String>, String);
 
 impl Forget {
     /// Forget them and print a table of what stays and why; the result is the exit code: 4 if roots are damaged, and so
@@ -65,19 +73,28 @@ impl Forget {
     /// then. Or the system's.
     pub fn run(&self, out: &mut dyn Write) -> Result<u8> {
         read_repository(&self.repository)?;
-        let (groups, damaged) = match self.ids.is_empty() {
+        let (mut groups, damaged) = match self.ids.is_empty() {
             true => self.by_rules()?,
             false => (self.by_name()?, Vec::new()),
         };
         let objects = Directory::new(&self.repository);
-        let decisions = || groups.values().flatten();
-        let goes = |group: &&Vec<Decision>| !self.dry_run && group.iter().any(|decision| decision.forgotten);
-        let stay = groups.values().filter(goes).flatten().filter(|decision| !decision.forgotten);
+        let goes = |(_, group): &&(String, Vec<Decision>)| group.iter().any(|decision| decision.forgotten);
+        let stay = groups.iter().filter(goes).filter(|_| !self.dry_run).flat_map(|(_, group)| group);
+        let stay = stay.filter(|decision| !decision.forgotten);
         stay.into_iter().try_for_each(|decision| protocol::settle(&objects, &decision.id))?;
-        for decision in decisions().filter(|decision| decision.forgotten && !self.dry_run) {
-            // What is named may be none, but what is left of one.
-            let _ = protocol::forget(&objects, &decision.id)? || protocol::write_off(&objects, &decision.id)?;
+        let going = groups.iter_mut().filter(|_| !self.dry_run).flat_map(|(_, decisions)| decisions);
+        for decision in going.filter(|decision| decision.forgotten) {
+            // Somebody may have pinned it while others were judged.
+            if Notes::read(&self.repository, &decision.id).is_ok_and(|notes| notes.pinned) {
+                (decision.forgotten, decision.reasons) = (false, vec!["pinned meanwhile".to_owned()]);
+                continue;
+            }
+            // What is named may be none, but what is left of one; what rules chose another may have forgotten meanwhile.
+            if !protocol::forget(&objects, &decision.id)? && !self.ids.is_empty() {
+                protocol::write_off(&objects, &decision.id)?;
+            }
         }
+        let decisions = || groups.iter().flat_map(|(_, decisions)| decisions);
         match self.json {
             true => decisions().try_for_each(|decision| text::json(out, decision))?,
             false => self.print(&groups, out)?,
@@ -99,11 +116,12 @@ impl Forget {
                 let what = format!("cannot forget backup {id:?}: it is pinned");
                 return Err(Error::new(Kind::Usage, what).hint("`fullbore unpin` it first"));
             }
+            let dry_run = self.dry_run;
             let decision =
-                Decision { id: id.clone(), time: None, source: None, bytes: None, reasons: vec![], forgotten: true };
+                Decision { id: id.clone(), reasons: vec![], forgotten: true, dry_run, ..Decision::default() };
             decisions.insert(id, decision);
         }
-        Ok([(String::new(), decisions.into_values().collect())].into())
+        Ok(vec![(String::new(), decisions.into_values().collect())])
     }
 
     /// What the rules say, and the backups that cannot be judged.
@@ -112,24 +130,28 @@ impl Forget {
             let what = "cannot forget without a rule that keeps something, or the id of a backup";
             return Err(Error::new(Kind::Usage, what).hint("for example --keep-daily 7 --keep-weekly 4"));
         }
-        let (mut groups, mut damaged): (BTreeMap<String, Vec<Listed>>, _) = (BTreeMap::new(), Vec::new());
+        let (mut groups, mut damaged): (BTreeMap<Identity, Vec<Listed>>, _) = (BTreeMap::new(), Vec::new());
         for (id, root) in list_backups(&self.repository)? {
             match root.and_then(|root| self.look(&id, root)) {
-                Ok(listed) => groups.entry(self.group(&listed.root)).or_default().push(listed),
+                Ok(listed) => groups.entry(self.group(&listed.root)?).or_default().push(listed),
                 Err(error) => damaged.push((id, error)),
             }
         }
         let now = Timestamp::now();
-        let decide = |(group, listed): (String, Vec<Listed>)| {
+        let decide = |listed: Vec<Listed>| {
+            let group = listed.last().filter(|_| self.by_source).map(|last| source_text(&last.root.source));
+            let group = group.unwrap_or_default();
             let candidates: Vec<_> = listed.iter().map(|listed| listed.candidate.clone()).collect();
             let reasons = self.rules.reasons(&candidates, now, &TimeZone::system());
             if reasons.iter().all(Vec::is_empty) {
                 return Err(none_left(&group));
             }
-            let decisions = listed.iter().zip(reasons).map(|(listed, reasons)| Decision::new(&listed.root, reasons));
+            let decisions = listed.iter().zip(reasons);
+            let decisions = decisions.map(|(listed, reasons)| Decision::new(&listed.root, reasons, self.dry_run));
             Ok((group, decisions.collect()))
         };
-        let groups = groups.into_iter().map(decide).collect::<Result<_>>()?;
+        let mut groups = groups.into_values().map(decide).collect::<Result<Groups>>()?;
+        groups.sort_by(|(a, _), (b, _)| a.cmp(b));
         Ok((groups, damaged))
     }
 
@@ -139,12 +161,26 @@ impl Forget {
         let bad = |e: jiff::Error| Error::corrupt(format!("the time of backup {id:?} is none")).because(e);
         let time: Timestamp = root.time.parse().map_err(bad)?;
         let complete = root.totals.is_complete();
+        // Roots of many backups are in memory at the same time.
+        (root.segments, root.liveness, root.pages) = Default::default();
         let candidate = Candidate { id: id.to_owned(), time, tags: root.tags.clone(), pinned: notes.pinned, complete };
         Ok(Listed { root, candidate })
     }
 
-    fn group(&self, root: &Root) -> String {
-        if self.by_source { source_text(&root.source) } else { String::new() }
+    fn group(&self, root: &Root) -> Result<Identity> {
+        if !self.by_source {
+            return Ok(Identity::default());
+        }
+        if root.source == Source::default() {
+            return Ok((None, root.id.clone()));
+        }
+        match &root.postgres {
+            Some(cluster) => Ok((Some(cluster.system_identifier.clone()), String::new())),
+            None => {
+                let bug = |e| Error::new(Kind::Bug, "cannot write JSON").because(e);
+                Ok((None, serde_json::to_string(&root.source).map_err(bug)?))
+            }
+        }
     }
 
     fn print(&self, groups: &Groups, out: &mut dyn Write) -> Result<()> {
@@ -154,7 +190,7 @@ impl Forget {
             }
             decisions.iter().try_for_each(|decision| text::line(out, &decision.line()))?;
         }
-        let all = groups.values().flatten();
+        let all = groups.iter().flat_map(|(_, decisions)| decisions);
         let (gone, stay): (Vec<_>, Vec<_>) = all.partition(|decision| decision.forgotten);
         let gone = text::counted(gone.len() as u64, "backup");
         let would = if self.dry_run { "would be forgotten" } else { "forgotten" };
@@ -169,8 +205,9 @@ impl Forget {
 }
 
 impl Decision {
-    fn new(root: &Root, reasons: Vec<String>) -> Self {
+    fn new(root: &Root, reasons: Vec<String>, dry_run: bool) -> Self {
         Self {
+            dry_run,
             id: root.id.clone(),
             time: Some(root.time.clone()),
             source: Some(source_text(&root.source)),

@@ -26,7 +26,9 @@ use crate::{
     platform::{Tricks, regular},
     repo::{
         notes::Notes,
+        objects::{Directory, Objects, Seized},
         open::{directories, read_repository},
+        protocol::intent_key,
         replace::{Replacement, replace},
         whole::{Found, open_all},
     },
@@ -34,6 +36,7 @@ use crate::{
 };
 use std::{
     collections::{BTreeMap, HashSet},
+    fs::File,
     num::NonZeroUsize,
     path::{Path, PathBuf},
 };
@@ -197,6 +200,7 @@ impl Step {
             }
             Action::Root(dir, pages, root) => {
                 not_a_link(dir)?;
+                let Some(_lock) = still_lost(dir, &root.id)? else { return Ok(()) };
                 manifest(&dir.join(layout::MANIFEST), pages)?;
                 replace(&dir.join(layout::ROOT), &seal(&**root)?)
             }
@@ -208,6 +212,34 @@ impl Step {
             }
             Action::Pin(repository, id) => Notes { pinned: true, ..Notes::default() }.write(repository, id),
             Action::Nothing => Ok(()),
+        }
+    }
+}
+
+/// The lock under which a root may be made anew; `None` if the backup was forgotten since that was planned, or is being pruned.
+fn still_lost(dir: &Path, id: &str) -> Result<Option<Lock>> {
+    let Some(repository) = dir.parent().and_then(Path::parent) else { return Ok(None) };
+    let (objects, key) = (Directory::new(repository), intent_key(id));
+    let lock = match objects.claim(&key)? {
+        Seized::Held => return Ok(None),
+        Seized::Free(file) => Some(file),
+        Seized::Unknown => None,
+    };
+    let lock = Lock { objects, key, file: lock };
+    Ok((!dir.join(layout::FORGOTTEN).exists()).then_some(lock))
+}
+
+/// Of an intent, which goes with it.
+struct Lock {
+    objects: Directory,
+    key: String,
+    file: Option<Option<File>>,
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        if self.file.is_some() {
+            let _ = self.objects.remove(&self.key); // the next backup removes it
         }
     }
 }

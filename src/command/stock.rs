@@ -111,9 +111,9 @@ fn has_beside(root: &Root) -> bool {
     root.liveness.iter().any(|live| live.backup.is_empty() && live.of_bytes > 0)
 }
 
-/// The segments of a root's own.
-fn own<'a>(root: &'a Root, archive: usize) -> impl Iterator<Item = Place> + 'a {
-    root.segments.iter().map(move |segment: &Segment| Place {
+/// A segment of a root's own.
+fn own(root: &Root, segment: &Segment, archive: usize, beside: bool) -> Place {
+    Place {
         id: SegmentId { backup: root.id.clone(), stream: segment.stream, number: segment.number },
         archive,
         bytes: segment.bytes,
@@ -121,15 +121,17 @@ fn own<'a>(root: &'a Root, archive: usize) -> impl Iterator<Item = Place> + 'a {
         parts: segment.parts.clone(),
         format: Some(root.format),
         ended: true,
-        beside: has_beside(root),
-    })
+        beside,
+    }
 }
 
 fn segments(archives: &[Archive], repository: Option<&Path>) -> Vec<Place> {
     let mut places: BTreeMap<(String, u32, u32), Place> = BTreeMap::new();
     let key = |id: &SegmentId| (id.backup.clone(), id.stream, id.number);
     for (at, archive) in archives.iter().enumerate() {
-        places.extend(own(&archive.root, at).map(|place| (key(&place.id), place)));
+        let beside = has_beside(&archive.root);
+        let own = archive.root.segments.iter().map(|segment| own(&archive.root, segment, at, beside));
+        places.extend(own.map(|place| (key(&place.id), place)));
     }
     let mut known: HashMap<String, Option<Known>> = HashMap::new();
     for (at, archive) in archives.iter().enumerate() {
@@ -137,6 +139,9 @@ fn segments(archives: &[Archive], repository: Option<&Path>) -> Vec<Place> {
             let id = full_name(&archive.root, &live.id());
             let read = |id: &str| Some(Known::read(repository?, id)?.0);
             let of = known.entry(id.backup.clone()).or_insert_with(|| read(&id.backup));
+            if places.contains_key(&key(&id)) {
+                continue;
+            }
             let told = of.as_ref().and_then(|of| of.place(&id, at));
             let place = told.unwrap_or_else(|| Place {
                 id,
@@ -148,7 +153,7 @@ fn segments(archives: &[Archive], repository: Option<&Path>) -> Vec<Place> {
                 ended: false,
                 beside: false,
             });
-            places.entry(key(&place.id)).or_insert(place);
+            places.insert(key(&place.id), place);
         }
     }
     places.into_values().collect()
@@ -158,6 +163,7 @@ fn segments(archives: &[Archive], repository: Option<&Path>) -> Vec<Place> {
 pub(super) struct Known {
     pub(super) root: Root,
     is_listed: bool,
+    beside: bool,
 }
 
 impl Known {
@@ -167,7 +173,7 @@ impl Known {
         let read = |name: &str| {
             let bytes = regular::read(&dir.join(name), MAX_BYTES).ok()?;
             let root = Root::open(&bytes, name).ok().filter(|root| root.id == id)?;
-            Some((Self { root, is_listed: name == layout::ROOT }, bytes))
+            Some((Self { beside: has_beside(&root), root, is_listed: name == layout::ROOT }, bytes))
         };
         [layout::ROOT, layout::PARTIAL, layout::FORGOTTEN].into_iter().find_map(read)
     }
@@ -180,9 +186,14 @@ impl Known {
     }
 
     fn place(&self, id: &SegmentId, archive: usize) -> Option<Place> {
-        let at = own(&self.root, archive).position(|place| place.id == *id)?;
-        let ended = self.is_ended(&self.root.segments[at]);
-        own(&self.root, archive).nth(at).map(|place| Place { ended, ..place })
+        // In this order they were begun.
+        let numbers = |segment: &Segment| (segment.stream, segment.number);
+        let wanted = (id.stream, id.number);
+        let found = self.root.segments.binary_search_by_key(&wanted, numbers).ok();
+        let at = found.or_else(|| self.root.segments.iter().position(|segment| numbers(segment) == wanted))?;
+        let segment = &self.root.segments[at];
+        let is_it = id.backup == self.root.id;
+        is_it.then(|| Place { ended: self.is_ended(segment), ..own(&self.root, segment, archive, self.beside) })
     }
 }
 

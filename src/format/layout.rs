@@ -52,6 +52,9 @@ pub struct Repository {
     pub keeps_forgotten: bool,
 }
 
+/// What segments are called behind their numbers.
+const SUFFIXES: [&str; 4] = ["tar.zst", "tar.lz4", "tar.gz", "tar"];
+
 /// Name of a segment: `s01-000001.tar.zst`.
 pub fn segment(stream: u32, number: u32, suffix: &str) -> String {
     format!("s{stream:02}-{number:06}.{suffix}")
@@ -59,8 +62,11 @@ pub fn segment(stream: u32, number: u32, suffix: &str) -> String {
 
 /// Stream and number of the segment of this name.
 pub fn segment_numbers(name: &str) -> Option<(u32, u32)> {
-    let (stream, number) = name.split_once('.')?.0.strip_prefix('s')?.split_once('-')?;
-    Some((stream.parse().ok()?, number.parse().ok()?))
+    let (numbers, suffix) = name.split_once('.')?;
+    let (stream, number) = numbers.strip_prefix('s')?.split_once('-')?;
+    let (stream, number) = (stream.parse().ok()?, number.parse().ok()?);
+    // A copy that somebody made beside it (`….orig`) is none.
+    (SUFFIXES.contains(&suffix) && segment(stream, number, suffix) == name).then_some((stream, number))
 }
 
 /// Is this the name of a manifest, a segment or a file beside one?
@@ -73,7 +79,7 @@ pub fn is_object(name: &str) -> bool {
 pub fn is_own(name: &str) -> bool {
     let documents = [ROOT, FORGOTTEN, PARTIAL, NOTES];
     let is_part = |stem: &str| {
-        let stem = stem.strip_suffix(".repair").unwrap_or(stem);
+        let stem = stem.rsplit_once(".repair").map_or(stem, |(stem, _)| stem);
         is_object(stem) || documents.iter().any(|document| stem.starts_with(document))
     };
     documents.contains(&name) || is_object(name) || name.strip_suffix(".partial").is_some_and(is_part)
@@ -125,7 +131,8 @@ mod tests {
         for (stream, number) in [(1, 1), (12, 345_678), (123, 12_345_678)] {
             assert_eq!(segment_numbers(&segment(stream, number, "tar.zst")), Some((stream, number)));
         }
-        for bad in ["manifest", "s01", "s01.tar", "root.json", "s-1.tar", "sx-y.tar", ""] {
+        let near = ["s01-000001.tar.zst.orig", "s01-000001.bak", "s1-2.tar", "s+1-000001.tar", "s01-000001.tar.xz"];
+        for bad in ["manifest", "s01", "s01.tar", "root.json", "s-1.tar", "sx-y.tar", ""].into_iter().chain(near) {
             assert_eq!(segment_numbers(bad), None, "{bad}");
         }
     }
@@ -134,7 +141,7 @@ mod tests {
     fn names_of_its_own_are_known() {
         let segment = segment(1, 1, "tar.gz");
         for name in [MANIFEST, ROOT, NOTES, PARTIAL, FORGOTTEN, &segment, &format!("{segment}.manifest")] {
-            for ending in ["", ".partial", ".repair.partial"] {
+            for ending in ["", ".partial", ".repair.partial", ".repair-a1b2c3.partial"] {
                 assert!(is_own(&format!("{name}{ending}")), "{name}{ending}");
             }
         }

@@ -98,7 +98,7 @@ pub struct Cluster {
     pub checksums: bool,
     /// Where recovery begins, as `0/2000028`; empty if it was not running.
     pub start_lsn: String,
-    /// Where it is consistent; empty if it was not running.
+    /// Where it is consistent; empty in older roots if it was not running.
     pub stop_lsn: String,
     /// When the server was there by its own clock, as RFC 3339 in UTC; empty if it was not running, and in older roots.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -391,6 +391,18 @@ pub struct Run {
 }
 
 impl Root {
+    /// As [`Root::open`], of what stands in the directory of backup `id`.
+    ///
+    /// # Errors
+    /// As [`Root::open`]; [`Kind::Corrupt`] if it is the root of another.
+    pub fn of_backup(id: &str, bytes: &[u8], name: &str) -> Result<Self> {
+        let root = Self::open(bytes, name)?;
+        if root.id == id {
+            return Ok(root);
+        }
+        Err(Error::corrupt(format!("{name} is damaged")).because(format!("it is that of backup {:?}", root.id)))
+    }
+
     /// Read a root; `name` is what messages call it.
     ///
     /// # Errors

@@ -24,6 +24,10 @@ pub fn seal(value: &impl Serialize) -> Result<Vec<u8>> {
     }
     let digest = blake3::hash(text.as_bytes());
     text.push_str(&format!("{SEAL}{}\"\n}}\n", digest.to_hex()));
+    if text.len() as u64 > MAX_BYTES {
+        let what = format!("cannot write {} bytes of JSON: no more than {MAX_BYTES} could be read", text.len());
+        return Err(Error::new(Kind::Unsupported, what).hint("a larger --segment-size makes roots smaller"));
+    }
     Ok(text.into_bytes())
 }
 

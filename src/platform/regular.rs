@@ -8,7 +8,7 @@ use super::{
     write::chmod_fd,
 };
 use rustix::{
-    fs::{CWD, Mode, OFlags, openat},
+    fs::{CWD, Gid, Mode, OFlags, Uid, openat},
     io::Errno,
     path::Arg,
 };
@@ -74,35 +74,51 @@ fn open_as(path: &Path, flags: OFlags) -> io::Result<File> {
     }
 }
 
-/// Open the file `name` in `dir` for writing, and make it with this mode if it is not there.
+/// Whose a file or directory is that is made, and what others may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Access {
+    /// Its mode.
+    pub mode: u32,
+    /// User and group, as far as this process may give things away; `None`: those of the process.
+    pub owner: Option<(u32, u32)>,
+}
+
+impl From<u32> for Access {
+    fn from(mode: u32) -> Self {
+        Self { mode, owner: None }
+    }
+}
+
+/// Open the file `name` in `dir` for writing, and make it with this access if it is not there.
 ///
 /// # Errors
 /// As [`open`].
-pub fn open_or_create(dir: impl AsFd, name: &str, mode: u32) -> io::Result<File> {
-    match create_at(&dir, name, mode) {
+pub fn open_or_create(dir: impl AsFd, name: &str, access: Access) -> io::Result<File> {
+    match create_at(&dir, name, access) {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
         made => return made,
     }
     regular(openat(dir, name, OFlags::WRONLY | NEVER, Mode::empty()))
 }
 
-/// Make a file for reading and writing, which must not exist. It is its owner's alone, or has the wider `mode`, whatever
+/// Make a file for reading and writing, which must not exist. It is its owner's alone, or has the wider `access`, whatever
 /// the umask says.
 ///
 /// # Errors
 /// `EEXIST`, or the system's.
-pub fn create(path: &Path, mode: u32) -> io::Result<File> {
-    create_at(CWD, path, mode)
+pub fn create(path: &Path, access: impl Into<Access>) -> io::Result<File> {
+    create_at(CWD, path, access)
 }
 
 /// As [`create`], in a directory.
 ///
 /// # Errors
 /// As [`create`].
-pub fn create_at(dir: impl AsFd, name: impl Arg, mode: u32) -> io::Result<File> {
+pub fn create_at(dir: impl AsFd, name: impl Arg, access: impl Into<Access>) -> io::Result<File> {
+    let access = access.into();
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | NEVER;
-    let file = openat(dir, name, flags, Mode::from_raw_mode(mode & 0o700))?;
-    widen(&file, mode);
+    let file = openat(dir, name, flags, Mode::from_raw_mode(access.mode & 0o700))?;
+    widen(&file, access);
     Ok(file.into())
 }
 
@@ -110,10 +126,11 @@ pub fn create_at(dir: impl AsFd, name: impl Arg, mode: u32) -> io::Result<File> 
 ///
 /// # Errors
 /// `EEXIST`, or the system's.
-pub fn create_dir(path: &Path, mode: u32) -> io::Result<()> {
-    rustix::fs::mkdir(path, Mode::from_raw_mode(mode & 0o700))?;
-    if mode & 0o077 != 0 {
-        widen(open_dir(path)?, mode);
+pub fn create_dir(path: &Path, access: impl Into<Access>) -> io::Result<()> {
+    let access = access.into();
+    rustix::fs::mkdir(path, Mode::from_raw_mode(access.mode & 0o700))?;
+    if access.mode & 0o077 != 0 || access.owner.is_some() {
+        widen(open_dir(path)?, access);
     }
     Ok(())
 }
@@ -122,10 +139,11 @@ pub fn create_dir(path: &Path, mode: u32) -> io::Result<()> {
 ///
 /// # Errors
 /// The system's.
-pub fn create_dirs(path: &Path, mode: u32) -> io::Result<()> {
-    let made = match (create_dir(path, mode), path.parent()) {
+pub fn create_dirs(path: &Path, access: impl Into<Access>) -> io::Result<()> {
+    let access = access.into();
+    let made = match (create_dir(path, access), path.parent()) {
         (Err(error), Some(above)) if error.kind() == ErrorKind::NotFound && !path.as_os_str().is_empty() => {
-            create_dirs(above, mode).and_then(|()| create_dir(path, mode))
+            create_dirs(above, access).and_then(|()| create_dir(path, access))
         }
         (made, _) => made,
     };
@@ -147,8 +165,19 @@ pub fn sync_above(path: &Path) -> io::Result<()> {
     }
 }
 
+fn give(made: impl AsFd, user: Option<u32>, group: u32) -> io::Result<()> {
+    Ok(rustix::fs::fchown(made, user.map(Uid::from_raw), Some(Gid::from_raw(group)))?)
+}
+
 /// What a directory passes on (its group) stays. Where the file system has no modes, there is nothing to widen.
-fn widen(made: impl AsFd, mode: u32) {
+fn widen(made: impl AsFd, Access { mode, owner }: Access) {
+    if let Some((user, group)) = owner
+        && stat_fd(&made).is_ok_and(|stat| (stat.uid, stat.gid) != (user, group))
+    {
+        // Only root gives a file to somebody else, and anybody one to a group that he is in.
+        let given = give(&made, Some(user), group).or_else(|_| give(&made, None, group));
+        given.unwrap_or_else(|error| super::debug(|| format!("not given to {user}:{group}: {error}")));
+    }
     if mode & 0o077 == 0 {
         return;
     }

@@ -39,6 +39,10 @@ pub struct Incoming {
     dirs: Vec<PathBuf>,
     /// Backups whose directories this copy made.
     made: Vec<String>,
+    /// Was it listed when the copy began?
+    was_listed: bool,
+    /// Is the partial root there only because of this copy?
+    made_partial: bool,
     intents: Vec<(File, Intent)>,
     tricks: Tricks,
 }
@@ -62,11 +66,14 @@ impl Incoming {
     pub fn begin(root: &Path, sealed: Vec<u8>, facts: &Root, others: &[(&str, &[u8])], tricks: Tricks) -> Result<Self> {
         open_or_make(root, &facts.time)?;
         let (root, id) = (root.to_owned(), facts.id.clone());
-        let mut incoming = Self { root, id, sealed, dirs: vec![], made: vec![], intents: vec![], tricks };
+        let (was_listed, made_partial) = (false, false);
+        let mut incoming =
+            Self { root, id, sealed, dirs: vec![], made: vec![], was_listed, made_partial, intents: vec![], tricks };
         let mut ids: Vec<&str> = facts.others().into_iter().chain([&facts.id[..]]).collect();
         // Always in the same order: two copies never wait for each other.
         ids.sort_unstable();
         let announced = ids.iter().try_for_each(|id| incoming.announce(id, &facts.time));
+        incoming.was_listed = incoming.is_listed();
         let announced = announced.and_then(|()| incoming.rely_on(&ids)).and_then(|()| incoming.write_partial());
         let announced = announced.and_then(|()| incoming.write_forgotten(others));
         match announced.and_then(|()| ids.iter().try_for_each(|id| incoming.is_not_pruned(id))) {
@@ -79,10 +86,9 @@ impl Incoming {
     }
 
     fn announce(&mut self, id: &str, time: &str) -> Result<()> {
+        // Of one that is listed, too: it may be forgotten meanwhile, and a prune removes nothing whose intent it cannot take.
+        self.intents.push(announce(&self.root, id, time)?);
         let dir = self.dir(id);
-        if !dir.join(ROOT).exists() {
-            self.intents.push(announce(&self.root, id, time)?);
-        }
         match regular::create_dir(&dir, modes::of_dir(&self.root)) {
             Ok(()) => self.made.push(id.to_owned()),
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
@@ -101,10 +107,11 @@ impl Incoming {
     }
 
     /// What a root mentions that is seen from here on, no prune deletes that has not marked it before.
-    fn write_partial(&self) -> Result<()> {
-        if self.dir(&self.id).join(ROOT).exists() {
+    fn write_partial(&mut self) -> Result<()> {
+        if self.was_listed {
             return Ok(());
         }
+        self.made_partial = !self.dir(&self.id).join(PARTIAL).exists();
         write_new(&self.root, &key(&self.id, PARTIAL), &self.sealed)
     }
 
@@ -126,6 +133,10 @@ impl Incoming {
                 .hint("let `fullbore prune` end, or run it if it was killed; then run the same command again"));
         }
         Ok(())
+    }
+
+    fn is_listed(&self) -> bool {
+        self.dir(&self.id).join(ROOT).exists()
     }
 
     fn dir(&self, id: &str) -> PathBuf {
@@ -171,8 +182,6 @@ impl Incoming {
     /// # Errors
     /// [`Kind::NotFound`] if an object is not there any more; else the system's. Nothing is visible then.
     pub fn commit(self, objects: &[(String, String, u64)]) -> Result<()> {
-        let is_listed = || self.dir(&self.id).join(ROOT).exists();
-        let was_listed = is_listed();
         let done = self.dirs.iter().try_for_each(|dir| sync_dir(dir));
         let done = done.and_then(|()| sync_dir(&self.root.join(BACKUPS)));
         let done = done.and_then(|()| self.all_there(objects)).and_then(|()| self.write_root());
@@ -182,7 +191,7 @@ impl Incoming {
                 Ok(())
             }
             // Somebody may have seen it: what it refers to stays, for a prune to judge, whether it could be taken back or not.
-            Err(error) if !was_listed && is_listed() => {
+            Err(error) if !self.was_listed && self.is_listed() => {
                 let taken_back = protocol::forget(&Directory::new(&self.root), &self.id);
                 self.withdraw();
                 Err(if taken_back.is_ok() { error } else { error.detail("the copy is listed, but may not be durable") })
@@ -196,12 +205,14 @@ impl Incoming {
 
     fn write_root(&self) -> Result<()> {
         let dir = self.dir(&self.id);
-        if !dir.join(ROOT).exists() {
-            write_new(&self.root, &key(&self.id, ROOT), &self.sealed)?;
+        if self.was_listed {
+            let what = || format!("could not copy to {}: backup {:?} was forgotten there", name(&self.root), self.id);
+            return if self.is_listed() { Ok(()) } else { Err(Error::new(Kind::NotFound, what())) };
         }
-        for file in [PARTIAL, FORGOTTEN] {
-            let _ = fs::remove_file(dir.join(file)); // of no use any more, and of no harm
-        }
+        // While the partial root stands: a forget that comes after the root leaves a word of its own.
+        let _ = fs::remove_file(dir.join(FORGOTTEN)); // of no use any more, and of no harm
+        write_new(&self.root, &key(&self.id, ROOT), &self.sealed)?;
+        let _ = fs::remove_file(dir.join(PARTIAL)); // likewise
         Ok(())
     }
 
@@ -223,6 +234,9 @@ impl Incoming {
 
     /// Remove what this copy made. What was there before stays.
     pub fn abort(mut self) {
+        if self.made_partial && !self.made.contains(&self.id) && !self.is_listed() {
+            let _ = fs::remove_file(self.dir(&self.id).join(PARTIAL)); // what is left is what was left before
+        }
         let made = self.made.iter().filter(|id| !self.dir(id).join(ROOT).exists());
         let left: Vec<String> = made.filter(|id| !remove_backup(&self.root, id)).cloned().collect();
         self.intents.retain(|(_, intent)| !left.contains(&intent.id));

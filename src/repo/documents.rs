@@ -145,7 +145,7 @@ pub fn document<O: Objects>(objects: &O, id: &str) -> Result<Option<Document>> {
 fn read<O: Objects>(objects: &O, id: &str, state: State) -> Result<Option<Document>> {
     let key = key(id, state.file());
     let Some(bytes) = objects.read(&key)? else { return Ok(None) };
-    match Root::open(&bytes, &format!("{key:?}")).and_then(|root| Facts::new(&root)) {
+    match Root::of_backup(id, &bytes, &format!("{key:?}")).and_then(|root| Facts::new(&root)) {
         Ok(facts) => Ok(Some(Document { state, facts: Some(Arc::new(facts)) })),
         Err(error) if error.kind == Kind::Corrupt && state != State::Listed => {
             Ok(Some(Document { state, facts: None }))

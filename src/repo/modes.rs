@@ -1,37 +1,43 @@
-//! Who may read what is stored in a repository: its owner, and those of its group and others who may read the file that makes
-//! it a repository.
+//! Whose is what is stored in a repository, and who may read it: the owner of the file that makes it a repository, and those of
+//! its group and others who may read that file.
 //!
-//! So a repository is private until somebody opens it (`chmod -R g+rX REPOSITORY`), and stays open then.
+//! So a repository is private until somebody opens it (`chmod -R g+rX REPOSITORY`), and stays open then; and what root adds to
+//! that of another user is that user's.
 
-use crate::format::layout::REPOSITORY;
+use crate::{format::layout::REPOSITORY, platform::regular::Access};
 use std::{
     fs,
     os::unix::fs::{MetadataExt, PermissionsExt},
     path::Path,
 };
 
-/// The mode of a new file in `repository`.
-pub(super) fn of_file(repository: &Path) -> u32 {
-    0o600 | readers(repository)
+/// Of a new file in `repository`.
+pub(super) fn of_file(repository: &Path) -> Access {
+    let (readers, owner) = facts(repository);
+    Access { mode: 0o600 | readers, owner }
 }
 
-/// The mode of a new directory in `repository`: who may read it may enter it.
-pub(super) fn of_dir(repository: &Path) -> u32 {
-    let readers = readers(repository);
-    0o700 | readers | readers >> 2
+/// Of a new directory in `repository`: who may read it may enter it.
+pub(super) fn of_dir(repository: &Path) -> Access {
+    let (readers, owner) = facts(repository);
+    Access { mode: 0o700 | readers | readers >> 2, owner }
 }
 
-/// The mode of a file that replaces that at `path`, or is new there.
-pub(super) fn of_replacement(path: &Path) -> u32 {
+/// Of a file that replaces that at `path`, or is new there.
+pub(super) fn of_replacement(path: &Path) -> Access {
     let there = fs::symlink_metadata(path).ok().filter(fs::Metadata::is_file);
     let repository = path.ancestors().find(|dir| dir.join(REPOSITORY).is_file());
     match (there, repository) {
-        (Some(there), _) => there.permissions().mode() & 0o777,
+        (Some(there), _) => {
+            Access { mode: there.permissions().mode() & 0o777, owner: Some((there.uid(), there.gid())) }
+        }
         (None, Some(repository)) => of_file(repository),
-        (None, None) => 0o600,
+        (None, None) => 0o600.into(),
     }
 }
 
-fn readers(repository: &Path) -> u32 {
-    fs::symlink_metadata(repository.join(REPOSITORY)).map_or(0, |facts| facts.mode() & 0o044)
+/// What others may do with it, and whose it is.
+fn facts(repository: &Path) -> (u32, Option<(u32, u32)>) {
+    let facts = fs::symlink_metadata(repository.join(REPOSITORY)).ok();
+    facts.map_or((0, None), |facts| (facts.mode() & 0o044, Some((facts.uid(), facts.gid()))))
 }

@@ -11,7 +11,8 @@ use crate::{
         seal::MAX_BYTES,
     },
     platform::{
-        self, Tricks, regular,
+        self, Tricks,
+        regular::{self, Access},
         walk::{self, open_root},
         write,
     },
@@ -21,7 +22,7 @@ use std::{
     fs::{self, File},
     hash::{BuildHasher, Hasher, RandomState},
     io::{self, ErrorKind, Write},
-    os::fd::OwnedFd,
+    os::{fd::OwnedFd, unix::fs::MetadataExt},
     path::{Path, PathBuf},
 };
 
@@ -61,6 +62,9 @@ pub trait Objects {
 
     /// Take the lock of an intent that nobody holds, or that is not there.
     fn seize(&self, key: &str) -> Result<Seized<Self::Lock>>;
+
+    /// The same, but an intent that is not there is made, so that nobody else begins anything of its name until it is removed.
+    fn claim(&self, key: &str) -> Result<Seized<Self::Lock>>;
 }
 
 /// What came of an attempt to take the lock of an intent.
@@ -154,14 +158,14 @@ impl Objects for Directory {
     }
 
     fn put(&self, key: &str, bytes: &[u8]) -> Result<()> {
-        let mode = modes::of_file(&self.0);
-        self.with_parent(key, |dir, name| place(dir, name, (bytes, mode), rename))?;
+        let access = modes::of_file(&self.0);
+        self.with_parent(key, |dir, name| place(dir, name, (bytes, access), rename))?;
         self.path(key).parent().map_or(Ok(()), sync_dir)
     }
 
     fn mark(&self, key: &str) -> Result<()> {
-        let mode = modes::of_file(&self.0);
-        self.with_parent(key, |dir, name| match regular::create_at(dir, name, mode) {
+        let access = modes::of_file(&self.0);
+        self.with_parent(key, |dir, name| match regular::create_at(dir, name, access) {
             // It is marked.
             Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
             made => made.map(drop),
@@ -208,6 +212,35 @@ impl Objects for Directory {
             }
         }
     }
+
+    fn claim(&self, key: &str) -> Result<Seized<Option<File>>> {
+        let path = self.path(key);
+        let failed = |e| Error::io(format!("could not write {}", name(&path)), e);
+        let (parent, name) = (path.parent().unwrap_or(&self.0), key.rsplit('/').next().unwrap_or(key));
+        // A copy of a repository may have lost what was empty.
+        regular::create_dirs(parent, modes::of_dir(&self.0)).map_err(failed)?;
+        let was_there = path.exists();
+        let dir = regular::open_dir(parent).map_err(failed)?;
+        let file = regular::open_or_create(dir, name, modes::of_file(&self.0)).map_err(failed)?;
+        match write::lock_exclusive(&file) {
+            Ok(true) if is_at(&file, &path) => Ok(Seized::Free(Some(file))),
+            Ok(_) => Ok(Seized::Held),
+            Err(error) => {
+                platform::debug(|| format!("no lock on {}: {error}", crate::sink::file::name(&path)));
+                // Nobody could tell that it is ours.
+                if !was_there {
+                    self.remove(key)?;
+                }
+                Ok(Seized::Unknown)
+            }
+        }
+    }
+}
+
+/// Is it still the file of that name?
+pub(super) fn is_at(file: &File, path: &Path) -> bool {
+    let facts = |facts: fs::Metadata| (facts.dev(), facts.ino());
+    file.metadata().map(facts).ok().is_some_and(|it| fs::symlink_metadata(path).map(facts).is_ok_and(|at| at == it))
 }
 
 /// For writing, too: NFS gives exclusive locks on nothing else (flock(2)). Where that is not allowed, for reading.
@@ -225,20 +258,20 @@ fn open_to_lock(path: &Path) -> io::Result<File> {
 /// # Errors
 /// The system's; nothing is left then.
 pub(super) fn write_new(repository: &Path, key: &str, bytes: &[u8]) -> Result<()> {
-    let (objects, mode) = (Directory::new(repository), modes::of_file(repository));
-    let placed = objects.home(key).and_then(|(dir, name)| place(&dir, name, (bytes, mode), rename));
+    let (objects, access) = (Directory::new(repository), modes::of_file(repository));
+    let placed = objects.home(key).and_then(|(dir, name)| place(&dir, name, (bytes, access), rename));
     let path = objects.path(key);
     placed.map_err(|e| Error::io(format!("could not write {}", name(&path)), e))?;
     path.parent().map_or(Ok(()), sync_dir)
 }
 
-/// Write the file `name` in `dir`, these bytes with that mode; `finally` gives it that name in place of another.
+/// Write the file `name` in `dir`, these bytes with that access; `finally` gives it that name in place of another.
 ///
 /// # Errors
 /// The system's; nothing is left then.
-pub(super) fn place(dir: &OwnedFd, name: &str, (bytes, mode): (&[u8], u32), finally: Finally) -> io::Result<()> {
+pub(super) fn place(dir: &OwnedFd, name: &str, (bytes, access): (&[u8], Access), finally: Finally) -> io::Result<()> {
     let partial = format!("{name}.{}.partial", random_letters(6));
-    let written = regular::create_at(dir, &partial[..], mode).and_then(|mut file| {
+    let written = regular::create_at(dir, &partial[..], access).and_then(|mut file| {
         file.write_all(bytes)?;
         write::fsync(&file)
     });

@@ -138,7 +138,7 @@ pub fn must_be_told(from: &str) -> Result<()> {
     if !is_repository(from) {
         return Ok(());
     }
-    let mut sources = list_backups(Path::new(from))?.into_iter().filter_map(|(_, root)| Some(root.ok()?.source));
+    let mut sources = list_backups(Path::new(from))?.filter_map(|(_, root)| Some(root.ok()?.source));
     let first = sources.next();
     match sources.find(|source| Some(source) != first.as_ref()) {
         None => Ok(()),
@@ -294,14 +294,20 @@ pub(super) fn parse_repository(bytes: &[u8], name: &str) -> Result<Repository> {
 }
 
 /// The error of a directory without the file that makes it a repository.
-fn no_repository(path: &Path) -> Error {
+pub(super) fn no_repository(path: &Path) -> Error {
     match directories(path) {
         Ok(backups) if !backups.is_empty() => {
             let what = format!("cannot read {path:?}: its file {:?} is missing", layout::REPOSITORY);
             Error::new(Kind::NotFound, what).because("backups are there").hint(REPAIRED)
         }
-        _ => Error::new(Kind::NotFound, format!("cannot read {path:?}: it is no repository"))
-            .hint(format!("a repository has a file {:?}; a directory of files is no backup", layout::REPOSITORY)),
+        _ => {
+            let none = Error::new(Kind::NotFound, format!("cannot read {path:?}: it is no repository"));
+            let named = path.to_str().and_then(|path| path.rsplit_once('@'));
+            none.hint(match named.filter(|(repository, _)| is_repository(repository)) {
+                Some((repository, id)) => format!("this takes a repository, {repository:?}, and {id:?} by itself"),
+                None => format!("a repository has a file {:?}; a directory of files is no backup", layout::REPOSITORY),
+            })
+        }
     }
 }
 
@@ -356,19 +362,20 @@ pub(super) fn cut_off_ids(repository: &Path) -> Result<Vec<String>> {
     Ok(ids)
 }
 
-/// The roots of all backups of a repository, oldest first. One that cannot be read is there too, with the reason.
+/// The roots of all backups of a repository, oldest first, each read when it is asked for. One that cannot be read is there too,
+/// with the reason.
 ///
 /// # Errors
 /// As [`read_repository`], or the system's.
-pub fn list_backups(repository: &Path) -> Result<Vec<(String, Result<Root>)>> {
+pub fn list_backups(repository: &Path) -> Result<impl Iterator<Item = (String, Result<Root>)>> {
     read_repository(repository)?;
     let read = |id: String| {
         let path = repository.join(layout::BACKUPS).join(&id).join(layout::ROOT);
         let bytes = regular::read(&path, MAX_BYTES).map_err(|e| Error::io(format!("could not read {path:?}"), e));
-        let root = bytes.and_then(|bytes| Root::open(&bytes, &format!("{path:?}")));
+        let root = bytes.and_then(|bytes| Root::of_backup(&id, &bytes, &format!("{path:?}")));
         (id, root)
     };
     let is_there = |(_, root): &(String, Result<Root>)| !matches!(root, Err(error) if error.kind == Kind::NotFound);
     // What was forgotten since it was listed is not there.
-    Ok(backup_ids(repository)?.into_iter().map(read).filter(is_there).collect())
+    Ok(backup_ids(repository)?.into_iter().map(read).filter(is_there))
 }

@@ -129,7 +129,7 @@ pub fn write_off<O: Objects>(objects: &O, id: &str) -> Result<bool> {
     let refused = |why: &str| Err(Error::new(Kind::Usage, format!("cannot forget backup {id:?}: {why}")));
     match lock {
         Seized::Free(_) => {}
-        Seized::Held => return refused("it is under way"),
+        Seized::Held => return refused("it is under way, or being pruned or copied"),
         Seized::Unknown => {
             let hint = format!("if it is not, remove {:?} and run the same command again", intent_key(id));
             return refused("nobody can tell whether it is under way").map_err(|error| error.hint(hint));

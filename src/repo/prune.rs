@@ -3,6 +3,8 @@
 //! 0. List the files of all backups, then the backups that are alive, then all documents. What is of no backup alive and
 //!    is mentioned by no root is a candidate. A dead backup's partial root counts as one, until there is a newer backup
 //!    of the same source; then it is forgotten. If a root is lost, nobody knows what it mentions: then this is the end.
+//!    Take the intent of each backup that has one, or was forgotten: a copy, which brings back what had been there, has that of
+//!    what it copies. What cannot be taken, or has become another meanwhile, is left alone.
 //! 1. Write a tombstone for each candidate, if there is room.
 //! 2. List the backups that are alive, and the bases they name, again.
 //! 3. Read the documents of these bases, then all documents, again. A candidate that any of them mentions stays; those
@@ -19,8 +21,8 @@
 
 use super::{
     documents::{self, Document, Documents, State, dir, documents, is_left_over, keeps_forgotten, key},
-    objects::Objects,
-    protocol::{alive, intents, remove_abandoned, settle},
+    objects::{Objects, Seized},
+    protocol::{alive, intent_key, intents, remove_abandoned, settle},
 };
 use crate::{
     error::{Error, Kind, Result},
@@ -119,14 +121,18 @@ impl Candidate {
 /// [`crate::error::Kind::Corrupt`] or [`crate::error::Kind::Unsupported`] if a root cannot be read or is lost: nothing was
 /// deleted then. Or the system's; then the next prune goes on.
 pub fn prune<O: Objects>(objects: &O, dry: bool) -> Result<Pruned> {
-    let first = First::look(objects)?;
+    let mut first = First::look(objects)?;
+    let claims = if dry { Vec::new() } else { first.claim(objects)? };
     if !dry {
         first.bury(objects)?;
     }
-    let (named, kept) = first.look_again(objects)?;
+    let ours = claims.iter().map(|(id, _)| &id[..]).collect();
+    let (named, kept) = first.look_again(objects, &ours)?;
     let pruned = first.account(objects, &kept)?;
     if !dry {
         first.delete(objects, &named, &kept)?;
+        // Their intents go as those of dead backups do.
+        drop(claims);
         remove_abandoned(objects)?;
     }
     Ok(pruned)
@@ -199,6 +205,43 @@ impl First {
         Ok(kept)
     }
 
+    /// From now on nobody else begins anything of what may go: a copy brings a backup back under names that it had. What somebody
+    /// has, or what has become another since, is left alone.
+    fn claim<O: Objects>(&mut self, objects: &O) -> Result<Vec<(String, O::Lock)>> {
+        let has_candidate: BTreeSet<&String> = self.candidates.iter().map(|candidate| &candidate.id).collect();
+        let may_go = |id: &&String| {
+            has_candidate.contains(id) || self.forgotten.contains(*id) || !self.documents.contains_key(*id)
+        };
+        let ids: Vec<String> = self.files.keys().filter(may_go).cloned().collect();
+        let mut claims = Vec::new();
+        for id in ids {
+            let claimed = match objects.claim(&intent_key(&id)) {
+                // Where there is no room for it there is the more need to free some.
+                Err(error) if error.kind == Kind::Full => Seized::Unknown,
+                claimed => claimed?,
+            };
+            let lock = match claimed {
+                Seized::Held => None,
+                Seized::Unknown => continue,
+                Seized::Free(lock) => Some(lock),
+            };
+            let before = self.documents.get(&id).map(|document| document.state);
+            match lock {
+                Some(lock) if documents::state(objects, &id)? == before => claims.push((id, lock)),
+                _ => self.leave(&id),
+            }
+        }
+        Ok(claims)
+    }
+
+    fn leave(&mut self, id: &str) {
+        self.files.remove(id);
+        self.candidates.retain(|candidate| candidate.id != id);
+        self.forgotten.remove(id);
+        self.superseded.remove(id);
+        self.tombstones.retain(|(of, _)| of != id);
+    }
+
     /// Step 1; and what was forgotten is so for good before anything of it goes.
     fn bury<O: Objects>(&self, objects: &O) -> Result<()> {
         for id in &self.superseded {
@@ -219,8 +262,10 @@ impl First {
 
     /// Steps 2 and 3: the bases that are named, and the keys that are mentioned now. The bases first: where the document
     /// of one is gone, those who named it have ended, and their roots are found.
-    fn look_again<O: Objects>(&self, objects: &O) -> Result<(BTreeSet<String>, HashSet<String>)> {
-        let named: BTreeSet<String> = alive(objects)?.into_values().flat_map(|alive| alive.bases).collect();
+    /// What has an intent of `ours` is dead.
+    fn look_again<O: Objects>(&self, objects: &O, ours: &HashSet<&str>) -> Result<(BTreeSet<String>, HashSet<String>)> {
+        let alive = alive(objects)?.into_iter().filter(|(id, _)| !ours.contains(&id[..]));
+        let named: BTreeSet<String> = alive.flat_map(|(_, alive)| alive.bases).collect();
         let mut bases = Documents::new();
         for id in &named {
             if let Some(document) = documents::document(objects, id)? {

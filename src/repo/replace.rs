@@ -1,6 +1,6 @@
 //! A file of a repository that takes the place of another, or of none: durable, and all of it or nothing.
 
-use super::modes;
+use super::{modes, objects::random_letters};
 use crate::{
     error::{Error, Result},
     platform::{is_media_error, regular, write},
@@ -32,13 +32,10 @@ impl Replacement {
     /// The system's.
     pub fn new(path: &Path) -> Result<Self> {
         let mut partial = path.as_os_str().to_owned();
-        partial.push(".repair.partial");
+        // Two may replace the same file at the same time: the last one wins.
+        partial.push(format!(".repair-{}.partial", random_letters(6)));
         let partial = PathBuf::from(partial);
         let failed = |e| Error::io(format!("could not create {}", name(&partial)), e);
-        match fs::remove_file(&partial) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(failed(e)),
-            _ => {}
-        }
         let file = regular::create(&partial, modes::of_replacement(path)).map_err(failed)?;
         Ok(Self { path: path.to_owned(), partial, file })
     }

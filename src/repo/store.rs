@@ -7,18 +7,22 @@
 use super::{
     documents::key,
     modes,
-    objects::{Directory, Objects, Seized, place, random_letters, write_new},
-    open::parse_repository,
+    objects::{Directory, Objects, Seized, is_at, place, random_letters, write_new},
+    open::{directories, no_repository, parse_repository},
     protocol::{self, Intent, intent_key},
 };
 use crate::{
     error::{Error, Kind, Result},
     format::{
-        layout::{BACKUPS, INTENTS, MANIFEST, PARTIAL, REPOSITORY, ROOT, Repository, TOMBSTONES, segment},
+        layout::{BACKUPS, COVERED, INTENTS, MANIFEST, PARTIAL, REPOSITORY, ROOT, Repository, TOMBSTONES, segment},
         root::{FORMAT, FORMAT_ALONE, Root},
         seal::{MAX_BYTES, seal},
     },
-    platform::{self, Tricks, regular, walk, write},
+    platform::{
+        self, Tricks,
+        regular::{self, Access},
+        walk, write,
+    },
     queue::start,
     sink::{
         Abilities, Destination, Partial, Place, Placed, Referred, Role, Sink,
@@ -107,7 +111,7 @@ impl Destination for Store {
         Ok(Box::new(Segments {
             dir: self.dir(),
             suffix: self.suffix,
-            mode: modes::of_file(&self.root),
+            access: modes::of_file(&self.root),
             stream: number,
             manifest: self.manifest.clone(),
             open: None,
@@ -177,12 +181,15 @@ pub(super) fn open_or_make(root: &Path, time: &str) -> Result<Repository> {
         Err(e) => return Err(Error::io(format!("could not read {}", name(&path)), e)),
     }
     refuse_other_contents(root)?;
+    if directories(root).is_ok_and(|ids| !ids.is_empty()) {
+        return Err(no_repository(root));
+    }
     for dir in [root.to_owned(), root.join(BACKUPS), root.join(INTENTS)] {
         regular::create_dirs(&dir, 0o700).map_err(|e| Error::io(format!("could not create {}", name(&dir)), e))?;
     }
     let id = random_letters(12);
     let facts = seal(&Repository { format: FORMAT_ALONE, id, created: time.to_owned(), keeps_forgotten: true })?;
-    let made = walk::open_root(root).and_then(|dir| place(&dir, REPOSITORY, (&facts, 0o600), if_absent));
+    let made = walk::open_root(root).and_then(|dir| place(&dir, REPOSITORY, (&facts, 0o600.into()), if_absent));
     made.map_err(|e| Error::io(format!("could not write {}", name(&path)), e)).and_then(|()| sync_dir(root))?;
     regular::sync_above(root).map_err(|e| Error::io(format!("could not sync the directory of {}", name(root)), e))?;
     // Two first backups at once may both have got here: what stands there now is the repository.
@@ -214,7 +221,8 @@ fn refuse_other_contents(root: &Path) -> Result<()> {
 
 /// What an attempt to make a repository leaves if it is killed.
 fn is_partial(name: &OsStr) -> bool {
-    name.as_bytes().starts_with(REPOSITORY.as_bytes()) && name.as_bytes().ends_with(b".partial")
+    let begins = [REPOSITORY, COVERED].iter().any(|file| name.as_bytes().starts_with(file.as_bytes()));
+    begins && name.as_bytes().ends_with(b".partial")
 }
 
 fn intent_path(root: &Path, id: &str) -> PathBuf {
@@ -245,7 +253,7 @@ pub(super) fn announce(root: &Path, id: &str, time: &str) -> Result<(File, Inten
         let (id, time, pid) = (id.to_owned(), time.to_owned(), std::process::id());
         let intent = Intent { id, host, boot, pid, time, bases: Vec::new() };
         write_intent(&file, &seal(&intent)?).map_err(failed)?;
-        if path.exists() {
+        if is_at(&file, &path) {
             sync_dir(&root.join(INTENTS))?;
             return Ok((file, intent));
         }
@@ -304,7 +312,7 @@ pub(super) fn remove_backup(root: &Path, id: &str) -> bool {
 struct Segments {
     dir: PathBuf,
     suffix: &'static str,
-    mode: u32,
+    access: Access,
     stream: u32,
     manifest: Arc<Mutex<Output>>,
     open: Option<Open>,
@@ -330,7 +338,7 @@ impl Segments {
     /// The segment `number`; the one before it is made durable meanwhile.
     fn segment(&mut self, number: u32) -> Result<&mut Open> {
         if self.open.as_ref().is_none_or(|open| open.number != number) {
-            let segment = Output::create(&self.path(number), self.mode, self.tricks)?;
+            let segment = Output::create(&self.path(number), self.access, self.tricks)?;
             if let Some(done) = self.open.replace(Open { number, segment, side: None }) {
                 self.syncing.push(start(move || done.sync())?);
             }
@@ -345,11 +353,11 @@ impl Segments {
     }
 
     fn side(&mut self, number: u32) -> Result<&mut Output> {
-        let (path, mode, tricks) = (side_of(&self.path(number)), self.mode, self.tricks);
+        let (path, access, tricks) = (side_of(&self.path(number)), self.access, self.tricks);
         let side = &mut self.segment(number)?.side;
         match side {
             Some(side) => Ok(side),
-            None => Ok(side.insert(Output::create(&path, mode, tricks)?)),
+            None => Ok(side.insert(Output::create(&path, access, tricks)?)),
         }
     }
 

@@ -55,7 +55,12 @@ pub fn lost_roots(repository: &Path) -> Result<Vec<String>> {
     let lacks = |name: &String| {
         let dir = repository.join(layout::BACKUPS).join(name);
         let intent = repository.join(INTENTS).join(format!("{name}.json"));
-        ![dir.join(layout::ROOT), dir.join(PARTIAL), dir.join(FORGOTTEN), intent].iter().any(|path| may_be_there(path))
+        let documents = [dir.join(layout::ROOT), dir.join(PARTIAL), dir.join(FORGOTTEN), intent];
+        let has_objects = || {
+            let names = Directory::new(repository).list(&documents::dir(name));
+            names.is_ok_and(|names| names.iter().any(|name| layout::is_object(name)))
+        };
+        !documents.iter().any(|path| may_be_there(path)) && has_objects()
     };
     if !directories(repository)?.iter().any(lacks) {
         return Ok(Vec::new());

@@ -7,7 +7,11 @@ use super::{Abilities, Destination, Place, Placed, Role, Sink, place_of};
 use crate::{
     error::{Error, Result, quoted},
     format::layout::SIDE_SUFFIX,
-    platform::{Tricks, regular, user, write},
+    platform::{
+        Tricks,
+        regular::{self, Access},
+        user, write,
+    },
 };
 use std::{
     ffi::OsString,
@@ -30,12 +34,13 @@ pub struct Output {
 }
 
 impl Output {
-    /// Create `path`, which must not exist, with this mode.
+    /// Create `path`, which must not exist, with this access.
     ///
     /// # Errors
     /// The system's.
-    pub fn create(path: &Path, mode: u32, tricks: Tricks) -> Result<Self> {
-        let file = regular::create(path, mode).map_err(|e| Error::io(format!("could not create {}", name(path)), e))?;
+    pub fn create(path: &Path, access: impl Into<Access>, tricks: Tricks) -> Result<Self> {
+        let file =
+            regular::create(path, access).map_err(|e| Error::io(format!("could not create {}", name(path)), e))?;
         Ok(Self { file, path: path.to_owned(), tricks, end: 0, told: 0 })
     }
 
@@ -235,14 +240,19 @@ impl OneFile {
             }
             moved => moved.is_ok(),
         };
+        // Who removes what was begun waits: of two files that get their names none may be left alone.
+        let mut begun = PARTIALS.lock().unwrap_or_else(PoisonError::into_inner);
         rename(&self.partial, &self.path).inspect_err(|_| {
             if had_one {
                 let _ = fs::rename(&aside, &old); // the first error is the one to tell
             }
         })?;
-        if let (Some(from), Some(to)) = (self.side_partial(), &self.side_path) {
-            rename(&from, to)?;
+        let side = self.side_partial();
+        if let (Some(from), Some(to)) = (&side, &self.side_path) {
+            rename(from, to)?;
         }
+        begun.retain(|path| *path != self.partial && Some(path) != side.as_ref());
+        drop(begun);
         if had_one && let Err(error) = fs::remove_file(&aside) {
             crate::platform::debug(|| format!("could not remove {}: {error}", name(&aside)));
         }

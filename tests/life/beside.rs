@@ -231,6 +231,46 @@ fn backups_prunes_and_forgetting_at_the_same_time_lose_nothing() {
     assert_all_whole(&repository);
 }
 
+/// A copy brings back under its own names what was forgotten here.
+#[test]
+fn copies_and_prunes_of_what_they_bring_back_at_the_same_time_lose_nothing() {
+    let dir_ = temp();
+    let (source, repository) = (dir_.path().join("source"), dir_.path().join("repository"));
+    let tree = dir_.path().join("tree");
+    for day in 0..3 {
+        change(&tree, day);
+        fullbore(args!["backup", tree, "--to", source, "--quiet", "--frame-size", "64K"]).ends_with(0);
+    }
+    let ids = names(&source.join("backups"));
+    fullbore(args!["copy-backup", source, "--to", repository, "--quiet"]).ends_with(0);
+    let until = Instant::now() + Duration::from_secs(4);
+    std::thread::scope(|scope| {
+        for id in ids.iter().chain(&ids[..1]) {
+            let from = format!("{}@{id}", source.display());
+            let repository = &repository;
+            scope.spawn(move || {
+                while Instant::now() < until {
+                    let ran = fullbore(args!["copy-backup", from, "--to", repository, "--quiet"]);
+                    // It says so where a prune, or a forget, was faster.
+                    assert!(matches!(ran.code, 0 | 1), "{}", ran.err);
+                }
+            });
+        }
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while Instant::now() < until {
+                    fullbore(args!["forget", repository, "--keep-last", "1"]);
+                    prune(&repository);
+                    fullbore(args!["verify", repository, "--quiet"]);
+                }
+            });
+        }
+    });
+    assert_all_whole(&repository);
+    prune(&repository);
+    assert_all_whole(&repository);
+}
+
 #[test]
 fn killed_at_any_system_call_a_prune_leaves_what_is_listed_and_the_next_one_goes_on() {
     if !runs::or_skip(runs::has("strace"), "there is no strace") {

@@ -272,3 +272,42 @@ fn a_new_backup_is_the_latest_though_the_clock_went_back() {
     assert!(shown["id"].as_str().unwrap() > future, "{}", shown["id"]);
     assert!(shown["time"].as_str().unwrap() < "2999");
 }
+
+#[test]
+fn sources_that_look_alike_are_kept_apart() {
+    let dir_ = temp();
+    let repository = dir_.path();
+    for (day, paths) in [(1, &["/a", "/b"][..]), (2, &["/a /b"])] {
+        let mut root = full(repository, day, "/data");
+        root.source.paths = paths.iter().map(|path| fullbore::format::root::Name(path.as_bytes().to_vec())).collect();
+        fs::write(dir(repository, day).join("root.json"), seal(&root).unwrap()).unwrap();
+    }
+    // Of the third nobody knows what it is of.
+    for day in [3, 4] {
+        let mut root = full(repository, day, "/data");
+        root.source = Default::default();
+        fs::write(dir(repository, day).join("root.json"), seal(&root).unwrap()).unwrap();
+    }
+    let said = fullbore(args!["forget", repository, "--keep-last", "1", "--dry-run", "--json"]).ends_with(0).json();
+    assert!(
+        said.len() == 4 && said.iter().all(|line| line["forgotten"] == false && line["dry_run"] == true),
+        "{said:?}"
+    );
+}
+
+#[test]
+fn a_diff_is_with_the_backup_before_unless_another_is_named() {
+    let dir_ = temp();
+    let repository = dir_.path();
+    full(repository, 1, "/data");
+    full(repository, 2, "/other");
+    full(repository, 3, "/data");
+    let ends = |args: &[&str]| {
+        let args = args!["diff", repository, "--json"].into_iter().chain(runs::args(args));
+        let last = fullbore(args).ends_with(0).json().pop().unwrap();
+        ["a", "b"].map(|end| last[end].as_str().unwrap().to_owned())
+    };
+    assert_eq!(ends(&[]), [id(1), id(3)]);
+    assert_eq!(ends(&["@latest", &id(2)]), [id(3), id(2)]);
+    fullbore(args!["diff", repository, "latest", "nonsense"]).ends_with(1);
+}

@@ -66,6 +66,10 @@ impl Objects for Lockless {
     fn seize(&self, _: &str) -> Result<Seized<()>> {
         Ok(Seized::Unknown)
     }
+
+    fn claim(&self, _: &str) -> Result<Seized<()>> {
+        Ok(Seized::Unknown)
+    }
 }
 
 /// A backup of the tree, its id.
@@ -345,4 +349,72 @@ fn where_nothing_is_to_be_freed_nothing_is_removed() {
     fullbore(args!["backup", tree, "--to", repository, "-q"]).ends_with(0);
     crate::runs::shell("mount -o remount,ro \"$1\"", args![place.path()]).ends_with(0);
     fullbore(args!["prune", repository]).ends_with(0);
+}
+
+#[test]
+fn a_prune_leaves_alone_whose_intent_somebody_has() {
+    let dir = temp();
+    let (tree, repository) = (dir.path().join("tree"), dir.path().join("repository"));
+    write(tree.join("a"), noise(1, 100_000));
+    let first = backup(&tree, &repository);
+    write(tree.join("a"), noise(2, 100_000));
+    backup(&tree, &repository);
+    fullbore(args!["forget", repository, first]).ends_with(0);
+    // As a copy does that brings it back.
+    let intent = repository.join("intents").join(format!("{first}.json"));
+    write(&intent, "");
+    let lock = fs::File::open(&intent).unwrap();
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let before = names(&files_of(&repository, &first));
+    prune(&repository);
+    assert_eq!(names(&files_of(&repository, &first)), before);
+    drop(lock);
+    prune(&repository);
+    assert!(!files_of(&repository, &first).exists() && !intent.exists());
+}
+
+#[test]
+fn what_is_beside_the_objects_of_a_backup_is_not_pruned() {
+    let dir = temp();
+    let (tree, repository) = (dir.path().join("tree"), dir.path().join("repository"));
+    write(tree.join("a"), noise(1, 1000));
+    let home = files_of(&repository, &backup(&tree, &repository));
+    for name in ["s01-000001.tar.zst.orig", "s01-000001.bak", "s1-2.tar"] {
+        fs::copy(home.join("s01-000001.tar.zst"), home.join(name)).unwrap();
+    }
+    let before = names(&home);
+    prune(&repository);
+    assert_eq!(names(&home), before);
+}
+
+#[test]
+fn the_root_of_another_backup_is_none() {
+    let dir = temp();
+    let (tree, repository) = (dir.path().join("tree"), dir.path().join("repository"));
+    let ids: Vec<String> = (0..2)
+        .map(|i| {
+            write(tree.join("a"), noise(i, 1000));
+            backup(&tree, &repository)
+        })
+        .collect();
+    let [a, b] = [0, 1].map(|i| files_of(&repository, &ids[i]));
+    fs::copy(b.join("root.json"), a.join("root.json")).unwrap();
+    let said = fullbore(args!["list", repository]).ends_with(4).out;
+    assert!(said.contains(&format!("it is that of backup {:?}", ids[1])), "{said}");
+    fullbore(args!["prune", repository]).ends_with(4);
+    fullbore(args!["forget", repository, "--keep-last", "1"]).ends_with(4);
+    assert!(b.join("root.json").exists() && a.join("manifest").exists());
+}
+
+#[test]
+fn a_repository_that_lost_its_own_file_is_not_made_anew_around_its_backups() {
+    let dir = temp();
+    let (tree, repository) = (dir.path().join("tree"), dir.path().join("repository"));
+    write(tree.join("a"), "a");
+    backup(&tree, &repository);
+    fs::remove_file(repository.join("fullbore-repo.json")).unwrap();
+    let ran = fullbore(args!["backup", tree, "--to", repository]).ends_with(1);
+    assert!(ran.err.contains("fullbore repair"), "{}", ran.err);
+    fullbore(args!["repair", repository, "--yes"]).ends_with(0);
+    backup(&tree, &repository);
 }

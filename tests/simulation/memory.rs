@@ -253,8 +253,23 @@ impl Actor {
     }
 }
 
+/// Held until it is dropped, which nobody waits for.
+pub(crate) struct Claimed {
+    actor: Actor,
+    key: String,
+}
+
+impl Drop for Claimed {
+    fn drop(&mut self) {
+        let mut state = self.actor.world.state();
+        if state.held.get(&self.key) == Some(&self.actor.number) {
+            state.held.remove(&self.key);
+        }
+    }
+}
+
 impl Objects for Actor {
-    type Lock = ();
+    type Lock = Option<Claimed>;
 
     fn list(&self, dir: &str) -> Result<Vec<String>> {
         let prefix = format!("{dir}/");
@@ -321,8 +336,22 @@ impl Objects for Actor {
         Ok(())
     }
 
-    fn seize(&self, key: &str) -> Result<Seized<()>> {
-        let what = |state: &mut State| if state.held.contains_key(key) { Seized::Held } else { Seized::Free(()) };
+    fn seize(&self, key: &str) -> Result<Seized<Option<Claimed>>> {
+        let what = |state: &mut State| if state.held.contains_key(key) { Seized::Held } else { Seized::Free(None) };
         self.step(|| format!("tries the lock of {key}"), what)
+    }
+
+    fn claim(&self, key: &str) -> Result<Seized<Option<Claimed>>> {
+        let what = |state: &mut State| {
+            if state.held.contains_key(key) {
+                return Seized::Held::<()>;
+            }
+            state.held.insert(key.to_owned(), self.number);
+            state.objects.entry(key.to_owned()).or_default();
+            Seized::Free(())
+        };
+        let claimed = self.step(|| format!("claims {key}"), what)?;
+        let claim = || Claimed { actor: self.clone(), key: key.to_owned() };
+        Ok(if matches!(claimed, Seized::Free(_)) { Seized::Free(Some(claim())) } else { Seized::Held })
     }
 }
