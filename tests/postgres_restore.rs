@@ -180,8 +180,11 @@ fn nobody_restores_below_a_server_that_runs() {
         std::thread::yield_now();
     }
     fs::write(place.at("to/postmaster.pid"), "4194305\n").unwrap();
-    let words = format!("a server runs there, process {} here", server.id());
+    let words = format!("a server runs there, process {}", server.id());
     assert_refused(&Restore { overwrite: true, ..place.plan() }, ErrorKind::Exists, &words);
+    // Somebody has removed all of its files.
+    fs::remove_file(place.at("to/postmaster.pid")).unwrap();
+    assert_refused(&place.plan(), ErrorKind::Exists, &words);
     server.kill().unwrap();
     server.wait().unwrap();
     run(&Restore { overwrite: true, ..place.plan() }).unwrap();
@@ -198,6 +201,9 @@ fn only_a_restore_that_was_cut_off_is_written_over() {
     run(&Restore { paths: vec![b"postgresql.conf".to_vec()], ..again.clone() }).unwrap();
     assert_eq!(fs::read(place.at("to/postgresql.conf")).unwrap(), b"port = 5433\n");
     assert!(place.at("to/global/pg_control").exists() && place.at("to/backup_label").exists());
+    // But of what the server writes nothing means anything beside the rest.
+    let part = Restore { paths: vec![b"base/5".to_vec()], ..again.clone() };
+    assert_refused(&part, ErrorKind::Exists, "whose files are of one moment");
     fs::rename(place.at("to/global/pg_control"), place.at("to/global/.fullbore-unfinished")).unwrap();
     // Nor one that was of another backup: what that had besides would be taken for this one's.
     for rest in [place.at("to/base/5/16384_vm"), place.at("ts/fast").join(VERSION).join("5/24576.1")] {

@@ -29,6 +29,7 @@ use crate::{
     },
 };
 use std::{
+    collections::BTreeSet,
     ffi::OsStr,
     io,
     os::unix::{ffi::OsStrExt, fs::MetadataExt},
@@ -75,6 +76,9 @@ pub(super) fn plan(restore: &Restore, archive: &Archive, selection: &Selection) 
     let is_whole = selection.holds(PG_CONTROL);
     if is_whole && restore.overwrite {
         refuse_another(&restore.to)?;
+    }
+    if !is_whole {
+        refuse_parts(&restore.to, selection)?;
     }
     let conf = Configuration::read(archive, &restore.to)?;
     let known = Known {
@@ -150,14 +154,16 @@ fn refuse_tablespaces_of_another(restore: &Restore, cluster: &Cluster, plan: &Pl
     let link = |mount: &Mount| data.join(OsStr::from_bytes(&mount.at));
     let Some(used) = { places }.find(|mount| is_same(&link(mount), &mount.directory)) else { return Ok(()) };
     let what = format!("cannot restore to {:?} and {:?}: that is a tablespace of {data:?}", restore.to, used.directory);
-    let place = used.directory.display();
-    Err(Error::new(ErrorKind::Exists, what).hint(format!(
-        "--tablespaces-under DIR restores them elsewhere; --tablespace {place}={place} replaces this one"
-    )))
+    Err(Error::new(ErrorKind::Exists, what).hint(tablespaces::HINT))
 }
 
 /// Nobody writes below a server that runs (rule 33).
 fn refuse_live(to: &Path) -> Result<()> {
+    // Also where its file is gone, as all the others may be.
+    if let Some(pid) = platform::process_in(to, "postgres") {
+        let what = format!("cannot restore to {to:?}: a server runs there, process {pid}");
+        return Err(Error::new(ErrorKind::Exists, what).hint("stop it"));
+    }
     let path = to.join(OsStr::from_bytes(POSTMASTER_PID));
     let text = match std::fs::read_to_string(&path) {
         Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => return Ok(()),
@@ -172,10 +178,6 @@ fn refuse_live(to: &Path) -> Result<()> {
             .hint(format!("stop it; if process {pid} is something else, remove {path:?}")));
     }
     // A container has numbers of its own. From outside its processes can be seen, from within none but its own.
-    if let Some(pid) = platform::process_in(to, "postgres") {
-        let what = format!("cannot restore to {to:?}: a server runs there, process {pid} here");
-        return Err(Error::new(ErrorKind::Exists, what).hint("stop it"));
-    }
     if platform::sees_all_processes() {
         return Ok(());
     }
@@ -191,7 +193,25 @@ fn refuse_another(to: &Path) -> Result<()> {
     }
     let what = format!("cannot restore to {to:?}: a cluster is there, and what is newer than the backup would stay");
     Err(Error::new(ErrorKind::Exists, what)
-        .hint("empty the directory and its tablespaces first, or choose another --to"))
+        .hint("--delta --delete says what does not belong, and removes it; or choose another --to"))
+}
+
+/// Of the files of a cluster none means anything beside those of another moment: only what a person writes may be replaced.
+fn refuse_parts(to: &Path, selection: &Selection) -> Result<()> {
+    if to.join(OsStr::from_bytes(PG_CONTROL)).symlink_metadata().is_err() {
+        return Ok(());
+    }
+    let Some(path) = selection.paths().iter().find(|path| is_the_servers(path)) else { return Ok(()) };
+    let what =
+        format!("cannot restore {} into {to:?}: a cluster is there, whose files are of one moment", quoted(path));
+    Err(Error::new(ErrorKind::Exists, what).hint("choose another --to, or restore all of it with --delta --delete"))
+}
+
+/// Does the server write it?
+fn is_the_servers(path: &[u8]) -> bool {
+    let first = path.split(|c| *c == b'/').next().unwrap_or_default();
+    let own = [&b"base"[..], b"global", b"PG_VERSION", b"backup_label", b"tablespace_map"];
+    own.contains(&first) || first.starts_with(b"pg_") && !first.contains(&b'.')
 }
 
 /// Nor may a restore that was cut off have been of another backup, for the same reason. What a dead server left of itself is
@@ -313,6 +333,8 @@ pub(super) fn content(archive: &Archive, path: &[u8]) -> Result<Option<(Entry, V
 pub(super) struct Last {
     pub(super) notes: Vec<String>,
     pub(super) next: Vec<String>,
+    /// How many of these, the first, it takes before a server starts.
+    pub(super) needed: usize,
 }
 
 fn not_whole() -> String {
@@ -329,7 +351,7 @@ fn not_whole() -> String {
 /// The system's, with the path.
 pub(super) fn finish(restore: &Restore, plan: &Plan, archive: &Archive, tree: &Tree, is_whole: bool) -> Result<Last> {
     let Some(cluster) = &archive.root.postgres else { return Ok(Last::default()) };
-    let (mut notes, mut next) = (plan.notes.clone(), Vec::new());
+    let (mut notes, mut next, mut needed) = (plan.notes.clone(), Vec::new(), 0);
     let placed = tree.put_last(is_whole)?;
     let left_out = match placed {
         Placed::Withheld => Some(WITHOUT_LABEL.to_owned()),
@@ -338,14 +360,38 @@ pub(super) fn finish(restore: &Restore, plan: &Plan, archive: &Archive, tree: &T
     };
     notes.extend(left_out);
     if placed == Placed::Done {
+        next.extend(barred(restore, plan));
         next.extend(plan.before_start.clone());
+        needed = next.len();
         next.push(match configuration::is_as_it_was(cluster, &restore.to) {
             true => "start the server as before: its configuration is where it was".to_owned(),
             false => start(cluster, &restore.to),
         });
     }
     next.extend(plan.next.iter().cloned());
-    Ok(Last { notes, next })
+    Ok(Last { notes, next, needed })
+}
+
+/// Directories that keep the owner of the cluster from it: those that root makes above it are root's.
+fn barred(restore: &Restore, plan: &Plan) -> Vec<String> {
+    let Ok(owner) = restore.to.metadata().map(|facts| (facts.uid(), facts.gid())) else { return Vec::new() };
+    let enters = |facts: &std::fs::Metadata| match (facts.uid(), facts.gid()) {
+        (uid, _) if uid == owner.0 => facts.mode() & 0o100,
+        (_, gid) if gid == owner.1 => facts.mode() & 0o010,
+        _ => facts.mode() & 0o001,
+    };
+    let places = std::iter::once(&restore.to).chain(plan.mounts.iter().map(|mount| &mount.directory));
+    let mut closed = BTreeSet::new();
+    for place in places.filter(|_| owner.0 != 0).filter_map(|place| place.canonicalize().ok()) {
+        let above = place.ancestors().skip(1).map(Path::to_owned);
+        closed.extend(above.filter(|dir| dir.metadata().is_ok_and(|facts| enters(&facts) == 0)));
+    }
+    let name = Names::default().user(owner.0);
+    let user = if name.is_empty() { owner.0.to_string() } else { name.to_string() };
+    closed
+        .iter()
+        .map(|dir| format!("let user {user:?} into {dir:?} (chmod o+x): without that the server does not start"))
+        .collect()
 }
 
 /// Everything is durable, and the server need not open and sync each file once more (rule 38).
@@ -357,12 +403,12 @@ fn start(cluster: &Cluster, data: &Path) -> String {
 /// What is to be said of a whole cluster that came as a stream, as `tar` restores it: at the end it is known that it was one.
 pub(super) fn streamed(cluster: &Cluster, data: &Path) -> Last {
     if cluster.tablespaces.is_empty() {
-        return Last { notes: Vec::new(), next: vec![start(cluster, data)] };
+        return Last { next: vec![start(cluster, data)], ..Last::default() };
     }
     let places = cluster.tablespaces.iter().map(|space| quoted(&space.location.0)).collect::<Vec<_>>().join(", ");
     let note = format!(
         "WARNING: tablespaces are restored below \"pg_tblspc\", and a server that starts there will write to {places}: \
          move them, and say where to in \"tablespace_map\"; a restore of a repository or an archive does that"
     );
-    Last { notes: vec![note], next: Vec::new() }
+    Last { notes: vec![note], ..Last::default() }
 }

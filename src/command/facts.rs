@@ -34,7 +34,10 @@ pub(super) fn add(repository: &Path, root: &mut Root, pages: &[(u64, Vec<u8>)]) 
         standby: label.as_ref().is_some_and(|label| label.contains("BACKUP FROM: standby")),
         checksums: control.checksum_version > 0,
         start_lsn: label.as_deref().and_then(start).unwrap_or_default(),
-        stop_lsn: text(b"backup_manifest").map(line).as_deref().and_then(stop).unwrap_or_default(),
+        stop_lsn: match label {
+            Some(_) => text(b"backup_manifest").map(line).as_deref().and_then(stop).unwrap_or_default(),
+            None => control.end().to_string(),
+        },
         stopped: String::new(),
         wal: if wal.is_empty() { "none" } else { "included" }.to_owned(),
         wal_segments: wal.first().into_iter().chain(wal.last()).cloned().collect(),

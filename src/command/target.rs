@@ -2,10 +2,11 @@
 
 use super::{cluster::content, restore::Restore};
 use crate::{
-    error::Result,
+    error::{Error, Kind, Result},
     format::root::{Cluster, Root},
     postgres::{
         lsn::Lsn,
+        restore::Options,
         timeline::{Timelines, history_of},
     },
     repo::open::{backup_ids, is_repository, list_backups, open},
@@ -16,7 +17,7 @@ use std::path::Path;
 /// Open it; without such a target, or if a backup is named, what FROM means.
 ///
 /// # Errors
-/// As [`open`]. If all ended later it is the last one, and what is planned with it says so.
+/// As [`open`]; [`Kind::Usage`] if it cannot be told which cluster is meant. If all ended later it is the last one, and what is planned with it says so.
 pub(super) fn opened(restore: &Restore) -> Result<Archive> {
     early_enough(restore, open(&restore.from)?)
 }
@@ -27,10 +28,24 @@ pub(super) fn opened(restore: &Restore) -> Result<Archive> {
 /// As [`open`].
 pub(super) fn early_enough(restore: &Restore, last: Archive) -> Result<Archive> {
     let recovery = &restore.postgres.recovery;
-    let is_chosen_here = is_repository(&restore.from) && recovery.is_choosy();
-    let Some(cluster) = last.root.postgres.as_ref().filter(|_| is_chosen_here) else { return Ok(last) };
+    if !is_repository(&restore.from) || restore.postgres == Options::default() {
+        return Ok(last);
+    }
     let named = |id: &str| open(&format!("{}@{id}", restore.from));
-    let all = list_backups(Path::new(&restore.from))?;
+    let all: Vec<_> = list_backups(Path::new(&restore.from))?.collect();
+    let clusters = || all.iter().filter_map(|(id, root)| Some((id, root.as_ref().ok()?.postgres.as_ref()?)));
+    let Some((id, cluster)) = clusters().next_back() else { return Ok(last) };
+    let is_last = *id == last.root.id;
+    if (recovery.is_choosy() || !is_last)
+        && clusters().any(|(_, other)| other.system_identifier != cluster.system_identifier)
+    {
+        let what = format!("cannot tell which cluster is meant: {:?} has backups of several", restore.from);
+        return Err(Error::new(Kind::Usage, what).hint("name a backup: @ID; `fullbore list` shows them"));
+    }
+    let last = if is_last { last } else { named(id)? };
+    if !recovery.is_choosy() {
+        return Ok(last);
+    }
     let of_it = all.iter().filter_map(|(id, root)| {
         let root = root.as_ref().ok()?;
         let other = root.postgres.as_ref()?;
@@ -45,7 +60,8 @@ pub(super) fn early_enough(restore: &Restore, last: Archive) -> Result<Archive> 
         None => None,
     };
     let may = |(_, root, other): &&(&String, &Root, &Cluster)| {
-        let stop = other.stop_lsn.parse().unwrap_or(Lsn(0));
+        // Of one of which it is not known nobody can tell whether a timeline leads on from there.
+        let stop = other.stop_lsn.parse().unwrap_or(Lsn(u64::MAX));
         recovery.can_begin_with(other, root.captured())
             && way.as_ref().is_none_or(|way| way.leads_on(other.timeline, stop))
     };

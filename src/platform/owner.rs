@@ -8,6 +8,7 @@ use std::{
     ffi::{CStr, CString, c_char, c_int},
     hash::Hash,
     mem::MaybeUninit,
+    path::PathBuf,
     ptr,
     sync::{Arc, Mutex, PoisonError},
 };
@@ -54,6 +55,17 @@ fn user_name(uid: u32) -> Option<Arc<str>> {
     };
     // SAFETY: the system filled the entry, and its name is a string in `text`, which lives while this is called.
     ask(call, |entry| unsafe { text_of(entry.pw_name) })?
+}
+
+/// The home directory of a user, as the system knows it.
+pub fn home_of(uid: u32) -> Option<PathBuf> {
+    let call = |entry: *mut libc::passwd, text: *mut c_char, len, found: *mut *mut libc::passwd| {
+        // SAFETY: as in `user_name`.
+        unsafe { libc::getpwuid_r(uid, entry, text, len, found) }
+    };
+    // SAFETY: as in `user_name`.
+    let home = ask(call, |entry| unsafe { text_of(entry.pw_dir) })??;
+    (!home.is_empty()).then(|| PathBuf::from(&*home))
 }
 
 fn group_name(gid: u32) -> Option<Arc<str>> {
@@ -123,6 +135,7 @@ mod tests {
         for _ in 0..2 {
             assert_eq!((&*names.user(0), &*names.group(0)), ("root", "root"));
             assert_eq!((names.uid("root"), names.gid("root")), (Some(0), Some(0)));
+            assert_eq!(home_of(0), Some("/root".into()));
         }
     }
 

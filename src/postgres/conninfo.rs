@@ -219,6 +219,7 @@ mod tests {
         Environment {
             variables: variables.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect(),
             user: Some("me".into()),
+            home: None,
             socket_directories: vec![],
         }
     }
@@ -319,6 +320,9 @@ mod tests {
         assert_eq!((&found.tls.roots, &found.tls.identity), (&Roots::File(dir.join("root.crt")), &None));
         assert_eq!(found.hosts[0].password.take().unwrap().text, "hushhush");
         assert!(params("host=elsewhere", &variables).hosts[0].password.is_none());
+        let known = Environment { home: Some(home.path().into()), ..environment(&[("HOME", "")]) };
+        let found = Params::new("", &known).unwrap();
+        assert_eq!(found.tls.roots, Roots::File(dir.join("root.crt")), "as the system knows it, where nobody says it");
         fs::set_permissions(home.path().join(".pgpass"), fs::Permissions::from_mode(0o644)).unwrap();
         let found = params("", &variables);
         assert!(found.hosts[0].password.is_none() && found.warnings.len() == 1, "{found:?}");

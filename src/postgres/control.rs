@@ -3,7 +3,7 @@
 //! Offsets are those of the 64-bit layouts of versions 13 to 16 (control version 1300), 17 (1700) and 18 (1800); only the
 //! last differs from the others, behind the checksum version. Numbers are in the byte order of the machine: a server reads no other.
 
-use super::relation::Sizes;
+use super::{lsn::Lsn, relation::Sizes};
 use crate::{
     error::{Error, Result},
     format::digest::crc32c,
@@ -99,6 +99,13 @@ impl Control {
             wal_segment_bytes: word(bytes, FLOAT + 20)?,
             checksum_version: word(bytes, FLOAT + 44)?,
         })
+    }
+}
+
+impl Control {
+    /// Up to where the WAL is in the files of a cluster that was shut down.
+    pub fn end(&self) -> Lsn {
+        Lsn(self.checkpoint_lsn.max(self.min_recovery_lsn))
     }
 }
 

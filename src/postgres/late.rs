@@ -16,9 +16,11 @@ use crate::{
 };
 use std::{
     collections::{HashMap, HashSet},
+    ffi::OsStr,
     fs::File,
     io::{self, Write},
-    os::fd::OwnedFd,
+    os::{fd::OwnedFd, unix::ffi::OsStrExt},
+    path::PathBuf,
     sync::{Arc, PoisonError, RwLock},
     time::{SystemTime, UNIX_EPOCH},
 };
@@ -26,14 +28,16 @@ use std::{
 /// See the module.
 pub struct Late {
     layout: Layout,
+    /// The data directory.
+    data: PathBuf,
     tablespaces: HashSet<Path>,
     files: RwLock<HashMap<Path, Arc<File>>>,
 }
 
 impl Late {
-    /// Of a cluster with this layout, whose tablespaces are stored at these paths.
-    pub fn new(layout: Layout, tablespaces: HashSet<Path>) -> Self {
-        Self { layout, tablespaces, files: RwLock::default() }
+    /// Of a cluster with this layout in `data`, whose tablespaces are stored at these paths.
+    pub fn new(layout: Layout, data: PathBuf, tablespaces: HashSet<Path>) -> Self {
+        Self { layout, data, tablespaces, files: RwLock::default() }
     }
 
     /// Is what the server keeps at this place stored with it (rule 14)?
@@ -96,7 +100,15 @@ impl Overlay for Late {
         if dir == b"pg_tblspc" {
             // A tablespace made since the start comes back by its WAL; its link would lead to the live one.
             let known = |name: &Name| self.tablespaces.contains(&[b"pg_tblspc/", &name.bytes[..]].concat());
-            names.retain(|name| name.kind == FileKind::Directory || known(name));
+            // Not every file system says what a name is of.
+            let is_dir = |name: &Name| match name.kind {
+                FileKind::Unknown => {
+                    let path = self.data.join("pg_tblspc").join(OsStr::from_bytes(&name.bytes));
+                    path.symlink_metadata().is_ok_and(|facts| facts.is_dir())
+                }
+                kind => kind == FileKind::Directory,
+            };
+            names.retain(|name| is_dir(name) || known(name));
         }
     }
 

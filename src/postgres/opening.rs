@@ -41,7 +41,8 @@ impl Opening<'_> {
     /// The data directory with the tablespaces on its device, and a tree for each other device.
     pub(super) fn trees(&self, spaces: &[Tablespace], reading: &Reading) -> Result<(Arc<Late>, Vec<Arc<Tree>>)> {
         let stored = spaces.iter().map(Tablespace::path).collect();
-        let late = Arc::new(Late::new(Layout::new(self.major, self.catalog, self.online), stored));
+        let late =
+            Arc::new(Late::new(Layout::new(self.major, self.catalog, self.online), self.data.to_owned(), stored));
         let rules = Arc::new(Rules {
             exclude: Patterns::default(),
             exclude_caches: false,

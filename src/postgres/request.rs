@@ -142,7 +142,10 @@ impl Request {
             }
             Wal::Included | Wal::None => {}
         }
-        waits.during("the server's checkpoint", || session.start(&format!("fullbore {id}"), self.fast))
+        let start = waits.during("the server's checkpoint", || session.start(&format!("fullbore {id}"), self.fast))?;
+        // Until now it held all since the checkpoint before.
+        session.keep_from(start)?;
+        Ok(start)
     }
 
     fn described(&self, facts: Facts, data: &Path, start: Option<Lsn>) -> root::Cluster {
@@ -179,6 +182,7 @@ fn stopped(data: &Path, reading: &Reading) -> Result<Cluster> {
         major,
         system_identifier: control.system_identifier.to_string(),
         timeline: control.timeline,
+        stop_lsn: control.end().to_string(),
         checksums: control.checksum_version > 0,
         wal: Wal::Included.name().to_owned(),
         wal_segment_bytes: control.wal_segment_bytes.into(),

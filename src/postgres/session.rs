@@ -141,7 +141,8 @@ impl Session {
         if !self.row("could not ask for a privilege", may, &[])?.get::<bool>(0)? {
             return Ok(());
         }
-        let sql = "SELECT pg_replication_slot_advance($1, $2::pg_lsn)::text";
+        let sql = "SELECT pg_replication_slot_advance(slot_name, $2::pg_lsn)::text FROM pg_replication_slots \
+                   WHERE slot_name = $1 AND restart_lsn <= $2::pg_lsn";
         let params: [(&(dyn ToSql + Sync), Type); 2] = [(&slot, Type::NAME), (&from.to_string(), Type::TEXT)];
         self.rows("could not move the replication slot on", sql, &params).map(drop)
     }

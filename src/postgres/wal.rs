@@ -247,10 +247,13 @@ impl Cluster {
         if let (Wal::Archived, Some(last)) = (self.wal, names.last()) {
             self.await_archive(session, &last[0])?;
         }
-        if self.wal != Wal::Included {
-            return Ok(Vec::new());
-        }
         let tree = self.tree();
+        // Without it recovery does not find the way to this timeline, and nobody knows whether it led on from here (rule 29).
+        let history = (timeline > 1).then(|| tree.look(history_of(timeline).as_bytes()));
+        let history = history.filter(|history| history.state.is_stored());
+        if self.wal != Wal::Included {
+            return Ok(history.into_iter().collect());
+        }
         let mut stored: BTreeSet<String> = {
             let followed = lock(&self.followed);
             followed.next().map_or(Ok(()), |path| Err(self.missing(&path)))?;
@@ -271,16 +274,14 @@ impl Cluster {
             }
         }
         let empty = self.late.file_of(b"")?;
-        for name in stored {
+        // A primary ends the last segment with the backup; that of a standby the restored server may write on.
+        let unfinished = names.last().filter(|_| lock(&self.facts).standby).map_or(&[][..], |same| same);
+        for name in stored.iter().filter(|name| !unfinished.contains(name)) {
             // So that the restored server does not archive it again.
             let path = format!("pg_wal/archive_status/{name}.done");
             files.push(self.late.stand_in(tree, path.as_bytes(), empty.clone())?);
         }
-        if timeline > 1 {
-            // Without it recovery does not find the way to this timeline (rule 29).
-            let history = tree.look(history_of(timeline).as_bytes());
-            files.extend(Some(history).filter(|history| history.state.is_stored()));
-        }
+        files.extend(history);
         Ok(files)
     }
 

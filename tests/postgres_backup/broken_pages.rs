@@ -128,6 +128,7 @@ impl Looked {
             crcs: vec![],
             chunks: vec![],
             replaced: false,
+            is_first: true,
         };
         Pages(self.check.clone()).apply(Frame::new(Buf::from(content.to_vec()), vec![part], true)).unwrap();
         let bad = large.bad_pages.lock().unwrap().clone();

@@ -198,6 +198,11 @@ fn a_backup_of_a_standby_ends_where_that_had_come_to() {
     wait_until("it has all", || standby.psql(&format!("SELECT pg_last_wal_receive_lsn() >= '{at}'")) == "t");
     Ran::from(child.wait_with_output().unwrap()).ends_with(0);
     let restored = Cluster::restored(version, &standby.path("repository"));
+    // The last segment is not ended: the restored server writes on in it, and is to archive it then.
+    let wal = crate::runs::names(&restored.data().join("pg_wal"));
+    let last = wal.iter().filter(|name| name.len() == 24).max().unwrap();
+    let done = crate::runs::names(&restored.data().join("pg_wal/archive_status"));
+    assert!(!done.contains(&format!("{last}.done")), "{done:?} {wal:?}");
     restored.start();
     assert_eq!(restored.psql("SELECT count(*) FROM dear"), "1");
 }

@@ -62,7 +62,7 @@ fn without_an_archive_wal_cannot_be_left_to_it() {
 fn an_archive_that_takes_nothing_is_an_error_that_names_the_segment() {
     let Some(version) = debian() else { return };
     let cluster = Cluster::new(version, &["archive_mode = on", "archive_command = 'false'"]);
-    let environment = Environment { variables: Default::default(), user: None, socket_directories: vec![] };
+    let environment = Environment { variables: Default::default(), user: None, home: None, socket_directories: vec![] };
     let mut session = Session::connect(&Params::new(&cluster.url(), &environment).unwrap()).unwrap();
     let facts = session.facts().unwrap();
     let error = archive::prove(&mut session, &facts, Duration::from_secs(3)).unwrap_err();
@@ -147,7 +147,7 @@ fn an_archive_that_is_behind_is_waited_for_while_it_moves() {
     let cluster = Cluster::stopped(version, &["archive_mode = on", "archive_command = 'sleep 1'"]);
     cluster.start();
     (0..5).for_each(|n| cluster.psql_each(&[&format!("CREATE TABLE t{n} ()"), "SELECT pg_switch_wal()"]));
-    let environment = Environment { variables: Default::default(), user: None, socket_directories: vec![] };
+    let environment = Environment { variables: Default::default(), user: None, home: None, socket_directories: vec![] };
     let mut session = Session::connect(&Params::new(&cluster.url(), &environment).unwrap()).unwrap();
     let facts = session.facts().unwrap();
     let patience = Duration::from_secs(3);

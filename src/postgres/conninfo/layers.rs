@@ -20,6 +20,8 @@ pub struct Environment {
     pub variables: HashMap<String, String>,
     /// The user of the system, who is the user of the server if none is named.
     pub user: Option<String>,
+    /// The home directory of that user, if `HOME` names none.
+    pub home: Option<PathBuf>,
     /// Where a server on this machine listens, by default. The first is tried first.
     pub socket_directories: Vec<PathBuf>,
 }
@@ -34,6 +36,7 @@ impl Environment {
         Self {
             variables: env::vars_os().filter_map(text).collect(),
             user: (!user.is_empty()).then(|| user.to_string()),
+            home: platform::owner::home_of(platform::user().0),
             // Debian's, and PostgreSQL's own.
             socket_directories: vec!["/var/run/postgresql".into(), "/tmp".into()],
         }
@@ -45,7 +48,8 @@ impl Environment {
 
     /// A file in the user's home directory.
     pub(super) fn at_home(&self, file: &str) -> Option<PathBuf> {
-        Some(Path::new(self.variable("HOME").filter(|home| !home.is_empty())?).join(file))
+        let said = self.variable("HOME").filter(|home| !home.is_empty()).map(PathBuf::from);
+        Some(said.or_else(|| self.home.clone())?.join(file))
     }
 }
 

@@ -212,7 +212,12 @@ fn targets(options: &Options, cluster: &Cluster, known: &Known<'_>) -> Result<Ve
         Some(Target::Time(text)) => setting(TARGET_TIME, &time(text, known.stopped)?),
         Some(Target::Lsn(text)) => setting("recovery_target_lsn", lsn(text, cluster)?),
         Some(Target::Name(text)) => setting("recovery_target_name", name(text)?),
-        Some(Target::Xid(text)) => setting("recovery_target_xid", xid(text)?),
+        Some(Target::Xid(text)) => setting("recovery_target_xid", &xid(text)?.to_string()),
+        Some(Target::Immediate) if !cluster.online => {
+            let what =
+                "cannot recover to immediate: the cluster was shut down for the backup, and is consistent as it is";
+            return Err(Error::new(Kind::Usage, what).hint("leave out --target-immediate"));
+        }
         Some(Target::Immediate) => setting("recovery_target", "immediate"),
     };
     let action = options.action.map(|action| match action {
@@ -244,7 +249,8 @@ fn timeline(options: &Options, cluster: &Cluster) -> Result<Option<String>> {
             return Err(Error::new(Kind::Usage, what).hint("use current, latest or a number"));
         }
     }
-    Ok(Some(timeline.clone()))
+    // The server would take one that begins with 0 for an octal one.
+    Ok(Some(number.map_or_else(|| timeline.clone(), |number| number.to_string())))
 }
 
 const EARLIER: &str = "a backup is wanted that ended before that; `fullbore list` shows which there are";
@@ -270,11 +276,13 @@ fn lsn<'a>(text: &'a str, cluster: &Cluster) -> Result<&'a str> {
         let what = format!("cannot recover to LSN {text:?}: it is none");
         return Err(Error::new(Kind::Usage, what).hint("use one like 0/2000028"));
     };
-    if number(&cluster.stop_lsn).is_some_and(|stop| wanted < stop) {
-        let what = format!("cannot recover to LSN {text}: the backup is consistent only at {}", cluster.stop_lsn);
-        return Err(Error::new(Kind::Usage, what).hint(EARLIER));
-    }
-    Ok(text)
+    let why = match number(&cluster.stop_lsn) {
+        Some(stop) if wanted < stop => format!("the backup is consistent only at {}", cluster.stop_lsn),
+        // So it is with older backups of clusters that were shut down.
+        None => "the backup does not say where it is consistent".to_owned(),
+        Some(_) => return Ok(text),
+    };
+    Err(Error::new(Kind::Usage, format!("cannot recover to LSN {text}: {why}")).hint(EARLIER))
 }
 
 /// The number that `X/Y` stands for.
@@ -292,9 +300,10 @@ fn name(text: &str) -> Result<&str> {
     Ok(text)
 }
 
-fn xid(text: &str) -> Result<&str> {
+/// The server would take a number that begins with 0 for an octal one.
+fn xid(text: &str) -> Result<u64> {
     match text.parse::<u64>() {
-        Ok(_) => Ok(text),
+        Ok(number) => Ok(number),
         Err(_) => Err(Error::new(Kind::Usage, format!("cannot recover to transaction {text:?}: it is no number"))),
     }
 }
@@ -317,6 +326,34 @@ fn check_settings(settings: &[(String, String)]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The server would read them as octal.
+    #[test]
+    fn numbers_that_begin_with_zeros_mean_what_they_say() {
+        let options = Options {
+            timeline: Some("00000012".into()),
+            target: Some(Target::Xid("0731".into())),
+            ..Options::default()
+        };
+        let (recovery, _) = plan(&options, &cluster(), &Known { restore_command: true, ..Known::default() }).unwrap();
+        let set = |name: &str| recovery.settings.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone());
+        assert_eq!(set("recovery_target_timeline").unwrap(), "12");
+        assert_eq!(set("recovery_target_xid").unwrap(), "731");
+    }
+
+    #[test]
+    fn a_cluster_that_was_shut_down_recovers_to_no_place_before_that() {
+        let lsn = |stop: &str, wanted: &str| {
+            let stopped = Cluster { online: false, stop_lsn: stop.into(), ..cluster() };
+            let options = Options { target: Some(Target::Lsn(wanted.into())), ..Options::default() };
+            options.can_begin_with(&stopped, "")
+        };
+        assert!(lsn("1/2000100", "1/2000100") && !lsn("1/2000100", "1/20000FF"));
+        assert!(!lsn("", "1/2000100"), "older backups do not say it");
+        let immediate = Options { target: Some(Target::Immediate), ..Options::default() };
+        let stopped = Cluster { online: false, ..cluster() };
+        assert!(plan(&immediate, &stopped, &Known { restore_command: true, ..Known::default() }).is_err());
+    }
 
     fn cluster() -> Cluster {
         Cluster {

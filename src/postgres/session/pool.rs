@@ -13,7 +13,7 @@ use postgres::{Client, SimpleQueryMessage, error::SqlState};
 use std::{sync::mpsc, time::Duration};
 
 /// Changes nothing of the session, and takes as long as it takes. A pool of statements refuses the first.
-const AGE: &str = "BEGIN; SET LOCAL statement_timeout = 0; SET LOCAL search_path = pg_catalog, pg_temp; \
+const AGE: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL statement_timeout = 0; SET LOCAL search_path = pg_catalog, pg_temp; \
     SELECT extract(epoch FROM clock_timestamp() - backend_start) FROM pg_stat_activity WHERE pid = pg_backend_pid(); COMMIT";
 
 /// So much older may a session seem to be that is ours alone.

@@ -26,7 +26,8 @@ const OLDEST: u32 = 13;
 
 /// Before anything that has a name, or takes time: a database's owner may have put functions of his own before the system's, and
 /// a role may have been given little time.
-const FIRST: &str = "SET statement_timeout = 0; SET search_path = pg_catalog, pg_temp";
+const FIRST: &str = "SET statement_timeout = 0; SET search_path = pg_catalog, pg_temp; \
+    SET default_transaction_isolation = 'read committed'; SET default_transaction_deferrable = off";
 
 /// Rule 4, and no limits: a checkpoint or an archive may take hours. Those that a version lacks are left out.
 const SETTINGS: &str = "SELECT set_config(name, value, false) FROM (VALUES \
@@ -221,7 +222,9 @@ fn explained(error: Error, cause: &postgres::Error, host: &Host) -> Error {
     } else if code.is_none() && reason(cause).contains("not valid for name") {
         "the certificate is for another name; sslmode=verify-ca does not compare names".into()
     } else if code == Some(&SqlState::INVALID_AUTHORIZATION_SPECIFICATION) {
-        "connect as another role, as in postgres://role@host, or permit this one in the server's pg_hba.conf".into()
+        "connect as another role, as in postgres://role@host, run this as that user of the system, as in `sudo -u postgres fullbore …`, \
+         or permit this one in the server's pg_hba.conf"
+            .into()
     } else if is_nobody_there(cause) {
         "is a server running there? One that is stopped is backed up by its data directory: `fullbore backup PGDATA --offline`"
             .into()

@@ -1,16 +1,19 @@
 //! Room for the WAL that a server keeps for a backup. One whose disk is full stops, so the backup gives up before.
 
 use super::{Session, void};
-use crate::{error::Result, platform::write::free_bytes};
+use crate::{error::Result, platform::write::free_bytes, postgres::lsn::Lsn};
 use postgres::types::Type;
 use std::{
-    fs::File,
-    path::PathBuf,
+    fs::{self, File},
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
 /// For so long there must be room, as fast as WAL was written so far: what is given up is removed by the next checkpoint.
 const LASTS: Duration = Duration::from_secs(120);
+
+/// How fast that is, is known after so long; before, it is enough if there is room until then.
+const KNOWN_AFTER: Duration = Duration::from_secs(10);
 
 /// The disk that WAL is kept on.
 #[derive(Debug)]
@@ -32,11 +35,14 @@ impl Room {
     /// # Errors
     /// That the backup is void, if it keeps more than there is room for and the rest will not last.
     pub(super) fn check(&mut self, session: &mut Session) -> Result<()> {
-        let Some(kept) = session.kept_bytes()? else { return Ok(()) };
+        let Some((kept, end)) = session.kept_bytes()? else { return Ok(()) };
         let free = File::open(&self.directory).and_then(free_bytes);
-        let (first, free) = (*self.first.get_or_insert(kept), free.unwrap_or(u64::MAX));
-        let per_second = kept.saturating_sub(first) / self.began.elapsed().as_secs().max(1);
-        if kept <= free || free > per_second.saturating_mul(LASTS.as_secs()) {
+        let free = free.map_or(u64::MAX, |free| free.saturating_add(waiting_bytes(&self.directory, end)));
+        let first = *self.first.get_or_insert(kept);
+        let elapsed = self.began.elapsed();
+        let per_second = kept.saturating_sub(first) / elapsed.as_secs().max(1);
+        let lasts = if elapsed < KNOWN_AFTER { KNOWN_AFTER } else { LASTS };
+        if kept <= free || free > per_second.saturating_mul(lasts.as_secs()) {
             return Ok(());
         }
         let [free, kept, per_second] = [free, kept, per_second].map(|bytes| bytes.div_ceil(1_000_000));
@@ -49,16 +55,31 @@ impl Room {
     }
 }
 
+/// Bytes of the segments in `directory` behind `end`, which the server has made or used before and will write next.
+fn waiting_bytes(directory: &Path, end: Lsn) -> u64 {
+    let waits = |entry: fs::DirEntry| {
+        let name = entry.file_name().into_string().ok().filter(|name| name.len() == 24)?;
+        let half = |at: usize| u64::from_str_radix(name.get(at..at + 8)?, 16).ok();
+        let (bytes, high, low) = (entry.metadata().ok()?.len(), half(8)?, half(16)?);
+        let number = (high << 32).checked_div(bytes)?.checked_add(low)?;
+        (number > end.0 / bytes).then_some(bytes)
+    };
+    fs::read_dir(directory).map_or(0, |entries| entries.flatten().filter_map(waits).sum())
+}
+
 impl Session {
-    /// Bytes of WAL that the slot keeps, if there is one.
-    fn kept_bytes(&mut self) -> Result<Option<u64>> {
+    /// Bytes of WAL that the slot keeps, if there is one, and where it ends.
+    fn kept_bytes(&mut self) -> Result<Option<(u64, Lsn)>> {
         let Some(slot) = self.slot.clone() else { return Ok(None) };
         let now = self.written();
         let sql = format!(
-            "SELECT (SELECT pg_wal_lsn_diff({now}, restart_lsn)::int8 FROM pg_replication_slots WHERE slot_name = $1)"
+            "SELECT (SELECT pg_wal_lsn_diff({now}, restart_lsn)::int8 FROM pg_replication_slots WHERE slot_name = $1), \
+                    {now}::text"
         );
         let row = self.row("could not ask for the replication slot", &sql, &[(&slot, Type::NAME)])?;
-        Ok(row.get::<Option<i64>>(0)?.and_then(|bytes| u64::try_from(bytes).ok()))
+        let kept = row.get::<Option<i64>>(0)?.and_then(|bytes| u64::try_from(bytes).ok());
+        let end = row.get::<Option<&str>>(1)?.map(str::parse).transpose()?;
+        Ok(kept.zip(end))
     }
 
     /// Have the server remove what it kept, now if the role may say so.
