@@ -61,6 +61,8 @@ pub struct Part {
     pub chunks: Vec<Chunk>,
     /// Is it of another file than the one that the scan saw there, to which later names may be links?
     pub replaced: bool,
+    /// May it be the first name of a file with several?
+    pub is_first: bool,
 }
 
 /// Which entry a part is of.

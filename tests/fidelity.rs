@@ -6,7 +6,7 @@ mod runs;
 
 use runs::{
     FULLBORE, Ran, assert_same, fed, fullbore, has, is_root, make_fifo, noise, or_skip, set_mode, set_mtime, set_xattr,
-    shape, shell, tampered, temp,
+    shape, shell, tampered, temp, write,
 };
 use rustix::fs::{CWD, FileType, Mode, makedev, mkdirat, mknodat};
 use std::{
@@ -722,4 +722,18 @@ fn with_what_the_target_was_tried_is_removed_or_said_to_be_left() {
         let is_told = ran.err.contains("note: trial file not removed (input/output error): \".fullbore-p");
         assert_eq!((runs::names(&back).len(), is_told), (1 + left, left > 0), "{}", ran.err);
     }
+}
+
+/// So they are where an incremental backup was unpacked by tar.
+#[test]
+fn what_has_the_name_of_a_piece_is_a_file_in_what_is_complete_by_itself() {
+    let dir = temp();
+    let tree = dir.path().join("tree");
+    write(tree.join(".fullbore/parts/x/0-5"), "piece");
+    write(tree.join(".fullbore/parts/note"), "note");
+    let archive = fed(args!["backup", tree, "--to", "-", "--quiet"], b"");
+    assert!(archive.status.success());
+    let to = dir.path().join("to");
+    let ran = Ran::from(fed(args!["restore", "-", "--to", to], &archive.stdout)).ends_with(0);
+    assert_same(&shape(&tree), &shape(&to), &ran.err);
 }

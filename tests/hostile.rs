@@ -8,7 +8,7 @@ use fullbore::format::{
     root::{Cluster, Live, Name, NotCaptured, Root, Tablespace},
     seal::seal,
 };
-use runs::{Ran, fullbore, make_fifo, names, only, temp, text, write};
+use runs::{Ran, fullbore, make_fifo, names, only, shell, temp, text, write};
 use std::{
     ffi::OsString,
     fs,
@@ -287,7 +287,11 @@ fn a_pipe_that_looks_like_half_an_archive_is_passed_by() {
     fs::remove_file(&side).unwrap();
     make_fifo(&side);
     in_time(args!["list", archive]).ends_with(4).has_one_error("it is no regular file");
-    in_time(args!["backup", dir.path().join("tree"), "--to", archive]).ends_with(0);
+    let again = || in_time(args!["backup", dir.path().join("tree"), "--to", archive]);
+    again().ends_with(1).has_one_error("is no fullbore archive");
+    fs::remove_file(&side).unwrap();
+    fs::remove_file(&archive).unwrap();
+    again().ends_with(0);
 }
 
 #[test]
@@ -352,4 +356,34 @@ fn nothing_that_was_stored_speaks_to_the_terminal() {
     }
     let json = fullbore(args!["show", repository, "--json"]).ends_with(0).json();
     assert_eq!(json[0]["source"]["host"], BAD);
+}
+
+#[test]
+fn a_file_of_somebody_else_is_not_replaced_for_what_stands_beside_it_or_because_it_cannot_be_read() {
+    let dir = temp();
+    let tree = dir.path().join("tree");
+    write(tree.join("a"), "a");
+    let (archive, side) = (dir.path().join("y.tar.gz"), dir.path().join("y.tar.gz.manifest"));
+    write(&archive, "mine");
+    write(&side, "mine too");
+    fullbore(args!["backup", tree, "--to", archive]).ends_with(1).has_one_error("is no fullbore archive");
+    assert_eq!((fs::read(&archive).unwrap(), fs::read(&side).unwrap()), (b"mine".to_vec(), b"mine too".to_vec()));
+    let archive = dir.path().join("x.tar.zst");
+    write(&archive, "mine");
+    let inject = "openat:error=EACCES";
+    runs::tampered(inject, Some(&archive), args!["backup", tree, "--to", archive]).ends_with(1);
+    assert_eq!(fs::read(&archive).unwrap(), b"mine");
+}
+
+#[test]
+fn a_forged_size_of_frames_takes_no_more_memory() {
+    let dir = temp();
+    let (tree, repository) = (dir.path().join("tree"), dir.path().join("repository"));
+    fs::create_dir_all(&tree).unwrap();
+    fs::write(tree.join("zeros"), vec![0; 400 << 20]).unwrap();
+    fullbore(args!["backup", tree, "--to", repository]).ends_with(0);
+    reseal(&only(&repository.join("backups")), |root| root.options.frame_bytes = 1 << 50);
+    let line = "ulimit -v 400000; exec \"$@\"";
+    let to = dir.path().join("to");
+    shell(line, args![runs::FULLBORE, "restore", repository, "--to", to]).ends_with(0);
 }

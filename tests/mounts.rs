@@ -225,3 +225,29 @@ fn a_mount_that_cannot_be_entered_is_named_and_the_rest_is_stored() {
         assert!(listed.out.contains(" a\n") && listed.out.contains(" z\n"), "{}{}", listed.out, listed.err);
     }
 }
+
+/// Its times are those that were given to it, and say nothing of what is in it.
+#[test]
+fn an_image_that_was_exchanged_is_read_again() {
+    if !or_skip(has("mksquashfs"), "there is no mksquashfs") {
+        return;
+    }
+    let dir = temp();
+    let (made, tree, repository) = (dir.path().join("made"), dir.path().join("tree"), dir.path().join("repository"));
+    let image = |content: &str| {
+        files(&made, &["a"]);
+        runs::write(made.join("a"), content);
+        let path = dir.path().join(content);
+        shell("mksquashfs \"$1\" \"$2\" -all-time 0 -mkfs-time 0 -quiet >&2", args![made, path]).ends_with(0);
+        path
+    };
+    fs::create_dir_all(tree.join("m")).unwrap();
+    for content in ["1", "2"] {
+        let line = "mount -o loop,ro \"$1\" \"$2\"";
+        let Some(_image) = mount_by(line, &[&image(content), &tree.join("m")]) else { return };
+        fullbore(args!["backup", tree, "--to", repository]).ends_with(0);
+        let to = dir.path().join(format!("to {content}"));
+        fullbore(args!["restore", repository, "--to", to]).ends_with(0);
+        assert_eq!(fs::read_to_string(to.join("m/a")).unwrap(), content);
+    }
+}

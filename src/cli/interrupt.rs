@@ -7,7 +7,7 @@ use crate::{
     error::{Error, Kind},
     plan::SinkSpec,
     platform,
-    sink::file::remove_partials,
+    sink::{file::remove_partials, reach::give_back},
 };
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
@@ -29,6 +29,7 @@ pub(super) fn watch(command: &Command) {
             let (done, is_done) = mpsc::channel();
             let tell = move || {
                 remove_partials();
+                give_back();
                 aside(report::error(&error));
                 let _ = done.send(());
             };
@@ -45,13 +46,17 @@ fn meaning(command: &Command) -> (&'static str, &'static str) {
     let is_repository = |to| matches!(SinkSpec::parse(to, None), Ok((SinkSpec::Repository(_), _)));
     match command {
         Command::Backup(args) if args.dry_run => ("", ""),
-        Command::Backup(args) if is_repository(&args.to) => {
-            (": nothing was committed", "the next backup of the same source uses what was stored")
-        }
+        Command::Backup(args) if is_repository(&args.to) => (
+            ": nothing was committed",
+            "the next backup of the same source goes on from the last checkpoint, if there was one (--checkpoint-interval)",
+        ),
         Command::Backup(_) | Command::Export(_) | Command::CopyBackup(_) => (": nothing was committed", ""),
         Command::Restore(args) if args.plan => ("", ""),
         Command::Restore(args) if args.from == "-" => (": the target is not complete", ""),
-        Command::Restore(_) => (": the target is not complete", "the same command with --delta goes on from there"),
+        Command::Restore(_) => (
+            ": the target is not complete",
+            "the same command with --delta goes on from there; of a cluster with --delta --delete",
+        ),
         _ => ("", ""),
     }
 }

@@ -28,7 +28,7 @@ use crate::{
         ids,
     },
     sink::{Destination, file::is_half_named},
-    source::{archive::Archive, stored::Stored, tree::Own},
+    source::{archive::Archive, store::Archived, stored::Stored, tree::Own},
     stage::codec::Codec,
 };
 use std::{
@@ -252,14 +252,20 @@ impl Backup {
 
     /// An archive is replaced only by another: what else has that name is not ours to remove.
     fn check_output(&self) -> Result<()> {
-        match &self.to {
-            SinkSpec::File(path)
-                if path.exists() && !is_half_named(path) && matches!(Archive::open_file(path), Ok(None)) =>
-            {
+        let SinkSpec::File(path) = &self.to else { return Ok(()) };
+        if !path.exists() || is_half_named(path) {
+            return Ok(());
+        }
+        match Archive::open_file(path) {
+            Ok(Some(_)) => Ok(()),
+            Err(error) if error.kind == Kind::Corrupt && Archived::is_ours(path) => Ok(()),
+            Err(error) if error.kind != Kind::Corrupt => {
+                Err(error.hint("choose another --to, or move it out of the way"))
+            }
+            Ok(None) | Err(_) => {
                 let what = format!("cannot write to {}: it exists and is no fullbore archive", self.to.name());
                 Err(Error::new(Kind::Exists, what).hint("choose another --to, or move it out of the way"))
             }
-            _ => Ok(()),
         }
     }
 

@@ -3,6 +3,7 @@
 use crate::{
     error::Result,
     format::{
+        digest::Digest,
         entry::{self, Entry, Kind},
         page::{BLOCK_DIGEST_BYTES, Item},
         root::Root,
@@ -65,16 +66,21 @@ pub(super) fn what(a: &Parts, b: &Parts) -> Vec<&'static str> {
 fn same_content(a: &Item, b: &Item) -> bool {
     let looks = |entry: &Entry| (entry.mtime, entry.ctime, entry.inode);
     let digests = match (a.digest, b.digest) {
-        (Some(was), Some(is)) => was == is,
+        (Some(was), Some(is)) if is_alike(was, is) => was == is,
         _ => looks(&a.entry) == looks(&b.entry),
     };
     a.entry.kind == b.entry.kind && digests
 }
 
+/// Are they digests of one algorithm?
+fn is_alike(a: Digest, b: Digest) -> bool {
+    std::mem::discriminant(&a) == std::mem::discriminant(&b)
+}
+
 /// Bytes of the new content that the old one does not have at the same place, as far as blocks and extents tell.
 pub(super) fn differing_bytes(a: (&Root, &Parts), b: (&Root, &Parts)) -> u64 {
     let (was, is) = (last(a.1), last(b.1));
-    if !is.entry.is_file() || (was.digest.is_some() && was.digest == is.digest) {
+    if !is.entry.is_file() || (was.entry.is_file() && same_content(was, is)) {
         return 0;
     }
     let all: u64 = b.1.iter().map(|part| part.described_bytes()).sum();

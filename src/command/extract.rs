@@ -206,7 +206,15 @@ impl Run<'_> {
 
     /// Is it a piece of a file that nobody asked for by its name?
     fn is_piece(&self, path: &[u8]) -> bool {
-        path.starts_with(PARTS) && self.selection.paths().is_empty()
+        let is_named_so = |path: &[u8]| {
+            let (_, name) = entry::split(path);
+            let parts: Vec<&[u8]> = name.split(|c| *c == b'-').collect();
+            parts.len() == 2 && parts.iter().all(|part| !part.is_empty() && part.iter().all(u8::is_ascii_digit))
+        };
+        path.starts_with(PARTS)
+            && is_named_so(path)
+            && self.selection.paths().is_empty()
+            && self.members.ledger.may_have_pieces()
     }
 
     fn unknown(&mut self, unknown: &Unknown) -> Result<()> {

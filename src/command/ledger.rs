@@ -10,7 +10,7 @@ use crate::{
         digest::{Digest, hex},
         entry::{Kind, Path},
         page::{Page, Record},
-        root::{FORMAT, Root},
+        root::{FORMAT, FORMAT_ALONE, Root},
         segment::{Label, Service},
     },
     source::archive::Selection,
@@ -19,6 +19,9 @@ use std::collections::{HashMap, HashSet};
 
 /// Members that may come before the label: with lz4 it stands behind the first frame.
 pub(super) const MAX_UNLABELED: usize = 1025;
+
+/// Members that may come between two pages: several times those of the largest.
+const MAX_UNPAGED: usize = 1 << 16;
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -76,6 +79,11 @@ impl Ledger {
         self.label.is_some()
     }
 
+    /// May there be pieces of files in it? Not if it is known to be complete by itself.
+    pub(super) fn may_have_pieces(&self) -> bool {
+        self.label.as_ref().is_none_or(|label| label.format > FORMAT_ALONE)
+    }
+
     /// The root, once the stream is over.
     pub(super) fn root(&self) -> Option<&Root> {
         self.root.as_ref()
@@ -98,8 +106,14 @@ impl Ledger {
 
     /// An entry came, with this content.
     pub(super) fn came(&mut self, path: &Path, content: Option<[Digest; 2]>) {
-        if self.is_kept() {
-            self.came.insert(path.clone(), content);
+        if !self.is_kept() {
+            return;
+        }
+        self.came.insert(path.clone(), content);
+        if self.came.len() > MAX_UNPAGED {
+            let error = Error::corrupt("the stream does not say what is in it").because("a page is missing");
+            self.flaws.push(Flaw::new(error));
+            (self.label, self.came) = (None, HashMap::new());
         }
     }
 

@@ -72,8 +72,9 @@ impl Streams<'_> {
             if self.tuning.readers.is_none() && !self.is_stdin {
                 start_in(scope, || self.attend(&leading, over))?;
             }
-            let streams = at_once(streams, Stream::scanned);
-            let laid = streams.and_then(|streams| at_once(streams, |stream| stream.finish(self.root)));
+            let streams = at_once(streams, Stream::scanned, || stop.store(true, Relaxed));
+            let laid = streams
+                .and_then(|streams| at_once(streams, |stream| stream.finish(self.root), || stop.store(true, Relaxed)));
             drop(done);
             laid
         })
@@ -268,11 +269,35 @@ impl Drop for Drained {
     }
 }
 
+/// Goes off if its thread panics.
+struct Alarm<'a, F: Fn()>(&'a F);
+
+impl<F: Fn()> Drop for Alarm<'_, F> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            (self.0)();
+        }
+    }
+}
+
 /// Do something with all of `items` at the same time; the first error, or all results.
-fn at_once<I: Send, O: Send>(items: Vec<I>, work: impl Fn(I) -> Result<O> + Sync) -> Result<Vec<O>> {
+/// `failed` is told at once of a thread that cannot be started, or that panics.
+fn at_once<I: Send, O: Send>(
+    items: Vec<I>,
+    work: impl Fn(I) -> Result<O> + Sync,
+    failed: impl Fn() + Sync,
+) -> Result<Vec<O>> {
     let lost = |_| Err(Error::new(Kind::Bug, "a stream stopped"));
+    let (work, failed) = (&work, &failed);
     let results = std::thread::scope(|scope| {
-        let threads: Vec<_> = items.into_iter().map(|item| start_in(scope, || work(item))).collect();
+        let begin = |item| {
+            let run = move || {
+                let _alarm = Alarm(failed);
+                work(item)
+            };
+            start_in(scope, run).inspect_err(|_| failed())
+        };
+        let threads: Vec<_> = items.into_iter().map(begin).collect();
         threads.into_iter().map(|thread| thread.and_then(|thread| thread.join().unwrap_or_else(lost))).collect()
     });
     first_error_or_all(results)

@@ -76,7 +76,7 @@ pub struct Lay {
     label: Option<Vec<u8>>,
     late: bool,
     /// Files that the meter knows of.
-    files: u64,
+    told: (u64, u64),
     laid: Laid,
 }
 
@@ -89,7 +89,19 @@ impl Lay {
         let compressor = shared.codec.compressor()?;
         let filling = Filling::new(stream, 0);
         let (pages, laid) = (Pages::new(stream, shared.block_bytes, tell), Laid::default());
-        Ok(Self { shared, meter, stream, sink, compressor, pages, filling, label: None, late: false, files: 0, laid })
+        Ok(Self {
+            shared,
+            meter,
+            stream,
+            sink,
+            compressor,
+            pages,
+            filling,
+            label: None,
+            late: false,
+            told: (0, 0),
+            laid,
+        })
     }
 
     /// What follows is in order by itself, not behind what came so far.
@@ -182,9 +194,10 @@ impl Lay {
         let at = FrameAt { segment: 0, offset: self.filling.offset, stored_len: data.len() as u32, plain_len };
         self.meter.bytes.fetch_add(parts.iter().map(|part| u64::from(part.len)).sum(), Relaxed);
         parts.into_iter().for_each(|part| self.pages.add(at, part));
-        self.meter.entries.fetch_max(self.pages.totals.entries, Relaxed);
-        let files = std::mem::replace(&mut self.files, self.pages.totals.files);
-        self.meter.files.fetch_add(self.files - files, Relaxed);
+        let Totals { entries, files, .. } = self.pages.totals;
+        let before = std::mem::replace(&mut self.told, (entries, files));
+        self.meter.entries.fetch_add(entries - before.0, Relaxed);
+        self.meter.files.fetch_add(files - before.1, Relaxed);
         if data.is_empty() {
             return Ok(());
         }

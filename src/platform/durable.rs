@@ -64,6 +64,14 @@ pub(super) fn file_system(fd: impl AsFd) -> io::Result<u64> {
     Ok(rustix::fs::fstatfs(fd)?.f_type as u64 & 0xffff_ffff)
 }
 
+/// squashfs, erofs, both orders of cramfs, romfs, ISO 9660 and UDF (linux/magic.h).
+const IMAGES: [u64; 7] = [0x7371_7368, 0xe0f5_e1e2, 0x28cd_3d45, 0x453d_cd28, 0x7275, 0x9660, 0x1501_3346];
+
+/// Does it change the ctime of a file that is another now? Not an image that was exchanged: there it says what its maker wanted.
+pub fn keeps_change_times(fd: impl AsFd) -> bool {
+    file_system(fd).is_ok_and(|known| !IMAGES.contains(&known))
+}
+
 /// Make everything durable on the file system that `fd` is on. Others' data too, so once per restore.
 ///
 /// # Errors

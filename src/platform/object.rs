@@ -45,6 +45,11 @@ impl<'a> Object<'a> {
         walk::stat_fd(&self.fd)
     }
 
+    /// Does its ctime tell that it was changed?
+    pub fn has_change_time(&self) -> bool {
+        super::durable::keeps_change_times(&self.fd)
+    }
+
     /// As [`super::write::chown_fd`].
     ///
     /// # Errors

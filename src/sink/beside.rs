@@ -214,10 +214,16 @@ impl Tree {
         self.making(path, dir, name, || self.opening_up(path, dir, once))
     }
 
-    /// Nothing but an empty directory takes the place of a directory, and no directory that of anything else.
+    /// Nothing but an empty directory takes the place of a directory, and no directory that of anything else. After any other
+    /// failure what is there stays.
     fn exchange(&self, dir: BorrowedFd<'_>, aside: &[u8], name: &[u8]) -> io::Result<()> {
-        write::rename_at(dir, aside, dir, name)
-            .or_else(|_| self.clear_way(dir, name).and_then(|()| write::rename_at(dir, aside, dir, name)))
+        use io::ErrorKind::{AlreadyExists, DirectoryNotEmpty, IsADirectory, NotADirectory};
+        match write::rename_at(dir, aside, dir, name) {
+            Err(e) if matches!(e.kind(), AlreadyExists | DirectoryNotEmpty | IsADirectory | NotADirectory) => {
+                self.clear_way(dir, name).and_then(|()| write::rename_at(dir, aside, dir, name))
+            }
+            renamed => renamed,
+        }
     }
 
     /// Remove whatever is called `name`, if it may be replaced.

@@ -4,7 +4,7 @@
 //! directory it was made in. So the result is the entry's whatever the target was like. What the system refuses is noted.
 
 use super::{
-    reach::{mode_before_list, replaced},
+    reach::{mode_before_list, mode_without_list, replaced},
     tree::Tree,
     writer::{Writer, is_of_kind},
 };
@@ -55,7 +55,7 @@ impl Writer {
             self.allowed(entry, "mode", write::chmod_fd(fd, first))?;
         }
         if !self.attributes(entry, false, set)? && first != wanted {
-            self.allowed(entry, "mode", write::chmod_fd(fd, wanted))?;
+            self.allowed(entry, "mode", write::chmod_fd(fd, mode_without_list(entry, wanted)))?;
         }
         self.time(entry, write::set_times_fd(fd, entry.mtime), || walk::stat_fd(fd))?;
         match self.tree.settles_each() {
@@ -180,7 +180,7 @@ impl Writer {
         let set = |attribute: &[u8], value: &[u8]| object.set_xattr(attribute, value);
         let all = self.attributes(entry, true, set)? & self.attributes(entry, false, set)?;
         if !is_link && !all && first != wanted {
-            self.allowed(entry, "mode", object.chmod(wanted))?;
+            self.allowed(entry, "mode", object.chmod(mode_without_list(entry, wanted)))?;
         }
         self.time(entry, object.set_times(entry.mtime), || object.stat())
     }

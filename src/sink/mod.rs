@@ -12,7 +12,7 @@ pub mod last;
 pub mod notes;
 pub mod patch;
 pub mod places;
-mod reach;
+pub mod reach;
 mod settle;
 pub mod spelling;
 pub mod stream;

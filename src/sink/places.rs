@@ -117,9 +117,9 @@ impl Layout {
     /// Can it all be made? Nothing is, here.
     pub(super) fn check(&self, overwrite: bool) -> Result<()> {
         if !overwrite && !is_vacant(&self.root)? {
-            return Err(
-                not_empty(&self.root).hint("choose another --to, or say --overwrite to replace what stands in the way")
-            );
+            return Err(not_empty(&self.root).hint(
+                "choose another --to; --overwrite replaces what stands in the way, --delta writes what differs",
+            ));
         }
         for mount in &self.mounts {
             // Only what the tree to be replaced links to is part of that tree.

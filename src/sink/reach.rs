@@ -16,6 +16,7 @@ use crate::{
 use std::{
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::{Arc, Mutex, PoisonError, Weak},
 };
 
 /// The access list of a file.
@@ -142,8 +143,24 @@ impl Tree {
     }
 }
 
-impl Drop for Tree {
-    fn drop(&mut self) {
+/// The trees that are being restored.
+static TREES: Mutex<Vec<Weak<Tree>>> = Mutex::new(Vec::new());
+
+/// What was taken over or opened up is given back by a process that is about to end.
+pub fn give_back() {
+    let trees = TREES.lock().unwrap_or_else(PoisonError::into_inner);
+    trees.iter().filter_map(Weak::upgrade).for_each(|tree| tree.give_back());
+}
+
+impl Tree {
+    /// A signal must not end this process without it.
+    pub(super) fn enlist(self: &Arc<Self>) {
+        let mut trees = TREES.lock().unwrap_or_else(PoisonError::into_inner);
+        trees.retain(|tree| tree.strong_count() > 0);
+        trees.push(Arc::downgrade(self));
+    }
+
+    fn give_back(&self) {
         let changed = std::mem::take(&mut *self.changed.lock().unwrap_or_else(|e| e.into_inner()));
         for (path, was) in changed {
             let Ok(dir) = self.open_dir(&path) else { continue };
@@ -155,6 +172,12 @@ impl Drop for Tree {
     }
 }
 
+impl Drop for Tree {
+    fn drop(&mut self) {
+        self.give_back();
+    }
+}
+
 /// What stands there is not what was made.
 pub(super) fn replaced() -> io::Error {
     io::Error::other("it was replaced meanwhile")
@@ -163,6 +186,19 @@ pub(super) fn replaced() -> io::Error {
 /// The mode until the access list is set: what it gives to all of the list together would be the group's.
 pub(super) fn mode_before_list(entry: &Entry, wanted: u32) -> u32 {
     if list_of(entry).is_some() { wanted & !GROUP } else { wanted }
+}
+
+/// The mode of what cannot have its list: what that gives to all it names together is not the group's.
+pub(super) fn mode_without_list(entry: &Entry, wanted: u32) -> u32 {
+    list_of(entry).map_or(wanted, |(_, list)| wanted & (!GROUP | group_in(list) << 3))
+}
+
+/// What an access list gives to the owning group (`struct posix_acl_xattr_entry` of Linux, behind a version of four bytes).
+fn group_in(list: &[u8]) -> u32 {
+    const GROUP_OBJ: [u8; 2] = 4u16.to_le_bytes();
+    let entries = list.get(4..).unwrap_or_default().chunks_exact(8);
+    let group = { entries }.find(|entry| entry[..2] == GROUP_OBJ);
+    group.map_or(0, |entry| u32::from(u16::from_le_bytes([entry[2], entry[3]]) & 0o7))
 }
 
 fn list_of(entry: &Entry) -> Option<&Xattr> {
@@ -182,6 +218,24 @@ fn list(file: impl AsFd) -> io::Result<Option<Xattr>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn without_its_list_a_file_gives_its_group_no_more_than_the_list_did() {
+        let entry = |tag: u16, rights: u16, id: u32| {
+            [&tag.to_le_bytes()[..], &rights.to_le_bytes(), &id.to_le_bytes()].concat()
+        };
+        let list = |group: u16| {
+            let entries =
+                [entry(1, 6, !0), entry(2, 7, OTHER), entry(4, group, !0), entry(16, 7, !0), entry(32, 0, !0)];
+            [&2u32.to_le_bytes()[..], &entries.concat()].concat()
+        };
+        for (group, mode) in [(0, 0o600), (4, 0o640), (7, 0o670)] {
+            let entry = Entry { mode: 0o670, xattrs: vec![(LIST.to_vec(), list(group))], ..Entry::default() };
+            assert_eq!(mode_without_list(&entry, entry.mode), mode, "{group}");
+        }
+        assert_eq!(mode_without_list(&Entry { mode: 0o670, ..Entry::default() }, 0o670), 0o670);
+    }
+
     use crate::{
         format::entry::Kind,
         sink::{places::Layout, tree::Options},

@@ -2,15 +2,19 @@
 
 use super::tree::Tree;
 use crate::{
-    error::Result,
-    format::entry::join,
+    error::{Error, Result},
     platform::{
+        descend::{Visit, descend},
         durable::{self, Way},
-        walk::{self, FileKind},
+        walk::{self, FileKind, Stat},
         write,
     },
 };
-use std::{io, sync::atomic::Ordering::Relaxed};
+use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::atomic::Ordering::Relaxed,
+};
 
 /// What is made durable by itself.
 struct Each {
@@ -58,33 +62,54 @@ impl Tree {
             return Ok(());
         }
         self.places.mount_points().chain([&b""[..]]).try_for_each(|at| {
-            let dev = walk::stat_fd(&self.places.resolve(at).0.dir).map_err(|e| self.error("look at", at, e))?.dev;
-            self.sync_each(at, &Each { dev, files, is_durable })
+            let dir = &self.places.resolve(at).0.dir;
+            let dev = walk::stat_fd(dir).map_err(|e| self.error("look at", at, e))?.dev;
+            let mut settle = Settle { tree: self, each: Each { dev, files, is_durable } };
+            descend(dir.as_fd(), b".", at, self.options.tricks, &mut settle)
         })
     }
+}
 
-    /// Every directory by itself, and every file if that is wanted.
-    fn sync_each(&self, at: &[u8], each: &Each) -> Result<()> {
-        let failed = |e| self.error("make durable", at, e);
-        let passed_over = |e: &io::Error| each.is_durable && e.kind() == io::ErrorKind::PermissionDenied;
-        let dir = match self.open_dir(at) {
-            Err(e) if passed_over(&e) => return Ok(()),
-            other => other.map_err(failed)?,
-        };
-        if walk::stat_fd(&dir).map_err(failed)?.dev != each.dev {
-            return Ok(());
+/// Every directory by itself, and every file if that is wanted.
+struct Settle<'a> {
+    tree: &'a Tree,
+    each: Each,
+}
+
+impl Settle<'_> {
+    /// What may not be opened, and is durable already.
+    fn is_passed_over(&self, error: &io::Error) -> bool {
+        self.each.is_durable && error.kind() == io::ErrorKind::PermissionDenied
+    }
+
+    fn settle(&self, opened: io::Result<OwnedFd>, path: &[u8]) -> Result<()> {
+        match opened {
+            Err(e) if self.is_passed_over(&e) => Ok(()),
+            opened => opened.and_then(write::fsync).map_err(|e| self.failed(path, e)),
         }
-        for name in walk::read_dir(&dir, &mut Vec::new()).map_err(failed)? {
-            let path = join(at, &name.bytes);
-            match walk::stat(&dir, &name.bytes).map_err(failed)?.kind {
-                FileKind::Directory => self.sync_each(&path, each)?,
-                FileKind::File if each.files => match walk::open_read(&dir, &name.bytes, self.options.tricks) {
-                    Err(e) if passed_over(&e) => {}
-                    file => file.and_then(write::fsync).map_err(failed)?,
-                },
-                _ => {}
-            }
+    }
+}
+
+impl Visit for Settle<'_> {
+    type Error = Error;
+
+    fn meet(&mut self, dir: BorrowedFd<'_>, name: &[u8], path: &[u8], stat: &Stat) -> Result<bool> {
+        let tricks = self.tree.options.tricks;
+        match stat.kind {
+            FileKind::Directory if stat.dev == self.each.dev => match walk::open_dir(dir, name, tricks) {
+                Err(e) if self.is_passed_over(&e) => Ok(false),
+                opened => opened.map(|_| true).map_err(|e| self.failed(path, e)),
+            },
+            FileKind::File if self.each.files => self.settle(walk::open_read(dir, name, tricks), path).map(|()| false),
+            _ => Ok(false),
         }
-        write::fsync(dir).map_err(failed)
+    }
+
+    fn leave(&mut self, dir: BorrowedFd<'_>, name: &[u8], path: &[u8]) -> Result<()> {
+        self.settle(walk::open_dir(dir, name, self.tree.options.tricks), path)
+    }
+
+    fn failed(&self, path: &[u8], error: io::Error) -> Error {
+        self.tree.error("make durable", path.strip_prefix(b"/").unwrap_or(path), error)
     }
 }

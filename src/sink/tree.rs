@@ -119,7 +119,9 @@ impl Tree {
         }
         tree.displace_last()?;
         tree.places.mount_points().try_for_each(|path| tree.link_mount(path))?;
-        Ok(Arc::new(tree))
+        let tree = Arc::new(tree);
+        tree.enlist();
+        Ok(tree)
     }
 
     /// Make the symbolic link to what is mounted at `path`. It gets its metadata with the directory.
@@ -293,9 +295,10 @@ mod tests {
     /// A tree that takes names of another case for the same. Where they are not, a test makes the other name.
     fn folding(root: &std::path::Path) -> Arc<Tree> {
         let options = Options { overwrite: true, ..Options::default() };
-        let mut tree = Tree::create(&Layout::plain(root), options).unwrap();
-        Arc::get_mut(&mut tree).unwrap().made.get_or_insert_default();
-        tree
+        let tree = Tree::create(&Layout::plain(root), options).unwrap();
+        let mut tree = Arc::into_inner(tree).unwrap();
+        tree.made.get_or_insert_default();
+        Arc::new(tree)
     }
 
     fn file(path: &str, data: &str) -> Entry {

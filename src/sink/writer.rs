@@ -129,7 +129,11 @@ impl Writer {
         }
         let there = open_dir(dir, name, tree.options.tricks);
         let is_new = there.is_err();
-        let there = there.or_else(|_| {
+        let there = there.or_else(|error| {
+            // Where a link leads that nobody asked to be replaced would be lost with it.
+            if !asked_for {
+                return Err(error);
+            }
             tree.replacing(path, dir.as_fd(), name, |dir, name| write::create_dir(dir, name, 0o700))?;
             open_dir(dir, name, tree.options.tricks)
         });

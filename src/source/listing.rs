@@ -4,13 +4,16 @@ use super::{fit::is_another, tree::Inner};
 use crate::{
     error::{self, Error, Kind as ErrorKind, quoted},
     format::{
-        entry::{Entry, Kind, Map, Owner, Path, is_within, join, split, xattr_bytes},
+        entry::{Entry, Kind, Map, Owner, Path, Time, is_within, join, split, xattr_bytes},
         page::State,
         pax,
     },
     frame::Scanned,
     platform::{
-        self, read,
+        self,
+        durable::keeps_change_times,
+        object::Object,
+        read,
         walk::{self, FileKind, Stat},
         xattr,
     },
@@ -19,6 +22,7 @@ use crate::{
 use std::{
     io,
     os::fd::{AsFd, OwnedFd},
+    sync::PoisonError,
     time::{Duration, Instant},
 };
 
@@ -128,6 +132,8 @@ impl Inner {
         let now = walk::stat_fd(&dir)?;
         let mut names = walk::read_dir(&dir, buffer)?;
         names.sort_unstable_by(|a, b| a.bytes.cmp(&b.bytes));
+        // Of a directory that changes a file system may say a name twice.
+        names.dedup_by(|a, b| a.bytes == b.bytes);
         if let Some(overlay) = &self.rules.overlay {
             overlay.pick(path, &mut names);
         }
@@ -244,6 +250,11 @@ impl Inner {
         {
             state = State::Unreadable(why);
         }
+        // As late as can be: by this nothing is ever found to be unchanged.
+        let ctime = match kind {
+            Kind::File { .. } if !self.has_change_time(dir, name, &stat) => Time { seconds: i64::MAX, nanos: 0 },
+            _ => stat.ctime,
+        };
         let special = matches!(kind, Kind::Symlink(_) | Kind::Fifo | Kind::CharDevice(_) | Kind::BlockDevice(_));
         let mut entry = Entry {
             path,
@@ -251,7 +262,7 @@ impl Inner {
             mode: stat.mode,
             owner: self.owner(&stat),
             mtime: stat.mtime,
-            ctime: stat.ctime,
+            ctime,
             inode: stat.inode,
             xattrs: Vec::new(),
         };
@@ -263,6 +274,22 @@ impl Inner {
         }
         let scanned = Scanned { born: stat.born, ..Scanned::new(entry, state) };
         Ok(Child { scanned, dev: stat.dev, nlink: stat.nlink, listing: Ahead::Not })
+    }
+
+    /// Does the ctime of this file tell that it was changed? Each device is asked once.
+    fn has_change_time(&self, dir: &OwnedFd, name: &[u8], stat: &Stat) -> bool {
+        let known = |devices: &[(u64, bool)]| devices.iter().find(|(dev, _)| *dev == stat.dev).map(|(_, has)| *has);
+        if let Some(has) = known(&self.change_times.read().unwrap_or_else(PoisonError::into_inner)) {
+            return has;
+        }
+        // A file may be mounted by itself.
+        let is_here = walk::stat_fd(dir).is_ok_and(|above| above.dev == stat.dev);
+        let has = match is_here {
+            true => keeps_change_times(dir),
+            false => Object::open(dir.as_fd(), name).is_ok_and(|object| object.has_change_time()),
+        };
+        self.change_times.write().unwrap_or_else(PoisonError::into_inner).push((stat.dev, has));
+        has
     }
 
     /// One object by its path, without going into it.

@@ -69,13 +69,22 @@ impl Stdin {
             return Ok(None);
         }
         let read = (&mut input.stream).take(len).read_to_end(buf);
-        let end = read.and_then(|got| Ok((got as u64, input.stream.fill_buf()?.is_empty())));
+        let end = read.and_then(|got| Ok((got as u64, is_at_end(&mut input.stream)?)));
         input.ended = end.as_ref().map_or(true, |(_, end)| *end);
         input.offset = offset + len;
         self.turn.notify_all();
         match end.map_err(failed)? {
             (0, true) if offset == 0 => Err(empty()),
             end => Ok(Some(end)),
+        }
+    }
+}
+
+fn is_at_end(stream: &mut impl BufRead) -> std::io::Result<bool> {
+    loop {
+        match stream.fill_buf() {
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            filled => return filled.map(<[u8]>::is_empty),
         }
     }
 }

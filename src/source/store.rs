@@ -228,6 +228,14 @@ impl Archived {
         }
     }
 
+    /// Did this program write what stands at `path`, damaged or not? What cannot be read is no proof.
+    pub fn is_ours(path: &Path) -> bool {
+        let begins = |path: &Path, open: fn(&Path) -> io::Result<File>| {
+            open_file(path, open).and_then(|file| is_ours(&file, path)).unwrap_or(false)
+        };
+        begins(path, |path| File::open(path)) || begins(&side_of(path), regular::open_linked)
+    }
+
     fn pick(&self, object: &Object) -> Result<(&File, u64)> {
         match (object, &self.side) {
             (Object::Root, side) => Ok((side.as_ref().unwrap_or(&self.file), self.root.offset)),

@@ -36,7 +36,7 @@ use std::{
     collections::{HashMap, HashSet},
     io,
     os::fd::{BorrowedFd, OwnedFd},
-    sync::{Arc, Mutex, OnceLock},
+    sync::{Arc, Mutex, OnceLock, RwLock},
 };
 
 /// The device and inode of each file and directory that the backup itself is written to: those files, and what is in those
@@ -115,6 +115,8 @@ pub(super) struct Inner {
     pub(super) shortage: Shortage,
     /// First names of files that were not there any more when they were to be read: other names are no links to them.
     pub(super) orphaned: Mutex<HashSet<Path>>,
+    /// Devices that were met, and whether the ctimes there tell of changes.
+    pub(super) change_times: RwLock<Vec<(u64, bool)>>,
     /// The user this process acts as.
     pub(super) user: u32,
 }
@@ -176,15 +178,16 @@ impl Source for Tree {
 
 impl Inner {
     fn new(tops: Vec<Top>, rules: Arc<Rules>) -> Self {
-        let (elsewhere, closed, list, names, shortage, orphaned) = Default::default();
-        Self { tops, elsewhere, closed, list, rules, names, shortage, orphaned, user: platform::user().0 }
+        let (elsewhere, closed, list, names, shortage, orphaned, change_times) = Default::default();
+        Self { tops, elsewhere, closed, list, rules, names, shortage, orphaned, change_times, user: platform::user().0 }
     }
 
     /// What is said of an object that gives this error.
     pub(super) fn state_of(&self, error: &io::Error) -> State {
         self.shortage.notice(error);
         match error.kind() {
-            io::ErrorKind::NotFound => State::Vanished,
+            // A file may stand where its directory was.
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => State::Vanished,
             _ => State::Unreadable(reason(error)),
         }
     }
@@ -233,7 +236,8 @@ impl Inner {
         let (mut home, mut text_bytes, mut rest) = (Home::default(), 0, None);
         let mut small = small.into_iter();
         while let Some(scanned) = small.next() {
-            let part = self.member(scanned, &mut home, &mut buf)?;
+            let is_first = scanned.is_first;
+            let part = Part { is_first, ..self.member(scanned, &mut home, &mut buf)? };
             if let What::Whole(entry, _) = &part.what {
                 text_bytes += xattr_bytes(&entry.xattrs);
             }
@@ -425,6 +429,7 @@ pub(super) fn part(what: What, inner: usize, len: usize) -> Part {
         piece: Piece::None,
         crcs: Vec::new(),
         chunks: Vec::new(),
+        is_first: true,
         replaced: false,
     }
 }

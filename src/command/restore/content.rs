@@ -33,6 +33,8 @@ type Job = jobs::Job<Large>;
 
 /// A smaller frame does not make a smaller stretch.
 const LEAST_STRETCH: u64 = 64 << 10;
+/// Nor does what a root says of its frames: the largest that are written.
+const MOST_STRETCH: u64 = 64 << 20;
 
 /// What one worker has.
 struct Hand {
@@ -60,7 +62,8 @@ impl Run<'_> {
     }
 
     fn plan(&self, send: &mut dyn FnMut(Vec<Job>) -> Result<()>) -> Result<()> {
-        let mut stretches = Stretches::new(self.archive.root.options.frame_bytes.max(LEAST_STRETCH), send);
+        let mut stretches =
+            Stretches::new(self.archive.root.options.frame_bytes.clamp(LEAST_STRETCH, MOST_STRETCH), send);
         let mut planner = Planner::new(|job| stretches.add(job));
         let mut writer = Writer::new(&self.tree);
         for item in self.archive.records(&self.selection, false) {

@@ -94,6 +94,8 @@ pub struct Summary {
     pub notes: Vec<String>,
     /// What is to be done now, one line for each step.
     pub next: Vec<String>,
+    /// How many of these, the first, it takes before a server starts.
+    pub needed: usize,
     /// Damage that did harm; only with `keep_going`.
     pub damage: Vec<Damage>,
     /// What the backup itself does not hold as it was.
@@ -201,10 +203,11 @@ impl Restore {
         let Root { id, source, time, .. } = run.archive.root;
         let source = source_text(&source);
         // Nobody is told to start what is not whole.
-        let next = if damage.is_empty() && lacking.is_captured() { last.next } else { Vec::new() };
+        let (next, needed) =
+            if damage.is_empty() && lacking.is_captured() { (last.next, last.needed) } else { Default::default() };
         let changes = delta.map(|delta| delta.changes(removed));
         let seconds = start.elapsed().as_secs_f64();
-        Ok(Summary { id, source, time, entries, notes, next, damage, lacking, digested, changes, seconds })
+        Ok(Summary { id, source, time, entries, notes, next, needed, damage, lacking, digested, changes, seconds })
     }
 
     /// The target.

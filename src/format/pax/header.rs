@@ -84,7 +84,8 @@ impl Header {
             let id = record.map_or_else(|| self.signed(place), Ok)?;
             // -2 is nobody to some systems: the number modulo 2^32.
             let id = u32::try_from(id).or_else(|_| i32::try_from(id).map(i32::cast_unsigned));
-            id.map_err(|_| damaged(self.at, "the number of an owner is too large"))
+            // Modulo 2^32 it could become root's.
+            Ok(id.unwrap_or(NOBODY))
         };
         let name = |record: &Option<Vec<u8>>, place| match record {
             Some(name) => owner_name(name),
@@ -99,6 +100,9 @@ impl Header {
         })
     }
 }
+
+/// Whose is what belongs to a number that no system here has.
+const NOBODY: u32 = 65534;
 
 /// A name that is not text is as good as none.
 fn owner_name(name: &[u8]) -> Arc<str> {

@@ -14,7 +14,7 @@ use std::sync::Arc;
 impl Pages {
     /// An earlier backup has all of it.
     pub(super) fn known(&mut self, entry: Entry, mut state: State, known: &Known) {
-        self.check_link(&entry, &mut state);
+        self.check_link(&entry, &mut state, true);
         self.totals.kept += u64::from(entry.is_file());
         self.totals.kept_bytes += known.parts.iter().map(|part| part.described_bytes()).sum::<u64>();
         let crc32c = self.crc_of(known);

@@ -102,7 +102,7 @@ impl Pages {
         match part.what {
             What::Whole(entry, state) => match (part.known, part.runs) {
                 (Some(known), Some(_)) => self.known(entry, state, &known),
-                _ => self.whole(entry, state, extent, &part.piece, part.crcs),
+                _ => self.whole(entry, state, extent, &part.piece, (part.crcs, part.is_first)),
             },
             What::Head(entry, _) => self.head(entry),
             What::Piece { ref file, offset, last } => {
@@ -117,8 +117,15 @@ impl Pages {
         }
     }
 
-    fn whole(&mut self, mut entry: Entry, mut state: State, extent: Extent, piece: &Piece, crcs: Vec<u32>) {
-        self.check_link(&entry, &mut state);
+    fn whole(
+        &mut self,
+        mut entry: Entry,
+        mut state: State,
+        extent: Extent,
+        piece: &Piece,
+        (crcs, is_first): (Vec<u32>, bool),
+    ) {
+        self.check_link(&entry, &mut state, is_first);
         let mut joiner = Joiner::default();
         joiner.push(piece);
         if !state.is_stored() {
@@ -131,12 +138,12 @@ impl Pages {
     }
 
     /// Another name of a file that could not be read, or was replaced before, could not be read either.
-    fn check_link(&mut self, entry: &Entry, state: &mut State) {
+    fn check_link(&mut self, entry: &Entry, state: &mut State, is_first: bool) {
         match &entry.kind {
             Kind::HardLink(target) if self.lost_links.contains(target) => {
                 *state = State::Unreadable(LOST_LINK.to_owned());
             }
-            Kind::File { .. } if !state.is_stored() => {
+            Kind::File { .. } if is_first && !state.is_stored() => {
                 self.lost_links.insert(entry.path.clone());
             }
             _ => {}
@@ -283,7 +290,18 @@ mod tests {
             let what = What::Whole(entry, State::Whole);
             let (runs, crcs, chunks) = (None, Vec::new(), Vec::new());
             let frame = FrameAt { segment: 0, offset: 0, stored_len: 1, plain_len: 1 };
-            let part = Part { what, inner: 0, len: 0, known: None, runs, piece: Piece::None, crcs, chunks, replaced };
+            let part = Part {
+                what,
+                inner: 0,
+                len: 0,
+                known: None,
+                runs,
+                piece: Piece::None,
+                crcs,
+                chunks,
+                is_first: true,
+                replaced,
+            };
             pages.add(frame, part);
         };
         for (name, replaced) in [("a", true), ("b", false)] {
