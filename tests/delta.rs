@@ -5,8 +5,8 @@
 mod runs;
 
 use runs::{
-    FULLBORE, Mount, Ran, assert_same, fullbore, has, is_root, make_fifo, noise, or_skip, sample, set_mode, set_mtime,
-    set_xattr, shape, shell, tampered, temp, write,
+    FULLBORE, Mount, Ran, assert_same, fullbore, has, is_root, make_fifo, names, noise, or_skip, sample, set_mode,
+    set_mtime, set_xattr, shape, shell, tampered, temp, write,
 };
 use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, mkdirat, openat};
 use std::{
@@ -847,4 +847,39 @@ fn nothing_is_restored_into_the_repository_that_is_read() {
         }
     }
     assert_eq!(runs::names(&repo), before);
+}
+
+/// Somebody has moved a directory elsewhere, and asks for a file in it.
+#[test]
+fn a_link_above_what_was_asked_for_is_not_replaced() {
+    let dir = temp();
+    let (tree, repository) = (dir.path().join("tree"), dir.path().join("repository"));
+    write(tree.join("www/index"), "1");
+    write(tree.join("www/b"), "2");
+    fullbore(args!["backup", tree, "--to", repository]).ends_with(0);
+    for how in [&["--overwrite"][..], &["--delta"], &["--delta", "--delete"]] {
+        let place = temp();
+        let (live, moved) = (place.path().join("live"), place.path().join("moved"));
+        write(moved.join("b"), "2");
+        write(live.join("other"), "x");
+        std::os::unix::fs::symlink(&moved, live.join("www")).unwrap();
+        let args = args!["restore", repository, "--to", live, "www/index"];
+        fullbore(args.into_iter().chain(runs::args(how))).ends_with(1).has_one_error("symbolic link");
+        assert!(live.join("www").is_symlink() && !moved.join("index").exists(), "{how:?}");
+    }
+}
+
+#[test]
+fn a_plan_says_what_would_be_removed_and_removes_nothing() {
+    let dir = temp();
+    let (tree, repository, to) = (dir.path().join("tree"), dir.path().join("repository"), dir.path().join("to"));
+    write(tree.join("a"), "1");
+    fullbore(args!["backup", tree, "--to", repository]).ends_with(0);
+    write(to.join("mine"), "2");
+    let plan = args!["restore", repository, "--to", to, "--plan", "--delta", "--delete"];
+    let said = fullbore(plan.clone()).ends_with(0).out;
+    assert!(said.starts_with("delete: \"mine\"\nbackup "), "{said}");
+    let lines = fullbore(plan.into_iter().chain(args!["--json"])).ends_with(0).json();
+    assert_eq!((&lines[0]["path"], &lines[1]["files"]), (&"mine".into(), &1.into()));
+    assert_eq!(names(&to), ["mine"]);
 }

@@ -338,7 +338,7 @@ fn on_a_terminal_what_is_left_is_told() {
     (0..30).for_each(|at| runs::write(dir.path().join(format!("t/{at}")), runs::noise(at, 3_000_000)));
     let line = "script -qec \"'$1' backup '$2' --to null: --compress zstd:19 --workers 1\" /dev/null";
     let ran = shell(line, args![FULLBORE, dir.path().join("t")]).ends_with(0);
-    assert!(ran.out.contains(" of 90.00 MB, ") && ran.out.contains(" left; "), "{}", ran.out);
+    assert!(ran.out.contains(" of 90.0 MB, ") && ran.out.contains(" left; "), "{}", ran.out);
 }
 
 #[test]
@@ -645,4 +645,24 @@ fn options_that_would_do_nothing_are_refused() {
     fullbore(args!["backup", tree, "--to", repository, "--quiet"]).ends_with(0);
     fullbore(args!["tag", repository, "a=1", "--remove", "a"]).ends_with(2);
     fullbore(args!["verify", repository, "--for", "0s"]).ends_with(2);
+}
+
+/// As different as digests are: nothing was changed.
+#[test]
+fn what_was_digested_in_two_ways_is_compared_by_its_looks() {
+    let dir = temp();
+    let (tree, repository) = (dir.path().join("tree"), dir.path().join("repository"));
+    runs::write(tree.join("a"), "a");
+    for digest in ["crc32c", "blake3"] {
+        fullbore(args!["backup", tree, "--to", repository, "--digest", digest]).ends_with(0);
+    }
+    let said = fullbore(args!["diff", repository, "--json"]).ends_with(0).json();
+    assert_eq!((said.len(), &said[0]["changed"]["entries"]), (1, &0.into()), "{said:?}");
+    runs::write(tree.join("a"), "b");
+    fullbore(args!["backup", tree, "--to", repository]).ends_with(0);
+    let said = fullbore(args!["diff", repository, "--json"]).ends_with(0).json();
+    assert_eq!(said[0]["differing_bytes"], 1);
+    let settings = format!("host={} password=hushhush", dir.path().display());
+    let ran = fullbore(args!["backup", settings, "--to", repository]).ends_with(2);
+    assert!(!ran.err.contains("hushhush") && ran.err.contains("--connect"), "{}", ran.err);
 }

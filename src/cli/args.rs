@@ -234,7 +234,7 @@ pub(super) struct RestoreArgs {
     /// Only these, and what is below them
     #[arg(value_name = "PATH")]
     pub(super) paths: Vec<PathBuf>,
-    /// Only say what it will cost: bytes to fetch, segments to open, expected time; nothing is written
+    /// Only say what it will cost: bytes to fetch, segments to open, expected time, as if nothing were there; nothing is written
     #[arg(long)]
     pub(super) plan: bool,
     /// Restore into a directory that holds something; files that are in the way are replaced

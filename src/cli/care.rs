@@ -31,10 +31,10 @@ use super::{
 #[derive(Debug, Args)]
 pub(super) struct DeltaArgs {
     /// Restore into what is there: compare its content, and write in place only what differs. A file that this is cut off at may be old in part
-    #[arg(long, conflicts_with_all = ["overwrite", "plan"])]
+    #[arg(long, requires = "to", conflicts_with = "overwrite")]
     pub(super) delta: bool,
-    /// Remove what does not belong to the backup (below the PATHs), also what was excluded from it; it is listed first. What the backup is read from stays, and what is mounted there and not in it
-    #[arg(long, requires = "delta", conflicts_with_all = ["overwrite", "plan"])]
+    /// Remove what does not belong to the backup (below the PATHs), also what was excluded from it; it is listed first, by --plan too. What the backup is read from stays, and what is mounted there and not in it
+    #[arg(long, requires = "delta", conflicts_with = "overwrite")]
     pub(super) delete: bool,
 }
 

@@ -7,11 +7,11 @@ use super::args::Cli;
 use crate::error::{Error, Kind, Result};
 use clap::{
     Parser,
-    error::{ContextKind, ContextValue},
+    error::{ContextKind, ContextValue, ErrorKind},
 };
 
 /// Words of restic, borg, rsync, tar, pgBackRest and WAL-G, and what to do instead.
-const HABITS: [(&[&str], &str); 14] = [
+const HABITS: [(&[&str], &str); 16] = [
     (&["init", "stanza-create"], "nothing is to be made first: `fullbore backup PATH --to REPO` makes the repository"),
     (&["create", "backup-push"], "use `fullbore backup PATH --to REPO`"),
     (
@@ -31,7 +31,40 @@ const HABITS: [(&[&str], &str); 14] = [
     (&["export-tar"], "use `fullbore export REPO@BACKUP --to FILE.tar.zst`"),
     (&["copy", "sync"], "use `fullbore copy-backup REPO@BACKUP --to DIR`"),
     (&["annotate", "rename"], "use `fullbore tag REPO@BACKUP KEY=VALUE`"),
+    (&["recreate", "rebuild-index"], "use `fullbore repair REPO`"),
+    (
+        &["archive-push", "archive-get", "wal-push", "wal-fetch"],
+        "WAL is archived by the server's own archive_command; what a backup needs of it `fullbore backup postgres://… --to REPO` brings along",
+    ),
     (&["unlock", "break-lock"], "no lock outlives its process: the next `fullbore backup` clears up"),
+];
+
+/// Options of theirs that no command here has, or not that one.
+const OPTIONS: [(&[&str], &str); 7] = [
+    (
+        &["--repo", "--repository", "--repo1-path", "--stanza"],
+        "the repository stands by itself, as in `fullbore list REPO`, or behind --to, as in `fullbore backup PATH --to REPO`",
+    ),
+    (&["--target", "--pgdata"], "use --to DIR, as in `fullbore restore REPO --to DIR`"),
+    (&["--read-data", "--verify-data"], "use --data, as in `fullbore verify REPO --data`"),
+    (&["--include"], "say PATH by itself, as in `fullbore restore REPO --to DIR PATH`"),
+    (&["--prune"], "run `fullbore prune REPO` behind it"),
+    (
+        &[
+            "--keep-last",
+            "--keep-hourly",
+            "--keep-daily",
+            "--keep-weekly",
+            "--keep-monthly",
+            "--keep-yearly",
+            "--keep-within",
+        ],
+        "`fullbore forget REPO` takes it; `fullbore prune REPO` then frees the space",
+    ),
+    (
+        &["--verbose", "-v"],
+        "--json says how far a run is; `fullbore diff REPO` says what is new in the last backup, `fullbore show REPO` what it lacks",
+    ),
 ];
 
 /// Parse the arguments of this process. What is no command here, but one elsewhere, is answered with ours; everything else that
@@ -44,9 +77,21 @@ pub(super) fn parse() -> Result<Cli> {
 }
 
 fn answer(error: &clap::Error) -> Option<Error> {
-    let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else { return None };
-    let (_, instead) = HABITS.iter().find(|(words, _)| words.contains(&word.as_str()))?;
-    Some(Error::new(Kind::Usage, format!("there is no command {word:?} here")).hint(*instead))
+    let text = |kind| match error.get(kind) {
+        Some(ContextValue::String(word)) => Some(word.as_str()),
+        _ => None,
+    };
+    let known = |habits: &[(&[&str], &'static str)], word: &str| {
+        habits.iter().find(|(words, _)| words.contains(&word)).map(|(_, instead)| *instead)
+    };
+    if let Some(word) = text(ContextKind::InvalidSubcommand) {
+        let instead = known(&HABITS, word)?;
+        return Some(Error::new(Kind::Usage, format!("there is no command {word:?} here")).hint(instead));
+    }
+    // Other errors speak of arguments that there are.
+    let word = text(ContextKind::InvalidArg).filter(|_| error.kind() == ErrorKind::UnknownArgument)?;
+    let instead = known(&OPTIONS, word)?;
+    Some(Error::new(Kind::Usage, format!("there is no option {word} here")).hint(instead))
 }
 
 #[cfg(test)]
@@ -65,6 +110,19 @@ mod tests {
                 hint.split("`fullbore ").skip(1).filter_map(|rest| rest.split([' ', '`']).next()).collect();
             assert!(!named.is_empty() && named.iter().all(|name| is_ours(name)), "{word}: {hint}");
         }
+    }
+
+    #[test]
+    fn options_of_other_programs_are_answered_with_ours() {
+        for (command, option) in
+            [("list", "--repo"), ("restore", "--target"), ("prune", "--keep-daily"), ("backup", "-v")]
+        {
+            let line = ["fullbore", command, "x", option, "y"];
+            let error = answer(&Cli::try_parse_from(line).unwrap_err()).expect(option);
+            assert!(error.hint.is_some() && error.what.contains(option), "{}", error.what);
+        }
+        let wrong = Cli::try_parse_from(["fullbore", "forget", "x", "--keep-daily", "y"]).unwrap_err();
+        assert!(answer(&wrong).is_none(), "it is an option of that command");
     }
 
     #[test]

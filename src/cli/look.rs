@@ -94,9 +94,9 @@ pub(super) struct DiffArgs {
     /// The repository
     #[arg(value_name = "REPOSITORY", value_hint = ValueHint::DirPath)]
     repository: String,
-    /// A backup: an id, the beginning of one, or latest
+    /// A backup: an id, the beginning of one, or latest [default: the one before B of the same source]
     #[arg(value_name = "A")]
-    a: String,
+    a: Option<String>,
     /// Another one
     #[arg(value_name = "B", default_value = "latest")]
     b: String,
@@ -148,7 +148,7 @@ pub(super) fn export(args: ExportArgs) -> Result<u8> {
         tricks: tricks(args.no_tricks),
     };
     let meter = Arc::new(Meter::default());
-    let progress = Progress::new(&args.output, export.to == SinkSpec::Stdout);
+    let progress = Progress::new(&args.output, export.to == SinkSpec::Stdout, report::SIDES);
     let exported = progress.watch(&meter, || export.run(&meter));
     progress.clear();
     let exported = exported?;
@@ -170,7 +170,7 @@ pub(super) fn copy(args: CopyArgs) -> Result<u8> {
     let workers = args.workers.unwrap_or_else(platform::cores);
     let copy = Copy { from: args.from, to: args.to, workers, tricks: tricks(args.no_tricks) };
     let meter = Meter::default();
-    let progress = Progress::new(&args.output, false);
+    let progress = Progress::new(&args.output, false, report::SIDES);
     let copied = progress.watch(&meter, || copy.run(&meter));
     progress.clear();
     let copied = copied?;

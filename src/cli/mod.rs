@@ -36,7 +36,10 @@ use crate::{
         offline,
         request::{Request, Server},
     },
-    repo::{base::Wanted, open::holds_none},
+    repo::{
+        base::Wanted,
+        open::{holds_none, place},
+    },
     stage::codec::Codec,
 };
 use args::{BackupArgs, BenchArgs, BenchWhat, Cli, Command, ListArgs, OutputArgs, RestoreArgs, ShowArgs, VerifyArgs};
@@ -93,7 +96,6 @@ const FRAME_BYTES: u32 = 1 << 20;
 const CLUSTER_FRAME_BYTES: u32 = 256 << 10;
 /// How long a run takes until somebody asks for its end.
 const A_MOMENT: std::time::Duration = std::time::Duration::from_secs(2);
-const SIDES: [&str; 3] = ["source", "workers", "sink"];
 
 fn backup(args: BackupArgs) -> Result<u8> {
     let (to, codec) = SinkSpec::parse(&args.to, args.compress)?;
@@ -104,7 +106,7 @@ fn backup(args: BackupArgs) -> Result<u8> {
     }
     let paper = report.as_deref().map(Paper::open).transpose()?;
     let meter = Arc::new(Meter::default());
-    let progress = Progress::new(&output, plan.to == SinkSpec::Stdout);
+    let progress = Progress::new(&output, plan.to == SinkSpec::Stdout, report::SIDES);
     if progress.is_drawn() && plan.subject.can_be_counted() {
         foresee(&plan, &meter);
     }
@@ -130,7 +132,7 @@ fn backup(args: BackupArgs) -> Result<u8> {
     if let Some(paper) = paper {
         lines.push(html::machine());
         let (title, lines) = (&format!("backup {}", root.id), &lines);
-        paper.print(&Page { title, lines, verdict: &verdict, timeline: &meter.timeline(), names: SIDES });
+        paper.print(&Page { title, lines, verdict: &verdict, timeline: &meter.timeline(), names: report::SIDES });
     }
     Ok(if root.totals.is_complete() { 0 } else { UNREADABLE })
 }
@@ -178,6 +180,11 @@ fn cluster(args: &BackupArgs) -> Result<Option<Request>> {
             }
             Some(url) => Server::Running(params(&url)?),
             None if args.offline => Server::Stopped(path.clone()),
+            None if is_settings(path) => {
+                // There may be a password in it.
+                let what = "cannot back up what looks like the settings of a connection";
+                return Err(Error::new(Kind::Usage, what).hint("give them to --connect, or say postgres://user@host/"));
+            }
             None => return tree(args).map(|()| None),
         },
         (None, _) if args.offline => return Err(Error::new(Kind::Usage, "--offline takes exactly one PATH")),
@@ -242,6 +249,13 @@ fn not_running(path: &Path) -> Result<()> {
          was shut down, and takes its tablespaces too"
     ));
     Ok(())
+}
+
+/// Is it `host=… user=…`, as `psql` takes it, and no file?
+fn is_settings(path: &Path) -> bool {
+    let text = path.to_string_lossy();
+    let mut names = text.split_whitespace().filter_map(|word| word.split_once('=')).map(|(name, _)| name);
+    !path.exists() && names.any(|name| ["host", "hostaddr", "dbname", "user", "password", "service"].contains(&name))
 }
 
 fn is_url(text: &str) -> bool {
@@ -312,13 +326,16 @@ fn restore(args: RestoreArgs) -> Result<u8> {
         tricks: tricks(args.run.no_tricks),
         say_elsewhere: care::elsewhere(args.output.json, args.output.quiet),
     };
+    let say = |paths: &[Vec<u8>]| care::say_removed(paths, args.output.json, args.output.quiet);
     if args.plan {
+        if args.delta.delete {
+            Delta::new(&restore, true, &say).foresee()?;
+        }
         return look::plan(restore, args.to, args.output.json);
     }
     let paper = args.run.report.as_deref().map(Paper::open).transpose()?;
     let meter = Arc::new(Meter::default());
-    let progress = Progress::new(&args.output, false);
-    let say = |paths: &[Vec<u8>]| care::say_removed(paths, args.output.json, args.output.quiet);
+    let progress = Progress::new(&args.output, false, report::ENDS);
     let summary = progress.watch(&meter, || match args.delta.delta {
         true => Delta::new(&restore, args.delta.delete, &say).run(&meter),
         false => restore.run(&meter),
@@ -328,11 +345,14 @@ fn restore(args: RestoreArgs) -> Result<u8> {
     let verdict = meter.verdict();
     let mut lines = report::restore(&summary, &meter, &verdict, &restore.to);
     progress.end(&lines, || report::restore_json(&summary, &meter, &verdict));
+    if args.output.quiet || args.output.json {
+        summary.next[..summary.needed].iter().for_each(|step| aside(format_args!("next: {step}")));
+    }
     report::damage(&summary.damage).iter().for_each(aside);
     if let Some(paper) = paper {
         lines.push(html::machine());
         let (title, lines, timeline) = (&format!("restore of {}", summary.id), &lines, &meter.timeline());
-        paper.print(&Page { title, lines, verdict: &verdict, timeline, names: SIDES });
+        paper.print(&Page { title, lines, verdict: &verdict, timeline, names: report::ENDS });
     }
     Ok(summary.exit_code())
 }
@@ -364,15 +384,22 @@ fn verify(args: VerifyArgs) -> Result<u8> {
         tricks: tricks(false),
     };
     let meter = Arc::new(Meter::default());
-    let progress = Progress::new(&args.output, false);
+    let progress = Progress::new(&args.output, false, report::SIDES);
     let found = progress.watch(&meter, || verify.run(&meter));
     progress.clear();
     let found = found?;
     if !args.output.json {
         told(|out| found.print(out).map(|()| 0))?;
     }
-    progress.end(&[report::verify(&found, verify.against.as_deref())], || report::verify_json(&found));
+    let last = report::verify(&found, verify.against.as_deref());
+    let hint = report::after_damage(&found).filter(|_| is_of_repository(&verify.from));
+    progress.end(&hint.into_iter().chain([last]).collect::<Vec<_>>(), || report::verify_json(&found));
     Ok(found.exit_code())
+}
+
+/// Is it a repository, or a backup in one?
+fn is_of_repository(from: &str) -> bool {
+    place(from).is_ok_and(|(path, _)| path.is_dir())
 }
 
 fn bench(args: BenchArgs) -> Result<u8> {

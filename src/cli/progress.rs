@@ -4,7 +4,7 @@ use super::{
     args::OutputArgs,
     report::not_captured,
     say::{aside, object_aside, told},
-    size::counted,
+    size::{self, counted},
 };
 use crate::{
     command::text,
@@ -23,22 +23,46 @@ use std::{
 /// Seconds between two words to a program that reads JSON.
 const JSON_SECONDS: f64 = 1.0;
 
+/// Seconds between two looks at the speed.
+const LOOK_SECONDS: f64 = 0.3;
+
 /// Tells how far a run is, and what came of it.
 pub(super) struct Progress {
     bar: Option<ProgressBar>,
     output: OutputArgs,
     /// Standard output is the backup itself: what is said goes to standard error.
     aside: bool,
-    last: Mutex<Sample>,
+    /// What the two ends and the workers between them are called.
+    names: [&'static str; 3],
+    now: Mutex<Now>,
+}
+
+/// What was seen last, and what it said of the speed.
+#[derive(Default)]
+struct Now {
+    last: Sample,
+    /// Bytes a second, of the last few seconds.
+    speed: f64,
+    limit: &'static str,
+}
+
+impl Now {
+    fn look(&mut self, sample: Sample, names: [&'static str; 3]) {
+        let recent = verdict(&self.last, &sample);
+        let speed = sample.bytes.saturating_sub(self.last.bytes) as f64 / recent.seconds;
+        self.speed = if self.limit.is_empty() { speed } else { 0.8 * self.speed + 0.2 * speed };
+        self.limit = names[recent.limit as usize];
+        self.last = sample;
+    }
 }
 
 impl Progress {
-    /// A bar on a terminal, objects if JSON is wanted, else nothing.
-    pub(super) fn new(output: &OutputArgs, aside: bool) -> Self {
+    /// A bar on a terminal, objects if JSON is wanted, else nothing. `names`: of source, workers and sink.
+    pub(super) fn new(output: &OutputArgs, aside: bool, names: [&'static str; 3]) -> Self {
         let wanted = !output.json && !output.quiet && std::io::stderr().is_terminal();
         let bar = wanted.then(ProgressBar::no_length);
         bar.iter().for_each(|bar| bar.set_style(style(false)));
-        Self { bar, output: output.clone(), aside, last: Mutex::default() }
+        Self { bar, output: output.clone(), aside, names, now: Mutex::default() }
     }
 
     /// Does somebody look at it?
@@ -47,30 +71,41 @@ impl Progress {
     }
 
     /// A moment of the run.
-    pub(super) fn tick(&self, meter: &Meter, now: Sample) {
-        let Ok(mut last) = self.last.lock() else { return };
-        let recent = verdict(&last, &now);
-        let (entries, waits_for) = (meter.entries.load(Relaxed), meter.waits.now());
+    pub(super) fn tick(&self, meter: &Meter, sample: Sample) {
+        let Ok(mut now) = self.now.lock() else { return };
+        let since = sample.seconds - now.last.seconds;
+        let (bytes, waits_for) = (sample.bytes, meter.waits.now());
         if let Some(bar) = &self.bar {
+            if since > LOOK_SECONDS {
+                now.look(sample, self.names);
+            }
             let total = Some(meter.total_bytes.load(Relaxed)).filter(|total| *total > 0 && waits_for.is_none());
             if total != bar.length() {
                 total.map_or_else(|| bar.unset_length(), |total| bar.set_length(total));
                 bar.set_style(style(total.is_some()));
-                bar.reset_eta();
             }
-            bar.set_position(now.bytes);
-            if recent.seconds > 0.3 {
-                let files = counted(meter.files.load(Relaxed), "file");
-                let limit = || format!("{files}, limit: {}", recent.limit.name());
-                bar.set_message(waits_for.map_or_else(limit, |what| format!("waiting for {what}")));
-                *last = now;
-            }
-        } else if self.output.json && !self.output.quiet && recent.seconds >= JSON_SECONDS {
-            let speed = (now.bytes - last.bytes) as f64 / recent.seconds;
-            let line = json!({"type": "progress", "seconds": now.seconds, "entries": entries, "bytes": now.bytes,
-                "stored_bytes": now.stored_bytes, "bytes_per_second": speed as u64, "limit": recent.limit.name(), "waits_for": waits_for});
+            bar.set_position(bytes);
+            let (of, time) = match total {
+                Some(total) => {
+                    let left = total.saturating_sub(bytes) as f64 * sample.seconds / bytes.max(1) as f64;
+                    (format!("{} of {}", size::bytes(bytes), size::bytes(total)), format!("{} left", about(left)))
+                }
+                None => (size::bytes(bytes), about(sample.seconds)),
+            };
+            let files = counted(meter.files.load(Relaxed), "file");
+            let doing = match waits_for {
+                Some(what) => format!("waiting for {what}"),
+                None if now.limit.is_empty() => files,
+                None => format!("{files}, limit: {}", now.limit),
+            };
+            bar.set_message(format!("{of}, {}, {time}; {doing}", size::rate(now.speed as u64, 1.0)));
+        } else if self.output.json && !self.output.quiet && since >= JSON_SECONDS {
+            let (recent, entries) = (verdict(&now.last, &sample), meter.entries.load(Relaxed));
+            let speed = bytes.saturating_sub(now.last.bytes) as f64 / recent.seconds;
+            let line = json!({"type": "progress", "seconds": sample.seconds, "entries": entries, "bytes": bytes,
+                "stored_bytes": sample.stored_bytes, "bytes_per_second": speed as u64, "limit": recent.limit.name(), "waits_for": waits_for});
             self.progress(&line);
-            *last = now;
+            now.last = sample;
         }
     }
 
@@ -129,11 +164,13 @@ impl Progress {
     }
 }
 
+/// A duration that changes while it is read.
+fn about(seconds: f64) -> String {
+    if seconds < 59.5 { format!("{seconds:.0} s") } else { size::seconds(seconds) }
+}
+
+/// What does not fit the line is cut off.
 fn style(known: bool) -> ProgressStyle {
-    let template = if known {
-        "{bar:30} {decimal_bytes} of {decimal_total_bytes}, {decimal_bytes_per_sec}, {eta} left; {msg}"
-    } else {
-        "{spinner} {decimal_bytes}, {decimal_bytes_per_sec}, {elapsed}; {msg}"
-    };
+    let template = if known { "{bar:20} {wide_msg}" } else { "{spinner} {wide_msg}" };
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }

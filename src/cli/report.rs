@@ -40,7 +40,7 @@ pub(super) fn backup(root: &Root, verdict: &Verdict, waits: &[Wait], to: &str) -
             Some(base) => format!("{} are as in {base}", bytes(totals.kept_bytes)),
         }
     ));
-    lines.push(limit(verdict, ["source", "workers", "sink"]));
+    lines.push(limit(verdict, SIDES));
     lines.extend(waits.iter().map(|wait| format!("waited {} for {}", seconds(wait.time.as_secs_f64()), wait.what)));
     lines.extend(root.postgres.iter().filter(|cluster| !cluster.configuration.is_empty()).map(elsewhere));
     lines.extend(root.postgres.iter().flat_map(|cluster| &cluster.tablespaces_meanwhile).map(meanwhile));
@@ -151,6 +151,11 @@ fn times(headroom: f64) -> String {
     if headroom > 99.0 { "over 99×".to_owned() } else { format!("{headroom:.1}×") }
 }
 
+/// What the parts of a run are called,
+pub(super) const SIDES: [&str; 3] = ["source", "workers", "sink"];
+/// and those of a restore.
+pub(super) const ENDS: [&str; 3] = ["backup", "workers", "target"];
+
 /// The last lines of a restore.
 pub(super) fn restore(summary: &Summary, meter: &Meter, verdict: &Verdict, to: &Path) -> Vec<String> {
     let (files, content) = (meter.files.load(Relaxed), meter.bytes.load(Relaxed));
@@ -165,7 +170,7 @@ pub(super) fn restore(summary: &Summary, meter: &Meter, verdict: &Verdict, to: &
         if read > 0 { format!("; {} read", bytes(read)) } else { String::new() },
     ));
     lines.extend(summary.changes.iter().map(care::changes));
-    lines.push(limit(verdict, ["backup", "workers", "target"]));
+    lines.push(limit(verdict, ENDS));
     lines.push(restored(summary, to));
     lines.extend(summary.next.iter().map(|step| format!("next: {step}")));
     lines
@@ -257,6 +262,18 @@ pub(super) fn verify(found: &Found, against: Option<&Path>) -> String {
         _ if found.of > 1 && !found.damaged.is_empty() => damaged_ones(found),
         _ => format!("{subject} {is} damaged in {}; {}", places(found), losers(found)),
     }
+}
+
+/// What to do about damage in a repository.
+pub(super) fn after_damage(found: &Found) -> Option<String> {
+    let hint = match (found.exit_code(), found.lost.is_empty()) {
+        (4, true) => {
+            "`fullbore repair` says what can be made anew; the rest no file needs: it goes with the backups that stored it"
+        }
+        (4, false) => "`fullbore repair` says what can be made anew; the next backup stores again what is there still",
+        _ => return None,
+    };
+    Some(format!("hint:  {hint}"))
 }
 
 /// Which of several backups are damaged, the first few by name.

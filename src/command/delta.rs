@@ -6,11 +6,12 @@
 //! to the backup is removed only if that was asked for, and announced before anything is changed.
 
 use super::{
+    cluster,
     crew::Hands,
     extra::{Extra, extra},
     patching::Work,
-    restore::{Restore, Run, Summary},
-    target,
+    restore::{Restore, Run, Summary, must_be_there},
+    severed, target,
 };
 use crate::{
     error::{Error, Kind as ErrorKind, Result},
@@ -94,6 +95,21 @@ impl<'a> Delta<'a> {
         }
         // With --overwrite a cluster that is there is refused, because of what would stay; here that is removed.
         Restore { overwrite: false, ..self.restore.clone() }.run_in(archive, meter, Some(self))
+    }
+
+    /// Only say what does not belong, and would be removed.
+    ///
+    /// # Errors
+    /// As [`Delta::run`], before it writes anything.
+    pub fn foresee(&self) -> Result<()> {
+        must_be_told(&self.restore.from)?;
+        let archive = target::opened(self.restore)?;
+        let selection = Selection::new(&self.restore.paths)?;
+        must_be_there(&archive, &selection)?;
+        let plan = cluster::plan(self.restore, &archive, &selection)?;
+        let layout = cluster::layout(self.restore, &archive, &selection, &plan);
+        let unnamed = severed::concerns(&archive, &selection)?;
+        self.announce(&archive, &selection, &plan, &layout, unnamed).map(drop)
     }
 
     pub(super) fn changes(&self, removed: u64) -> Changes {

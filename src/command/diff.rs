@@ -5,7 +5,7 @@
 
 use super::{
     difference::{Entries, Parts, differing_bytes, last, what},
-    list::kind_parts,
+    list::{kind_parts, source_text},
     text,
 };
 use crate::{
@@ -14,19 +14,19 @@ use crate::{
         entry::{Kind, order},
         root::{Name, PageAt, Root},
     },
-    repo::open::open,
+    repo::open::{list_backups, open},
     source::archive::{Archive, Selection},
 };
 use serde::Serialize;
-use std::{cmp::Ordering, collections::HashSet, io::Write};
+use std::{cmp::Ordering, collections::HashSet, io::Write, path::Path};
 
 /// What to compare.
 #[derive(Debug, Clone, Default)]
 pub struct Diff {
     /// The repository.
     pub repository: String,
-    /// The one backup: an id, the beginning of one, or `latest`.
-    pub a: String,
+    /// The one backup: an id, the beginning of one, or `latest`; else the one before the other of the same source.
+    pub a: Option<String>,
     /// The other.
     pub b: String,
     /// Paths in the backups; none means everything.
@@ -86,13 +86,26 @@ impl Sum {
 }
 
 impl Diff {
+    /// The id of the backup of the same source before `root`.
+    fn before(&self, root: &Root) -> Result<String> {
+        let all = list_backups(Path::new(&self.repository))?;
+        let earlier = all.take_while(|(id, _)| *id < root.id);
+        let of_it =
+            |(id, other): (String, Result<Root>)| other.is_ok_and(|other| other.source == root.source).then_some(id);
+        earlier.filter_map(of_it).last().ok_or_else(|| {
+            let what = format!("could not find a backup of {} before {:?}", source_text(&root.source), root.id);
+            Error::new(ErrorKind::NotFound, what).hint("name two: `fullbore list` shows all of them")
+        })
+    }
+
     /// Print to `out`.
     ///
     /// # Errors
     /// Those of opening the backups and of reading their pages, and of `out`.
     pub fn run(&self, out: &mut dyn Write) -> Result<Totals> {
-        let named = |backup: &str| open(&format!("{}@{backup}", self.repository));
-        let (a, b) = (named(&self.a)?, named(&self.b)?);
+        let named = |backup: &str| open(&format!("{}@{}", self.repository, backup.trim_start_matches('@')));
+        let b = named(&self.b)?;
+        let a = self.a.as_ref().map_or_else(|| named(&self.before(&b.root)?), |a| named(a))?;
         let selection = Selection::new(&self.paths)?;
         for path in selection.paths() {
             if !a.has(path)? && !b.has(path)? {

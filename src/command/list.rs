@@ -11,11 +11,11 @@ use crate::{
     format::{
         entry::{Kind, is_within},
         page::{Record, State},
-        root::{Name, Root, Source},
+        root::{Cluster, Name, Root, Source},
     },
     repo::{
         notes::Notes,
-        open::{cut_off, is_repository, list_backups},
+        open::{cut_off, is_repository, list_backups, open},
         whole::lost_roots,
     },
     source::archive::{Archive, Selection},
@@ -95,7 +95,11 @@ impl List {
     fn entries(&self, archive: &Archive, selection: &Selection, out: &mut dyn Write) -> Result<()> {
         for path in selection.paths() {
             if !archive.has(path)? {
-                return Err(not_there(archive, path));
+                let error = not_there(archive, path);
+                let name = String::from_utf8_lossy(path);
+                let is_named = is_repository(&self.from) && open(&format!("{}@{name}", self.from)).is_ok();
+                let hint = || format!("a backup is named as in {:?}", format!("{}@{name}", self.from));
+                return Err(if is_named { error.hint(hint()) } else { error });
             }
         }
         for item in archive.records(selection, false) {
@@ -153,9 +157,26 @@ fn backup_line(root: &Root, pinned: bool) -> String {
     let part = if root.left_out.is_empty() { "" } else { "  (in part)" };
     let tags: String = root.tags.iter().map(|(key, value)| format!("  {}", tag(key, value))).collect();
     let (source, pinned) = (source_text(&root.source), if pinned { "  (pinned)" } else { "" });
+    let cluster = root.postgres.as_ref().map_or_else(String::new, |cluster| format!("  {}", of_cluster(root, cluster)));
     let noun = if totals.entries == 1 { "entry  " } else { "entries" };
     let sizes = format!("{entries:>11} {noun}  {bytes:>10}  {verb:>6} {stored:>10}");
-    format!("{}  {}  {sizes}  {source}{part}{tags}{missing}{wrong}{pinned}", root.id, root.time)
+    format!("{}  {}  {sizes}  {source}{cluster}{part}{tags}{missing}{wrong}{pinned}", root.id, root.time)
+}
+
+/// What recovery to a point can begin with it: where and when it ended, and on which timeline.
+fn of_cluster(root: &Root, cluster: &Cluster) -> String {
+    let Cluster { major, timeline, stop_lsn, .. } = cluster;
+    match (cluster.online, &*cluster.wal) {
+        (false, _) => format!("(PostgreSQL {major}, shut down, timeline {timeline})"),
+        (true, wal) => {
+            let without = if wal == "included" { "" } else { ", without its WAL" };
+            let ended = text::name(root.captured().as_bytes());
+            format!(
+                "(PostgreSQL {major}, ended {ended} at {}, timeline {timeline}{without})",
+                text::name(stop_lsn.as_bytes())
+            )
+        }
+    }
 }
 
 /// A backup as JSON; of a damaged one only the id and the reason are known.
@@ -175,6 +196,11 @@ struct BackupLine<'a> {
     pinned: Option<bool>,
     /// Options by which something was left out.
     left_out: Option<&'a [String]>,
+    /// Entries that could not be captured, and files with wrong page checksums.
+    not_captured: Option<u64>,
+    bad_pages: Option<u64>,
+    /// What is known of the cluster it is of.
+    postgres: Option<&'a Cluster>,
     /// Could everything be read when it was made, and were all page checksums right?
     complete: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -199,6 +225,9 @@ impl<'a> BackupLine<'a> {
             tags: root.map(|root| &root.tags),
             pinned: noted.map(|(_, pinned)| *pinned),
             left_out: root.map(|root| &root.left_out[..]),
+            not_captured: totals.map(|totals| totals.unreadable),
+            bad_pages: totals.map(|totals| totals.bad_pages),
+            postgres: root.and_then(|root| root.postgres.as_ref()),
             complete: totals.is_some_and(|totals| totals.is_complete()),
             error,
         }
