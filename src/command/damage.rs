@@ -150,12 +150,11 @@ pub(super) fn frame_damage(
     let what = format!("the frame at byte {} of {name}, backup {id:?}, is damaged", frame.offset);
     // "a frame is damaged: why" has said it already.
     let why = error.source.as_ref().map_or_else(|| error.what.clone(), |why| why.to_string());
-    let held = format!(
-        "it holds part of {} of {}: {}",
-        files.len(),
-        counted(archive.root.totals.files, "file"),
-        names(&files)
-    );
+    let of = counted(archive.root.totals.files, "file");
+    let held = match files.len() {
+        0 => "no file is lost with it".to_owned(),
+        n => format!("it holds part of {n} of {of}: {}", names(&files)),
+    };
     (Error::new(error.kind, what).because(why).detail(held), files)
 }
 

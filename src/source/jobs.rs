@@ -39,10 +39,10 @@ pub struct Job<H> {
 }
 
 impl<H> Job<H> {
-    /// Is every byte that is wanted of the frame one that a BLAKE3 in the manifest speaks of?
+    /// Are whole files wanted of the frame, and nothing else, each of which has a BLAKE3 in the manifest?
     pub fn is_digested(&self) -> bool {
-        let is_digested = |item: &Item| !item.more && matches!(item.digest, Some(Digest::Blake3(_)));
-        self.pieces.iter().all(|wanted| is_digested(wanted.item()))
+        let is_digested = |of: &Of<H>| matches!(of, Of::Whole(item) if matches!(item.digest, Some(Digest::Blake3(_))));
+        self.pieces.iter().all(|wanted| is_digested(&wanted.of))
     }
 }
 

@@ -233,8 +233,8 @@ pub enum Decompressor {
 }
 
 impl Decompressor {
-    /// From now on leave the checksums of zstd's frames to the digests of what is in them, or do not. Those who compare
-    /// digests sum the bytes once, not twice, and of a damaged frame they lose only the files that are damaged.
+    /// From now on leave the checksums of zstd's frames to the digests of what is in them, or do not. Who compares digests loses
+    /// of a damaged frame only the files that are damaged.
     pub fn leave_to_digests(&mut self, leave: bool) {
         if let Self::Zstd(context) = self {
             // Refused only in the middle of a frame, which one call never leaves; and then the checksum is compared.

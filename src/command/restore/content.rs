@@ -15,7 +15,7 @@ use crate::{
     format::{
         digest::{Algorithm, Digest},
         entry::{Kind, Path},
-        page::{FrameAt, Item, SegmentId},
+        page::Item,
     },
     pipeline::meter::lap,
     sink::{large::Large, writer::Writer},
@@ -84,13 +84,17 @@ impl Run<'_> {
     /// One frame and all that is wanted of it.
     fn job(&self, hand: &mut Hand, job: Job) -> Result<()> {
         let mut clock = Instant::now();
-        if let Err(error) = self.decode(hand, &job, &mut clock) {
-            return self.spoil(hand, job, error);
-        }
+        let damage = match self.decode(hand, &job, &mut clock) {
+            Err(error) => return self.spoil(hand, job, error),
+            Ok(damage) => damage,
+        };
         let plain = std::mem::take(&mut hand.plain);
-        let checked: Vec<_> = self.permits.hold(|| job.pieces.iter().map(|piece| self.check(piece, &plain)).collect());
+        let mut checked: Vec<_> =
+            self.permits.hold(|| job.pieces.iter().map(|piece| self.check(piece, &plain)).collect());
         lap(&self.meter.workers.busy, &mut clock);
-        let checked = self.blame_frame(hand, &job, checked)?;
+        if let Some(error) = damage {
+            checked = self.blame(&job, error, checked)?;
+        }
         let mut pieces = job.pieces.iter().zip(checked);
         let written = pieces.try_for_each(|(piece, checked)| self.write(&mut hand.writer, piece, &plain, checked));
         let written = written.and_then(|()| job.bare.iter().try_for_each(|item| self.bare(&mut hand.writer, item)));
@@ -132,59 +136,36 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn decode(&self, hand: &mut Hand, job: &Job, clock: &mut Instant) -> Result<()> {
-        let Some((segment, frame)) = &job.frame else { return Ok(()) };
+    /// What is wrong with a frame that came out all the same, as the digests of all that is wanted of it tell what that is worth.
+    fn decode(&self, hand: &mut Hand, job: &Job, clock: &mut Instant) -> Result<Option<Error>> {
+        let Some((segment, frame)) = &job.frame else { return Ok(None) };
         let fetched = self.archive.fetch(segment, frame, &mut hand.stored);
         self.meter.stored_bytes.fetch_add(u64::from(frame.stored_len), Relaxed);
         lap(&self.meter.source.busy, clock);
         fetched?;
         let plain_len = frame.plain_len as usize;
-        let compared = self.archive.root.options.digest == Algorithm::Blake3 && job.is_digested();
-        hand.decompressor.leave_to_digests(compared);
-        self.permits.hold(|| hand.decompressor.decompress(&hand.stored, plain_len, &mut hand.plain))
+        self.permits.hold(|| {
+            let Hand { decompressor, stored, plain, .. } = hand;
+            let Err(error) = decompressor.decompress(stored, plain_len, plain) else { return Ok(None) };
+            if self.archive.root.options.digest != Algorithm::Blake3 || !job.is_digested() {
+                return Err(error);
+            }
+            decompressor.leave_to_digests(true);
+            let came_out = decompressor.decompress(stored, plain_len, plain);
+            decompressor.leave_to_digests(false);
+            if came_out.is_ok() { Ok(Some(error)) } else { Err(error) }
+        })
     }
 
-    /// Where digests say that files of a frame are damaged, its checksum, which nobody compared, says so too. Only these
-    /// files are lost.
-    fn blame_frame(&self, hand: &mut Hand, job: &Job, mut checked: Vec<Checked>) -> Result<Vec<Checked>> {
+    /// The checksum of a frame is wrong, and what its digests say of the files in it is known: only those are lost that are damaged.
+    fn blame(&self, job: &Job, error: Error, mut checked: Vec<Checked>) -> Result<Vec<Checked>> {
+        let Some(frame) = &job.frame else { return Ok(checked) };
         let is_bad = |checked: &Checked| matches!(checked, Checked::Whole(End::Damaged(_)));
-        let (Some(frame), true) = (&job.frame, checked.iter().any(is_bad)) else { return Ok(checked) };
-        let Some(error) = self.error_of(&mut hand.decompressor, frame, &mut hand.stored, &mut hand.plain) else {
-            return Ok(checked);
-        };
         let bad = job.pieces.iter().zip(&checked).filter(|(_, checked)| is_bad(checked));
         let files = bad.map(|(piece, _)| piece.item().entry.path.clone()).collect();
         self.report.add(frame_damage(&self.archive, frame, error, files))?;
         checked.iter_mut().filter(|checked| is_bad(checked)).for_each(|checked| *checked = Checked::Told);
         Ok(checked)
-    }
-
-    /// The digest of a large file is another: say which of its frames are damaged, as their checksums tell.
-    fn blame_file(&self, item: &Item, why: &str) -> Result<()> {
-        let (mut decompressor, mut stored, mut plain) = (self.archive.codec.decompressor(), Vec::new(), Vec::new());
-        let mut is_told = false;
-        for extents in item.extents.chunk_by(|a, b| a.frame == b.frame) {
-            let frame = (item.segment(&extents[0].frame).clone(), extents[0].frame);
-            if let Some(error) = self.error_of(&mut decompressor, &frame, &mut stored, &mut plain) {
-                is_told = true;
-                let file = vec![item.entry.path.clone()];
-                self.report.add(frame_damage(&self.archive, &frame, error, file))?;
-            }
-        }
-        if is_told { Ok(()) } else { self.report.file(item, why) }
-    }
-
-    /// What is wrong with a frame, by its checksum.
-    fn error_of(
-        &self,
-        decompressor: &mut Decompressor,
-        (segment, frame): &(SegmentId, FrameAt),
-        stored: &mut Vec<u8>,
-        plain: &mut Vec<u8>,
-    ) -> Option<Error> {
-        decompressor.leave_to_digests(false);
-        let fetched = self.archive.fetch(segment, frame, stored);
-        fetched.and_then(|()| decompressor.decompress(stored, frame.plain_len as usize, plain)).err()
     }
 
     fn check(&self, wanted: &Wanted<Large>, plain: &[u8]) -> Checked {
@@ -267,7 +248,7 @@ impl Run<'_> {
             End::Damaged(why) => {
                 shared.handle.discard();
                 // A damaged frame has been reported with all its files, and what the target cannot take by itself.
-                if shared.is_damaged() { Ok(()) } else { self.blame_file(&shared.item, &why) }
+                if shared.is_damaged() { Ok(()) } else { self.report.file(&shared.item, &why) }
             }
         }
     }
