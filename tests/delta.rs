@@ -127,7 +127,7 @@ fn what_is_read_is_not_replaced_by_what_the_backup_has_in_its_place() {
         let _ = fs::remove_dir(tree.join(name));
         for ending in ["", ".manifest"] {
             let with = |path: &Path| PathBuf::from(format!("{}{ending}", path.display()));
-            let _ = fs::rename(with(&to), with(&tree.join(name)));
+            let _ = fs::rename(with(&to), with(&tree.join(name))); // not each has a file beside it
         }
         let from = tree.join(name);
         for how in ["--overwrite", "--delta"] {

@@ -6,10 +6,13 @@ use crate::{
         repair::{self, Repair, Step},
         sample::{Amount, Sample, Sampled},
         text,
+        verify::Verify,
     },
     error::{Result, quoted},
     format::{entry::Path, root::Name},
     pipeline::meter::Meter,
+    platform::Tricks,
+    repo::open::place,
     sink::places::Mount,
 };
 use clap::Args;
@@ -22,6 +25,8 @@ use std::{
 
 use super::{
     args::VerifyArgs,
+    progress::Progress,
+    report,
     say::{aside, printed, told},
     size::{bytes, count, counted},
     values::{threads, time},
@@ -95,7 +100,7 @@ pub(super) fn sample(args: VerifyArgs, amount: Amount) -> Result<u8> {
     let (found, sampled) = Sample { repository: args.from.into(), amount, workers }.run(&Meter::default())?;
     let Sampled { bytes: now, of_bytes, never_bytes, oldest, forgotten } = &sampled;
     if args.output.json {
-        let mut line = super::report::verify_json(&found);
+        let mut line = report::verify_json(&found);
         line["sampled"] = json!({"bytes": now, "of_bytes": of_bytes, "never_bytes": never_bytes, "oldest": oldest,
             "forgotten": forgotten});
         return told(|out| text::json(out, &line).map(|()| found.exit_code()));
@@ -107,8 +112,42 @@ pub(super) fn sample(args: VerifyArgs, amount: Amount) -> Result<u8> {
     let never = if *never_bytes > 0 { format!("; {} were never checked", bytes(*never_bytes)) } else { String::new() };
     aside(format_args!("{} of {} of data were checked{never}", bytes(*now), bytes(*of_bytes)));
     forgotten.iter().for_each(|why| aside(format_args!("note: the next run does not know of it: {why}")));
-    aside(super::report::verify(&found, None));
+    aside(report::verify(&found, None));
     Ok(found.exit_code())
+}
+
+/// Check, and say what was found.
+///
+/// # Errors
+/// As [`Verify::run`].
+pub(super) fn verify(args: VerifyArgs) -> Result<u8> {
+    if let Some(amount) = args.sample.amount() {
+        return sample(args, amount);
+    }
+    let verify = Verify {
+        from: args.from,
+        data: args.data,
+        against: args.against,
+        workers: args.workers.unwrap_or_else(crate::platform::cores),
+        tricks: Tricks::Auto,
+    };
+    let meter = Meter::default();
+    let progress = Progress::new(&args.output, false, report::SIDES);
+    let found = progress.watch(&meter, || verify.run(&meter));
+    progress.clear();
+    let found = found?;
+    if !args.output.json {
+        told(|out| found.print(out).map(|()| 0))?;
+    }
+    let last = report::verify(&found, verify.against.as_deref());
+    let hint = report::after_damage(&found).filter(|_| is_of_repository(&verify.from));
+    progress.end(&hint.into_iter().chain([last]).collect::<Vec<_>>(), || report::verify_json(&found));
+    Ok(found.exit_code())
+}
+
+/// Is it a repository, or a backup in one?
+fn is_of_repository(from: &str) -> bool {
+    place(from).is_ok_and(|(path, _)| path.is_dir())
 }
 
 /// Say what is to be done, and do it if that is wanted.

@@ -25,7 +25,6 @@ use crate::{
         scope::Scope,
         show::Show,
         text,
-        verify::Verify,
     },
     error::{Error, Kind, Result},
     pipeline::meter::Meter,
@@ -36,13 +35,10 @@ use crate::{
         offline,
         request::{Request, Server},
     },
-    repo::{
-        base::Wanted,
-        open::{holds_none, place},
-    },
+    repo::{base::Wanted, open::holds_none},
     stage::codec::Codec,
 };
-use args::{BackupArgs, BenchArgs, BenchWhat, Cli, Command, ListArgs, OutputArgs, RestoreArgs, ShowArgs, VerifyArgs};
+use args::{BackupArgs, BenchArgs, BenchWhat, Cli, Command, ListArgs, OutputArgs, RestoreArgs, ShowArgs};
 use clap::CommandFactory;
 use html::{Page, Paper};
 use progress::Progress;
@@ -64,7 +60,7 @@ pub fn main() -> ExitCode {
         Command::Restore(args) => restore(args),
         Command::List(args) => list(args),
         Command::Show(args) => show(args),
-        Command::Verify(args) => verify(args),
+        Command::Verify(args) => care::verify(args),
         Command::Export(args) => look::export(args),
         Command::Diff(args) => look::diff(args),
         Command::Find(args) => look::find(args),
@@ -370,36 +366,6 @@ fn list(args: ListArgs) -> Result<u8> {
 fn show(args: ShowArgs) -> Result<u8> {
     let show = Show { from: args.from, json: args.json };
     printed(|out| show.run(out).map(|()| 0))
-}
-
-fn verify(args: VerifyArgs) -> Result<u8> {
-    if let Some(amount) = args.sample.amount() {
-        return care::sample(args, amount);
-    }
-    let verify = Verify {
-        from: args.from,
-        data: args.data,
-        against: args.against,
-        workers: args.workers.unwrap_or_else(platform::cores),
-        tricks: tricks(false),
-    };
-    let meter = Arc::new(Meter::default());
-    let progress = Progress::new(&args.output, false, report::SIDES);
-    let found = progress.watch(&meter, || verify.run(&meter));
-    progress.clear();
-    let found = found?;
-    if !args.output.json {
-        told(|out| found.print(out).map(|()| 0))?;
-    }
-    let last = report::verify(&found, verify.against.as_deref());
-    let hint = report::after_damage(&found).filter(|_| is_of_repository(&verify.from));
-    progress.end(&hint.into_iter().chain([last]).collect::<Vec<_>>(), || report::verify_json(&found));
-    Ok(found.exit_code())
-}
-
-/// Is it a repository, or a backup in one?
-fn is_of_repository(from: &str) -> bool {
-    place(from).is_ok_and(|(path, _)| path.is_dir())
 }
 
 fn bench(args: BenchArgs) -> Result<u8> {

@@ -256,17 +256,16 @@ impl Backup {
         if !path.exists() || is_half_named(path) {
             return Ok(());
         }
-        match Archive::open_file(path) {
-            Ok(Some(_)) => Ok(()),
-            Err(error) if error.kind == Kind::Corrupt && Archived::is_ours(path) => Ok(()),
-            Err(error) if error.kind != Kind::Corrupt => {
-                Err(error.hint("choose another --to, or move it out of the way"))
-            }
+        let refused = match Archive::open_file(path) {
+            Ok(Some(_)) => return Ok(()),
+            Err(error) if error.kind == Kind::Corrupt && Archived::is_ours(path) => return Ok(()),
+            Err(error) if error.kind != Kind::Corrupt => error,
             Ok(None) | Err(_) => {
                 let what = format!("cannot write to {}: it exists and is no fullbore archive", self.to.name());
-                Err(Error::new(Kind::Exists, what).hint("choose another --to, or move it out of the way"))
+                Error::new(Kind::Exists, what)
             }
-        }
+        };
+        Err(refused.hint("choose another --to, or move it out of the way"))
     }
 
     /// Nothing of a repository is part of a backup that goes there.

@@ -222,7 +222,7 @@ fn still_lost(dir: &Path, id: &str) -> Result<Option<Lock>> {
     let (objects, key) = (Directory::new(repository), intent_key(id));
     let lock = match objects.claim(&key)? {
         Seized::Held => return Ok(None),
-        Seized::Free(file) => Some(file),
+        Seized::Free(file) => file,
         Seized::Unknown => None,
     };
     let lock = Lock { objects, key, file: lock };
@@ -233,7 +233,7 @@ fn still_lost(dir: &Path, id: &str) -> Result<Option<Lock>> {
 struct Lock {
     objects: Directory,
     key: String,
-    file: Option<Option<File>>,
+    file: Option<File>,
 }
 
 impl Drop for Lock {

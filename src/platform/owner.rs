@@ -49,23 +49,22 @@ fn cached<K: Eq + Hash, V: Clone>(map: &Mutex<HashMap<K, V>>, key: K, ask: impl 
 }
 
 fn user_name(uid: u32) -> Option<Arc<str>> {
-    let call = |entry: *mut libc::passwd, text: *mut c_char, len, found: *mut *mut libc::passwd| {
-        // SAFETY: `ask` passes room for an entry, `len` bytes for its text, and a place for the answer.
-        unsafe { libc::getpwuid_r(uid, entry, text, len, found) }
-    };
-    // SAFETY: the system filled the entry, and its name is a string in `text`, which lives while this is called.
-    ask(call, |entry| unsafe { text_of(entry.pw_name) })?
+    user_text(uid, |entry| entry.pw_name)
 }
 
 /// The home directory of a user, as the system knows it.
 pub fn home_of(uid: u32) -> Option<PathBuf> {
+    user_text(uid, |entry| entry.pw_dir).filter(|home| !home.is_empty()).map(|home| PathBuf::from(&*home))
+}
+
+/// What the system says of a user, one of its texts.
+fn user_text(uid: u32, which: impl Fn(&libc::passwd) -> *mut c_char) -> Option<Arc<str>> {
     let call = |entry: *mut libc::passwd, text: *mut c_char, len, found: *mut *mut libc::passwd| {
-        // SAFETY: as in `user_name`.
+        // SAFETY: `ask` passes room for an entry, `len` bytes for its text, and a place for the answer.
         unsafe { libc::getpwuid_r(uid, entry, text, len, found) }
     };
-    // SAFETY: as in `user_name`.
-    let home = ask(call, |entry| unsafe { text_of(entry.pw_dir) })??;
-    (!home.is_empty()).then(|| PathBuf::from(&*home))
+    // SAFETY: the system filled the entry, and its texts are strings in `text`, which lives while this is called.
+    ask(call, |entry| unsafe { text_of(which(entry)) })?
 }
 
 fn group_name(gid: u32) -> Option<Arc<str>> {

@@ -5,10 +5,10 @@
 
 use super::{
     walk::{FileKind, Stat, stat_fd, through_proc},
-    write::chmod_fd,
+    write::{chmod_fd, chown_fd},
 };
 use rustix::{
-    fs::{CWD, Gid, Mode, OFlags, Uid, openat},
+    fs::{CWD, Mode, OFlags, openat},
     io::Errno,
     path::Arg,
 };
@@ -165,17 +165,14 @@ pub fn sync_above(path: &Path) -> io::Result<()> {
     }
 }
 
-fn give(made: impl AsFd, user: Option<u32>, group: u32) -> io::Result<()> {
-    Ok(rustix::fs::fchown(made, user.map(Uid::from_raw), Some(Gid::from_raw(group)))?)
-}
-
 /// What a directory passes on (its group) stays. Where the file system has no modes, there is nothing to widen.
 fn widen(made: impl AsFd, Access { mode, owner }: Access) {
     if let Some((user, group)) = owner
-        && stat_fd(&made).is_ok_and(|stat| (stat.uid, stat.gid) != (user, group))
+        && let Ok(stat) = stat_fd(&made)
+        && (stat.uid, stat.gid) != (user, group)
     {
         // Only root gives a file to somebody else, and anybody one to a group that he is in.
-        let given = give(&made, Some(user), group).or_else(|_| give(&made, None, group));
+        let given = chown_fd(&made, user, group).or_else(|_| chown_fd(&made, stat.uid, group));
         given.unwrap_or_else(|error| super::debug(|| format!("not given to {user}:{group}: {error}")));
     }
     if mode & 0o077 == 0 {

@@ -203,14 +203,7 @@ impl Objects for Directory {
     fn seize(&self, key: &str) -> Result<Seized<Option<File>>> {
         let path = self.path(key);
         let Some(file) = if_there(open_to_lock(&path), "open", &path)? else { return Ok(Seized::Free(None)) };
-        match write::lock_exclusive(&file) {
-            Ok(true) => Ok(Seized::Free(Some(file))),
-            Ok(false) => Ok(Seized::Held),
-            Err(error) => {
-                platform::debug(|| format!("no lock on {}: {error}", name(&path)));
-                Ok(Seized::Unknown)
-            }
-        }
+        Ok(locked(file, &path))
     }
 
     fn claim(&self, key: &str) -> Result<Seized<Option<File>>> {
@@ -222,17 +215,26 @@ impl Objects for Directory {
         let was_there = path.exists();
         let dir = regular::open_dir(parent).map_err(failed)?;
         let file = regular::open_or_create(dir, name, modes::of_file(&self.0)).map_err(failed)?;
-        match write::lock_exclusive(&file) {
-            Ok(true) if is_at(&file, &path) => Ok(Seized::Free(Some(file))),
-            Ok(_) => Ok(Seized::Held),
-            Err(error) => {
-                platform::debug(|| format!("no lock on {}: {error}", crate::sink::file::name(&path)));
-                // Nobody could tell that it is ours.
-                if !was_there {
-                    self.remove(key)?;
-                }
-                Ok(Seized::Unknown)
+        Ok(match locked(file, &path) {
+            // Whoever held it has removed it.
+            Seized::Free(Some(file)) if !is_at(&file, &path) => Seized::Held,
+            Seized::Unknown if !was_there => {
+                self.remove(key)?; // nobody could tell that it is ours
+                Seized::Unknown
             }
+            claimed => claimed,
+        })
+    }
+}
+
+/// Take the lock of an intent that is open.
+fn locked(file: File, path: &Path) -> Seized<Option<File>> {
+    match write::lock_exclusive(&file) {
+        Ok(true) => Seized::Free(Some(file)),
+        Ok(false) => Seized::Held,
+        Err(error) => {
+            platform::debug(|| format!("no lock on {}: {error}", name(path)));
+            Seized::Unknown
         }
     }
 }

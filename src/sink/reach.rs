@@ -218,24 +218,6 @@ fn list(file: impl AsFd) -> io::Result<Option<Xattr>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn without_its_list_a_file_gives_its_group_no_more_than_the_list_did() {
-        let entry = |tag: u16, rights: u16, id: u32| {
-            [&tag.to_le_bytes()[..], &rights.to_le_bytes(), &id.to_le_bytes()].concat()
-        };
-        let list = |group: u16| {
-            let entries =
-                [entry(1, 6, !0), entry(2, 7, OTHER), entry(4, group, !0), entry(16, 7, !0), entry(32, 0, !0)];
-            [&2u32.to_le_bytes()[..], &entries.concat()].concat()
-        };
-        for (group, mode) in [(0, 0o600), (4, 0o640), (7, 0o670)] {
-            let entry = Entry { mode: 0o670, xattrs: vec![(LIST.to_vec(), list(group))], ..Entry::default() };
-            assert_eq!(mode_without_list(&entry, entry.mode), mode, "{group}");
-        }
-        assert_eq!(mode_without_list(&Entry { mode: 0o670, ..Entry::default() }, 0o670), 0o670);
-    }
-
     use crate::{
         format::entry::Kind,
         sink::{places::Layout, tree::Options},
@@ -267,6 +249,23 @@ mod tests {
     fn who(path: &Path) -> (u32, u32, u32) {
         let found = fs::metadata(path).unwrap();
         (found.uid(), found.gid(), found.mode() & 0o7777)
+    }
+
+    #[test]
+    fn without_its_list_a_file_gives_its_group_no_more_than_the_list_did() {
+        let entry = |tag: u16, rights: u16, id: u32| {
+            [&tag.to_le_bytes()[..], &rights.to_le_bytes(), &id.to_le_bytes()].concat()
+        };
+        let list = |group: u16| {
+            let entries =
+                [entry(1, 6, !0), entry(2, 7, OTHER), entry(4, group, !0), entry(16, 7, !0), entry(32, 0, !0)];
+            [&2u32.to_le_bytes()[..], &entries.concat()].concat()
+        };
+        for (group, mode) in [(0, 0o600), (4, 0o640), (7, 0o670)] {
+            let entry = Entry { mode: 0o670, xattrs: vec![(LIST.to_vec(), list(group))], ..Entry::default() };
+            assert_eq!(mode_without_list(&entry, entry.mode), mode, "{group}");
+        }
+        assert_eq!(mode_without_list(&Entry { mode: 0o670, ..Entry::default() }, 0o670), 0o670);
     }
 
     #[test]
