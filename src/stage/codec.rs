@@ -7,7 +7,7 @@ use super::Stage;
 use crate::{
     error::{Error, Kind, Result},
     format::digest::crc32,
-    frame::{Frame, Pool},
+    frame::{Frame, Part, Pool, What},
 };
 use flate2::{Compress as Deflate, Compression, Decompress as Inflate, FlushCompress, FlushDecompress};
 use lzzzz::lz4f::{self, BlockMode, BlockSize, ContentChecksum, PreferencesBuilder};
@@ -92,7 +92,7 @@ impl Codec {
     /// [`Kind::Usage`] if the level is out of range.
     pub fn compressor(self) -> Result<Compressor> {
         Ok(match self {
-            Self::Zstd(level) => Compressor::Zstd(zstd_context(level)?),
+            Self::Zstd(level) => Compressor::Zstd(zstd_context(level)?, level),
             Self::Lz4 => Compressor::Lz4,
             Self::Gzip(level) => Compressor::Gzip(Deflate::new(Compression::new(level), false)),
             Self::None => Compressor::None,
@@ -157,8 +157,8 @@ fn zstd_context(level: i32) -> Result<Box<CCtx<'static>>> {
 
 /// Compresses frames on one thread.
 pub enum Compressor {
-    /// zstd, with content size and checksum in each frame.
-    Zstd(Box<CCtx<'static>>),
+    /// zstd at this level, with content size and checksum in each frame.
+    Zstd(Box<CCtx<'static>>, i32),
     /// lz4, likewise.
     Lz4,
     /// Raw deflate, ended by a sync flush.
@@ -168,14 +168,23 @@ pub enum Compressor {
 }
 
 impl Compressor {
-    /// Put `plain` into `out` as one frame. The bytes depend on nothing but `plain`, codec and level.
+    /// From now on expect frames of one large file each, or of many small ones. At level 1 of zstd those of one file find their matches by
+    /// a table of 32 KiB, which the first-level cache holds, and not of 64 (decision 35).
+    pub fn expect_one_file(&mut self, one: bool) {
+        if let Self::Zstd(context, 1) = self {
+            // Refused only in the middle of a frame, which one call never leaves; and then the larger table does. 0 is zstd's own choice.
+            let _ = context.set_parameter(CParameter::HashLog(if one { 13 } else { 0 }));
+        }
+    }
+
+    /// Put `plain` into `out` as one frame. The bytes depend on nothing but `plain`, codec, level and what is expected.
     ///
     /// # Errors
     /// [`Kind::Bug`] only: any bytes can be compressed.
     pub fn compress(&mut self, plain: &[u8], out: &mut Vec<u8>) -> Result<()> {
         out.clear();
         match self {
-            Self::Zstd(context) => {
+            Self::Zstd(context, _) => {
                 out.reserve(zstd_safe::compress_bound(plain.len()));
                 context.compress2(out, plain).map(drop).map_err(|code| refused(zstd_safe::get_error_name(code)))
             }
@@ -324,6 +333,7 @@ impl Stage for Compress {
         }
         if !matches!(self.compressor, Compressor::None) {
             let mut out = self.pool.take();
+            self.compressor.expect_one_file(matches!(frame.parts[..], [Part { what: What::Piece { .. }, .. }]));
             self.compressor.compress(&frame.data, &mut out)?;
             frame.data = out;
         }
