@@ -38,6 +38,8 @@ pub enum Trust {
     Same,
     /// Its content is the same; the rest is as the scan saw it.
     Content,
+    /// The same, as those say who chose what to go by; no later backup is to take what the scan saw for a proof.
+    Claim,
     /// Only digests can tell.
     Nothing,
 }

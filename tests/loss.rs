@@ -947,3 +947,66 @@ fn a_segment_that_is_not_there_is_told_of_once() {
         assert_eq!((told("damage: "), told("harmless: "), told("in 1 place")), (1, 0, 1), "{lines:#?}");
     }
 }
+
+/// Where `wanted` stands in a file of a repository, which keeps what does not compress as it is.
+fn flip(segment: &Path, wanted: &[u8]) {
+    let mut bytes = fs::read(segment).unwrap();
+    let at = bytes.windows(wanted.len()).position(|window| window == wanted).expect("noise is stored as it is");
+    bytes[at] ^= 1;
+    fs::write(segment, bytes).unwrap();
+}
+
+#[test]
+fn every_command_loses_of_a_damaged_frame_only_what_is_damaged() {
+    let dir = temp();
+    let (tree, repository) = (dir.path().join("tree"), dir.path().join("repo"));
+    (0..20).for_each(|i| write(tree.join(format!("f{i:02}")), noise(i, 10_000)));
+    fullbore(args!["backup", tree, "--to", repository]).ends_with(0);
+    write(tree.join("new"), text(1, 10));
+    fullbore(args!["backup", tree, "--to", repository]).ends_with(0);
+    let all = files(&tree);
+    let segment = objects(&repository).into_iter().find(|path| path.to_str().unwrap().ends_with("zst")).unwrap();
+    flip(&segment, &noise(7, 10_000)[5000..5064]);
+    let verdict = fullbore(args!["verify", repository, "--data", "--json"]).ends_with(4).json().pop().unwrap();
+    for loss in verdict["lost"].as_array().unwrap() {
+        assert_eq!(loss["files"], serde_json::json!(["f07"]), "{verdict}");
+    }
+    assert_eq!(verdict["lost"].as_array().unwrap().len(), 2, "{verdict}");
+    let sampled =
+        fullbore(args!["verify", repository, "--sample", "100%", "--json"]).ends_with(4).json().pop().unwrap();
+    assert_eq!(sampled["lost"], verdict["lost"]);
+    let whole: BTreeMap<_, _> =
+        all.iter().filter(|(name, _)| *name != "f07").map(|(a, b)| (a.clone(), b.clone())).collect();
+    let exported = dir.path().join("x.tar.zst");
+    fullbore(args!["export", repository, "--to", exported, "--keep-going"]).ends_with(4);
+    let to = dir.path().join("exported");
+    fullbore(args!["restore", exported, "--to", to]).ends_with(3);
+    assert_eq!(files(&to).into_iter().filter(|(name, _)| name != "f07").collect::<BTreeMap<_, _>>(), whole);
+    fullbore(args!["repair", repository, "--data", "--yes"]).ends_with(0);
+    let to = dir.path().join("repaired");
+    fullbore(args!["restore", repository, "--to", to]).ends_with(3);
+    assert_eq!(files(&to).into_iter().filter(|(name, _)| name != "f07").collect::<BTreeMap<_, _>>(), whole);
+}
+
+/// Two files' headers, and what is between files, belong to no content.
+#[test]
+fn a_damaged_frame_by_which_no_file_is_lost_ends_nothing() {
+    let dir = temp();
+    let (tree, repository) = (dir.path().join("tree"), dir.path().join("repo"));
+    (0..3).for_each(|i| write(tree.join(format!("f{i}")), noise(i, 10_000)));
+    write(tree.join("zz"), noise(9, 2000));
+    fullbore(args!["backup", tree, "--to", repository]).ends_with(0);
+    fs::remove_file(tree.join("zz")).unwrap();
+    fullbore(args!["backup", tree, "--to", repository]).ends_with(0);
+    let segment = objects(&repository).into_iter().find(|path| path.to_str().unwrap().ends_with("zst")).unwrap();
+    flip(&segment, &noise(9, 2000)[500..564]); // what the second backup does not want
+    let to = dir.path().join("to");
+    let ran = fullbore(args!["restore", repository, "--to", to]).ends_with(0);
+    assert!(ran.err.contains("all that is wanted of it is whole"), "{}", ran.err);
+    assert_eq!(files(&to), files(&tree));
+    let exported = dir.path().join("x.tar.zst");
+    fullbore(args!["export", repository, "--to", exported]).ends_with(0);
+    let verdict =
+        fullbore(args!["verify", format!("{}@latest", repository.display()), "--data", "--json"]).ends_with(4);
+    assert_eq!(verdict.json().pop().unwrap()["lost"], Value::Array(vec![]));
+}

@@ -7,11 +7,12 @@ use super::{
     damage::{Report, names},
     stock::{Stock, files, full},
     text::counted,
+    undigested::Stored,
 };
 use crate::{
     format::{
         entry::{Kind, Path as EntryPath},
-        page::{Item, SegmentId, are_all},
+        page::{FrameAt, Item, SegmentId, are_all},
     },
     source::{
         archive::{Archive, Selection},
@@ -19,7 +20,7 @@ use crate::{
     },
 };
 use std::{
-    collections::{BTreeMap, BTreeSet, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     hash::{DefaultHasher, Hash, Hasher},
     sync::{Mutex, MutexGuard},
 };
@@ -47,7 +48,8 @@ pub(super) struct Bad(Mutex<Things>);
 pub(super) struct Things {
     /// Segments that are not there.
     missing: HashSet<SegmentId>,
-    frames: HashSet<(SegmentId, u64)>,
+    /// Damaged frames, and whether digests can tell what of them is whole.
+    frames: HashMap<(SegmentId, u64), bool>,
     /// Files whose frames are whole and whose content is not, by their fingerprints.
     files: HashSet<u64>,
     /// Stored bytes that differ from their checksum: segment, from, to.
@@ -76,9 +78,9 @@ impl Bad {
         self.things().missing.contains(segment)
     }
 
-    /// A frame; is that news?
-    pub(super) fn frame(&self, segment: &SegmentId, offset: u64) -> bool {
-        self.things().frames.insert((segment.clone(), offset))
+    /// A frame that is damaged, and whether what it holds came out all the same; is that news?
+    pub(super) fn frame(&self, segment: &SegmentId, frame: &FrameAt, is_out: bool) -> bool {
+        self.things().frames.insert((segment.clone(), frame.offset), is_out).is_none()
     }
 
     /// A file, by its first record.
@@ -97,7 +99,7 @@ impl Bad {
     /// Is it known already that a frame cannot be had?
     pub(super) fn has(&self, segment: &SegmentId, offset: u64) -> bool {
         let things = self.things();
-        things.missing.contains(segment) || things.frames.contains(&(segment.clone(), offset))
+        things.missing.contains(segment) || things.frames.contains_key(&(segment.clone(), offset))
     }
 }
 
@@ -171,14 +173,14 @@ fn lost_files(
     touched: &mut Touched,
 ) -> (Vec<EntryPath>, BTreeMap<EntryPath, EntryPath>) {
     let (mut lost, mut cut_off) = (BTreeSet::new(), BTreeMap::new());
-    let all = Selection::default();
+    let (all, mut stored) = (Selection::default(), Stored::salvaging());
     for parts in files(archive.records(&all, false)) {
         let Some(first) = parts.first().filter(|first| first.state.is_stored()) else { continue };
         let path = &first.entry.path;
         let (is_lost, of) = match &first.entry.kind {
             Kind::HardLink(target) => (lost.contains(target), cut_off.get(target)),
             Kind::File { .. } => {
-                let lacks_frames = parts.iter().any(|part| lacks_frames(archive, part, things));
+                let lacks_frames = parts.iter().any(|part| lacks_frames(archive, part, things, &mut stored));
                 let is_lost = lacks_frames || parts.iter().any(|part| things.has_file(archive, part));
                 (is_lost, (!lacks_frames && !are_all(&parts)).then_some(path))
             }
@@ -201,12 +203,14 @@ fn lost_files(
     (lost.into_iter().collect(), cut_off)
 }
 
-fn lacks_frames(archive: &Archive, item: &Item, things: &Things) -> bool {
-    let is_lost =
-        |segment: SegmentId, offset| things.missing.contains(&segment) || things.frames.contains(&(segment, offset));
+fn lacks_frames(archive: &Archive, item: &Item, things: &Things, stored: &mut Stored) -> bool {
     let mut frames =
         item.extents.iter().map(|extent| (full(archive, item.segment(&extent.frame)), extent.frame.offset));
-    frames.any(|(segment, offset)| is_lost(segment, offset))
+    frames.any(|(segment, offset)| {
+        let is_missing = things.missing.contains(&segment);
+        is_missing
+            || things.frames.get(&(segment, offset)).is_some_and(|is_out| !is_out || !stored.saves(archive, item))
+    })
 }
 
 fn touches(archive: &Archive, item: &Item, (segment, from, to, _): &Hole) -> bool {

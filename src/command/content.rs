@@ -15,8 +15,8 @@ use crate::{
     error::{Error, Result},
     format::{
         digest::{Digest, crc64, crc64_join},
-        entry::{Kind, Path as EntryPath},
-        page::{Item, SegmentId, are_all},
+        entry::Kind,
+        page::{FrameAt, Item, SegmentId, are_all},
         root::PART_BYTES,
     },
     pipeline::meter::{Meter, lap},
@@ -73,17 +73,12 @@ pub(super) struct Hand {
 }
 
 impl Hand {
-    /// Fetch and decode a frame.
-    pub(super) fn decode(
-        &mut self,
-        archive: &Archive,
-        segment: &SegmentId,
-        frame: &crate::format::page::FrameAt,
-    ) -> Result<()> {
+    /// Fetch and decode a frame, with what is wrong with its checksum if that is all.
+    pub(super) fn salvage(&mut self, archive: &Archive, segment: &SegmentId, frame: &FrameAt) -> Result<Option<Error>> {
         archive.fetch(segment, frame, &mut self.stored)?;
         let decompressor =
             self.decompressors.entry(archive.codec.name()).or_insert_with(|| archive.codec.decompressor());
-        decompressor.decompress(&self.stored, frame.plain_len as usize, &mut self.plain)
+        decompressor.salvage(&self.stored, frame.plain_len as usize, &mut self.plain)
     }
 }
 
@@ -194,18 +189,23 @@ impl Content<'_> {
     fn frame(&self, hand: &mut Hand, archive: &Archive, job: &Job) -> Result<()> {
         let Some((segment, frame)) = &job.frame else { return Ok(()) };
         let mut clock = Instant::now();
-        let decoded = hand.decode(archive, segment, frame);
-        if let Err(error) = decoded {
-            let segment = full(archive, segment);
-            if self.bad.frame(&segment, frame.offset) {
-                self.report.add(frame_damage(archive, &(segment, *frame), error, paths(job)))?;
+        let (error, is_out) = match hand.salvage(archive, segment, frame) {
+            Ok(None) => {
+                let checked = job.pieces.iter().try_for_each(|wanted| self.piece(archive, wanted, &hand.plain));
+                lap(&self.meter.workers.busy, &mut clock);
+                return checked;
             }
-            spoil(job);
-            return Ok(());
+            Ok(Some(error)) => (error, true),
+            Err(error) => (error, false),
+        };
+        let lost = || job.pieces.iter().filter(|wanted| !is_out || !wanted.is_saved(&hand.plain));
+        let segment = full(archive, segment);
+        if self.bad.frame(&segment, frame, is_out) {
+            let files = lost().map(|wanted| wanted.item().entry.path.clone()).collect();
+            self.report.add(frame_damage(archive, &(segment, *frame), error, files))?;
         }
-        let checked = job.pieces.iter().try_for_each(|wanted| self.piece(archive, wanted, &hand.plain));
-        lap(&self.meter.workers.busy, &mut clock);
-        checked
+        lost().for_each(spoil);
+        Ok(())
     }
 
     fn piece(&self, archive: &Archive, wanted: &jobs::Wanted<()>, plain: &[u8]) -> Result<()> {
@@ -274,16 +274,10 @@ fn was_looked_at(
     earlier.len() == parts.len() && parts.iter().zip(&earlier).all(same)
 }
 
-fn paths(job: &Job) -> Vec<EntryPath> {
-    job.pieces.iter().map(|wanted| wanted.item().entry.path.clone()).collect()
-}
-
-fn spoil(job: &Job) {
-    for wanted in &job.pieces {
-        if let Of::Part(shared, offset) = &wanted.of {
-            shared.spoil();
-            shared.done(*offset, wanted.len.into(), None);
-        }
+fn spoil(wanted: &jobs::Wanted<()>) {
+    if let Of::Part(shared, offset) = &wanted.of {
+        shared.spoil();
+        shared.done(*offset, wanted.len.into(), None);
     }
 }
 

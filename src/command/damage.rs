@@ -80,6 +80,12 @@ impl Report {
         self.note(format!("{}; another copy is whole", error.line()));
     }
 
+    /// A frame is damaged by which nothing is lost that is wanted.
+    pub(super) fn harmless(&self, archive: &Archive, frame: &(SegmentId, FrameAt), error: Error) {
+        let (error, _) = frame_damage(archive, frame, error, Vec::new());
+        self.note(format!("{}; all that is wanted of it is whole", error.line()));
+    }
+
     /// Say something of what is damaged without harm, or of what became of it.
     pub(super) fn note(&self, line: String) {
         self.warnings.lock().unwrap_or_else(|e| e.into_inner()).push(line);

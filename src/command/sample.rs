@@ -22,7 +22,7 @@ use crate::{
     source::store::Object,
 };
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     num::NonZeroUsize,
     path::{Path, PathBuf},
     sync::{Mutex, atomic::Ordering::Relaxed},
@@ -182,9 +182,13 @@ fn frames(content: &Content<'_>, tables: &Tables, hand: &mut Hand, part: &Part) 
     let mut all_whole = true;
     for (offset, stored_len, plain_len) in table.within(from, to).iter().copied().filter(|(.., plain)| *plain > 0) {
         let frame = FrameAt { segment: 0, offset, stored_len, plain_len };
-        let Err(error) = hand.decode(archive, &place.id, &frame) else { continue };
+        let (error, is_out) = match hand.salvage(archive, &place.id, &frame) {
+            Ok(None) => continue,
+            Ok(Some(error)) => (error, true),
+            Err(error) => (error, false),
+        };
         all_whole = false;
-        if content.bad.frame(&place.id, offset) {
+        if content.bad.frame(&place.id, &frame, is_out) {
             content.report.stored_by(&place.id.backup);
             let (error, _) = frame_damage(archive, &(place.id.clone(), frame), error, Vec::new());
             content.report.add((Error { detail: Vec::new(), ..error }, Vec::new()))?;
@@ -199,7 +203,8 @@ fn remember(repository: &Path, check: &Check<'_>, mut covered: Covered, all: &[P
     let id = |part: &Part| &check.stock.segments[part.place].id;
     let whole = checked.iter().filter(|(_, is_whole)| **is_whole);
     whole.for_each(|(part, _)| covered.note(id(part), part.index, now));
-    covered.retain(|segment| check.stock.segments.iter().any(|place| place.id == *segment));
+    let present: HashSet<_> = check.stock.segments.iter().map(|place| &place.id).collect();
+    covered.retain(|segment| present.contains(segment));
     let forgotten = covered.write(repository).err().map(|error| error.line());
     forgotten.iter().for_each(|why| platform::debug(|| why.clone()));
     let times = |part: &&Part| covered.when(id(part), part.index);

@@ -12,7 +12,10 @@ use crate::{
         page::{Extent, Item, SegmentId},
     },
     platform::read::each_piece,
-    source::{archive::Archive, jobs::misfit},
+    source::{
+        archive::Archive,
+        jobs::{is_saved, misfit},
+    },
 };
 use std::{fs::File, io};
 
@@ -26,9 +29,16 @@ pub(super) struct Stored {
     hand: Hand,
     /// Decoded frames, the one used last at the end.
     frames: Vec<((SegmentId, u64), Vec<u8>)>,
+    /// Take also what comes out of a frame whose checksum is wrong?
+    salvage: bool,
 }
 
 impl Stored {
+    /// For [`Stored::saves`].
+    pub(super) fn salvaging() -> Self {
+        Self { salvage: true, ..Self::default() }
+    }
+
     /// Has `file` the data of `item`, the last record of a stored file? What is a hole in the backup is not looked at.
     ///
     /// # Errors
@@ -52,6 +62,13 @@ impl Stored {
         Err(misfit(&item.entry.path))
     }
 
+    /// Is a file of one extent whole, though the checksum of its frame is wrong?
+    pub(super) fn saves(&mut self, archive: &Archive, item: &Item) -> bool {
+        let [extent] = &item.extents[..] else { return false };
+        let is_all = item.from == 0 && !item.more;
+        is_all && self.content(archive, item, extent).is_ok_and(|content| is_saved(item, content))
+    }
+
     /// The digest of a stored file whose first record this is, read from its start to its end.
     ///
     /// # Errors
@@ -72,7 +89,8 @@ impl Stored {
         let kept = match self.frames.iter().position(|(kept, _)| *kept == key) {
             Some(at) => self.frames.remove(at),
             None => {
-                self.hand.decode(archive, &key.0, &extent.frame)?;
+                let wrong = self.hand.salvage(archive, &key.0, &extent.frame)?;
+                wrong.filter(|_| !self.salvage).map_or(Ok(()), Err)?;
                 (key, std::mem::take(&mut self.hand.plain))
             }
         };

@@ -388,7 +388,7 @@ impl<'a> Check<'a> {
         drop(all);
         bad.into_values().try_for_each(|(frame, error, files): Misplaced| {
             let damage = frame_damage(archive, &frame, error, files);
-            if self.bad.frame(&frame.0, frame.1.offset) { self.report.add(damage) } else { Ok(()) }
+            if self.bad.frame(&frame.0, &frame.1, false) { self.report.add(damage) } else { Ok(()) }
         })
     }
 

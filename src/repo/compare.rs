@@ -160,13 +160,15 @@ impl Rules {
         }
         let then = &record.entry;
         let mtime = then.size() == size && then.mtime == entry.mtime;
+        let proven = mtime && is_same_inode(then, entry) && entry.mtime.max(entry.ctime) < begun;
         let unchanged = match self.compare {
-            Compare::Inode => mtime && is_same_inode(then, entry) && entry.mtime.max(entry.ctime) < begun,
+            Compare::Inode => proven,
             Compare::Mtime => mtime && entry.mtime < begun && then.owner == entry.owner,
             Compare::Size => then.size() == size && then.owner == entry.owner,
             Compare::Content => false,
         };
         match unchanged && whole && then.kind == entry.kind {
+            true if !proven => Some(Trust::Claim),
             true if is_same_but_attributes(then, entry) => Some(Trust::Same),
             true => Some(Trust::Content),
             false => self.digests.then_some(Trust::Nothing),

@@ -3,7 +3,7 @@
 use super::{
     archive::Archive,
     frames::Frames,
-    jobs::{End, check_whole},
+    jobs::{End, check_whole, is_saved},
 };
 use crate::{
     error::{Error, Result, quoted},
@@ -85,6 +85,11 @@ impl Content {
         })
     }
 
+    /// Is this all of the file, though the checksum of its frame is wrong?
+    pub(super) fn is_saved(&self, content: &[u8]) -> bool {
+        self.known.parts.len() == 1 && is_saved(self.last(), content)
+    }
+
     /// Are these the bytes at `offset`? Only where their frame had no checksum of its own, as far as the digests tell.
     ///
     /// # Errors
@@ -118,14 +123,20 @@ impl Content {
 }
 
 impl Run<'_> {
+    /// Its bytes of what came out of its frame.
+    pub(super) fn of<'a>(&self, plain: &'a [u8]) -> Option<&'a [u8]> {
+        plain.get(self.inner..).and_then(|rest| rest.get(..self.len))
+    }
+
     /// Append the bytes to `buf`.
     ///
     /// # Errors
     /// [`Kind::Corrupt`](crate::error::Kind::Corrupt) if the frame is damaged, or the system's.
     pub(super) fn append(&self, frames: &Frames, buf: &mut Vec<u8>) -> Result<()> {
         let plain = frames.plain(self.segment, &self.frame, !self.alone)?;
-        let bytes = plain.get(self.inner..).and_then(|rest| rest.get(..self.len));
-        buf.extend_from_slice(bytes.ok_or_else(|| Error::corrupt("a frame is shorter than the manifest says"))?);
+        buf.extend_from_slice(
+            self.of(&plain).ok_or_else(|| Error::corrupt("a frame is shorter than the manifest says"))?,
+        );
         Ok(())
     }
 }

@@ -2,7 +2,7 @@
 
 use super::archive::Archive;
 use crate::{
-    error::Result,
+    error::{Error, Result},
     format::page::{FrameAt, SegmentId},
     stage::codec::Decompressor,
 };
@@ -37,6 +37,14 @@ impl Frames {
         Self { archive, hands: Mutex::default(), kept: Mutex::default() }
     }
 
+    /// What comes out of a frame of which only the checksum is wrong.
+    ///
+    /// # Errors
+    /// As [`Frames::plain`].
+    pub(super) fn salvage(&self, segment: &SegmentId, frame: &FrameAt) -> Result<Vec<u8>> {
+        Ok(self.decode(segment, frame)?.0)
+    }
+
     /// The plain bytes of a frame; `keep` them if others will want them too.
     ///
     /// # Errors
@@ -46,21 +54,24 @@ impl Frames {
         if let Some((_, plain)) = found {
             return Ok(plain);
         }
-        let plain = Arc::new(self.decode(segment, frame)?);
+        let (plain, wrong) = self.decode(segment, frame)?;
+        wrong.map_or(Ok(()), Err)?;
+        let plain = Arc::new(plain);
         if keep {
             self.keep((segment.clone(), frame.offset), plain.clone());
         }
         Ok(plain)
     }
 
-    fn decode(&self, segment: &SegmentId, frame: &FrameAt) -> Result<Vec<u8>> {
+    /// The plain bytes, with what is wrong with the checksum if that is all.
+    fn decode(&self, segment: &SegmentId, frame: &FrameAt) -> Result<(Vec<u8>, Option<Error>)> {
         let hand = lock(&self.hands).pop();
         let (mut decompressor, mut stored) = hand.unwrap_or_else(|| (self.archive.codec.decompressor(), Vec::new()));
         let mut plain = Vec::new();
         self.archive.fetch(segment, frame, &mut stored)?;
-        decompressor.decompress(&stored, frame.plain_len as usize, &mut plain)?;
+        let wrong = decompressor.salvage(&stored, frame.plain_len as usize, &mut plain)?;
         lock(&self.hands).push((decompressor, stored));
-        Ok(plain)
+        Ok((plain, wrong))
     }
 
     fn keep(&self, place: Place, plain: Arc<Vec<u8>>) {

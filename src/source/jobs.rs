@@ -38,14 +38,6 @@ pub struct Job<H> {
     pub bare: Vec<Item>,
 }
 
-impl<H> Job<H> {
-    /// Are whole files wanted of the frame, and nothing else, each of which has a BLAKE3 in the manifest?
-    pub fn is_digested(&self) -> bool {
-        let is_digested = |of: &Of<H>| matches!(of, Of::Whole(item) if matches!(item.digest, Some(Digest::Blake3(_))));
-        self.pieces.iter().all(|wanted| is_digested(&wanted.of))
-    }
-}
-
 /// A run of a decoded frame.
 #[derive(Debug)]
 pub struct Wanted<H> {
@@ -70,6 +62,11 @@ impl<H> Wanted<H> {
     /// Its bytes.
     pub fn content<'a>(&self, plain: &'a [u8]) -> &'a [u8] {
         plain.get(self.inner as usize..).and_then(|rest| rest.get(..self.len as usize)).unwrap_or_default()
+    }
+
+    /// Of a frame whose checksum is wrong: is it what it was all the same?
+    pub fn is_saved(&self, plain: &[u8]) -> bool {
+        matches!(&self.of, Of::Whole(item) if is_saved(item, self.content(plain)))
     }
 
     /// What it counts for among those that wait.
@@ -190,6 +187,11 @@ pub fn check_whole(item: &Item, content: &[u8]) -> End {
         Some(Digest::Blake3(_)) => check_with(item, Algorithm::Blake3, content),
         Some(Digest::Crc32c(_)) => check_with(item, Algorithm::Crc32c, content),
     }
+}
+
+/// Is this all of the content of a file, as its BLAKE3 says? Without one nothing is known of what comes out of a damaged frame.
+pub fn is_saved(item: &Item, content: &[u8]) -> bool {
+    matches!(item.digest, Some(Digest::Blake3(_))) && check_whole(item, content) == End::Right
 }
 
 fn check_with(item: &Item, algorithm: Algorithm, content: &[u8]) -> End {

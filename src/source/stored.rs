@@ -186,8 +186,16 @@ fn follows(parts: &[Item], next: &Result<Item>) -> bool {
     next.as_ref().is_ok_and(|next| last.more && next.from > 0 && next.entry.path == last.entry.path)
 }
 
-/// Frames of one slice that are damaged, and which of its files want them.
-type Bad = Vec<(Place, FrameAt, Error, Vec<Path>)>;
+/// A frame that is damaged.
+struct Bad {
+    place: Place,
+    frame: FrameAt,
+    error: Error,
+    /// What came out of it all the same.
+    plain: Option<Vec<u8>>,
+    /// The files of one slice that are lost with it.
+    files: Vec<Path>,
+}
 
 impl Inner {
     /// Tell of damage; the state of what is lost by it.
@@ -203,11 +211,11 @@ impl Inner {
 
     fn members(&self, small: Vec<Scanned>, large: Option<Arc<Large>>, mut buf: Buf) -> Result<Frame> {
         let mut parts = Vec::with_capacity(small.len() + 1);
-        let mut bad = Bad::new();
+        let mut bad = Vec::new();
         for scanned in small {
             parts.push(self.member(scanned, &mut buf, &mut bad)?);
         }
-        for ((segment, _), frame, error, files) in bad {
+        for Bad { place: (segment, _), frame, error, files, .. } in bad {
             self.lose(Some((segment, frame)), error, files)?;
         }
         let ends_member = large.is_none();
@@ -220,7 +228,7 @@ impl Inner {
     }
 
     /// One whole member: header, content, padding. What is damaged leaves nothing in the stream.
-    fn member(&self, scanned: Scanned, buf: &mut Vec<u8>, bad: &mut Bad) -> Result<Part> {
+    fn member(&self, scanned: Scanned, buf: &mut Vec<u8>, bad: &mut Vec<Bad>) -> Result<Part> {
         let Scanned { entry, state, .. } = scanned;
         let start = buf.len();
         if state.is_stored() || entry.kind == Kind::Directory {
@@ -242,18 +250,26 @@ impl Inner {
     }
 
     /// Append all of a small file; its state, if it cannot be had.
-    fn small(&self, content: &Content, buf: &mut Vec<u8>, bad: &mut Bad) -> Result<Option<State>> {
+    fn small(&self, content: &Content, buf: &mut Vec<u8>, bad: &mut Vec<Bad>) -> Result<Option<State>> {
         let inner = buf.len();
         for run in content.runs(0, content.data_len()) {
             let place = (run.segment.clone(), run.frame.offset);
-            if let Some((.., error, files)) = bad.iter_mut().find(|(known, ..)| *known == place) {
-                files.push(content.path().clone());
-                return Ok(Some(lost(error)));
-            }
-            if let Err(error) = run.append(&self.frames, buf) {
-                let state = lost(&error);
-                bad.push((place, run.frame, error, vec![content.path().clone()]));
-                return Ok(Some(state));
+            let at = match bad.iter().position(|known| known.place == place) {
+                Some(at) => at,
+                None => {
+                    let Err(error) = run.append(&self.frames, buf) else { continue };
+                    let plain = self.frames.salvage(run.segment, &run.frame).ok();
+                    bad.push(Bad { place, frame: run.frame, error, plain, files: Vec::new() });
+                    bad.len() - 1
+                }
+            };
+            let Bad { error, plain, files, .. } = &mut bad[at];
+            match plain.as_deref().and_then(|plain| run.of(plain)).filter(|bytes| content.is_saved(bytes)) {
+                Some(bytes) => buf.extend_from_slice(bytes),
+                None => {
+                    files.push(content.path().clone());
+                    return Ok(Some(lost(error)));
+                }
             }
         }
         match content.check(&self.archive, 0, &buf[inner..]) {

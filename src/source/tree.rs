@@ -294,10 +294,13 @@ impl Inner {
                 return Ok(part(What::Whole(entry, state), buf.len(), 0));
             }
         };
-        let same = known.take_if(|known| known.trust == Trust::Content);
+        let same = known.take_if(|known| matches!(known.trust, Trust::Content | Trust::Claim));
         let unsure = exposed || !is_home || self.rules.looks_twice || same.is_some();
         if let Some(same) = same {
             if !self.now(&fd).is_some_and(|now| is_replaced(&fd, &now, &entry, born)) {
+                if same.trust == Trust::Claim {
+                    (entry.inode, entry.ctime) = Default::default();
+                }
                 return Ok(kept(entry, state, same, buf.len()));
             }
             if entry.data_len() > room(buf, buf.len()) {

@@ -242,12 +242,23 @@ pub enum Decompressor {
 }
 
 impl Decompressor {
-    /// From now on leave the checksums of zstd's frames to the digests of what is in them, or do not. Who compares digests loses
-    /// of a damaged frame only the files that are damaged.
-    pub fn leave_to_digests(&mut self, leave: bool) {
+    /// As [`Decompressor::decompress`], but a frame of zstd comes out whose checksum is wrong and nothing else, with the error: what is
+    /// wanted of it is to be compared with digests (decision 32).
+    ///
+    /// # Errors
+    /// As [`Decompressor::decompress`].
+    pub fn salvage(&mut self, stored: &[u8], plain_len: usize, out: &mut Vec<u8>) -> Result<Option<Error>> {
+        let Err(error) = self.decompress(stored, plain_len, out) else { return Ok(None) };
+        self.compare_checksums(false);
+        let came_out = self.decompress(stored, plain_len, out);
+        self.compare_checksums(true);
+        if came_out.is_ok() { Ok(Some(error)) } else { Err(error) }
+    }
+
+    fn compare_checksums(&mut self, compare: bool) {
         if let Self::Zstd(context) = self {
-            // Refused only in the middle of a frame, which one call never leaves; and then the checksum is compared.
-            let _ = context.set_parameter(DParameter::ForceIgnoreChecksum(leave));
+            // Refused only in the middle of a frame, which one call never leaves.
+            let _ = context.set_parameter(DParameter::ForceIgnoreChecksum(!compare));
         }
     }
 

@@ -13,9 +13,9 @@ use crate::{
     },
     error::{Error, Result},
     format::{
-        digest::{Algorithm, Digest},
+        digest::Digest,
         entry::{Kind, Path},
-        page::Item,
+        page::{FrameAt, Item, SegmentId},
     },
     pipeline::meter::lap,
     sink::{large::Large, writer::Writer},
@@ -84,17 +84,14 @@ impl Run<'_> {
     /// One frame and all that is wanted of it.
     fn job(&self, hand: &mut Hand, job: Job) -> Result<()> {
         let mut clock = Instant::now();
-        let damage = match self.decode(hand, &job, &mut clock) {
-            Err(error) => return self.spoil(hand, job, error),
-            Ok(damage) => damage,
+        let job = match self.decode(hand, &job, &mut clock) {
+            Err(error) => return self.spoil(hand, job.frame.as_ref(), job.pieces, error),
+            Ok(None) => job,
+            Ok(Some(error)) => self.salvage(hand, job, error)?,
         };
         let plain = std::mem::take(&mut hand.plain);
-        let mut checked: Vec<_> =
-            self.permits.hold(|| job.pieces.iter().map(|piece| self.check(piece, &plain)).collect());
+        let checked: Vec<_> = self.permits.hold(|| job.pieces.iter().map(|piece| self.check(piece, &plain)).collect());
         lap(&self.meter.workers.busy, &mut clock);
-        if let Some(error) = damage {
-            checked = self.blame(&job, error, checked)?;
-        }
         let mut pieces = job.pieces.iter().zip(checked);
         let written = pieces.try_for_each(|(piece, checked)| self.write(&mut hand.writer, piece, &plain, checked));
         let written = written.and_then(|()| job.bare.iter().try_for_each(|item| self.bare(&mut hand.writer, item)));
@@ -111,8 +108,8 @@ impl Run<'_> {
         let start = jobs.iter().flat_map(parts).map(|(_, _, at)| at).min().unwrap_or(0);
         let (mut data, mut runs) = (std::mem::take(&mut hand.stretch), Vec::new());
         for job in jobs {
-            if let Err(error) = self.decode(hand, &job, &mut clock) {
-                self.spoil(hand, job, error)?;
+            if let Err(error) | Ok(Some(error)) = self.decode(hand, &job, &mut clock) {
+                self.spoil(hand, job.frame.as_ref(), job.pieces, error)?;
                 continue;
             }
             for (wanted, _, at) in parts(&job) {
@@ -136,7 +133,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// What is wrong with a frame that came out all the same, as the digests of all that is wanted of it tell what that is worth.
+    /// What is wrong with a frame that came out all the same: digests tell what that is worth.
     fn decode(&self, hand: &mut Hand, job: &Job, clock: &mut Instant) -> Result<Option<Error>> {
         let Some((segment, frame)) = &job.frame else { return Ok(None) };
         let fetched = self.archive.fetch(segment, frame, &mut hand.stored);
@@ -144,28 +141,20 @@ impl Run<'_> {
         lap(&self.meter.source.busy, clock);
         fetched?;
         let plain_len = frame.plain_len as usize;
-        self.permits.hold(|| {
-            let Hand { decompressor, stored, plain, .. } = hand;
-            let Err(error) = decompressor.decompress(stored, plain_len, plain) else { return Ok(None) };
-            if self.archive.root.options.digest != Algorithm::Blake3 || !job.is_digested() {
-                return Err(error);
-            }
-            decompressor.leave_to_digests(true);
-            let came_out = decompressor.decompress(stored, plain_len, plain);
-            decompressor.leave_to_digests(false);
-            if came_out.is_ok() { Ok(Some(error)) } else { Err(error) }
-        })
+        let Hand { decompressor, stored, plain, .. } = hand;
+        self.permits.hold(|| decompressor.salvage(stored, plain_len, plain))
     }
 
-    /// The checksum of a frame is wrong, and what its digests say of the files in it is known: only those are lost that are damaged.
-    fn blame(&self, job: &Job, error: Error, mut checked: Vec<Checked>) -> Result<Vec<Checked>> {
-        let Some(frame) = &job.frame else { return Ok(checked) };
-        let is_bad = |checked: &Checked| matches!(checked, Checked::Whole(End::Damaged(_)));
-        let bad = job.pieces.iter().zip(&checked).filter(|(_, checked)| is_bad(checked));
-        let files = bad.map(|(piece, _)| piece.item().entry.path.clone()).collect();
-        self.report.add(frame_damage(&self.archive, frame, error, files))?;
-        checked.iter_mut().filter(|checked| is_bad(checked)).for_each(|checked| *checked = Checked::Told);
-        Ok(checked)
+    /// The checksum of a frame is wrong. Only those of its files are lost whose digests do not say that they are whole; gives the job
+    /// without them.
+    fn salvage(&self, hand: &mut Hand, job: Job, error: Error) -> Result<Job> {
+        let Job { frame, pieces, bare } = job;
+        let (saved, lost): (Vec<_>, Vec<_>) = pieces.into_iter().partition(|piece| piece.is_saved(&hand.plain));
+        match &frame {
+            Some(frame) if lost.is_empty() => self.report.harmless(&self.archive, frame, error),
+            frame => self.spoil(hand, frame.as_ref(), lost, error)?,
+        }
+        Ok(Job { frame, pieces: saved, bare })
     }
 
     fn check(&self, wanted: &Wanted<Large>, plain: &[u8]) -> Checked {
@@ -179,7 +168,6 @@ impl Run<'_> {
     fn write(&self, writer: &mut Writer, wanted: &Wanted<Large>, plain: &[u8], checked: Checked) -> Result<()> {
         let content = wanted.content(plain);
         match (&wanted.of, checked) {
-            (Of::Whole(_), Checked::Told) => Ok(()),
             (Of::Whole(item), Checked::Whole(End::Damaged(why))) => self.report.file(item, &why),
             (Of::Whole(item), _) => {
                 let made = self.unless_refused(&item.entry.path, writer.file(&item.entry, content))?;
@@ -187,7 +175,7 @@ impl Run<'_> {
                 Ok(())
             }
             (Of::Part(shared, offset), Checked::Part(hash)) => self.write_part(writer, shared, *offset, content, hash),
-            (Of::Part(..), Checked::Whole(_) | Checked::Told) => Ok(()),
+            (Of::Part(..), Checked::Whole(_)) => Ok(()),
         }
     }
 
@@ -263,12 +251,18 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// The frame of a job is damaged: so are all files that want it.
-    fn spoil(&self, hand: &mut Hand, job: Job, error: Error) -> Result<()> {
-        let Some(frame) = &job.frame else { return Err(error) };
-        let files = job.pieces.iter().map(|piece| piece.item().entry.path.clone()).collect();
+    /// A frame is damaged, and so are these files that want it.
+    fn spoil(
+        &self,
+        hand: &mut Hand,
+        frame: Option<&(SegmentId, FrameAt)>,
+        pieces: Vec<Wanted<Large>>,
+        error: Error,
+    ) -> Result<()> {
+        let Some(frame) = frame else { return Err(error) };
+        let files = pieces.iter().map(|piece| piece.item().entry.path.clone()).collect();
         self.report.add(frame_damage(&self.archive, frame, error, files))?;
-        for piece in &job.pieces {
+        for piece in &pieces {
             if let Of::Part(shared, offset) = &piece.of {
                 shared.spoil();
                 self.end(&mut hand.writer, shared, shared.done(*offset, piece.len.into(), None))?;
@@ -282,8 +276,6 @@ impl Run<'_> {
 enum Checked {
     Whole(End),
     Part(Hash),
-    /// It is damaged, and that was said.
-    Told,
 }
 
 /// The pieces of large files.
