@@ -349,6 +349,33 @@ fn what_is_compared_can_be_chosen() {
     assert!(root(&repo, &ids(&repo)[4])["bases"].is_null());
 }
 
+/// What somebody took for the same is no proof for those who did not.
+#[test]
+fn what_was_taken_for_the_same_without_a_look_is_looked_at_later() {
+    for compare in ["size", "mtime"] {
+        let dir = temp();
+        let (tree, repo) = (dir.path().join("tree"), dir.path().join("repo"));
+        let [small, large] = ["small", "large"].map(|name| tree.join(name));
+        let old = || std::thread::sleep(std::time::Duration::from_secs(3)); // what is younger is read anyway
+        write(&small, b"AAAA");
+        write(&large, noise(1, 3_000_000));
+        old();
+        backup(&tree, &repo, &[]);
+        let mtime = fs::metadata(&small).unwrap().modified().unwrap();
+        for (path, content) in [(&small, b"BBBB".to_vec()), (&large, noise(2, 3_000_000))] {
+            write(path, content);
+            fs::File::options().write(true).open(path).unwrap().set_modified(mtime).unwrap();
+        }
+        old();
+        backup(&tree, &repo, &["--compare", compare]);
+        backup(&tree, &repo, &[]);
+        let to = dir.path().join("to");
+        fullbore(args!["restore", repo, "--to", to]).ends_with(0);
+        assert_eq!(fs::read(to.join("small")).unwrap(), b"BBBB", "{compare}");
+        assert!(fs::read(to.join("large")).unwrap() == noise(2, 3_000_000), "{compare}");
+    }
+}
+
 #[test]
 fn what_could_not_be_compared_is_backed_up_as_a_whole() {
     let dir = temp();
