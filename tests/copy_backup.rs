@@ -387,3 +387,19 @@ fn a_whole_segment_is_not_replaced_by_what_is_left_of_it_elsewhere() {
     assert_ne!(chain.copy(0, &other).code, 0);
     fullbore(args!["verify", other, "--data"]).ends_with(0);
 }
+
+#[test]
+fn a_damaged_root_of_the_copy_is_written_again() {
+    let chain = chain("zstd");
+    let other = chain.other();
+    chain.copy(2, &other).ends_with(0);
+    let root = other.join("backups").join(&chain.ids[2]).join("root.json");
+    let whole = fs::read(&root).unwrap();
+    let mut bytes = whole.clone();
+    let at = bytes.len() / 2;
+    bytes[at] ^= 1;
+    fs::write(&root, bytes).unwrap();
+    chain.copy(2, &other).ends_with(0);
+    assert!(fs::read(&root).unwrap() == whole);
+    chain.assert_restores(&other);
+}

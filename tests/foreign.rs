@@ -212,3 +212,14 @@ fn what_is_mounted_in_the_target_is_made_durable_too() {
     let trace = fs::read_to_string(dir.path().join("trace")).unwrap();
     assert_eq!(trace.lines().filter(|line| line.contains("syncfs")).count(), 2, "{trace}");
 }
+
+#[test]
+fn a_hard_link_to_itself_is_no_file() {
+    let dir = temp();
+    let make = "import tarfile,io;t=tarfile.open('t.tar','w');h=tarfile.TarInfo('h');h.type=b'1';h.linkname='h';t.addfile(h);\
+k=tarfile.TarInfo('k');k.size=1;t.addfile(k,io.BytesIO(b'x'));t.close()";
+    at(dir.path(), &format!("python3 -c \"{make}\"")).ends_with(0);
+    let ran = at(dir.path(), "$fullbore restore t.tar --to to").ends_with(1);
+    assert!(ran.err.contains("\"h\""), "{}", ran.err);
+    assert!(dir.path().join("to/k").exists() && !dir.path().join("to/h").exists());
+}

@@ -1010,3 +1010,18 @@ fn a_damaged_frame_by_which_no_file_is_lost_ends_nothing() {
         fullbore(args!["verify", format!("{}@latest", repository.display()), "--data", "--json"]).ends_with(4);
     assert_eq!(verdict.json().pop().unwrap()["lost"], Value::Array(vec![]));
 }
+
+/// Damage is found again each time, and the rest comes to its turn all the same.
+#[test]
+fn damaged_parts_do_not_keep_samples_from_the_others() {
+    let dir = temp();
+    let (tree, repository) = (dir.path().join("tree"), dir.path().join("repo"));
+    (0..3).for_each(|i| write(tree.join(format!("f{i}")), noise(i, 12_000_000)));
+    fullbore(args!["backup", tree, "--to", repository, "--segment-size", "12M"]).ends_with(0);
+    let segment = objects(&repository).into_iter().find(|path| path.to_str().unwrap().ends_with("1.tar.zst")).unwrap();
+    flip(&segment, &noise(0, 12_000_000)[1_000_000..1_000_064]);
+    let sample = || fullbore(args!["verify", repository, "--sample", "20%", "--json"]).json().pop().unwrap();
+    let never: Vec<_> = (0..8).map(|_| sample()["sampled"]["never_bytes"].as_u64().unwrap()).collect();
+    assert_eq!(never.last(), Some(&0), "{never:?}");
+    assert!(!sample()["damage"].as_array().unwrap().is_empty());
+}

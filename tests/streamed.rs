@@ -363,3 +363,41 @@ fn pipes_that_do_not_wait_are_waited_for() {
     }
     runs::assert_same(&runs::shape(&tree), &runs::shape(&back), "restored");
 }
+
+#[test]
+fn a_segment_that_is_missing_between_others_is_missed() {
+    let dir = temp();
+    let (tree, repo) = (dir.path().join("tree"), dir.path().join("repo"));
+    fs::create_dir(&tree).unwrap();
+    (0..4).for_each(|i| fs::write(tree.join(format!("f{i}")), random(i, 1_500_000)).unwrap());
+    fullbore(args!["backup", tree, "--to", repo, "--segment-size", "1M"]).ends_with(0);
+    for (order, code) in [("1 2 3 4", 0), ("1 3 4", 4), ("2 1 3 4", 4), ("1 2", 0)] {
+        let verify = "for n in $2; do cat \"$1\"/backups/*/s01-00000\"$n\"*; done | \"$3\" verify -";
+        let ran = shell(verify, args![repo, order, env!("CARGO_BIN_EXE_fullbore")]);
+        assert_eq!(ran.code, code, "{order}: {}{}", ran.out, ran.err);
+    }
+}
+
+#[test]
+fn a_file_that_is_called_like_standard_input_is_not_taken_for_it() {
+    let dir = temp();
+    fs::create_dir(dir.path().join("a")).unwrap();
+    fs::write(dir.path().join("a/f"), "A").unwrap();
+    let run = |line: &str| {
+        let line = format!("cd \"$1\" && {line}");
+        shell(&line.replace("fullbore", env!("CARGO_BIN_EXE_fullbore")), args![dir.path()])
+    };
+    assert_eq!(run("fullbore backup a --to ./- -q && fullbore backup a --to b.tar.zst -q").code, 0);
+    let wanted = run("fullbore verify - < b.tar.zst").out;
+    assert!(!wanted.contains("in \"-\""), "{wanted}");
+    for (line, code) in [
+        ("fullbore restore - --to t --delta --delete < b.tar.zst", 2),
+        ("fullbore export - --to e.tar < b.tar.zst", 2),
+        ("fullbore list - < /dev/null", 1),
+        ("fullbore verify - < /dev/null", 1),
+        ("fullbore verify ./-", 0),
+    ] {
+        let ran = run(line);
+        assert!(ran.code == code || (code == 1 && ran.code == 4), "{line}: {:?} {}{}", ran.code, ran.out, ran.err);
+    }
+}

@@ -270,7 +270,10 @@ pub(super) fn after_damage(found: &Found) -> Option<String> {
         (4, true) => {
             "`fullbore repair` says what can be made anew; the rest no file needs: it goes with the backups that stored it"
         }
-        (4, false) => "`fullbore repair` says what can be made anew; the next backup stores again what is there still",
+        (4, false) => {
+            "`fullbore repair --data` says what can be made anew, and what is lost; where it has marked that (--yes), the next backup \
+             stores again what is there still, as `fullbore backup --full` does at once"
+        }
         _ => return None,
     };
     Some(format!("hint:  {hint}"))

@@ -138,7 +138,8 @@ pub(super) fn time(text: &str) -> Result<Duration, String> {
 
 /// The same; a number alone is of seconds, and 0 is one.
 pub(super) fn interval(text: &str) -> Result<Duration, String> {
-    text.parse().map(Duration::from_secs).or_else(|_| time(text))
+    let is_none = |text: &str| text.trim_end_matches(['s', 'm', 'h']).parse() == Ok(0);
+    if is_none(text) { Ok(Duration::ZERO) } else { text.parse().map(Duration::from_secs).or_else(|_| time(text)) }
 }
 
 pub(super) fn frame_size(text: &str) -> Result<u32, String> {
@@ -203,7 +204,8 @@ mod tests {
             assert_eq!(both(text), (Some(value), Some(value)));
         }
         assert_eq!((both("60"), both("0")), ((None, Some(60)), (None, Some(0))));
-        for bad in ["", "m", "0m", "-1s", "1.5h", "5d", "30 m", "18446744073709551615h"] {
+        assert_eq!(both("0m"), (None, Some(0)));
+        for bad in ["", "m", "-1s", "1.5h", "5d", "30 m", "18446744073709551615h"] {
             assert_eq!(both(bad), (None, None), "{bad:?}");
         }
     }

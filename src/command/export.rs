@@ -124,7 +124,10 @@ impl Export {
 fn tell(archive: Arc<Archive>, report: Arc<Report>) -> Tell {
     Box::new(move |Damaged { error, frame, files }| {
         let damage = match &frame {
-            Some(frame) if files.is_empty() => return Ok(report.harmless(&archive, frame, error)),
+            Some(frame) if files.is_empty() => {
+                report.harmless(&archive, frame, error);
+                return Ok(());
+            }
             Some(frame) => frame_damage(&archive, frame, error, files),
             None => (error, files),
         };

@@ -311,7 +311,7 @@ impl Run<'_> {
     }
 
     fn link(&mut self, target: &EntryPath, path: &EntryPath) -> Result<bool> {
-        if target == path {
+        if target == path && self.tree().is_there(path)? {
             return Ok(false);
         }
         let asked_for = self.selection.holds(target);

@@ -136,8 +136,19 @@ impl Ledger {
         }
     }
 
-    /// Streams may stand one behind the other. What a newer version wrote is a tar, and nothing else is known of it.
+    /// Streams may stand one behind the other; of segments none is missing between two. What a newer version wrote is a tar, and nothing else is known of it.
     fn begin(&mut self, label: Label) {
+        if let Some(before) =
+            self.label.as_ref().filter(|before| !before.repository.is_empty() && !follows(before, &label))
+        {
+            let name = |label: &Label| {
+                format!("segment {} of stream {} of backup {:?}", label.number, label.stream, label.backup)
+            };
+            let what = format!("{} comes right behind {}", name(&label), name(before));
+            self.flaws.push(Flaw::new(
+                Error::corrupt(what).because("segments are missing, or not in their order".to_owned()),
+            ));
+        }
         self.end();
         self.root = None;
         self.label = Some(label).filter(|label| label.format <= FORMAT);
@@ -204,4 +215,10 @@ impl Ledger {
     fn is_whole(&self) -> bool {
         self.label.as_ref().is_some_and(|label| label.repository.is_empty())
     }
+}
+/// Is it the segment behind the other one, or the first of the next stream, or of another backup's?
+fn follows(before: &Label, label: &Label) -> bool {
+    let next =
+        (before.backup == label.backup && before.stream == label.stream).then_some(before.number.saturating_add(1));
+    label.number == next.unwrap_or(1)
 }

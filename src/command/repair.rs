@@ -193,22 +193,26 @@ impl Step {
     /// The system's; then what was there is there still.
     pub fn execute(&self) -> Result<()> {
         match &self.action {
-            Action::File(path, bytes) => replace(path, bytes),
+            Action::File(path, bytes) => path.parent().map_or(Ok(()), not_a_link).and_then(|()| replace(path, bytes)),
             Action::Beside(dir, name, bytes) => not_a_link(dir).and_then(|()| replace(&dir.join(name), bytes)),
             Action::Manifest(path, pages) => {
                 path.parent().map_or(Ok(()), not_a_link).and_then(|()| manifest(path, pages))
             }
             Action::Root(dir, pages, root) => {
                 not_a_link(dir)?;
-                let Some(_lock) = still_lost(dir, &root.id)? else { return Ok(()) };
+                let Some(_lock) = still_wanted(dir, &root.id)? else { return Ok(()) };
                 manifest(&dir.join(layout::MANIFEST), pages)?;
                 replace(&dir.join(layout::ROOT), &seal(&**root)?)
             }
             Action::Rewrite(dir, pages, root) => {
                 not_a_link(dir)?;
-                manifest(&dir.join(layout::MANIFEST), pages)?;
+                let Some(_lock) = still_wanted(dir, &root.id)? else { return Ok(()) };
                 let path = dir.join(layout::ROOT);
-                if path.exists() { replace(&path, &seal(&**root)?) } else { Ok(()) }
+                if !path.exists() {
+                    return Ok(());
+                }
+                manifest(&dir.join(layout::MANIFEST), pages)?;
+                replace(&path, &seal(&**root)?)
             }
             Action::Pin(repository, id) => Notes { pinned: true, ..Notes::default() }.write(repository, id),
             Action::Nothing => Ok(()),
@@ -216,8 +220,8 @@ impl Step {
     }
 }
 
-/// The lock under which a root may be made anew; `None` if the backup was forgotten since that was planned, or is being pruned.
-fn still_lost(dir: &Path, id: &str) -> Result<Option<Lock>> {
+/// The lock under which a root may be written; `None` if the backup was forgotten since that was planned, or is being pruned.
+fn still_wanted(dir: &Path, id: &str) -> Result<Option<Lock>> {
     let Some(repository) = dir.parent().and_then(Path::parent) else { return Ok(None) };
     let (objects, key) = (Directory::new(repository), intent_key(id));
     let lock = match objects.claim(&key)? {

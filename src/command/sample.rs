@@ -18,7 +18,7 @@ use crate::{
     format::page::FrameAt,
     pipeline::meter::Meter,
     platform,
-    repo::covered::Covered,
+    repo::covered::{Covered, DAMAGED},
     source::store::Object,
 };
 use std::{
@@ -98,15 +98,15 @@ impl Sample {
     /// What to check, in order, as far as a share goes.
     fn parts(&self, check: &Check<'_>, tables: &Tables, covered: &Covered) -> Vec<Part> {
         let mut parts = all(check, tables);
-        parts.sort_by_key(|part| {
-            (covered.when(&check.stock.segments[part.place].id, part.index), part.place, part.index)
-        });
+        let when = |part: &Part| covered.when(&check.stock.segments[part.place].id, part.index);
+        parts.sort_by_key(|part| (when(part) != DAMAGED, when(part), part.place, part.index));
         let Amount::Share(share) = self.amount else { return parts };
         let total: u64 = parts.iter().map(|part| bytes(check, part)).sum();
         let (wanted, mut taken) = ((total as f64 * share).ceil() as u64, 0);
         parts.retain(|part| {
-            let take = taken < wanted;
-            taken += if take { bytes(check, part) } else { 0 };
+            let is_damaged = when(part) == DAMAGED;
+            let take = is_damaged || taken < wanted;
+            taken += if take && !is_damaged { bytes(check, part) } else { 0 };
             take
         });
         parts
@@ -197,12 +197,13 @@ fn frames(content: &Content<'_>, tables: &Tables, hand: &mut Hand, part: &Part) 
     Ok(all_whole)
 }
 
-/// What is damaged is not remembered, and so it is looked at again the next time.
+/// What is damaged is looked at again the next time, and takes nothing of the share then.
 fn remember(repository: &Path, check: &Check<'_>, mut covered: Covered, all: &[Part], checked: &Checked) -> Sampled {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let id = |part: &Part| &check.stock.segments[part.place].id;
-    let whole = checked.iter().filter(|(_, is_whole)| **is_whole);
-    whole.for_each(|(part, _)| covered.note(id(part), part.index, now));
+    for (part, is_whole) in checked {
+        covered.note(id(part), part.index, if *is_whole { now } else { DAMAGED });
+    }
     let present: HashSet<_> = check.stock.segments.iter().map(|place| &place.id).collect();
     covered.retain(|segment| present.contains(segment));
     let forgotten = covered.write(repository).err().map(|error| error.line());
@@ -213,7 +214,7 @@ fn remember(repository: &Path, check: &Check<'_>, mut covered: Covered, all: &[P
         bytes: checked.keys().map(|part| bytes(check, part)).sum(),
         of_bytes: all.iter().map(|part| bytes(check, part)).sum(),
         never_bytes: never.map(|part| bytes(check, part)).sum(),
-        oldest: all.iter().map(|part| times(&part)).filter(|time| *time > 0).min().unwrap_or(now),
+        oldest: all.iter().map(|part| times(&part)).filter(|time| *time > DAMAGED).min().unwrap_or(now),
         forgotten,
     }
 }

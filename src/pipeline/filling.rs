@@ -90,9 +90,11 @@ impl Filling {
 
     /// What the root says of the segment as it is now.
     pub fn facts(&self) -> Segment {
+        // What fills a gap changes the check of its part before a later root can say so: until then nobody knows it.
+        let parts = if self.gap.is_some() { Vec::new() } else { self.parts.all() };
         Segment {
             bytes: self.offset,
-            parts: self.parts.all().iter().map(|crc| format!("{crc:016x}")).collect(),
+            parts: parts.iter().map(|crc| format!("{crc:016x}")).collect(),
             ..self.facts.clone()
         }
     }
@@ -100,8 +102,9 @@ impl Filling {
     /// Leave room for the header of `entry`; gives the zeros to put there.
     ///
     /// # Errors
-    /// The codec's.
+    /// [`ErrorKind::Usage`] if it would not fit there; the codec's.
     pub fn leave_gap(&mut self, entry: Entry, codec: Codec) -> Result<Vec<u8>> {
+        [0, i64::MAX as u64].into_iter().try_for_each(|size| header(&entry, codec, size).map(drop))?;
         let bytes = vec![0; gap_bytes(codec)?];
         self.gap = Some(Gap { offset: self.offset, entry, index: self.seek.len() });
         self.seek.push(0, 0);
@@ -115,17 +118,11 @@ impl Filling {
     /// # Errors
     /// The codec's.
     pub fn fill_gap(&mut self, codec: Codec, size: u64) -> Result<Option<(u64, Vec<u8>)>> {
-        let Some(mut gap) = self.gap.take() else { return Ok(None) };
-        gap.entry.kind = Kind::File { size, map: None };
-        let (mut plain, mut bytes) = (Vec::new(), Vec::new());
-        pax::write_header(&gap.entry, &mut plain)?;
-        gap_codec(codec).compressor()?.compress(&plain, &mut bytes)?;
+        let Some(gap) = self.gap.take() else { return Ok(None) };
+        let (plain, mut bytes, filler) = header(&gap.entry, codec, size)?;
         self.seek.set(gap.index, bytes.len(), plain.len());
-        let rest = gap_bytes(codec)?.checked_sub(bytes.len()).ok_or_else(too_long)?;
-        self.seek.set(gap.index + 1, rest, 0);
-        if rest > 0 {
-            bytes.extend(filler(rest).ok_or_else(too_long)?);
-        }
+        self.seek.set(gap.index + 1, filler.len(), 0);
+        bytes.extend(filler);
         self.parts.amend(gap.offset, &bytes);
         self.crc32 = crc32_join(crc32(&plain), self.crc32, self.facts.plain_bytes);
         self.facts.plain_bytes += plain.len() as u64;
@@ -142,8 +139,18 @@ impl Filling {
     }
 }
 
-fn too_long() -> Error {
-    Error::new(ErrorKind::Usage, "cannot store a stream under so long a name")
+/// The header of a stream of this size: plain, as it is stored, and what fills the rest of the gap.
+fn header(entry: &Entry, codec: Codec, size: u64) -> Result<(Vec<u8>, Vec<u8>, Vec<u8>)> {
+    let too_long = || Error::new(ErrorKind::Usage, "cannot store a stream under so long a name");
+    let entry = Entry { kind: Kind::File { size, map: None }, ..entry.clone() };
+    let (mut plain, mut bytes) = (Vec::new(), Vec::new());
+    pax::write_header(&entry, &mut plain)?;
+    gap_codec(codec).compressor()?.compress(&plain, &mut bytes)?;
+    let filling = match gap_bytes(codec)?.checked_sub(bytes.len()).ok_or_else(too_long)? {
+        0 => Vec::new(),
+        rest => filler(rest).ok_or_else(too_long)?,
+    };
+    Ok((plain, bytes, filling))
 }
 
 /// CRC-64 of each [`PART_BYTES`] of the stored bytes.
@@ -220,6 +227,7 @@ mod tests {
             stored.extend(filling.leave_gap(entry, codec).unwrap());
             stored.extend(b"content");
             filling.stored(b"content");
+            assert_eq!(filling.facts().parts, "", "a root that comes before the header cannot know");
             let (offset, bytes) = filling.fill_gap(codec, 9 << 30).unwrap().unwrap();
             stored[offset as usize..][..bytes.len()].copy_from_slice(&bytes);
             assert_eq!(filling.offset, stored.len() as u64, "{codec}");
@@ -227,6 +235,19 @@ mod tests {
             filling.stored(b"what follows when the length is known");
             stored.extend(b"what follows when the length is known");
             assert_eq!(filling.facts().parts, format!("{:016x}", crc64(&stored)), "{codec}");
+        }
+    }
+
+    #[test]
+    fn a_name_for_whose_header_there_is_no_room_is_refused_before_anything_is_read() {
+        let entry = Entry { path: "\u{e4}".repeat(200).into(), ..Entry::default() };
+        for (codec, fits) in [("zstd:1", true), ("gzip:6", false), ("none", false)] {
+            let left = Filling::new(1, 1).leave_gap(entry.clone(), codec.parse().unwrap());
+            assert_eq!(
+                left.map(drop).map_err(|error| error.kind),
+                if fits { Ok(()) } else { Err(ErrorKind::Usage) },
+                "{codec}"
+            );
         }
     }
 

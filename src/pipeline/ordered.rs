@@ -16,6 +16,7 @@ use std::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
+    thread,
 };
 
 /// The results of one stream, in order, and how many there may be under way.
@@ -100,8 +101,11 @@ impl<O> Line<O> {
         }
     }
 
-    fn end(&self) {
-        self.lock().ended = true;
+    fn end(&self, error: Option<Error>) {
+        let mut places = self.lock();
+        places.line.extend(error.map(|error| Some(Err(error))));
+        places.ended = true;
+        drop(places);
         self.filled.notify_one();
     }
 
@@ -265,8 +269,8 @@ impl<I: Send + 'static, O: Send + 'static> Crew<I, O> {
     ) -> Stream<O> {
         let (crew, places) = (self.clone(), line.clone());
         let started = start(move || {
-            crew.feed(input, &places);
-            places.end();
+            let end = End(places);
+            crew.feed(input, &end.0);
         });
         match started {
             Ok(_) => Box::new(InOrder(line)),
@@ -283,6 +287,16 @@ impl<I: Send + 'static, O: Send + 'static> Crew<I, O> {
                 Err(error) => ticket.result = Some(Err(error)),
             }
         }
+    }
+}
+
+/// No more comes behind what has come; a thread that panicked says so.
+struct End<O>(Arc<Line<O>>);
+
+impl<O> Drop for End<O> {
+    fn drop(&mut self) {
+        let lost = || Error::new(Kind::Bug, "a thread that looks for what to read is lost");
+        self.0.end(thread::panicking().then(lost));
     }
 }
 
@@ -394,6 +408,16 @@ mod tests {
         let out: Vec<_> = crew.ordered((0..8).map(Ok), Line::new(3, 3)).collect();
         assert_eq!(out.iter().map(Result::is_err).position(|bad| bad), Some(3));
         assert_eq!(out.len(), 8);
+    }
+
+    #[test]
+    fn an_input_that_panics_is_an_error_at_the_end() {
+        let input = (0..8).map(|n| {
+            assert_ne!(n, 3, "this panic belongs to the test");
+            Ok(n)
+        });
+        let out: Vec<_> = crew(2).ordered(input, Line::new(3, 3)).collect();
+        assert_eq!(out.iter().map(Result::is_err).collect::<Vec<_>>(), [false, false, false, true]);
     }
 
     #[test]

@@ -6,9 +6,14 @@
 #![allow(unsafe_code)]
 
 use std::{
+    fs::File,
     io,
-    os::fd::{AsFd, AsRawFd, OwnedFd},
+    os::{
+        fd::{AsFd, AsRawFd, OwnedFd},
+        unix::fs::OpenOptionsExt,
+    },
     path::Path,
+    time::{SystemTime, UNIX_EPOCH},
 };
 
 use rustix::{
@@ -229,10 +234,7 @@ pub fn punch(fd: impl AsFd, offset: u64, len: u64) -> io::Result<bool> {
 /// # Errors
 /// `ENOSPC`, or the system's.
 pub fn has_room(fd: impl AsFd, len: u64) -> io::Result<()> {
-    let fs = rustix::fs::fstatfs(fd)?;
-    let free = (fs.f_bavail as u64).saturating_mul(fs.f_bsize as u64);
-    // Some network file systems say 0 for "unknown".
-    if fs.f_blocks > 0 && len > free { Err(Errno::NOSPC.into()) } else { Ok(()) }
+    if len > free_bytes(fd)? { Err(Errno::NOSPC.into()) } else { Ok(()) }
 }
 
 /// Have the system start writing a range to the device, and do not wait for it. A refusal is nothing to us.
@@ -429,6 +431,17 @@ pub fn may_write(path: &Path) -> io::Result<()> {
 ///
 /// # Errors
 /// The system's.
-pub fn anonymous_file(dir: &Path) -> io::Result<std::fs::File> {
-    Ok(nameless(CWD, dir, 0o600)?.into())
+pub fn anonymous_file(dir: &Path) -> io::Result<File> {
+    match nameless(CWD, dir, 0o600) {
+        Ok(file) => Ok(file.into()),
+        // Where the file system has none: overlayfs of old kernels, NFS, FUSE.
+        Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL)) => {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+            let path = dir.join(format!(".fullbore-{}-{now}", std::process::id()));
+            let file = File::options().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
+            std::fs::remove_file(&path)?;
+            Ok(file)
+        }
+        Err(error) => Err(error),
+    }
 }

@@ -3,6 +3,7 @@
 use super::session::{Archived, Facts, Session};
 use crate::error::{Error, Kind, Result};
 use std::{
+    path::Path,
     thread,
     time::{Duration, Instant},
 };
@@ -37,8 +38,16 @@ pub fn prove(session: &mut Session, facts: &Facts, patience: Duration) -> Result
 ///
 /// # Errors
 /// [`Kind::System`] if nothing does, with what the archiver fails at.
-pub fn wait(session: &mut Session, segment: &str, patience: Duration) -> Result<()> {
-    until(session, segment, patience, |archived| archived.done)
+pub fn wait(session: &mut Session, data: &Path, segment: &str, patience: Duration) -> Result<()> {
+    until(session, segment, patience, |archived| archived.done || is_archived(data, segment))
+}
+
+/// What the archiver took last may be the history of this very backup, whose name is that of its first segment: then only the mark
+/// beside the segment tells.
+fn is_archived(data: &Path, segment: &str) -> bool {
+    let wal = data.join("pg_wal");
+    let mark = |of: &str| wal.join("archive_status").join(format!("{segment}.{of}")).exists();
+    mark("done") || (!mark("ready") && !wal.join(segment).exists() && wal.is_dir())
 }
 
 fn until(
@@ -76,4 +85,31 @@ fn nothing_came(session: &Session, segment: &str, patience: Duration, archived: 
         false => "the server's log says why; --wal included does without the archive",
     };
     Error::new(Kind::System, what).because(format!("the last it archived is {last}{failing}")).hint(hint)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn a_mark_tells_that_a_segment_is_archived_and_so_does_its_absence() {
+        let dir = tempfile::tempdir().unwrap();
+        let (wal, name) = (dir.path().join("pg_wal"), "000000010000000000000006");
+        assert!(!is_archived(dir.path(), name), "nothing can be seen");
+        fs::create_dir_all(wal.join("archive_status")).unwrap();
+        fs::write(wal.join(name), "").unwrap();
+        assert!(!is_archived(dir.path(), name), "it is not complete");
+        fs::write(wal.join("archive_status").join(format!("{name}.ready")), "").unwrap();
+        assert!(!is_archived(dir.path(), name), "it waits");
+        fs::rename(
+            wal.join("archive_status").join(format!("{name}.ready")),
+            wal.join("archive_status").join(format!("{name}.done")),
+        )
+        .unwrap();
+        assert!(is_archived(dir.path(), name));
+        fs::remove_dir_all(wal.join("archive_status")).unwrap();
+        fs::remove_file(wal.join(name)).unwrap();
+        assert!(is_archived(dir.path(), name), "the server needs it no more");
+    }
 }

@@ -32,7 +32,7 @@ use crate::{
     },
     frame::{Buf, Frame, Scanned, Slice, What},
     pipeline::waits::Waits,
-    platform,
+    platform, queue,
     source::{Source, Stream, tree::Tree},
 };
 use std::{
@@ -95,8 +95,15 @@ impl Cluster {
                 as Arc<dyn Source>
         };
         let mut sources: Sources = cluster.trees.iter().enumerate().map(part).collect();
-        if let Some(start) = cluster.followed_from().filter(|_| split) {
-            sources.push(Arc::new(Follower::new(cluster.clone(), start, over)));
+        match cluster.followed_from() {
+            Some(start) if cluster.wal != Wal::Included => {
+                let watched = cluster.clone();
+                if let Err(error) = queue::start(move || watched.watch_copies(start, &over)) {
+                    platform::debug(|| error.line());
+                }
+            }
+            Some(start) if split => sources.push(Arc::new(Follower::new(cluster.clone(), start, over))),
+            _ => {}
         }
         (cluster, sources)
     }
@@ -228,21 +235,23 @@ impl Cluster {
         Ok(now)
     }
 
-    /// Nor is one that was copied file by file from one that people work in. Where the WAL is not there any more, nobody knows; but
-    /// from version 15 on databases are not copied so, unless somebody says it.
+    /// Nor is one that was copied file by file from one that people work in. Where the WAL is not there any more, or not understood,
+    /// any that was made meanwhile may have been.
     fn check_copies(&self, now: &Catalog, segments: &Segments<'_>, stop: Lsn) -> Result<()> {
         if self.catalog == *now {
             return Ok(());
         }
         let mut followed = lock(&self.followed);
-        let copies = followed.copies(segments, stop);
-        let spoiled = copies.and_then(|copies| self.catalog.spoiled(now, copies.found()));
+        let (spoiled, why) = match followed.copies(segments, stop) {
+            Some(copies) => {
+                (self.catalog.spoiled(now, copies.found()), "recovery would copy it again, from what has changed since")
+            }
+            None => (self.catalog.made(now), "the WAL that tells how is not there any more, or not understood"),
+        };
         spoiled.map_or(Ok(()), |name| {
             let what =
                 format!("cannot complete the backup: database {} was copied or moved meanwhile", quoted(&name.0));
-            Err(Error::new(Kind::System, what)
-                .because("recovery would copy it again, from what has changed since".to_owned())
-                .hint("run the same command again"))
+            Err(Error::new(Kind::System, what).because(why.to_owned()).hint("run the same command again"))
         })
     }
 
@@ -280,7 +289,7 @@ impl Cluster {
 
     /// Until the archive has the segment `last`.
     pub(super) fn await_archive(&self, session: &Held, last: &str) -> Result<()> {
-        let wait = || session.with(|session| archive::wait(session, last, archive::PATIENCE));
+        let wait = || session.with(|session| archive::wait(session, &self.data, last, archive::PATIENCE));
         self.waits.during(archive::AWAITED, wait).map(drop)
     }
 

@@ -212,6 +212,21 @@ impl Following {
 }
 
 impl Cluster {
+    /// Without a slot the server may have removed what is to be known of the WAL when the backup ends: which databases were copied is
+    /// read as it is written, until nobody holds the other end of `over`.
+    pub(super) fn watch_copies(&self, start: Lsn, over: &Receiver<()>) {
+        let (timeline, bytes) = (self.facts().timeline, lock(&self.facts).wal_segment_bytes);
+        let names =
+            |end: Lsn| (start.0 / bytes..=end.0 / bytes).map(|at| vec![segment_name(timeline, Lsn(at * bytes), bytes)]);
+        while over.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
+            let Some(session) = &self.session else { return };
+            // That the session is lost, others notice.
+            let Ok(Some(end)) = self.wal_end(session) else { continue };
+            let names: Vec<_> = names(end).collect();
+            lock(&self.followed).copies(&Segments { directory: self.data.join("pg_wal"), names: &names, bytes }, end);
+        }
+    }
+
     /// From where the WAL can be followed: from the start, unless that is on a timeline before the one of now (rule 29). Of a segment
     /// that both have, both are stored, at the end.
     pub(super) fn followed_from(&self) -> Option<Lsn> {
@@ -221,7 +236,7 @@ impl Cluster {
             let way = if timeline == 1 { None } else { Some(read().and_then(|text| Timelines::of(&text, timeline))) };
             way.is_none_or(|way| way.is_some_and(|way| way.begin() <= *start))
         };
-        self.start.filter(|_| self.wal == Wal::Included).filter(begins_on_it)
+        self.start.filter(begins_on_it)
     }
 
     /// Up to where the server has written WAL that the backup needs, if that can be known. Of a standby it is what it is consistent

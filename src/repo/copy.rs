@@ -12,6 +12,7 @@ use super::{
     modes,
     objects::{Directory, write_new},
     protocol::{self, Intent},
+    replace::replace,
     store::{announce, open_or_make, rely_on, remove_backup, withdraw},
 };
 use crate::{
@@ -19,6 +20,7 @@ use crate::{
     format::{
         layout::{BACKUPS, FORGOTTEN, PARTIAL, ROOT, TOMBSTONES},
         root::Root,
+        seal::{MAX_BYTES, open_sealed},
     },
     platform::{Tricks, regular},
     sink::file::{Output, name, sync_dir},
@@ -206,14 +208,29 @@ impl Incoming {
     fn write_root(&self) -> Result<()> {
         let dir = self.dir(&self.id);
         if self.was_listed {
-            let what = || format!("could not copy to {}: backup {:?} was forgotten there", name(&self.root), self.id);
-            return if self.is_listed() { Ok(()) } else { Err(Error::new(Kind::NotFound, what())) };
+            return self.compare_root(&dir.join(ROOT));
         }
         // While the partial root stands: a forget that comes after the root leaves a word of its own.
         let _ = fs::remove_file(dir.join(FORGOTTEN)); // of no use any more, and of no harm
         write_new(&self.root, &key(&self.id, ROOT), &self.sealed)?;
         let _ = fs::remove_file(dir.join(PARTIAL)); // likewise
         Ok(())
+    }
+
+    /// The root that is there already: a damaged one is replaced, one that was repaired here stays.
+    fn compare_root(&self, path: &Path) -> Result<()> {
+        let lost = |what: &str| Error::new(Kind::NotFound, format!("could not copy to {}: {what}", name(&self.root)));
+        let there = match regular::read(path, MAX_BYTES) {
+            Ok(there) => there,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                return Err(lost(&format!("backup {:?} was forgotten there", self.id)));
+            }
+            Err(e) => return Err(Error::io(format!("could not read {}", name(path)), e)),
+        };
+        match open_sealed::<Root>(&there, ROOT) {
+            Ok(_) => Ok(()),
+            Err(_) => replace(path, &self.sealed),
+        }
     }
 
     /// Somebody may have forgotten a backup here while we relied on what it held.

@@ -15,10 +15,17 @@ use crate::{
     platform::regular,
 };
 use serde::{Deserialize, Serialize};
-use std::{collections::HashMap, path::Path};
+use std::{
+    collections::HashMap,
+    path::Path,
+    time::{SystemTime, UNIX_EPOCH},
+};
 
 /// More parts are not remembered: 2^24 of 8 MiB are 128 TiB.
 const MAX_PARTS: u64 = 1 << 24;
+
+/// Stands for the time of a part that was damaged when it was looked at last.
+pub const DAMAGED: u64 = 1;
 
 /// When each part of each segment was checked, in seconds since 1970; 0 is never.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -47,11 +54,13 @@ impl Covered {
         let rows =
             stored.filter(|stored| stored.format == FORMAT_ALONE).map_or_else(Vec::new, |stored| stored.segments);
         let (mut covered, mut left) = (Self::default(), MAX_PARTS);
+        // What a clock that was ahead has left says nothing.
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         for Row { backup, stream, number, runs } in rows {
             let id = SegmentId { backup, stream, number };
             let mut at = 0;
             for (count, time) in runs {
-                let count = count.min(left);
+                let (count, time) = (count.min(left), if time > now { 0 } else { time });
                 (at..at + count).for_each(|index| covered.note(&id, index, time));
                 (at, left) = (at + count, left - count);
             }
@@ -95,6 +104,17 @@ fn row(id: &SegmentId, times: &[u64]) -> Row {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_said_to_be_checked_in_the_future_was_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let id = SegmentId { backup: "b".into(), stream: 1, number: 2 };
+        let mut covered = Covered::default();
+        covered.note(&id, 0, u64::MAX);
+        covered.note(&id, 1, 77);
+        covered.write(dir.path()).unwrap();
+        assert_eq!([0, 1].map(|at| Covered::read(dir.path()).when(&id, at)), [0, 77]);
+    }
 
     #[test]
     fn what_was_checked_is_remembered_and_damage_forgets_it() {

@@ -38,10 +38,6 @@ pub enum Opened {
 /// [`Kind::NotFound`], [`Kind::Usage`] if several backups are meant, [`Kind::Corrupt`], [`Kind::Unsupported`], or the
 /// system's.
 pub fn open(from: &str) -> Result<Archive> {
-    if from == "-" && !may_be_there(Path::new(from)) {
-        return Err(Error::new(Kind::Usage, "cannot do this to standard input: it is read in places")
-            .hint("put it into a file; `fullbore list`, `show`, `verify` and `restore` take a stream"));
-    }
     match open_any(from)? {
         Opened::Backup(archive) => Ok(*archive),
         Opened::Foreign(path) => {
@@ -60,6 +56,11 @@ pub fn open(from: &str) -> Result<Archive> {
 /// # Errors
 /// As [`open`].
 pub fn open_any(from: &str) -> Result<Opened> {
+    if from == "-" {
+        return Err(Error::new(Kind::Usage, "cannot do this to standard input: it is read in places").hint(
+            "put it into a file; `fullbore list`, `show`, `verify` and `restore` take a stream; \"./-\" is a file",
+        ));
+    }
     let (path, backup) = place(from)?;
     if path.is_dir() {
         let repository = read_repository(&path)?;
@@ -127,7 +128,7 @@ pub fn forgettable(repository: &Path, id: &str) -> Result<String> {
 
 /// Is FROM a repository, with no backup of it named?
 pub fn is_repository(from: &str) -> bool {
-    Path::new(from).join(layout::REPOSITORY).is_file()
+    from != "-" && Path::new(from).join(layout::REPOSITORY).is_file()
 }
 
 /// Is it told which backup is meant? What is done to a tree by the last one must not depend on what else was backed up since.

@@ -31,6 +31,7 @@ use crate::{
     },
 };
 use std::{
+    collections::VecDeque,
     ffi::OsStr,
     fs::{self, File},
     io,
@@ -115,7 +116,7 @@ impl Destination for Store {
             stream: number,
             manifest: self.manifest.clone(),
             open: None,
-            syncing: Vec::new(),
+            syncing: VecDeque::new(),
             tricks: self.tricks,
         }))
     }
@@ -308,6 +309,9 @@ pub(super) fn remove_backup(root: &Path, id: &str) -> bool {
     given_up.inspect_err(|error| platform::debug(|| error.line())).is_ok()
 }
 
+/// Segments that may be on their way to the device while the next is written.
+const SYNCING: usize = 4;
+
 /// The segments of one stream.
 struct Segments {
     dir: PathBuf,
@@ -316,7 +320,7 @@ struct Segments {
     stream: u32,
     manifest: Arc<Mutex<Output>>,
     open: Option<Open>,
-    syncing: Vec<JoinHandle<Result<()>>>,
+    syncing: VecDeque<JoinHandle<Result<()>>>,
     tricks: Tricks,
 }
 
@@ -340,16 +344,18 @@ impl Segments {
         if self.open.as_ref().is_none_or(|open| open.number != number) {
             let segment = Output::create(&self.path(number), self.access, self.tricks)?;
             if let Some(done) = self.open.replace(Open { number, segment, side: None }) {
-                self.syncing.push(start(move || done.sync())?);
+                self.syncing.push_back(start(move || done.sync())?);
+                self.synced(SYNCING)?;
             }
         }
         self.open.as_mut().ok_or_else(|| Error::new(Kind::Bug, "no segment is open"))
     }
 
-    /// Wait until the segments before this one are durable.
-    fn synced(&mut self) -> Result<()> {
+    /// Wait until all but the last few, at most so many, of the segments before this one are durable.
+    fn synced(&mut self, but: usize) -> Result<()> {
         let lost = |_| Err(Error::new(Kind::Bug, "a thread that syncs stopped"));
-        self.syncing.drain(..).try_for_each(|thread| thread.join().unwrap_or_else(lost))
+        let first = self.syncing.len().saturating_sub(but);
+        self.syncing.drain(..first).try_for_each(|thread| thread.join().unwrap_or_else(lost))
     }
 
     fn side(&mut self, number: u32) -> Result<&mut Output> {
@@ -380,7 +386,7 @@ impl Sink for Segments {
     }
 
     fn sync(&mut self) -> Result<()> {
-        self.synced()?;
+        self.synced(0)?;
         self.open.as_ref().map_or(Ok(()), Open::sync)?;
         sync_dir(&self.dir)?;
         match self.manifest.lock() {
@@ -391,6 +397,6 @@ impl Sink for Segments {
 
     fn finish(mut self: Box<Self>) -> Result<()> {
         self.open.take().map_or(Ok(()), |open| open.sync())?;
-        self.synced()
+        self.synced(0)
     }
 }

@@ -202,10 +202,11 @@ fn allowed_mode(entry: &Entry, owned: bool) -> u32 {
     if owned || directory { entry.mode } else { entry.mode & !0o6000 }
 }
 
-/// The attributes of users, the access lists and the capabilities among these that the entry does not have.
+/// The attributes of users and of administrators, the access lists and the capabilities among these that the entry does not have.
 fn unwanted<'a>(entry: &'a Entry, there: &'a [Xattr]) -> impl Iterator<Item = &'a [u8]> {
     let ours = |name: &[u8]| {
-        name.starts_with(b"user.") || name.starts_with(b"system.posix_acl_") || name == b"security.capability"
+        let prefixes: [&[u8]; 3] = [b"user.", b"trusted.", b"system.posix_acl_"];
+        prefixes.iter().any(|prefix| name.starts_with(prefix)) || name == b"security.capability"
     };
     let wanted = |name: &[u8]| entry.xattrs.iter().any(|(wanted, _)| wanted == name);
     there.iter().map(|(name, _)| &name[..]).filter(move |name| ours(name) && !wanted(name))

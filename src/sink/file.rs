@@ -6,7 +6,7 @@
 use super::{Abilities, Destination, Place, Placed, Role, Sink, place_of};
 use crate::{
     error::{Error, Result, quoted},
-    format::layout::SIDE_SUFFIX,
+    format::layout::{SIDE_SUFFIX, is_backup_id},
     platform::{
         Tricks,
         regular::{self, Access},
@@ -14,7 +14,7 @@ use crate::{
     },
 };
 use std::{
-    ffi::OsString,
+    ffi::{OsStr, OsString},
     fs::{self, File},
     os::unix::{ffi::OsStrExt, fs::MetadataExt},
     path::{Path, PathBuf},
@@ -173,17 +173,24 @@ pub fn is_half_named(path: &Path) -> bool {
     entries.any(|entry| entry.file_name().as_bytes().starts_with(start)) && !side_of(path).exists()
 }
 
-/// Partial files of this archive whose writer is gone: nobody holds their lock.
+/// Partial files of this archive whose writer is gone: nobody holds their lock. A side file that was put aside goes only when
+/// there is one in its place.
 fn remove_leftovers(path: &Path) {
-    let (start, end) = (hidden(path, ""), b".partial");
-    let start = start.file_name().unwrap_or_default().as_bytes();
-    let start = start.strip_suffix(end).unwrap_or(start).to_vec();
+    let hidden = hidden(path, "");
+    let start = hidden.file_name().unwrap_or_default().as_bytes();
+    let start = start.strip_suffix(b".partial").unwrap_or(start);
+    let is_id = |middle: &[u8]| std::str::from_utf8(middle).is_ok_and(is_backup_id);
+    let is_ours = |name: &OsStr| {
+        let middle = name.as_bytes().strip_prefix(start).and_then(|rest| rest.strip_suffix(b".partial"));
+        let Some(middle) = middle else { return false };
+        let beside = middle.strip_prefix(&SIDE_SUFFIX.as_bytes()[1..]).and_then(|rest| rest.strip_prefix(b"."));
+        is_id(middle) || beside.is_some_and(|of| is_id(of) || (of == b"replaced" && side_of(path).exists()))
+    };
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
-    for entry in entries.filter(|e| e.file_name().as_bytes().starts_with(&start)) {
-        let ours = entry.file_name().as_bytes().ends_with(end);
+    for entry in entries.filter(|entry| is_ours(&entry.file_name())) {
         let lock = regular::open(&entry.path()).and_then(|file| Ok((write::lock_exclusive(&file)?, file)));
-        if let (true, Ok((true, _held))) = (ours, lock)
+        if let Ok((true, _held)) = lock
             && let Err(error) = fs::remove_file(entry.path())
         {
             crate::platform::debug(|| format!("could not remove {}: {error}", name(&entry.path())));
@@ -234,18 +241,16 @@ impl OneFile {
         };
         let dir = self.path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let (old, aside) = (side_of(&self.path), hidden(&side_of(&self.path), "replaced"));
-        let had_one = match fs::rename(&old, &aside) {
+        match fs::rename(&old, &aside) {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
                 return Err(Error::io(format!("could not replace {}", name(&old)), e));
             }
-            moved => moved.is_ok(),
-        };
+            _ => {} // or a run that was killed has put it aside
+        }
         // Who removes what was begun waits: of two files that get their names none may be left alone.
         let mut begun = PARTIALS.lock().unwrap_or_else(PoisonError::into_inner);
         rename(&self.partial, &self.path).inspect_err(|_| {
-            if had_one {
-                let _ = fs::rename(&aside, &old); // the first error is the one to tell
-            }
+            let _ = fs::rename(&aside, &old); // the first error is the one to tell
         })?;
         let side = self.side_partial();
         if let (Some(from), Some(to)) = (&side, &self.side_path) {
@@ -253,7 +258,9 @@ impl OneFile {
         }
         begun.retain(|path| *path != self.partial && Some(path) != side.as_ref());
         drop(begun);
-        if had_one && let Err(error) = fs::remove_file(&aside) {
+        if let Err(error) = fs::remove_file(&aside)
+            && error.kind() != std::io::ErrorKind::NotFound
+        {
             crate::platform::debug(|| format!("could not remove {}: {error}", name(&aside)));
         }
         sync_dir(dir)

@@ -127,9 +127,13 @@ pub(super) fn is_other(now: &Stat, entry: &Entry, replaced: bool, read: &io::Res
     }
 }
 
-/// Is a file to be looked at once more when it was read? What is read at once, and is as long as it was at the scan, is one state
-/// of it, and no call is spent on it, where there are four in all: unless others may have put their own in its place, with the mode
-/// and owner of the one that the scan saw. With holes it is read here and there, where the scan found data.
+/// Bytes that are read before anybody is likely to write to them.
+const AT_ONCE: u64 = 8 << 10;
+
+/// Is a file to be looked at once more when it was read? On what is read at once, and is as long as it was at the scan, no call is
+/// spent, where there are four in all: unless others may have put their own in its place, with the mode and owner of the one that the
+/// scan saw. A longer one may have been written to between its pages, though one call reads all of it. With holes it is read here and
+/// there, where the scan found data.
 pub(super) fn is_suspect(read: &io::Result<bool>, entry: &Entry) -> bool {
-    matches!(read, Ok(false)) || entry.is_sparse()
+    matches!(read, Ok(false)) || entry.is_sparse() || entry.size() > AT_ONCE
 }

@@ -110,6 +110,33 @@ fn a_database_that_is_copied_from_one_that_people_work_in_makes_the_backup_void(
     }
 }
 
+/// Without a slot the server removes WAL while the backup runs: what it said of copies is known all the same.
+#[test]
+fn a_copied_database_makes_a_backup_void_though_its_wal_is_gone() {
+    for version in some_versions() {
+        let cluster = Cluster::new(version, &[]);
+        let by_files = if version.major < 15 { "" } else { " STRATEGY file_copy" };
+        cluster.psql("ALTER SYSTEM SET max_wal_size = '32MB'");
+        cluster.psql_each(&[
+            "ALTER SYSTEM SET min_wal_size = '32MB'",
+            "SELECT pg_reload_conf()",
+            "CREATE DATABASE worked_in",
+        ]);
+        let slow = Slow::of(args![cluster.url(), "--wal", "none"]);
+        let first = cluster.psql("SELECT pg_walfile_name(pg_current_wal_lsn())");
+        cluster.psql(&format!("CREATE DATABASE copied TEMPLATE worked_in{by_files}"));
+        std::thread::sleep(std::time::Duration::from_secs(3));
+        let there = || cluster.data().join("pg_wal").join(&first).exists();
+        for _ in (0..20).take_while(|_| there()) {
+            cluster.psql("CREATE TABLE long AS SELECT n, repeat('x', 5000) FROM generate_series(1, 3000) n");
+            cluster.psql("DROP TABLE long");
+            cluster.psql_each(&["SELECT pg_switch_wal()", "CHECKPOINT"]);
+        }
+        assert!(!there(), "{first}");
+        slow.end().0.ends_with(1).has_one_error("database \"copied\" was copied or moved meanwhile");
+    }
+}
+
 #[test]
 fn files_that_wal_does_not_repair_are_whole_if_they_are_replaced_meanwhile() {
     for version in versions() {

@@ -155,7 +155,7 @@ fn an_archive_that_is_behind_is_waited_for_while_it_moves() {
     archive::prove(&mut session, &facts, patience).unwrap();
     assert!(begun.elapsed() < patience);
     let last = session.switch_wal().unwrap();
-    archive::wait(&mut session, &last, patience).unwrap();
+    archive::wait(&mut session, &cluster.data(), &last, patience).unwrap();
     assert!(begun.elapsed() > patience);
 }
 

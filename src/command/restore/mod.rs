@@ -333,6 +333,10 @@ impl Run<'_> {
             _ => return Ok(()),
         };
         self.meter.entries.fetch_add(1, Relaxed);
+        if self.cluster.strays(&item.entry.path) {
+            let what = format!("{} is nothing that a tablespace of this cluster has", quoted(&item.entry.path));
+            return self.report.add((Error::corrupt(what), vec![item.entry.path.clone()]));
+        }
         match &item.entry.kind {
             // One that could not be listed still holds what other streams have below it.
             Kind::Directory if item.state != State::Vanished => self.directory(writer, &item.entry),

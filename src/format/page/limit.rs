@@ -28,7 +28,33 @@ pub(super) fn fits(plain: &[u8]) -> Result<bool, Error> {
         if len > most(column) {
             return Ok(false);
         }
-        decoder.skip()?;
+        if !skip(&mut decoder, DEPTH)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// How deep lists stand in lists, also in columns that a later version may have.
+const DEPTH: u32 = 8;
+
+/// Pass over one item; not over what says no length of itself, or goes deeper: to remember the way out takes memory.
+fn skip(decoder: &mut Decoder<'_>, depth: u32) -> Result<bool, Error> {
+    let items = match decoder.datatype()? {
+        Type::Array => decoder.array()?,
+        Type::Map => decoder.map()?.map(|pairs| pairs.saturating_mul(2)),
+        Type::Tag => {
+            decoder.tag()?;
+            Some(1)
+        }
+        Type::ArrayIndef | Type::MapIndef | Type::BytesIndef | Type::StringIndef => None,
+        _ => return decoder.skip().map(|()| true),
+    };
+    let Some(items) = items.filter(|_| depth > 0) else { return Ok(false) };
+    for _ in 0..items {
+        if !skip(decoder, depth - 1)? {
+            return Ok(false);
+        }
     }
     Ok(true)
 }
@@ -43,5 +69,25 @@ fn most(column: u64) -> u64 {
         20..=27 => EXTENTS,
         32 | 34 => PARTS,
         _ => RECORDS,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_without_a_length_or_too_deep_are_not_passed_over() {
+        let deep = |depth: usize| [vec![0x81; depth + 1], vec![1]].concat(); // columns, and lists in the first
+        for (plain, is_right) in [
+            (vec![0x81, 0x82, 1, 2], true),
+            (vec![0x81, 0x81, 0x9f, 0xff], false),
+            (vec![0x81, 0x81, 0xbf, 0xff], false),
+            (deep(8), true),
+            (deep(9), false),
+        ] {
+            assert_eq!(fits(&plain).unwrap(), is_right, "{plain:x?}");
+        }
+        assert!(fits(&[0x81, 0x82, 1]).is_err());
     }
 }

@@ -31,6 +31,8 @@ pub const MAX_RECORDS: usize = 8192;
 pub const MAX_EXTENTS: usize = 32_768;
 /// Bytes of names, attributes and sparse maps in a page before it is closed.
 pub const MAX_TEXT_BYTES: usize = 2 << 20;
+/// Bytes of what is known of blocks and chunks in a page before it is closed: those of the most extents of 256 KiB in blocks of 8.
+pub const MAX_DIGEST_BYTES: usize = 24 << 20;
 /// The largest page that is decoded, in bytes before compression. A single entry may be as long as its attributes.
 const MAX_PAGE_BYTES: usize = 256 << 20;
 /// Bytes kept of a block's chaining value: enough, as a block is only compared with the same place of the same file.
@@ -85,6 +87,11 @@ fn is_short(kept: &[u8; BLOCK_DIGEST_BYTES]) -> bool {
 }
 
 impl Record {
+    /// Bytes of what is known of its blocks and chunks.
+    pub fn digest_bytes(&self) -> usize {
+        (self.blocks.len() + self.chunks.len()) * BLOCK_DIGEST_BYTES + (self.crcs.len() + self.chunks.len()) * 4
+    }
+
     /// Digest of the block at `index` of those that this part of the record describes, if it is known.
     pub fn block(&self, index: usize) -> Option<&[u8; BLOCK_DIGEST_BYTES]> {
         self.blocks.get(index).filter(|digest| **digest != UNKNOWN_BLOCK)
@@ -310,6 +317,9 @@ struct Columns {
 
 impl Page {
     /// The page as it is stored: one zstd frame.
+    ///
+    /// # Errors
+    /// [`Kind::Bug`](crate::error::Kind::Bug) if it has more than [`Page::decode`] takes.
     pub fn encode(&self) -> Result<Vec<u8>> {
         let mut writer = Writer::default();
         writer.columns.segments.clone_from(&self.segments);
@@ -317,6 +327,9 @@ impl Page {
             writer.record(index as u32, record);
         }
         let plain = minicbor::to_vec(&writer.columns).map_err(|e| bug().because(e.to_string()))?;
+        if plain.len() > MAX_PAGE_BYTES || !limit::fits(&plain).unwrap_or(false) {
+            return Err(bug().because("nobody could read it again".to_owned()));
+        }
         let mut out = Vec::with_capacity(zstd_safe::compress_bound(plain.len()));
         let failed = |code| bug().because(zstd_safe::get_error_name(code));
         let mut context = zstd_safe::CCtx::try_create().ok_or_else(bug)?;

@@ -14,7 +14,8 @@ use crate::{
         digest::{BlockCrcs, Joiner, Piece},
         entry::{Entry, Kind, Path, xattr_bytes},
         page::{
-            Extent, FrameAt, MAX_EXTENTS, MAX_RECORDS, MAX_TEXT_BYTES, Page, Record, SegmentId, State, block_digests,
+            Extent, FrameAt, MAX_DIGEST_BYTES, MAX_EXTENTS, MAX_RECORDS, MAX_TEXT_BYTES, Page, Record, SegmentId,
+            State, block_digests,
         },
         root::{BAD_PAGES, CHANGED, Live, MAX_NOT_CAPTURED, Name, NotCaptured, PageAt, Totals},
     },
@@ -59,6 +60,7 @@ pub struct Pages {
     closed: Vec<Closed>,
     extents: usize,
     text_bytes: usize,
+    digest_bytes: usize,
     open: Option<Open>,
     lost_links: HashSet<Path>,
     /// Counts of all that passed; the bytes stored are not counted here.
@@ -84,6 +86,7 @@ impl Pages {
             closed: Vec::new(),
             extents: 0,
             text_bytes: 0,
+            digest_bytes: 0,
             open: None,
             lost_links: HashSet::new(),
             totals: Totals::default(),
@@ -172,6 +175,7 @@ impl Pages {
     fn store(&mut self, record: Record) {
         self.extents += record.extents.len();
         self.text_bytes += text_bytes(&record.entry);
+        self.digest_bytes += record.digest_bytes();
         self.page.records.push(record);
     }
 
@@ -205,18 +209,20 @@ impl Pages {
 
     /// Should the page be closed before the next frame?
     pub fn is_full(&self) -> bool {
-        let open = self.open.as_ref().map_or(0, |open| open.record.extents.len());
+        let (open, digests) =
+            self.open.as_ref().map_or((0, 0), |open| (open.record.extents.len(), open.record.digest_bytes()));
         let full = |count: usize, max: usize| count >= if self.within { max + max / 2 } else { max };
         full(self.page.records.len(), MAX_RECORDS)
             || full(self.extents + open, MAX_EXTENTS)
             || full(self.text_bytes, MAX_TEXT_BYTES)
+            || full(self.digest_bytes + digests, MAX_DIGEST_BYTES)
     }
 
     /// Close the page as far as it is, if there is anything in it; a file that is under way goes on in the next one.
     pub fn close_page(&mut self) {
         self.part();
         let page = std::mem::take(&mut self.page);
-        (self.extents, self.text_bytes) = (0, 0);
+        (self.extents, self.text_bytes, self.digest_bytes) = (0, 0, 0);
         self.segments.clear();
         self.numbers.clear();
         self.within = false;
@@ -280,6 +286,43 @@ fn text_bytes(entry: &Entry) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::frame::{Large, Scanned};
+
+    /// Many blocks in few frames: no extents to speak of, and digests without end.
+    #[test]
+    fn a_page_is_closed_before_its_digests_are_too_many_to_be_read_again() {
+        let mut pages = Pages::new(0, 4096, Arc::new(|_, _| {}));
+        let scanned = Scanned::new(
+            Entry { path: b"large".to_vec(), kind: Kind::File { size: u64::MAX >> 1, map: None }, ..Entry::default() },
+            State::Whole,
+        );
+        let file = Large::new(scanned.clone(), u64::MAX >> 1, u64::MAX);
+        let frame = |offset| FrameAt { segment: 0, offset, stored_len: 1, plain_len: 64 << 20 };
+        let part = |what, len, piece| Part {
+            what,
+            inner: 0,
+            len,
+            known: None,
+            runs: None,
+            piece,
+            crcs: Vec::new(),
+            chunks: Vec::new(),
+            is_first: false,
+            replaced: false,
+        };
+        pages.add(frame(0), part(What::Head(scanned.entry, file.clone()), 0, Piece::None));
+        let mut count = 0;
+        while !pages.is_full() {
+            let what = What::Piece { file: file.clone(), offset: count << 26, last: false };
+            pages.add(frame(count + 1), part(what, 64 << 20, Piece::Blocks(vec![[7; 32]; 16_384])));
+            count += 1;
+            assert!(count < 1000, "{count}");
+        }
+        pages.close_page();
+        let closed = pages.take(&SegmentId::default());
+        let Some(Closed::Own(page)) = closed.first() else { panic!("no page") };
+        assert!(Page::decode(&page.encode().unwrap()).is_ok());
+    }
 
     /// A file that is read behind its other names, which so became links, and is another one by then.
     #[test]

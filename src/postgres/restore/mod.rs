@@ -12,7 +12,10 @@ pub mod tablespaces;
 use super::relation;
 use crate::{
     error::{Error, Kind, Result, quoted},
-    format::root::{Cluster, Database},
+    format::{
+        entry,
+        root::{Cluster, Database},
+    },
     sink::{last::Last, places::Mount},
 };
 use recovery::{Known, Recovery};
@@ -129,6 +132,15 @@ impl Plan {
     /// Does every file come back with its content?
     pub fn is_of_everything(&self) -> bool {
         self.emptied.is_empty()
+    }
+
+    /// Is the entry at `path` in a tablespace beside what a server of this version has there? Where a tablespace goes is the word of the
+    /// backup, and of a forged one it may be a place where other names mean something.
+    pub fn strays(&self, path: &[u8]) -> bool {
+        self.mounts.iter().filter(|mount| mount.at != path && entry::is_within(path, &mount.at)).any(|mount| {
+            let name = path[mount.at.len() + 1..].split(|byte| *byte == b'/').next().unwrap_or_default();
+            !mount.may_own(name)
+        })
     }
 
     /// What becomes of the entry at `path`.

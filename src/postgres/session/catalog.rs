@@ -62,6 +62,11 @@ impl Catalog {
         copied.iter().filter(spoils).find_map(|copy| now.of(copy.database)).map(|one| &one.name)
     }
 
+    /// A database that is there `now` and was not.
+    pub fn made<'a>(&self, now: &'a Self) -> Option<&'a Name> {
+        now.databases.iter().find(|one| self.of(one.oid).is_none()).map(|one| &one.name)
+    }
+
     fn of(&self, oid: u32) -> Option<&Database> {
         self.databases.iter().find(|one| one.oid == oid)
     }
