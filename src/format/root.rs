@@ -312,7 +312,7 @@ pub struct Live {
     pub frames: u64,
     /// Stored bytes of those frames; of one that is used in part, that part.
     pub bytes: u64,
-    /// Stored bytes of the whole segment; 0 in format 1, where it is always one of [`Root::segments`].
+    /// Stored bytes of the whole segment; 0 in roots of early versions, where it is always one of [`Root::segments`].
     #[serde(default)]
     pub of_bytes: u64,
     /// Of a segment of another backup, the stored bytes of its frames with content, without the copies of pages between them;
