@@ -96,6 +96,11 @@ impl Mount {
         is_vacant_but(&self.directory, is_anothers)
     }
 
+    /// May anybody's have this name in the directory?
+    pub fn may_hold(&self, name: &[u8]) -> bool {
+        self.shared.as_ref().is_none_or(|shared| name.starts_with(&shared.all))
+    }
+
     /// May what has this name in the directory be the tree's?
     pub fn may_own(&self, name: &[u8]) -> bool {
         self.shared.as_ref().is_none_or(|shared| shared.is_own(name))

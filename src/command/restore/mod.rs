@@ -334,7 +334,7 @@ impl Run<'_> {
         };
         self.meter.entries.fetch_add(1, Relaxed);
         if self.cluster.strays(&item.entry.path) {
-            let what = format!("{} is nothing that a tablespace of this cluster has", quoted(&item.entry.path));
+            let what = format!("{} is nothing that a tablespace has", quoted(&item.entry.path));
             return self.report.add((Error::corrupt(what), vec![item.entry.path.clone()]));
         }
         match &item.entry.kind {

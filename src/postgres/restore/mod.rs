@@ -134,12 +134,12 @@ impl Plan {
         self.emptied.is_empty()
     }
 
-    /// Is the entry at `path` in a tablespace beside what a server of this version has there? Where a tablespace goes is the word of the
+    /// Is the entry at `path` in a tablespace beside what servers have there? Where a tablespace goes is the word of the
     /// backup, and of a forged one it may be a place where other names mean something.
     pub fn strays(&self, path: &[u8]) -> bool {
         self.mounts.iter().filter(|mount| mount.at != path && entry::is_within(path, &mount.at)).any(|mount| {
             let name = path[mount.at.len() + 1..].split(|byte| *byte == b'/').next().unwrap_or_default();
-            !mount.may_own(name)
+            !mount.may_hold(name)
         })
     }
 
