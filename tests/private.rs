@@ -139,3 +139,30 @@ fn what_root_adds_to_the_repository_of_a_user_is_that_users() {
     as_user(args!["prune", repository].into()).ends_with(0);
     as_user(args!["backup", tree, "--to", repository].into()).ends_with(0);
 }
+
+/// A link in a repository that root uses too leads root nowhere that its owner may not go.
+#[test]
+fn a_link_of_another_user_leads_nobody_into_the_backups_of_a_third() {
+    if !runs::or_skip(runs::is_root(), "not root") {
+        return;
+    }
+    let dir = temp();
+    let [tree, theirs, ours] = ["tree", "theirs", "ours"].map(|name| dir.path().join(name));
+    write(tree.join("a"), text(1, 1000));
+    [&theirs, &ours].into_iter().for_each(|to| _ = fullbore(args!["backup", tree, "--to", to]).ends_with(0));
+    fs::remove_dir_all(theirs.join("backups")).unwrap();
+    std::os::unix::fs::symlink(ours.join("backups"), theirs.join("backups")).unwrap();
+    fullbore(args!["list", theirs]).ends_with(0);
+    std::os::unix::fs::lchown(theirs.join("backups"), Some(12_345), Some(12_345)).unwrap();
+    for args in [
+        &args!["backup", tree, "--to", theirs][..],
+        &args!["forget", theirs, "--keep-last", "1", "--group-by", "none"],
+        &args!["prune", theirs],
+        &args!["repair", theirs, "--yes"],
+    ] {
+        fullbore(args.iter().cloned())
+            .ends_with(1)
+            .has_one_error("it is a link of user 12345 into a directory of user 0");
+    }
+    fullbore(args!["verify", ours, "--data"]).ends_with(0);
+}

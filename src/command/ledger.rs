@@ -136,7 +136,8 @@ impl Ledger {
         }
     }
 
-    /// Streams may stand one behind the other; of segments none is missing between two. What a newer version wrote is a tar, and nothing else is known of it.
+    /// Streams may stand one behind the other; of segments none is missing between two. What a newer version wrote is a tar, and
+    /// nothing else is known of it.
     fn begin(&mut self, label: Label) {
         if let Some(before) =
             self.label.as_ref().filter(|before| !before.repository.is_empty() && !follows(before, &label))

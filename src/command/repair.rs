@@ -193,7 +193,12 @@ impl Step {
     /// The system's; then what was there is there still.
     pub fn execute(&self) -> Result<()> {
         match &self.action {
-            Action::File(path, bytes) => path.parent().map_or(Ok(()), not_a_link).and_then(|()| replace(path, bytes)),
+            Action::File(path, bytes) => {
+                // The repository itself may be a link; the directory of a backup not.
+                let of_backup =
+                    path.parent().filter(|dir| dir.parent().is_some_and(|above| above.ends_with(layout::BACKUPS)));
+                of_backup.map_or(Ok(()), not_a_link).and_then(|()| replace(path, bytes))
+            }
             Action::Beside(dir, name, bytes) => not_a_link(dir).and_then(|()| replace(&dir.join(name), bytes)),
             Action::Manifest(path, pages) => {
                 path.parent().map_or(Ok(()), not_a_link).and_then(|()| manifest(path, pages))

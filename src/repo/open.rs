@@ -8,11 +8,12 @@ use crate::{
         root::{FORMAT, Root},
         seal::{MAX_BYTES, open_sealed},
     },
-    platform::{regular, write::is_in_the_way},
+    platform::{self, regular, write::is_in_the_way},
     source::{archive::Archive, store::with_suffix},
 };
 use std::{
     io,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
 
@@ -280,7 +281,22 @@ pub fn read_repository(path: &Path) -> Result<Repository> {
             format!("cannot read {path:?}: it has format {}, this program knows up to {FORMAT}", repository.format);
         return Err(Error::new(Kind::Unsupported, what).hint("use a newer fullbore"));
     }
+    not_led_away(&path.join(layout::BACKUPS))?;
     Ok(repository)
+}
+
+/// `backups/` may be a link, of ours or root's, or of whom it leads to: nobody else leads root into another's directory.
+fn not_led_away(backups: &Path) -> Result<()> {
+    let (Ok(link), Ok(led_to)) = (backups.symlink_metadata(), backups.metadata()) else { return Ok(()) };
+    if !link.is_symlink() || [0, platform::user().0, led_to.uid()].contains(&link.uid()) {
+        return Ok(());
+    }
+    let what = format!(
+        "cannot use {backups:?}: it is a link of user {} into a directory of user {}",
+        link.uid(),
+        led_to.uid()
+    );
+    Err(Error::new(Kind::Permission, what).hint("chown -h the link, if it is to be followed"))
 }
 
 /// How a repository gets its own file again.
