@@ -982,7 +982,9 @@ fn every_command_loses_of_a_damaged_frame_only_what_is_damaged() {
     let to = dir.path().join("exported");
     fullbore(args!["restore", exported, "--to", to]).ends_with(3);
     assert_eq!(files(&to).into_iter().filter(|(name, _)| name != "f07").collect::<BTreeMap<_, _>>(), whole);
+    fullbore(args!["find", repository, "f07"]).ends_with(0);
     fullbore(args!["repair", repository, "--data", "--yes"]).ends_with(0);
+    fullbore(args!["find", repository, "f07"]).ends_with(1); // what was not captured no backup holds
     let to = dir.path().join("repaired");
     fullbore(args!["restore", repository, "--to", to]).ends_with(3);
     assert_eq!(files(&to).into_iter().filter(|(name, _)| name != "f07").collect::<BTreeMap<_, _>>(), whole);

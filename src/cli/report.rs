@@ -296,6 +296,8 @@ fn places(found: &Found) -> String {
 
 fn losers(found: &Found) -> String {
     match found.lost.len() {
+        // Of a stream that lacks its end nothing says what else was to come.
+        0 if found.is_bare => "what else is lost nothing says".to_owned(),
         0 => "no file is lost".to_owned(),
         n => format!("{} lost something", counted(n as u64, "backup")),
     }

@@ -211,8 +211,9 @@ impl<'a> Sweep<'a> {
     fn read(&mut self, sheet: &Sheet) -> Result<()> {
         let archive = &self.archives[sheet.at.0];
         let page = archive.read_page(&archive.root.pages[sheet.at.1])?;
-        // A file that goes on over pages is found once, by the part that has its digest.
-        for record in page.records.iter().filter(|record| !record.more && matches(self.pattern, record)) {
+        // A file that goes on over pages is found once, by the part that has its digest. One that was not captured is not held.
+        let is_held = |record: &&Record| !record.more && (record.state.is_stored() || !record.entry.is_file());
+        for record in page.records.iter().filter(is_held).filter(|record| matches(self.pattern, record)) {
             let versions = self.met.entry(InOrder(record.entry.path.clone())).or_default();
             hold(versions, version(record), &sheet.of);
         }
