@@ -272,9 +272,8 @@ impl Session {
                    THEN last_failed_wal END, archived_count FROM pg_stat_archiver";
         let row = self.row("could not ask the archiver", sql, &[])?;
         let (at, failing): (Option<String>, Option<String>) = (row.get(0)?, row.get(1)?);
-        // A history file sorts behind the segments of its timeline's parent, and a part of a segment, or the history of a backup that
-        // began in it, is not the segment.
-        let segment = |name: &&String| !name.contains('.');
+        // A history file sorts behind the segments of its timeline's parent, and a partial segment is not the segment.
+        let segment = |name: &&String| !name.ends_with(".history") && !name.ends_with(".partial");
         let done = at.as_ref().filter(segment).is_some_and(|at| **at >= *last);
         Ok(Archived { done, count: row.get(2)?, last: at, failing })
     }
