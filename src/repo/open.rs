@@ -286,7 +286,7 @@ pub fn read_repository(path: &Path) -> Result<Repository> {
 }
 
 /// `backups/` may be a link, of ours or root's, or of whom it leads to: nobody else leads root into another's directory.
-fn not_led_away(backups: &Path) -> Result<()> {
+pub(super) fn not_led_away(backups: &Path) -> Result<()> {
     let (Ok(link), Ok(led_to)) = (backups.symlink_metadata(), backups.metadata()) else { return Ok(()) };
     if !link.is_symlink() || [0, platform::user().0, led_to.uid()].contains(&link.uid()) {
         return Ok(());

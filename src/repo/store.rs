@@ -8,7 +8,7 @@ use super::{
     documents::key,
     modes,
     objects::{Directory, Objects, Seized, is_at, place, random_letters, write_new},
-    open::{directories, no_repository, parse_repository},
+    open::{directories, no_repository, not_led_away, parse_repository},
     protocol::{self, Intent, intent_key},
 };
 use crate::{
@@ -173,7 +173,11 @@ pub(super) fn open_or_make(root: &Path, time: &str) -> Result<Repository> {
     let path = root.join(REPOSITORY);
     match regular::read(&path, MAX_BYTES) {
         // Whoever made it may not have come further.
-        Ok(bytes) => return sync_dir(root).and_then(|()| open(&bytes, &path)),
+        Ok(bytes) => {
+            sync_dir(root)?;
+            not_led_away(&root.join(BACKUPS))?;
+            return open(&bytes, &path);
+        }
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
         Err(_) if root.is_file() => {
             return Err(Error::new(Kind::Usage, format!("cannot make a repository of {}: it is a file", name(root)))
