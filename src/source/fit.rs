@@ -128,7 +128,7 @@ pub(super) fn is_other(now: &Stat, entry: &Entry, replaced: bool, read: &io::Res
 }
 
 /// Bytes that are read before anybody is likely to write to them.
-const AT_ONCE: u64 = 8 << 10;
+const AT_ONCE: u64 = 32 << 10;
 
 /// Is a file to be looked at once more when it was read? On what is read at once, and is as long as it was at the scan, no call is
 /// spent, where there are four in all: unless others may have put their own in its place, with the mode and owner of the one that the

@@ -20,6 +20,7 @@ use crate::{
     queue::{Answer, Promise},
 };
 use std::{
+    cell::Cell,
     io,
     os::fd::{AsFd, OwnedFd},
     sync::PoisonError,
@@ -41,26 +42,35 @@ pub(super) struct Pace {
     left: usize,
     done: usize,
     since: Instant,
-    sleeps: u64,
+    /// How often it had slept when it began, if it asked.
+    sleeps: Option<u64>,
     /// Did it sleep over one in [`SLEPT_OVER`] of its objects, or more?
     pub(super) is_slow: bool,
 }
 
 /// Of names that are in memory it sleeps over none, of a disk's over one in some dozen, of a network's over each.
 const SLEPT_OVER: u64 = 4;
-/// Nobody asks how often it slept in less.
+/// Nobody asks how often it slept in less, nor in the job behind one that took less.
 const QUICK: Duration = Duration::from_millis(1);
+
+thread_local! {
+    /// Did the last job of this thread take longer?
+    static TAKES_LONG: Cell<bool> = const { Cell::new(true) };
+}
 
 impl Pace {
     pub(super) fn begin() -> Self {
-        Self { left: BATCH, done: 0, since: Instant::now(), sleeps: platform::times_asleep(), is_slow: false }
+        let sleeps = TAKES_LONG.get().then(platform::times_asleep);
+        Self { left: BATCH, done: 0, since: Instant::now(), sleeps, is_slow: false }
     }
 
     /// It has looked at so many objects more.
     pub(super) fn spend(&mut self, objects: usize) {
         self.done += objects;
-        let slept = || platform::times_asleep() - self.sleeps;
-        self.is_slow = self.since.elapsed() > QUICK && slept() * SLEPT_OVER >= self.done as u64;
+        let takes_long = self.since.elapsed() > QUICK;
+        TAKES_LONG.set(takes_long);
+        let sleeps = self.sleeps.filter(|_| takes_long).map(|before| platform::times_asleep() - before);
+        self.is_slow = sleeps.is_some_and(|sleeps| sleeps * SLEPT_OVER >= self.done as u64);
         self.left = if self.is_slow { 0 } else { self.left.saturating_sub(objects) };
     }
 }
