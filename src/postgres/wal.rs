@@ -215,7 +215,8 @@ impl Cluster {
     /// Without a slot the server may have removed what is to be known of the WAL when the backup ends: which databases were copied is
     /// read as it is written, until nobody holds the other end of `over`.
     pub(super) fn watch_copies(&self, start: Lsn, over: &Receiver<()>) {
-        let (timeline, bytes) = (self.facts().timeline, lock(&self.facts).wal_segment_bytes);
+        let facts = self.facts();
+        let (timeline, bytes) = (facts.timeline, facts.wal_segment_bytes);
         let names =
             |end: Lsn| (start.0 / bytes..=end.0 / bytes).map(|at| vec![segment_name(timeline, Lsn(at * bytes), bytes)]);
         while over.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
