@@ -60,6 +60,7 @@ impl Kind {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::Full,
             io::ErrorKind::BrokenPipe => Self::BrokenPipe,
             io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidData => Self::Corrupt,
+            io::ErrorKind::Unsupported if error.raw_os_error().is_none() => Self::Unsupported,
             _ => Self::System,
         }
     }

@@ -223,3 +223,23 @@ k=tarfile.TarInfo('k');k.size=1;t.addfile(k,io.BytesIO(b'x'));t.close()";
     assert!(ran.err.contains("\"h\""), "{}", ran.err);
     assert!(dir.path().join("to/k").exists() && !dir.path().join("to/h").exists());
 }
+
+#[test]
+fn what_zstd_wants_more_for_is_no_damage() {
+    let dir = temp();
+    at(dir.path(), "mkdir d && head -c 5000000 /dev/urandom > d/f && tar -cf x.tar d").ends_with(0);
+    // A window of 2 GiB, and one that fits as long as the file does.
+    at(dir.path(), "zstd -q --long=31 < x.tar > long.tar.zst && zstd -q --long=27 < x.tar > fits.tar.zst").ends_with(0);
+    for line in [
+        "restore long.tar.zst --to to",
+        "restore - --to to2 < long.tar.zst",
+        "verify long.tar.zst",
+        "list long.tar.zst",
+    ] {
+        let ran = at(dir.path(), &format!("$fullbore {line}")).ends_with(1);
+        assert!(ran.err.contains("zstd -dc --long=31 FILE | fullbore"), "{line}: {}", ran.err);
+    }
+    at(dir.path(), "$fullbore restore fits.tar.zst --to fits && diff -r d fits/d").ends_with(0);
+    at(dir.path(), "zstd -dc --long=31 long.tar.zst | $fullbore restore - --to piped && diff -r d piped/d")
+        .ends_with(0);
+}

@@ -9,6 +9,7 @@
 use super::{
     cluster,
     damage::Report,
+    later::Later,
     ledger::{Flaw, Ledger},
     list::source_text,
     members::Members,
@@ -35,7 +36,6 @@ use crate::{
     stage::thin::PARTS,
 };
 use std::{
-    collections::HashMap,
     fs::File,
     io::{self, Read},
     path::Path,
@@ -67,7 +67,7 @@ fn run(restore: &Restore, input: impl Read + Send + 'static, meter: &Meter) -> R
     let tree = open_tree(restore)?;
     let report = Report::new(restore.keep_going);
     let writer = Writer::new(&tree);
-    let directories = HashMap::new();
+    let directories = Later::default();
     let refused = Refused::default();
     let members = Members::of(input, Ledger::of(selection.clone()), meter);
     let mut run =
@@ -135,8 +135,8 @@ struct Run<'a> {
     selection: Selection,
     /// Which of the selected paths have been seen.
     found: Vec<bool>,
-    /// Directories that want their metadata. The one thing here that grows with the archive.
-    directories: HashMap<EntryPath, Entry>,
+    /// Directories that want their metadata. The one thing here that grows with the archive, by a few bytes for each.
+    directories: Later,
     /// Members that are left out.
     refused: Refused,
     /// Was there something behind the tar?
@@ -246,7 +246,7 @@ impl Run<'_> {
             _ => self.replacing(&entry.path, |writer| writer.other(&entry))?,
         };
         if made {
-            self.directories.remove(&entry.path);
+            self.directories.remove(&entry.path)?;
         }
         match entry.kind {
             Kind::File { .. } => {
@@ -263,11 +263,11 @@ impl Run<'_> {
 
     fn directory(&mut self, entry: Entry) -> Result<()> {
         // One that was there is not ours to change if it is only above what was asked for.
-        let mut ours = self.selection.holds(&entry.path) || self.directories.contains_key(&entry.path);
+        let mut ours = self.selection.holds(&entry.path) || self.directories.has(&entry.path)?;
         let asked_for = ours;
         let made = self.replacing(&entry.path, |writer| writer.directory(&entry, asked_for).map(|new| ours |= new))?;
         if made && ours {
-            self.directories.insert(entry.path.clone(), entry);
+            self.directories.insert(&entry, &self.writer.tree)?;
         }
         Ok(())
     }
@@ -355,9 +355,8 @@ impl Run<'_> {
 
     /// Deepest first; of several members for one directory the last counts.
     fn finish_directories(&mut self) -> Result<()> {
-        let mut directories: Vec<Entry> = std::mem::take(&mut self.directories).into_values().collect();
-        directories.sort_unstable_by(|a, b| entry::order(&b.path, &a.path));
-        for directory in directories {
+        for directory in std::mem::take(&mut self.directories).deepest_first() {
+            let directory = directory?;
             let finished = self.writer.finish_directory(&directory);
             self.unless_refused(&directory.path, finished)?;
         }

@@ -27,6 +27,7 @@ mod forgo;
 mod frames;
 mod headers;
 mod index;
+mod later;
 mod ledger;
 pub mod list;
 mod members;

@@ -9,6 +9,7 @@ use super::{
     notes::Notes,
     places::{Fresh, Layout, Places},
     spelling::{Made, taken},
+    trial::trial,
 };
 use crate::{
     error::{Error, Kind as ErrorKind, Result},
@@ -25,6 +26,7 @@ use crate::{
 };
 use std::{
     collections::{HashMap, hash_map},
+    fs::File,
     io,
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
@@ -122,6 +124,11 @@ impl Tree {
         let tree = Arc::new(tree);
         tree.enlist();
         Ok(tree)
+    }
+
+    /// A file in the target that is gone when it is closed, if there can be one.
+    pub fn nameless(&self) -> Option<File> {
+        trial(&self.places.resolve(b"").0.dir, &self.notes, |file| file.try_clone().ok().map(File::from)).flatten()
     }
 
     /// Make the symbolic link to what is mounted at `path`. It gets its metadata with the directory.

@@ -188,7 +188,7 @@ impl<R: BufRead> Read for Zstd<R> {
             let wanted = if self.wanted == 0 { ZSTD_HEADER_BYTES } else { self.wanted };
             let mut from = InBuffer::around(&stored[..stored.len().min(wanted)]);
             let mut to = OutBuffer::around(&mut *buffer);
-            let hint = self.context.decompress_stream(&mut to, &mut from).map_err(damaged)?;
+            let hint = self.context.decompress_stream(&mut to, &mut from).map_err(|code| refused(code, self.passed))?;
             let (consumed, written) = (from.pos(), to.pos());
             if consumed > 0 {
                 self.aside.pass(&stored[..consumed], self.wanted == 0, hint == 0);
@@ -215,8 +215,18 @@ impl<R: BufRead> Read for Zstd<R> {
     }
 }
 
-fn damaged(code: usize) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, zstd_safe::get_error_name(code))
+/// What zstd refuses behind so many bytes is damage. At the start it may have been made with more than is used here.
+fn refused(code: usize, passed: u64) -> io::Error {
+    let why = zstd_safe::get_error_name(code);
+    let beyond = match why {
+        "Frame requires too much memory for decoding" => "--long=31",
+        "Dictionary mismatch" => "-D DICTIONARY",
+        _ => return io::Error::new(io::ErrorKind::InvalidData, why),
+    };
+    match passed {
+        0 => io::Error::new(io::ErrorKind::Unsupported, format!("{why}: use `zstd -dc {beyond} FILE | fullbore …`")),
+        _ => io::Error::new(io::ErrorKind::InvalidData, why),
+    }
 }
 
 /// Many members of gzip; zeros behind the last are padding, as `gzip` has it.

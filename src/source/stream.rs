@@ -115,9 +115,10 @@ fn pump(input: impl Read + Send + 'static, chunks: &Queue<io::Result<Chunk>>) {
     }
 }
 
-/// What a decoder refuses is damage; what the system refuses has a number.
+/// What a decoder refuses is damage, unless it says other; what the system refuses has a number.
 fn damage(error: io::Error) -> io::Error {
-    match error.raw_os_error().is_some() || error.kind() == io::ErrorKind::UnexpectedEof {
+    let says_other = [io::ErrorKind::UnexpectedEof, io::ErrorKind::Unsupported].contains(&error.kind());
+    match error.raw_os_error().is_some() || says_other {
         true => error,
         false => io::Error::new(io::ErrorKind::InvalidData, error),
     }
