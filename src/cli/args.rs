@@ -185,6 +185,9 @@ pub(super) struct BackupArgs {
     /// Store each PATH under its whole path
     #[arg(long)]
     pub(super) full_paths: bool,
+    /// Whose backup it is: that host's earlier ones are what it is compared with [default: this host]
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
+    pub(super) host: Option<String>,
     /// Note this in the backup; can be repeated
     #[arg(long, value_name = "KEY=VALUE", value_parser = tag)]
     pub(super) tag: Vec<(String, String)>,

@@ -287,6 +287,7 @@ fn plan(args: BackupArgs, to: SinkSpec, codec: Option<Codec>) -> Result<Backup> 
         to,
         codec: codec.unwrap_or(Codec::Zstd(1)),
         digest: args.digest.into(),
+        host: args.host,
         tags: args.tag.into_iter().collect(),
         base: Wanted { base: args.base, full: args.full, compare: args.compare.into() },
         checkpoint_interval: args.checkpoint_interval,

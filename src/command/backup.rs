@@ -64,6 +64,8 @@ pub struct Backup {
     pub codec: Codec,
     /// How files are digested.
     pub digest: Algorithm,
+    /// Whose it is said to be, if not this host's.
+    pub host: Option<String>,
     /// What the operator calls it.
     pub tags: BTreeMap<String, String>,
     /// What it is compared with.
@@ -238,7 +240,8 @@ impl Backup {
     fn way(&self, waits: &Arc<Waits>) -> Way {
         let split = matches!(self.to, SinkSpec::Repository(_) | SinkSpec::Null);
         let (spool, tricks) = (self.to == SinkSpec::Stdout, self.tuning.tricks);
-        Way { split, spool, tricks, own: Own::default(), waits: waits.clone() }
+        let host = self.host.clone().unwrap_or_else(platform::host_name);
+        Way { host, split, spool, tricks, own: Own::default(), waits: waits.clone() }
     }
 
     /// In a repository it sorts behind all others, whatever the clock says.

@@ -101,6 +101,7 @@ impl Bench {
             to,
             codec,
             digest,
+            host: None,
             tags,
             base: Wanted::default(),
             checkpoint_interval: Duration::MAX,

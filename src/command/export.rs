@@ -104,6 +104,7 @@ impl Export {
             to: self.to.clone(),
             codec: self.codec.unwrap_or_else(|| archive.codec.at_level(options.level)),
             digest: options.digest,
+            host: None,
             tags: archive.root.tags.clone(),
             base: Wanted { full: true, ..Wanted::default() },
             checkpoint_interval: Duration::MAX,

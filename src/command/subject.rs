@@ -36,7 +36,7 @@ pub enum Subject {
 impl Subject {
     /// Open it. `id`: the backup that begins; without one it is only looked at.
     pub(super) fn open(&self, id: Option<&str>, way: Way) -> Result<Opened> {
-        let (host, Way { split, spool, tricks, own, waits }) = (platform::host_name(), way);
+        let Way { host, split, spool, tricks, own, waits } = way;
         let walkers = platform::cores().get().clamp(2, 8);
         match self {
             Self::Stdin(name) => {
@@ -93,6 +93,8 @@ impl Subject {
 /// How a subject is opened.
 #[derive(Debug, Clone)]
 pub(super) struct Way {
+    /// Whose it is.
+    pub(super) host: String,
     /// Has each device a stream of its own?
     pub(super) split: bool,
     /// Must the length of what comes be known before it is stored?

@@ -673,3 +673,22 @@ fn what_a_repository_holds_is_bounded_where_small_files_share_frames() {
     let source = files * bytes as u64;
     assert!(most < source * 7 / 2, "{} times what is backed up", most as f64 / source as f64);
 }
+
+#[test]
+fn a_host_may_be_named() {
+    let dir = temp();
+    let (tree, repo) = (dir.path().join("tree"), dir.path().join("repo"));
+    write(tree.join("f"), noise(1, 300_000));
+    sleep(SETTLED);
+    let stored = |options: &[&str]| backup(&tree, &repo, options)["stored_bytes"].as_u64().unwrap();
+    assert!(
+        stored(&[]) > 300_000 && stored(&["--host", "pod-1"]) > 300_000,
+        "another host's backup is none of this one's"
+    );
+    assert!(stored(&["--host", "pod-1"]) < 100_000 && stored(&[]) < 100_000);
+    let listed = fullbore(args!["list", &repo, "--json"]).ends_with(0).json();
+    let hosts: Vec<&str> = listed.iter().filter_map(|backup| backup["source"]["host"].as_str()).collect();
+    assert_eq!(hosts.iter().filter(|host| **host == "pod-1").count(), 2, "{hosts:?}");
+    fullbore(args!["forget", &repo, "--keep-last", "1"]).ends_with(0);
+    assert_eq!(fullbore(args!["list", &repo, "--json"]).ends_with(0).json().len(), 2, "one of each host");
+}
