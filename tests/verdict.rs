@@ -81,6 +81,24 @@ fn behind_a_slow_disk_the_limit_is_the_source() {
 }
 
 #[test]
+fn a_rate_is_kept_by_all_readers_together_and_is_the_limit() {
+    let dir = temp();
+    let tree = dir.path().join("t");
+    runs::write(tree.join("large"), noise(1, 2 << 20));
+    (0..64).for_each(|i| runs::write(tree.join(format!("f{i}")), noise(i, 16 << 10)));
+    let run = |options: &[&str]| {
+        let to = temp();
+        let command = args!["backup", &tree, "--to", to.path().join("r"), "--frame-size", "64K"];
+        fullbore(command.into_iter().chain(runs::args(options))).ends_with(0)
+    };
+    let paced = result(&run(&["--max-rate", "2M", "--readers", "4", "--json"]).out);
+    assert_limit(&paced, "source");
+    assert!((1.2..20.0).contains(&paced["seconds"].as_f64().unwrap()), "{paced}");
+    let told = run(&["--max-rate", "1G"]).err;
+    assert!(told.contains("--max-rate held reading to 1.07 GB/s"), "{told}");
+}
+
+#[test]
 fn progress_is_told_while_a_run_goes_on() {
     let dir = temp();
     let mut child = started(args!["backup", "--stdin-name", "s", "--to", dir.path().join("r"), "--json"]);

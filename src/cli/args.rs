@@ -8,7 +8,7 @@ use super::{
     size,
     values::{
         CheckpointArg, Chunking, CompareArg, DigestArg, Readers, WalArg, block_size, frame_size, interval, name,
-        pattern, readers, segment_size, stream_name, tag, target, threads,
+        pattern, rate, readers, segment_size, stream_name, tag, target, threads,
     },
 };
 use crate::stage::codec::Codec;
@@ -16,7 +16,11 @@ use clap::{
     Args, Parser, Subcommand, ValueEnum, ValueHint,
     builder::{NonEmptyStringValueParser, PathBufValueParser, TypedValueParser},
 };
-use std::{num::NonZeroUsize, path::PathBuf, time::Duration};
+use std::{
+    num::{NonZeroU64, NonZeroUsize},
+    path::PathBuf,
+    time::Duration,
+};
 
 /// What a command that looks at backups, or at what is noted of them, ends with.
 pub(super) const EXIT_CODES: &str = "EXIT CODES: 0 done, 1 failed, 2 wrong arguments, 4 damage was found";
@@ -134,6 +138,9 @@ pub(super) struct BackupArgs {
     /// All buffers together; at least 6 frames, and 4 for each further device
     #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = size::parse)]
     pub(super) memory: u64,
+    /// Read at most so many bytes a second, so that others have the rest of the disk
+    #[arg(long, value_name = "SIZE", value_parser = rate)]
+    pub(super) max_rate: Option<NonZeroU64>,
     /// Bytes that are compressed by themselves: a power of two, 64K to 64M [default: 1M, of a cluster 256K]
     #[arg(long, value_name = "SIZE", value_parser = frame_size)]
     pub(super) frame_size: Option<u32>,

@@ -115,7 +115,11 @@ fn backup(args: BackupArgs) -> Result<u8> {
     let mut lines = report::backup(&root, &verdict, &meter.waits.long(), &place);
     let before_last = lines.len() - 1;
     let damaged = report::base_damage(&damage);
-    lines.splice(before_last..before_last, unlike.iter().map(report::anew).chain(damaged.clone()));
+    let held = plan.max_rate.map(report::held);
+    lines.splice(
+        before_last..before_last,
+        held.into_iter().chain(unlike.iter().map(report::anew)).chain(damaged.clone()),
+    );
     progress.lacks(&root, damaged);
     progress.end(&lines, || {
         let mut result = report::backup_json(&root, &verdict);
@@ -287,6 +291,7 @@ fn plan(args: BackupArgs, to: SinkSpec, codec: Option<Codec>) -> Result<Backup> 
         to,
         codec: codec.unwrap_or(Codec::Zstd(1)),
         digest: args.digest.into(),
+        max_rate: args.max_rate,
         host: args.host,
         tags: args.tag.into_iter().collect(),
         base: Wanted { base: args.base, full: args.full, compare: args.compare.into() },

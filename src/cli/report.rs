@@ -18,7 +18,7 @@ use crate::{
     repo::base::Unlike,
 };
 use serde_json::{Value, json};
-use std::{collections::BTreeSet, path::Path, sync::atomic::Ordering::Relaxed};
+use std::{collections::BTreeSet, num::NonZeroU64, path::Path, sync::atomic::Ordering::Relaxed};
 
 /// Entries named at the end of a run; the manifest has them all.
 const NAMED: usize = 10;
@@ -48,6 +48,11 @@ pub(super) fn backup(root: &Root, verdict: &Verdict, waits: &[Wait], to: &str) -
     let but = if totals.is_complete() { "" } else { ", but for what is named above" };
     lines.push(format!("backup {} {to}{but}", root.id));
     lines
+}
+
+/// What reading was held to.
+pub(super) fn held(bytes_per_second: NonZeroU64) -> String {
+    format!("--max-rate held reading to {}/s", bytes(bytes_per_second.get()))
 }
 
 /// Why nothing is as in an earlier backup.

@@ -7,7 +7,11 @@ use crate::{
     repo::compare::Compare,
 };
 use clap::ValueEnum;
-use std::{num::NonZeroUsize, path::PathBuf, time::Duration};
+use std::{
+    num::{NonZeroU64, NonZeroUsize},
+    path::PathBuf,
+    time::Duration,
+};
 
 const MAX_THREADS: usize = 1024;
 
@@ -185,6 +189,11 @@ pub(super) fn name(text: &str) -> Result<String, String> {
         _ if text.contains('/') => Err("the name of a file, not a path".to_owned()),
         _ => Ok(text.to_owned()),
     }
+}
+
+/// Bytes a second, for which one frame is no long wait.
+pub(super) fn rate(text: &str) -> Result<NonZeroU64, String> {
+    NonZeroU64::new(size::parse(text)?).filter(|rate| rate.get() >= 64 << 10).ok_or_else(|| "at least 64K".to_owned())
 }
 
 pub(super) fn tag(text: &str) -> Result<(String, String), String> {

@@ -34,6 +34,7 @@ use crate::{
 use std::{
     collections::{BTreeMap, BTreeSet},
     hash::{BuildHasher, Hasher, RandomState},
+    num::NonZeroU64,
     sync::{Arc, Mutex, atomic::AtomicU64},
     time::Duration,
 };
@@ -76,6 +77,8 @@ pub struct Backup {
     pub chunks: bool,
     /// Bytes of a block; `None`: what suits the subject.
     pub block_bytes: Option<u64>,
+    /// Bytes that are read in a second, at most.
+    pub max_rate: Option<NonZeroU64>,
     /// How much of the machine it may use.
     pub tuning: Tuning,
 }
@@ -183,7 +186,8 @@ impl Backup {
         let _ = own.set(destination.places());
         let (tuning, is_stdin, stages) = (&self.tuning, self.subject.is_stdin(), self.stages(&subject));
         let checkpoints = checkpoints.as_ref();
-        let streams = Streams { tuning, is_stdin, stages, layout, meter, root, checkpoints };
+        let max_rate = self.max_rate;
+        let streams = Streams { tuning, is_stdin, max_rate, stages, layout, meter, root, checkpoints };
         let laid = sinks.and_then(|sinks| streams.run(&subject.sources, sinks));
         let done = laid.and_then(|laid| {
             check()?;

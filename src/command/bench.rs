@@ -102,6 +102,7 @@ impl Bench {
             codec,
             digest,
             host: None,
+            max_rate: None,
             tags,
             base: Wanted::default(),
             checkpoint_interval: Duration::MAX,

@@ -105,6 +105,7 @@ impl Export {
             codec: self.codec.unwrap_or_else(|| archive.codec.at_level(options.level)),
             digest: options.digest,
             host: None,
+            max_rate: None,
             tags: archive.root.tags.clone(),
             base: Wanted { full: true, ..Wanted::default() },
             checkpoint_interval: Duration::MAX,

@@ -8,6 +8,7 @@ use crate::{
         lay::{Laid, Lay, Layout, MakeRoot},
         meter::{Meter, Sample, Side, computed, timed, verdict},
         ordered::{Crew, Line, Permits, Work},
+        pace::Pace,
         pack::pack,
         pages::Tell,
     },
@@ -20,7 +21,7 @@ use crate::{
 };
 use std::{
     collections::BTreeMap,
-    num::NonZeroUsize,
+    num::{NonZeroU64, NonZeroUsize},
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -34,6 +35,8 @@ pub(super) struct Streams<'a> {
     pub(super) tuning: &'a Tuning,
     /// Is it standard input, which one thread reads at a time?
     pub(super) is_stdin: bool,
+    /// Bytes that are read in a second, at most.
+    pub(super) max_rate: Option<NonZeroU64>,
     pub(super) stages: Vec<StageSpec>,
     pub(super) layout: Arc<Layout>,
     pub(super) meter: &'a Arc<Meter>,
@@ -69,7 +72,7 @@ impl Streams<'_> {
         }
         std::thread::scope(|scope| {
             let (done, over) = mpsc::channel::<()>();
-            if self.tuning.readers.is_none() && !self.is_stdin {
+            if self.tuning.readers.is_none() && !self.is_stdin && self.max_rate.is_none() {
                 start_in(scope, || self.attend(&leading, over))?;
             }
             let streams = at_once(streams, Stream::scanned, || stop.store(true, Relaxed));
@@ -88,6 +91,7 @@ impl Streams<'_> {
         let permits = Permits::new(depths.permits);
         // A stream is read in turns: who waits for his must not keep another from reading.
         let readers = self.tuning.readers.filter(|_| !self.is_stdin);
+        let pace = self.max_rate.map(|rate| Arc::new(Pace::of(rate)));
         let crew = |source: &Arc<dyn Source>| {
             let (stages, source, pool) = (self.stages.clone(), source.clone(), pool.clone());
             let (permits, reads, gauges) = (permits.clone(), readers.map(Permits::new), meter.clone());
@@ -96,20 +100,27 @@ impl Streams<'_> {
             // Where a source goes on for as long as others are read, its waiting is none of theirs; what it has cannot wait,
             // but half of the workers are left to them, or they would never be read.
             let leads = !source.accompanies();
+            let pace = pace.clone().filter(|_| leads);
             let half = NonZeroUsize::new(depths.workers.get() / 2).unwrap_or(NonZeroUsize::MIN);
             let (first, gauge) = match leads {
                 true => (first, meter.source.clone()),
                 false => (first.min(half), Arc::default()),
             };
             let crew = Crew::start(first, gauge, move || {
-                let (source, pool, permits) = (source.clone(), pool.clone(), permits.clone());
+                let (source, pool, permits, pace) = (source.clone(), pool.clone(), permits.clone(), pace.clone());
                 let (reads, meter, mut usual) = (reads.clone(), gauges.clone(), chain(&stages, &pool)?);
                 let mut fast = if leads { None } else { Some(chain(&fast(&stages), &pool)?) };
                 Ok(Box::new(move |slice: Slice| {
                     if reads.is_some() {
                         slice.wait(); // else pieces hold every permit, and wait for a slice that wants one
                     }
-                    let read = || timed(&meter.source.busy, || source.read(slice, pool.take()));
+                    let read = || {
+                        let frame = source.read(slice, pool.take());
+                        let paced = pace.as_ref().zip(frame.as_ref().ok());
+                        paced.inspect(|(pace, frame)| pace.keep(frame.data.len() as u64));
+                        frame
+                    };
+                    let read = || timed(&meter.source.busy, read);
                     let frame = match &reads {
                         Some(reads) => reads.hold(read)?,
                         None => read()?,

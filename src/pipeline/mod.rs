@@ -9,6 +9,7 @@ pub mod lay;
 pub mod live;
 pub mod meter;
 pub mod ordered;
+pub mod pace;
 pub mod pack;
 pub mod pages;
 pub mod waits;
