@@ -27,7 +27,7 @@ use crate::{
         compare::Compare,
         ids,
     },
-    sink::{Destination, file::is_half_named},
+    sink::{Abilities, Destination, file::is_half_named},
     source::{archive::Archive, store::Archived, stored::Stored, tree::Own},
     stage::codec::Codec,
 };
@@ -134,30 +134,9 @@ impl Backup {
         if let Some(base) = &base {
             subject.compare(base, self.base.compare);
         }
-        let format = if base.is_some() { FORMAT } else { FORMAT_ALONE };
+        let draft = Root { id, time, source: subject.origin.clone(), ..self.draft(base.as_deref()) };
         let abilities = destination.abilities();
-        let layout = Arc::new(Layout {
-            backup: id.clone(),
-            format,
-            repository: abilities.repository,
-            codec: self.codec,
-            segment_bytes: abilities.objects.then_some(self.tuning.segment_bytes),
-            block_bytes: self.block_bytes(),
-            manifest_bytes: AtomicU64::new(0),
-        });
-        let draft = Root {
-            format,
-            bases: base.as_ref().map(|base| base.ids()).unwrap_or_default(),
-            id,
-            tool: format!("fullbore {}", env!("CARGO_PKG_VERSION")),
-            time,
-            boot: platform::boot_id(),
-            left_out: self.subject.left_out(),
-            tags: self.tags.clone(),
-            source: subject.origin.clone(),
-            options: self.options(),
-            ..Root::default()
-        };
+        let layout = Arc::new(self.layout(&draft, &abilities));
         let complete = |laid| {
             let root = complete(draft.clone(), laid, base.as_deref(), meter);
             match &self.subject {
@@ -204,6 +183,33 @@ impl Backup {
                 destination.abort(error.kind != Kind::Full);
                 Err(error)
             }
+        }
+    }
+
+    /// What is known of it before anything is read.
+    fn draft(&self, base: Option<&Base>) -> Root {
+        Root {
+            format: if base.is_some() { FORMAT } else { FORMAT_ALONE },
+            bases: base.map(Base::ids).unwrap_or_default(),
+            tool: format!("fullbore {}", env!("CARGO_PKG_VERSION")),
+            boot: platform::boot_id(),
+            left_out: self.subject.left_out(),
+            tags: self.tags.clone(),
+            options: self.options(),
+            ..Root::default()
+        }
+    }
+
+    /// How it is cut and labelled.
+    fn layout(&self, draft: &Root, abilities: &Abilities) -> Layout {
+        Layout {
+            backup: draft.id.clone(),
+            format: draft.format,
+            repository: abilities.repository.clone(),
+            codec: self.codec,
+            segment_bytes: abilities.objects.then_some(self.tuning.segment_bytes),
+            block_bytes: self.block_bytes(),
+            manifest_bytes: AtomicU64::new(0),
         }
     }
 
