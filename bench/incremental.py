@@ -170,13 +170,15 @@ class Incremental:
         source = self.place("days", corpus)
         run(["cp", "-a", f"{corpus.path}/.", source])
         ours = self.fullbore(source, self.place("fullbore", corpus, 3))
+        # restic compresses as zstd does at 3, borg as it is told to, at 1.
+        denser = self.fullbore(source, self.place("denser", corpus, 3), "--compress", "zstd:3")
         peers = [self.restic(source, self.place("restic", corpus, 3)), self.borg(source, self.place("borg", corpus, 3))]
         rng = random.Random(corpora.SEED)
         files = sorted(os.path.join(d, n) for d, _, names in os.walk(source) for n in names)
         for day in range(DAYS + 1):
             for path in rng.sample(files, int(len(files) * CHANGED_SHARE)) if day else []:
                 edit(path, rng)
-            for side in [ours, *peers]:
+            for side in [ours, denser, *peers]:
                 side()
         repo = ours.command[4]
         sizes = [size_of(repo), *(size_of(f"{self.bench.work.path(peer)}/repo")
@@ -190,6 +192,8 @@ class Incremental:
         for peer, size in zip(("restic", "borg"), sizes[1:]):
             yield ratio_line(row, f"repository after {DAYS} days, against {peer}", size_target,
                              [(sizes[0] / 1e6, size / 1e6)], [ours.command], unit="MB")
+        yield ratio_line(row, f"repository after {DAYS} days, both at zstd:3, against restic", size_target,
+                         [(size_of(denser.command[4]) / 1e6, sizes[1] / 1e6)], [denser.command], unit="MB")
 
 
 def edit(path, rng):
