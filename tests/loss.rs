@@ -210,6 +210,31 @@ fn what_a_disk_gives_when_it_is_asked_again_is_not_given_up() {
 }
 
 #[test]
+fn a_disk_that_fails_at_any_moment_of_a_restore_is_told() {
+    if !or_skip(has("strace"), "there is no strace") {
+        return;
+    }
+    let dir = temp();
+    let (tree, repo) = (dir.path().join("tree"), dir.path().join("repo"));
+    for i in 0..400 {
+        write(tree.join(format!("a/f{i}")), noise(i, 10));
+    }
+    fs::create_dir(tree.join("b")).unwrap();
+    (0..400).for_each(|i| fs::hard_link(tree.join(format!("a/f{i}")), tree.join(format!("b/h{i}"))).unwrap());
+    fullbore(args!["backup", &tree, "--to", &repo]).ends_with(0);
+    let mut ends = BTreeSet::new();
+    for at in 1..14 {
+        let to = dir.path().join(format!("to{at}"));
+        let line = "strace -f -qq -o /dev/null -e trace=pread64 -e inject=pread64:error=EIO:when=$1+ \"$2\" restore \"$3\" --to \"$4\" 2>&1";
+        let ran = shell(line, args![at.to_string(), runs::FULLBORE, &repo, &to]);
+        let links = fs::read_dir(to.join("b")).map_or(0, Iterator::count);
+        assert!(ran.code != 0 || links == 400, "from read {at} on: {links} links, {}", ran.out);
+        ends.insert(ran.code);
+    }
+    assert!(ends.contains(&0) && ends.len() > 1, "{ends:?}");
+}
+
+#[test]
 fn a_lack_of_descriptors_ends_a_restore_and_is_not_called_damage() {
     if !or_skip(has("strace"), "there is no strace") {
         return;

@@ -155,6 +155,10 @@ impl Directory {
         if *object != Object::Root {
             let mut kept = lock();
             if kept.len() as u64 >= MAX_KEPT.min(open_files_limit() / 4) {
+                // What a backup is by is kept for as long as anything is: were it forgotten meanwhile, it could not be opened again.
+                kept.retain(|(_, path), _| path.ends_with(layout::MANIFEST));
+            }
+            if kept.len() as u64 >= MAX_KEPT.min(open_files_limit() / 4) {
                 kept.clear();
             }
             kept.insert(key.clone(), file.clone());

@@ -49,8 +49,15 @@ impl Run<'_> {
             |send| {
                 let mut batch = Vec::new();
                 for item in self.archive.records(&self.selection, true) {
-                    // A page that cannot be read was reported by the first pass.
-                    let Ok(item) = item else { continue };
+                    let item = match item {
+                        Ok(item) => item,
+                        // The first pass found the same.
+                        Err(error) if self.report.has(&error.line()) => continue,
+                        Err(error) => {
+                            self.report.survive(Err(error))?;
+                            continue;
+                        }
+                    };
                     let is_wanted = match item.entry.kind {
                         Kind::Directory => item.state != State::Vanished,
                         Kind::HardLink(_) => item.state.is_stored(),
