@@ -635,6 +635,25 @@ fn what_was_excluded_does_not_belong() {
     assert_eq!(replace(&repo, &tree).ends_with(0).out, "delete: \"cache\"\n");
 }
 
+#[test]
+fn what_stands_beside_the_way_to_a_path_is_nobody_s_to_remove() {
+    let dir = temp();
+    let (home, repo, to) = (dir.path().join("home"), dir.path().join("r"), dir.path().join("to"));
+    ["alice/f", "bob/f", "carol/f"].iter().for_each(|name| write(home.join(name), "x"));
+    let (alice, carol) = (home.join("alice"), home.join("carol"));
+    fullbore(args!["backup", &alice, &carol, "--full-paths", "--to", &repo, "-q"]).ends_with(0);
+    let there = to.join(home.strip_prefix("/").unwrap());
+    ["alice/f", "alice/new", "bob/f", "carol/f"].iter().for_each(|name| write(there.join(name), "x"));
+    fullbore(args!["restore", &repo, "--to", &to, "--overwrite", "-q"]).ends_with(0);
+    let extra = home.strip_prefix("/").unwrap().join("alice/new");
+    let extra = extra.display();
+    let ran = fullbore(args!["verify", &repo, "--against", &to]).ends_with(1);
+    assert!(ran.out.contains(&format!("{extra}: extra")) && !ran.out.contains("bob"), "{}", ran.out);
+    assert_eq!(replace(&repo, &to).ends_with(0).out, format!("delete: \"{extra}\"\n"));
+    assert!(there.join("bob/f").exists() && !there.join("alice/new").exists());
+    fullbore(args!["verify", &repo, "--against", &to]).ends_with(0);
+}
+
 /// Damage the frame that holds these bytes.
 fn damage(repository: &Path, bytes: &[u8]) {
     let segment = runs::segments(repository).pop().unwrap();

@@ -119,7 +119,7 @@ impl Against<'_> {
 
     /// Hand out everything the backup has, and note what it has not.
     fn walk(&self, send: &mut dyn FnMut(Vec<Item>) -> Result<()>) -> Result<()> {
-        let all = Selection::default();
+        let (all, ways) = (Selection::default(), self.archive.ways()?);
         let mut levels: Vec<Level> = Vec::new();
         let (mut batch, mut bytes) = (Vec::new(), 0);
         for item in self.archive.records(&all, false) {
@@ -133,7 +133,7 @@ impl Against<'_> {
                 // The directory that this is in may not be on disk; then what is looked for here is that directory.
                 level.names.remove(entry::step(&level.path, path));
             }
-            if matches!(item.entry.kind, Kind::Directory) {
+            if matches!(item.entry.kind, Kind::Directory) && !ways.contains(path) {
                 levels.extend(self.enter(path)?);
             }
             bytes = item.entry.data_len().saturating_add(bytes);

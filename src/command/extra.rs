@@ -21,7 +21,7 @@ use crate::{
     source::archive::{Archive, Selection},
 };
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeSet, HashSet},
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
@@ -60,9 +60,8 @@ pub(super) fn extra(
             Err(e) => return Err(Error::io(format!("could not open the target {path:?}"), e)),
         }
     }
-    let own = archive.store().places();
-    let mut walk =
-        Walk { places, mounts: &layout.mounts, own, selection, tricks, levels: Vec::new(), found: Extra::default() };
+    let (own, ways, mounts) = (archive.store().places(), archive.ways()?, &layout.mounts);
+    let mut walk = Walk { places, mounts, own, ways, selection, tricks, levels: Vec::new(), found: Extra::default() };
     for item in archive.records(selection, false) {
         let item = item.map_err(|e| e.detail("nothing is removed while nobody knows what belongs to the backup"))?;
         if item.from == 0 && plan.fate(&item.entry.path) != Fate::LeftOut {
@@ -79,6 +78,8 @@ struct Walk<'a> {
     mounts: &'a [Mount],
     /// What the backup is read from.
     own: Vec<Place>,
+    /// Of what is in these the backup knows only what is on the way.
+    ways: HashSet<EntryPath>,
     selection: &'a Selection,
     tricks: Tricks,
     levels: Vec<Level>,
@@ -105,6 +106,7 @@ impl Walk<'_> {
             level.stays = level.stays.filter(|why| *why == READ_FROM);
         }
         match is_directory {
+            true if self.ways.contains(path) => Ok(()),
             true if is_stored => {
                 let level = self.enter(path)?;
                 self.levels.extend(level);

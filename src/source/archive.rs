@@ -15,7 +15,7 @@ use crate::{
         digest::hex,
         entry::{self, Path},
         page::{FrameAt, Item, Page, Record, SegmentId},
-        root::{PageAt, Root},
+        root::{Name, PageAt, Root},
         seal::MAX_BYTES,
     },
     stage::codec::Codec,
@@ -358,6 +358,26 @@ impl Archive {
         let begins_there = |page: &PageAt| entry::is_within(&page.first.0, path);
         Ok(self.root.pages.iter().any(begins_there)
             || !self.look(path, |record| entry::is_within(&record.entry.path, path))?.is_empty())
+    }
+
+    /// Directories of which nothing was backed up but the way to the paths of the source, which are stored under their whole
+    /// names. What else is in them nobody looked at.
+    ///
+    /// # Errors
+    /// As [`Archive::find`].
+    pub fn ways(&self) -> Result<HashSet<Path>> {
+        let names = |path: &Name| path.0.strip_prefix(b"/").unwrap_or(&path.0).to_vec();
+        let tops: Vec<Path> = self.root.source.paths.iter().map(names).collect();
+        let mut ways = HashSet::new();
+        for top in &tops {
+            if self.root.source.contents || self.find(top)?.is_empty() {
+                return Ok(HashSet::new()); // under the last name alone
+            }
+            let above = (0..top.len()).filter(|at| top[*at] == b'/').map(|end| &top[..end]);
+            let ours = above.filter(|dir| !tops.iter().any(|top| entry::is_within(dir, top)));
+            ways.extend(ours.map(<[u8]>::to_vec));
+        }
+        Ok(ways)
     }
 
     /// The records that match, at or right behind the place where `path` stands.
