@@ -214,7 +214,7 @@ impl Content<'_> {
         let end = match &wanted.of {
             Of::Whole(item) => check_whole(item, content),
             Of::Part(shared, offset) => {
-                let hashed = shared.hash(archive.root.options.digest, *offset, content);
+                let hashed = shared.hash(&archive.root.options, *offset, content);
                 let end = shared.done(*offset, content.len() as u64, hashed);
                 if shared.is_damaged() { End::NotYet } else { end }
             }

@@ -4,12 +4,14 @@
 //! files want it. Jobs come out in the order in which the records first need them, which is the order of the
 //! segments; what is held back is bounded by `WINDOW` pieces, whatever the number of files.
 
+use super::blocks::{are_digested, first_wrong};
 use crate::{
     error::{Error, Result, quoted},
     format::{
         digest::{Algorithm, Digest, Joiner, Piece as Hashed, piece, piece_of_any},
         entry::xattr_bytes,
         page::{FrameAt, Item, SegmentId},
+        root::Options,
     },
 };
 use std::{
@@ -24,6 +26,8 @@ use std::{
 /// Pieces that wait for others of the same frame: those of about a page. One more for every KiB of attributes.
 const WINDOW: usize = 8192;
 const XATTRS: usize = 1 << 10;
+/// Of a longer file the records are not kept for their blocks: relations are no longer, and others have a digest.
+const MOST_OF_BLOCKS: u64 = 1 << 32;
 /// Entries without content in one job.
 const BATCH: usize = 128;
 
@@ -91,6 +95,8 @@ pub struct Shared<H> {
     /// What the consumer knows of it.
     pub handle: H,
     joined: Mutex<Joined>,
+    /// Its records, if only its blocks have digests.
+    blocks: Mutex<Vec<Item>>,
     damaged: AtomicBool,
 }
 
@@ -105,6 +111,8 @@ struct Joined {
     next: u64,
     seen: u64,
     digest: Option<Digest>,
+    /// Where a block of it is wrong.
+    wrong: Option<u64>,
 }
 
 /// What was hashed of a piece, and the units its blocks have; `None` if it cannot be hashed by itself.
@@ -128,10 +136,19 @@ impl<H> Shared<H> {
         self.joined.lock().unwrap_or_else(|e| e.into_inner())
     }
 
+    fn blocks(&self) -> MutexGuard<'_, Vec<Item>> {
+        self.blocks.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
     /// Hash a piece that starts at `offset` of the data.
-    pub fn hash(&self, algorithm: Algorithm, offset: u64, content: &[u8]) -> Hash {
+    pub fn hash(&self, options: &Options, offset: u64, content: &[u8]) -> Hash {
         let may_be_digested = self.item.more || self.item.digest.is_some();
-        let algorithm = if may_be_digested { algorithm } else { Algorithm::None };
+        let algorithm = if may_be_digested { options.digest } else { Algorithm::None };
+        let blocks = self.blocks().clone();
+        let mut known = blocks.iter().filter(|record| are_digested(record, options));
+        if let Some(at) = known.find_map(|record| first_wrong(record, options.block_bytes, offset, content)) {
+            self.joined().wrong = Some(at);
+        }
         piece_of_any(algorithm, content, offset, self.item.entry.data_len())
     }
 
@@ -163,11 +180,12 @@ impl<H> Shared<H> {
     }
 
     fn end(&self, joined: &mut Joined) -> End {
-        match joined.digest {
+        match (joined.digest, joined.wrong) {
             _ if self.is_damaged() => End::Damaged("a frame of it is damaged".to_owned()),
-            None => End::Right,
-            Some(wanted) if joined.unknown => End::Unknown(wanted),
-            Some(wanted) => compare(wanted, take(&mut joined.joiner).finish()),
+            (_, Some(at)) => End::Damaged(format!("its block at byte {at} is not what the manifest says")),
+            (None, None) => End::Right,
+            (Some(wanted), None) if joined.unknown => End::Unknown(wanted),
+            (Some(wanted), None) => compare(wanted, take(&mut joined.joiner).finish()),
         }
     }
 }
@@ -266,6 +284,9 @@ impl<H: Default, S: FnMut(Job<H>) -> Result<()>> Planner<H, S> {
             return Err(misfit(&item.entry.path));
         }
         shared.joined().digest = item.digest;
+        if item.digest.is_none() && !item.blocks.is_empty() && item.entry.data_len() <= MOST_OF_BLOCKS {
+            shared.blocks().push(item.clone());
+        }
         for extent in &item.extents {
             let frame = (item.segment(&extent.frame).clone(), extent.frame);
             self.want(frame, Wanted { of: Of::Part(shared.clone(), at), inner: extent.inner, len: extent.len });
@@ -334,6 +355,7 @@ fn share<H: Default>(item: &Item) -> Arc<Shared<H>> {
         item: item.clone(),
         handle: H::default(),
         joined: Mutex::default(),
+        blocks: Mutex::default(),
         damaged: AtomicBool::new(false),
     })
 }

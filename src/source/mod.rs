@@ -7,6 +7,7 @@ use crate::{
 };
 
 pub mod archive;
+pub mod blocks;
 mod content;
 mod decode;
 mod fit;

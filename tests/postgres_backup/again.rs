@@ -140,6 +140,35 @@ fn what_was_read_in_part_is_restored_in_place_and_exported() {
 }
 
 #[test]
+fn what_was_read_in_part_is_compared_with_the_digests_of_its_blocks() {
+    for version in versions().iter().filter(|version| version.major >= 17) {
+        let cluster = Cluster::new(version, &["summarize_wal = on"]);
+        let repository = cluster.path("repository");
+        cluster.psql("CHECKPOINT");
+        // What is stored has no checksums of frames.
+        cluster.backup("repository", &["--quiet", "--compress", "none"]).ends_with(0);
+        cluster.psql_each(&["UPDATE large SET words = 'unmistakable' WHERE n = 7", "CHECKPOINT"]);
+        cluster.backup("repository", &["--quiet", "--compress", "none"]).ends_with(0);
+        let id = ids(&repository).pop().unwrap();
+        let segment = repository.join("backups").join(&id).join("s01-000001.tar");
+        let mut stored = fs::read(&segment).unwrap();
+        // The file is in the stream before the WAL.
+        let word = stored.windows(12).position(|bytes| bytes == b"unmistakable").unwrap();
+        stored[word] = b'U';
+        fs::write(&segment, stored).unwrap();
+        let large = cluster.file_of("large");
+        for options in [&["--keep-going"][..], &[]] {
+            let to = crate::runs::temp();
+            let target = to.path().join("data");
+            let restore = crate::args!["restore", at(&repository, &id), "--to", &target];
+            let ran = fullbore(restore.into_iter().chain(crate::runs::args(options))).ends_with(4);
+            assert!(ran.err.contains(&large) && ran.err.contains("its block at byte"), "{}", ran.err);
+            assert!(!target.join(&large).exists());
+        }
+    }
+}
+
+#[test]
 fn tables_that_were_cut_off_or_made_anew_are_read_where_they_differ() {
     for version in versions().iter().filter(|version| version.major >= 17) {
         let cluster = Cluster::new(version, &["summarize_wal = on"]);

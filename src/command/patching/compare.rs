@@ -4,19 +4,14 @@ use super::{Hand, Target, Unit, Want, Work, unread, want};
 use crate::{
     command::against::has_content,
     error::Result,
-    format::{
-        digest::{Algorithm, Piece, piece},
-        page::{Item, is_block},
-    },
+    format::page::Item,
     sink::patch::{Patch, is_there},
+    source::blocks::{are_digested, judged},
 };
 use std::{
     ops::Range,
     sync::{Arc, atomic::Ordering::Relaxed},
 };
-
-/// Larger blocks are not compared: one is held in memory.
-const MAX_BLOCK_BYTES: u64 = 64 << 20;
 
 impl Work<'_> {
     pub(super) fn block(&self) -> u64 {
@@ -25,13 +20,7 @@ impl Work<'_> {
 
     /// Does the record say the digest of each block of what it describes?
     pub(super) fn has_blocks(&self, item: &Item) -> bool {
-        let len = item.described_bytes();
-        let block = self.block();
-        let whole = (1024..=MAX_BLOCK_BYTES).contains(&block)
-            && item.from.is_multiple_of(block)
-            && item.blocks.len() as u64 == len.div_ceil(block);
-        let is_blake3 = self.run.archive.root.options.digest == Algorithm::Blake3;
-        whole && is_blake3 && item.entry.data_len() > block
+        are_digested(item, &self.run.archive.root.options)
     }
 
     pub(super) fn compare(&self, hand: &mut Hand, unit: Unit) -> Result<Vec<Want>> {
@@ -138,7 +127,7 @@ impl Work<'_> {
             let len = step.min(bytes.end - at) as usize;
             hand.buffer.resize(len.max(hand.buffer.len()), 0);
             let got = target.patch.read(&item.entry, at, &mut hand.buffer[..len]).map_err(|e| unread(item, e))?;
-            for (block, same) in self.judged(item, at, &hand.buffer[..got], len) {
+            for (block, same) in judged(item, self.block(), at, &hand.buffer[..got], len) {
                 let (from, end) = (at + block.start as u64, at + block.end as u64);
                 match found.last_mut() {
                     _ if same == Some(true) => {}
@@ -155,27 +144,5 @@ impl Work<'_> {
     fn is_of_blocks(&self, item: &Item, offset: u64, end: u64) -> bool {
         let block = self.block();
         offset.is_multiple_of(block) && (end.is_multiple_of(block) || end == item.entry.data_len())
-    }
-
-    /// Each block, and whether it is what the manifest says, if that says it.
-    pub(super) fn judged(
-        &self,
-        item: &Item,
-        offset: u64,
-        found: &[u8],
-        len: usize,
-    ) -> Vec<(Range<usize>, Option<bool>)> {
-        let block = self.block() as usize;
-        let hashed = match piece(Algorithm::Blake3, found, offset, item.entry.data_len(), block as u64) {
-            Piece::Blocks(hashed) => hashed,
-            _ => Vec::new(),
-        };
-        let first = ((offset - item.from) / block as u64) as usize;
-        let span = |at: usize| at * block..((at + 1) * block).min(len);
-        let same = |at: usize| {
-            let wanted = item.block(first + at)?;
-            Some(span(at).end <= found.len() && hashed.get(at).is_some_and(|hash| is_block(wanted, hash)))
-        };
-        (0..len.div_ceil(block)).map(|at| (span(at), same(at))).collect()
     }
 }

@@ -17,7 +17,10 @@ use crate::{
     },
     pipeline::meter::lap,
     sink::{patch::Patch, writer::Writer},
-    source::jobs::{self, End, check_whole},
+    source::{
+        blocks::judged,
+        jobs::{self, End, check_whole},
+    },
     stage::codec::Decompressor,
 };
 use std::{
@@ -259,7 +262,7 @@ impl<'a> Work<'a> {
             return Ok(());
         }
         if want.provable
-            && self.judged(&want.item, want.offset, content, len).iter().any(|(_, same)| *same == Some(false))
+            && judged(&want.item, self.block(), want.offset, content, len).iter().any(|(_, same)| *same == Some(false))
         {
             if !target.damaged.swap(true, Relaxed) {
                 self.run.report.file(&want.item, "a block of it is not what the manifest says")?;

@@ -124,7 +124,7 @@ impl Run<'_> {
         for run in runs.chunk_by(|a, b| a.end == b.start) {
             let [from, to] = [run[0].start, run[run.len() - 1].end].map(|at| (at - start) as usize);
             let (content, at) = (&data[from..to], run[0].start);
-            let hash = self.permits.hold(|| shared.hash(self.archive.root.options.digest, at, content));
+            let hash = self.permits.hold(|| shared.hash(&self.archive.root.options, at, content));
             lap(&self.meter.workers.busy, &mut clock);
             self.write_part(&mut hand.writer, &shared, at, content, hash)?;
             lap(&self.meter.sink.busy, &mut clock);
@@ -161,7 +161,7 @@ impl Run<'_> {
         let content = wanted.content(plain);
         match &wanted.of {
             Of::Whole(item) => Checked::Whole(check_whole(item, content)),
-            Of::Part(shared, offset) => Checked::Part(shared.hash(self.archive.root.options.digest, *offset, content)),
+            Of::Part(shared, offset) => Checked::Part(shared.hash(&self.archive.root.options, *offset, content)),
         }
     }
 

@@ -1,0 +1,49 @@
+//! Content against the digests that a record has of its blocks.
+
+use crate::format::{
+    digest::{Algorithm, Piece, piece},
+    page::{Record, is_block},
+    root::Options,
+};
+use std::ops::Range;
+
+/// Larger blocks are not compared: one is held in memory.
+const MAX_BLOCK_BYTES: u64 = 64 << 20;
+
+/// Does the record say the digest of each block of what it describes?
+pub fn are_digested(record: &Record, options: &Options) -> bool {
+    let (len, block) = (record.described_bytes(), options.block_bytes);
+    let whole = (1024..=MAX_BLOCK_BYTES).contains(&block)
+        && record.from.is_multiple_of(block)
+        && record.blocks.len() as u64 == len.div_ceil(block);
+    whole && options.digest == Algorithm::Blake3 && record.entry.data_len() > block
+}
+
+/// The blocks of `len` bytes of data at `offset`, where one begins, and whether each is what the record says, if that says it.
+/// Less may be `found` than that.
+pub fn judged(record: &Record, block: u64, offset: u64, found: &[u8], len: usize) -> Vec<(Range<usize>, Option<bool>)> {
+    let hashed = match piece(Algorithm::Blake3, found, offset, record.entry.data_len(), block) {
+        Piece::Blocks(hashed) => hashed,
+        _ => Vec::new(),
+    };
+    let first = ((offset - record.from) / block) as usize;
+    let block = block as usize;
+    let span = |at: usize| at * block..((at + 1) * block).min(len);
+    let same = |at: usize| {
+        let wanted = record.block(first + at)?;
+        Some(span(at).end <= found.len() && hashed.get(at).is_some_and(|hash| is_block(wanted, hash)))
+    };
+    (0..len.div_ceil(block)).map(|at| (span(at), same(at))).collect()
+}
+
+/// Where in these bytes of the data at `offset` is a block that is not what the record says? Only whole ones are looked at.
+pub fn first_wrong(record: &Record, block: u64, offset: u64, content: &[u8]) -> Option<u64> {
+    let total = record.entry.data_len();
+    let (from, end) =
+        (offset.max(record.from), (offset + content.len() as u64).min(record.from + record.described_bytes()));
+    let from = from.next_multiple_of(block);
+    let end = if end == total { end } else { end - end % block };
+    let whole = content.get(from.checked_sub(offset)? as usize..end.checked_sub(offset)? as usize)?;
+    let wrong = judged(record, block, from, whole, whole.len()).into_iter().find(|(_, same)| *same == Some(false));
+    wrong.map(|(span, _)| from + span.start as u64)
+}
