@@ -121,4 +121,8 @@ impl Overlay for Late {
         let files = self.files.read().unwrap_or_else(PoisonError::into_inner);
         self.layout.is_repaired(path) || files.contains_key(path) // what stands in has no name, and does not change
     }
+
+    fn misses(&self, path: &[u8]) -> bool {
+        !self.layout.takes_away(path)
+    }
 }

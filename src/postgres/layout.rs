@@ -49,6 +49,7 @@ pub struct Layout {
 }
 
 /// What a directory of a cluster is.
+#[derive(PartialEq)]
 enum Place {
     Root,
     Global,
@@ -97,6 +98,13 @@ impl Layout {
             Place::Global | Place::Database => relation::parse(name).is_some(),
             _ => STATUS.contains(&dir),
         }
+    }
+
+    /// May the server take away what stands at `path` while it is backed up, because it says so in WAL or needs it no more? Not
+    /// what a configuration is made of: that is missing for a moment only, while somebody writes it.
+    pub fn takes_away(&self, path: &[u8]) -> bool {
+        let (dir, name) = split(path);
+        self.online && (self.is_data(path) || self.place(dir) == Place::Tablespaces || name.ends_with(b".tmp"))
     }
 
     /// Is what stands at `path` part of what the server itself has written? Its directories can be links, and those of its

@@ -189,14 +189,15 @@ impl Inner {
             // A top within another stands in for what has its name there.
             let mounted = self.tops.iter().find(|top| top.at == path).map(|top| (&top.dir, &b"."[..]));
             let mut child = match mounted.map_or_else(|| dir.map(|(dir, _)| (dir, &name.bytes[..])), Ok) {
-                Ok((dir, name)) => walk::stat(dir, name)
+                Ok((dir, name)) => self
+                    .when_there(&path, || walk::stat(dir, name))
                     .and_then(|stat| self.child(dir, name, path.clone(), stat))
                     .unwrap_or_else(|error| self.unknown(path, &error)),
                 Err(error) => self.unknown(path, error),
             };
             child.scanned.home = home.map(|home| (home.dev, home.inode));
             child.scanned.exposed = home.is_none_or(is_others);
-            let is_expected = child.scanned.state == State::Vanished && self.rules.overlay.is_some();
+            let is_expected = child.scanned.state == State::Vanished && !self.misses(&child.scanned.entry.path);
             let is_own = child.scanned.entry.is_file() && self.is_own(&child);
             let is_left_out = !told && self.is_excluded(&child.scanned.entry.path, is_directory(&child.scanned));
             if !is_expected && !is_own && !is_left_out {

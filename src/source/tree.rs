@@ -37,7 +37,13 @@ use std::{
     io,
     os::fd::{BorrowedFd, OwnedFd},
     sync::{Arc, Mutex, OnceLock, RwLock},
+    thread::sleep,
+    time::Duration,
 };
+
+/// How long somebody may take to write a file anew that was removed before: so many times.
+const MOMENT: Duration = Duration::from_millis(10);
+const AGAIN: usize = 10;
 
 /// The device and inode of each file and directory that the backup itself is written to: those files, and what is in those
 /// directories, are not part of it. Said before a walk begins.
@@ -70,8 +76,8 @@ pub struct Rules {
 /// Files of a program that has its own ideas of what a backup of them is.
 ///
 /// They are stored as that program's own tools would: ustar headers with whole seconds, no holes, no attributes. That a
-/// file grows, shrinks or vanishes meanwhile is expected, and not noted: either the program repairs it afterwards, or it is
-/// stored as it is when it is read.
+/// file grows, shrinks or vanishes meanwhile is expected, and not noted, where the program repairs it afterwards, or takes it away.
+/// The rest is stored as it is when it is read.
 pub trait Overlay: Send + Sync {
     /// Leave out of the names in a directory what does not belong to the backup.
     fn pick(&self, dir: &[u8], names: &mut Vec<walk::Name>);
@@ -81,6 +87,9 @@ pub trait Overlay: Send + Sync {
 
     /// Does the program repair a copy of the file at `path` that has the size of the scan, whatever it was when it was read?
     fn repairs(&self, path: &[u8]) -> bool;
+
+    /// Is it missed if what stood at `path` has gone since it was listed, as the program does not take that away itself?
+    fn misses(&self, path: &[u8]) -> bool;
 }
 
 /// A place where a walk begins.
@@ -256,7 +265,8 @@ impl Inner {
         }
         CLOSER.with_borrow_mut(|closer| closer.iter_mut().for_each(Closer::flush));
         if self.is_plain() {
-            parts.retain(|part| !matches!(&part.what, What::Whole(_, State::Vanished)));
+            let is_expected = |entry: &Entry, state: &State| *state == State::Vanished && !self.misses(&entry.path);
+            parts.retain(|part| !matches!(&part.what, What::Whole(entry, state) if is_expected(entry, state)));
         }
         Ok(Frame { rest, ..Frame::new(buf, parts, ends_member) })
     }
@@ -282,7 +292,7 @@ impl Inner {
             let state = failed.map_or(state, |error| unstorable(&error));
             return Ok(part(What::Whole(entry, state), buf.len(), 0));
         }
-        let opened = self.open_in(at, &entry.path, home);
+        let opened = self.when_there(&entry.path, || self.open_in(at, &entry.path, home));
         let (fd, is_home) = match opened.and_then(|(fd, is_home)| Ok((self.xattrs(&fd)?, fd, is_home))) {
             Ok((xattrs, fd, is_home)) => {
                 entry.xattrs = xattrs;
@@ -295,9 +305,10 @@ impl Inner {
             }
         };
         let same = known.take_if(|known| matches!(known.trust, Trust::Content | Trust::Claim));
-        let unsure = exposed || !is_home || self.rules.looks_twice || same.is_some();
+        let is_written = self.is_plain() && !self.repairs(&entry.path); // by hand, or by who knows what
+        let unsure = exposed || !is_home || self.rules.looks_twice || same.is_some() || is_written;
         if let Some(same) = same {
-            if !self.now(&fd).is_some_and(|now| is_replaced(&fd, &now, &entry, born)) {
+            if !self.now_of(&fd, &entry).is_some_and(|now| is_replaced(&fd, &now, &entry, born)) {
                 if same.trust == Trust::Claim {
                     (entry.inode, entry.ctime) = Default::default();
                 }
@@ -316,14 +327,15 @@ impl Inner {
                 return Ok(part(What::Whole(entry, unstorable(&error)), start, 0));
             }
         };
-        let mut now = (unsure || is_first || is_suspect(&read, &entry)).then(|| self.now(&fd)).flatten();
+        let mut now = (unsure || is_first || is_suspect(&read, &entry)).then(|| self.now_of(&fd, &entry)).flatten();
         let replaced = now.is_some_and(|now| is_replaced(&fd, &now, &entry, born));
         self.disown(&entry, is_first && replaced);
-        if let Some(found) = now.filter(|now| is_other(now, &entry, replaced, &read)) {
+        let is_torn = |now: &Stat| is_written && changed(now, &entry);
+        if let Some(found) = now.filter(|now| is_other(now, &entry, replaced, &read) || is_torn(now)) {
             if self.refit(&found, &mut entry, room(buf, start)) {
                 buf.truncate(start);
                 (inner, read) = self.copy(&fd, &entry, buf)?;
-                now = self.now(&fd);
+                now = self.now_of(&fd, &entry);
             } else if replaced {
                 read = Err(io::Error::other(REPLACED));
             }
@@ -368,6 +380,35 @@ impl Inner {
             false => pax::write_header(&Entry { mtime, ..entry.clone() }, buf),
         };
         written.inspect_err(|_| buf.truncate(start))
+    }
+
+    /// As [`Inner::now`], but of what nobody repairs it is asked in any case.
+    fn now_of(&self, fd: &OwnedFd, entry: &Entry) -> Option<Stat> {
+        if self.repairs(&entry.path) { None } else { walk::stat_fd(fd).ok() }
+    }
+
+    fn repairs(&self, path: &[u8]) -> bool {
+        self.rules.overlay.as_ref().is_some_and(|overlay| overlay.repairs(path))
+    }
+
+    /// Is it to be noted if what is at `path` vanishes?
+    pub(super) fn misses(&self, path: &[u8]) -> bool {
+        self.rules.overlay.as_ref().is_none_or(|overlay| overlay.misses(path))
+    }
+
+    /// What has gone for a moment, as somebody who writes it anew has removed it before, is waited for where all of a tree is to be
+    /// there.
+    pub(super) fn when_there<T>(&self, path: &[u8], mut get: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+        let mut got = get();
+        for _ in 0..AGAIN {
+            match &got {
+                Err(error) if error.kind() == io::ErrorKind::NotFound && self.is_plain() && self.misses(path) => {}
+                _ => break,
+            }
+            sleep(MOMENT);
+            got = get();
+        }
+        got
     }
 
     /// What an open file is now, one call; nobody asks where that it changes is expected.
@@ -440,4 +481,71 @@ pub(super) fn part(what: What, inner: usize, len: usize) -> Part {
 /// Is it not what the scan saw?
 pub(super) fn changed(now: &Stat, entry: &Entry) -> bool {
     now.size != entry.size() || now.mtime != entry.mtime
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{platform::walk::open_root, source::patterns::Patterns};
+    use std::{collections::BTreeMap, fs, path::PathBuf};
+
+    /// What `goes` goes when it was listed, and one of it returns a moment later. What is `own` the server takes away itself.
+    struct Server {
+        dir: PathBuf,
+        goes: [&'static str; 3],
+        returns: &'static str,
+    }
+
+    impl Overlay for Server {
+        fn pick(&self, _: &[u8], _: &mut Vec<walk::Name>) {
+            self.goes.iter().for_each(|name| fs::remove_file(self.dir.join(name)).unwrap());
+            let back = self.dir.join(self.returns);
+            std::thread::spawn(move || {
+                sleep(MOMENT + MOMENT / 2);
+                fs::write(back, "again").unwrap();
+            });
+        }
+
+        fn open(&self, _: &[u8]) -> Option<io::Result<OwnedFd>> {
+            None
+        }
+
+        fn repairs(&self, _: &[u8]) -> bool {
+            false
+        }
+
+        fn misses(&self, path: &[u8]) -> bool {
+            !path.starts_with(b"own")
+        }
+    }
+
+    #[test]
+    fn what_somebody_writes_anew_is_waited_for_and_only_what_is_a_server_s_own_goes_without_a_word() {
+        let dir = tempfile::tempdir().unwrap();
+        let goes = ["lost", "own", "returns"];
+        goes.iter().chain(&["stays"]).for_each(|name| fs::write(dir.path().join(name), "x").unwrap());
+        let rules = Rules {
+            exclude: Patterns::default(),
+            exclude_caches: false,
+            exclude_if_present: Vec::new(),
+            one_file_system: false,
+            looks_twice: false,
+            walkers: 1,
+            tricks: Tricks::Auto,
+            own: Own::default(),
+            overlay: Some(Arc::new(Server { dir: dir.path().to_owned(), goes, returns: "returns" })),
+            torn: |_, _| None,
+        };
+        let top = Top { at: Vec::new(), dir: open_root(dir.path()).unwrap(), name: None, alone: false };
+        let tree = Tree::new(vec![top], HashSet::new(), Closed::new(), Arc::new(rules));
+        let found: BTreeMap<Path, State> = tree
+            .scan()
+            .unwrap()
+            .map(|scanned| scanned.unwrap())
+            .map(|scanned| (scanned.entry.path, scanned.state))
+            .collect();
+        let states =
+            [("", State::Whole), ("lost", State::Vanished), ("returns", State::Whole), ("stays", State::Whole)];
+        assert_eq!(found, states.map(|(path, state)| (path.as_bytes().to_vec(), state)).into());
+    }
 }
