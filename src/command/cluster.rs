@@ -5,7 +5,7 @@ use super::{
     damage::Report,
     extra::extra,
     restore::Restore,
-    target,
+    target::Kin,
 };
 use crate::{
     error::{Error, Kind as ErrorKind, Result, quoted},
@@ -81,6 +81,8 @@ pub(super) fn plan(restore: &Restore, archive: &Archive, selection: &Selection) 
         refuse_parts(&restore.to, selection)?;
     }
     let conf = Configuration::read(archive, &restore.to)?;
+    let kin = if is_whole { Kin::of(restore, cluster) } else { None };
+    let fork = kin.as_ref().and_then(|kin| kin.fork(restore, cluster));
     let known = Known {
         stopped: archive.root.captured(),
         is_all: conf.is_whole(),
@@ -90,6 +92,7 @@ pub(super) fn plan(restore: &Restore, archive: &Archive, selection: &Selection) 
         },
         restore_command: conf.value("restore_command").is_some(),
         primary: conf.value("primary_conninfo").is_some(),
+        fork: fork.as_ref(),
     };
     let mut plan = Plan::new(&restore.postgres, cluster, &known)?;
     plan.mounts.retain(|mount| selection.takes(&mount.at));
@@ -98,7 +101,7 @@ pub(super) fn plan(restore: &Restore, archive: &Archive, selection: &Selection) 
     // One that is not restored must not be taken out of the target either.
     plan.last = plan.last.filter(|_| is_whole);
     if is_whole {
-        plan.notes.extend(target::note(restore, &archive.root));
+        plan.notes.extend(kin.and_then(|kin| kin.note(restore, &archive.root)));
         plan.notes.extend(conf.notes(cluster));
         plan.before_start.extend(conf.before_start(cluster));
     } else {

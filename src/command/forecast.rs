@@ -177,7 +177,7 @@ impl Forecast {
             is_all: true,
             restore_command: true,
             primary: true,
-            archives: false,
+            ..Known::default()
         };
         Plan::new(&self.restore.postgres, facts, &known)
     }

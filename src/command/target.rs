@@ -1,4 +1,4 @@
-//! The backup that recovery to a point begins with: of a repository the last one of the cluster that ended before it.
+//! The backup that recovery begins with: of a repository the last one of the cluster from which the server comes to where it is to.
 
 use super::{cluster::content, restore::Restore};
 use crate::{
@@ -6,18 +6,19 @@ use crate::{
     format::root::{Cluster, Root},
     postgres::{
         lsn::Lsn,
-        restore::Options,
-        timeline::{Timelines, history_of},
+        restore::{Options, recovery},
+        timeline::{Fork, Timelines, history_of},
     },
-    repo::open::{backup_ids, is_repository, list_backups, open},
+    repo::open::{is_repository, list_backups, open, place},
     source::archive::Archive,
 };
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-/// Open it; without such a target, or if a backup is named, what FROM means.
+/// Open it; if nothing is recovered to, or a backup is named, what FROM means.
 ///
 /// # Errors
-/// As [`open`]; [`Kind::Usage`] if it cannot be told which cluster is meant. If all ended later it is the last one, and what is planned with it says so.
+/// As [`open`]; [`Kind::Usage`] if it cannot be told which cluster is meant. If all ended later it is the first one, and what is
+/// planned with it says so.
 pub(super) fn opened(restore: &Restore) -> Result<Archive> {
     early_enough(restore, open(&restore.from)?)
 }
@@ -31,55 +32,106 @@ pub(super) fn early_enough(restore: &Restore, last: Archive) -> Result<Archive> 
     if !is_repository(&restore.from) || restore.postgres == Options::default() {
         return Ok(last);
     }
-    let named = |id: &str| open(&format!("{}@{id}", restore.from));
-    let all: Vec<_> = list_backups(Path::new(&restore.from))?.collect();
-    let clusters = || all.iter().filter_map(|(id, root)| Some((id, root.as_ref().ok()?.postgres.as_ref()?)));
-    let Some((id, cluster)) = clusters().next_back() else { return Ok(last) };
-    let is_last = *id == last.root.id;
-    if (recovery.is_choosy() || !is_last)
-        && clusters().any(|(_, other)| other.system_identifier != cluster.system_identifier)
-    {
+    let mut all = Kin::all(Path::new(&restore.from))?;
+    let Some((newest, cluster)) = all.members().next_back() else { return Ok(last) };
+    let (id, system_identifier) = (newest.id.clone(), cluster.system_identifier.clone());
+    let is_last = id == last.root.id;
+    let count = all.backups.len();
+    all.retain(&system_identifier);
+    if (recovery.is_choosy() || !is_last) && all.backups.len() < count {
         let what = format!("cannot tell which cluster is meant: {:?} has backups of several", restore.from);
         return Err(Error::new(Kind::Usage, what).hint("name a backup: @ID; `fullbore list` shows them"));
     }
-    let last = if is_last { last } else { named(id)? };
-    if !recovery.is_choosy() {
-        return Ok(last);
+    let id = all.beginning(recovery).map_or(id, |root| root.id.clone());
+    if id == last.root.id { Ok(last) } else { open(&format!("{}@{id}", restore.from)) }
+}
+
+/// The backups of clusters in a repository, oldest first; mostly of one. What cannot be read is not among them.
+pub(super) struct Kin {
+    repository: PathBuf,
+    backups: Vec<Root>,
+}
+
+impl Kin {
+    /// Those of the cluster that is restored; `None` if it does not come from a repository.
+    pub(super) fn of(restore: &Restore, cluster: &Cluster) -> Option<Self> {
+        let (repository, _) = place(&restore.from).ok()?;
+        let mut kin = Self::all(&repository).ok()?;
+        kin.retain(&cluster.system_identifier);
+        Some(kin)
     }
-    let of_it = all.iter().filter_map(|(id, root)| {
-        let root = root.as_ref().ok()?;
-        let other = root.postgres.as_ref()?;
-        (other.system_identifier == cluster.system_identifier).then_some((id, root, other))
-    });
-    let of_it: Vec<_> = of_it.collect();
-    let way = match recovery.wanted_timeline(of_it.iter().map(|(.., other)| other.timeline)) {
-        Some(timeline) => {
-            let of_that = of_it.iter().rfind(|(.., other)| other.timeline == timeline);
-            of_that.and_then(|(id, ..)| way_to(&named(id).ok()?, timeline))
+
+    fn all(repository: &Path) -> Result<Self> {
+        let roots = list_backups(repository)?.filter_map(|(_, root)| root.ok());
+        Ok(Self { repository: repository.into(), backups: roots.filter(|root| root.postgres.is_some()).collect() })
+    }
+
+    fn retain(&mut self, system_identifier: &str) {
+        let of = |root: &Root| root.postgres.as_ref().map(|cluster| cluster.system_identifier == system_identifier);
+        self.backups.retain(|root| of(root) == Some(true));
+    }
+
+    fn members(&self) -> impl DoubleEndedIterator<Item = (&Root, &Cluster)> + Clone {
+        self.backups.iter().filter_map(|root| Some((root, root.postgres.as_ref()?)))
+    }
+
+    /// The one that recovery begins with; `None` if it may be any.
+    fn beginning(&self, recovery: &recovery::Options) -> Option<&Root> {
+        if !recovery.is_choosy() && !recovery.follows_timelines() {
+            return None;
         }
-        None => None,
-    };
-    let may = |(_, root, other): &&(&String, &Root, &Cluster)| {
+        let way = self.way(recovery);
         // Of one of which it is not known nobody can tell whether a timeline leads on from there.
-        let stop = other.stop_lsn.parse().unwrap_or(Lsn(u64::MAX));
-        recovery.can_begin_with(other, root.captured())
-            && way.as_ref().is_none_or(|way| way.leads_on(other.timeline, stop))
-    };
-    match of_it.iter().rfind(may) {
-        Some((id, ..)) if **id != last.root.id => named(id),
-        _ => Ok(last),
+        let leads = |cluster: &Cluster| way.as_ref().is_none_or(|(_, way)| leads_on(way, cluster).unwrap_or(false));
+        let mut on_way = self.members().filter(|(_, cluster)| leads(cluster));
+        let can = |(root, cluster): &(&Root, &Cluster)| recovery.can_begin_with(cluster, root.captured());
+        let found = on_way.clone().rfind(can).or_else(|| on_way.next());
+        found.map(|(root, _)| root)
+    }
+
+    /// The timeline that recovery ends on, and all on the way there; `None` if that of each backup leads there, as far as is known.
+    fn way(&self, recovery: &recovery::Options) -> Option<(u32, Timelines)> {
+        let timelines = || self.members().map(|(_, cluster)| cluster.timeline);
+        let wanted = recovery.wanted_timeline(timelines())?;
+        if timelines().all(|timeline| timeline == wanted) {
+            return None;
+        }
+        let (root, _) = self.members().rfind(|(_, cluster)| cluster.timeline == wanted)?;
+        let archive = Archive::open_backup(&self.repository, &root.id).ok()?;
+        let (_, history) = content(&archive, history_of(wanted).as_bytes()).ok()??;
+        Some((wanted, Timelines::of(&String::from_utf8_lossy(&history), wanted)?))
+    }
+
+    /// How a backup of this cluster is not on that way, if it is known that it is not.
+    pub(super) fn fork(&self, restore: &Restore, cluster: &Cluster) -> Option<Fork> {
+        let (timeline, way) = self.way(&restore.postgres.recovery)?;
+        if leads_on(&way, cluster)? {
+            return None;
+        }
+        let (newest, _) = self.members().rfind(|(_, other)| leads_on(&way, other) == Some(true))?;
+        Some(Fork { timeline, left: way.left(cluster.timeline), newest: newest.id.clone() })
+    }
+
+    /// What is to be said where it is not the last one that was chosen.
+    pub(super) fn note(&self, restore: &Restore, root: &Root) -> Option<String> {
+        let recovery = &restore.postgres.recovery;
+        let was_chosen = is_repository(&restore.from) && (recovery.is_choosy() || recovery.follows_timelines());
+        if !was_chosen || self.backups.last().is_none_or(|last| last.id <= root.id) {
+            return None;
+        }
+        let id = &root.id;
+        if recovery.is_choosy() {
+            return Some(format!("backup {id} is the last one that can be recovered to the target"));
+        }
+        let timeline = recovery.wanted_timeline(self.members().map(|(_, cluster)| cluster.timeline))?;
+        let why = "later ones are of a timeline that was left before they ended";
+        Some(format!("backup {id} is the last one on the way to timeline {timeline}; {why}, @ID takes one of them"))
     }
 }
 
-/// The timelines on the way to one, as a backup of that has them.
-fn way_to(archive: &Archive, timeline: u32) -> Option<Timelines> {
-    let (_, history) = content(archive, history_of(timeline).as_bytes()).ok()??;
-    Timelines::of(&String::from_utf8_lossy(&history), timeline)
-}
-
-/// What is to be said where it is not the last one.
-pub(super) fn note(restore: &Restore, root: &Root) -> Option<String> {
-    let ids = if is_repository(&restore.from) { backup_ids(Path::new(&restore.from)).ok()? } else { Vec::new() };
-    let is_earlier = ids.last().is_some_and(|last| *last > root.id) && restore.postgres.recovery.is_choosy();
-    is_earlier.then(|| format!("backup {} is the last one that can be recovered to the target", root.id))
+/// Does a way lead on from where a backup of this cluster ended? `None` if that is not known.
+fn leads_on(way: &Timelines, cluster: &Cluster) -> Option<bool> {
+    let stop: Option<Lsn> = cluster.stop_lsn.parse().ok();
+    let is_last = way.leads_on(cluster.timeline, Lsn(u64::MAX));
+    if is_last { Some(true) } else { stop.map(|stop| way.leads_on(cluster.timeline, stop)) }
 }

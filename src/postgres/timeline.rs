@@ -19,6 +19,17 @@ pub fn history_of(timeline: u32) -> String {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Timelines(Vec<(u32, Lsn)>);
 
+/// That a backup is not on the way to a timeline: its own was left before it ended, or was none of those.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fork {
+    /// The timeline that is not come to,
+    pub timeline: u32,
+    /// the one with which the way to it left the backup's, and where,
+    pub left: Option<(u32, Lsn)>,
+    /// and the newest backup from which it is come to.
+    pub newest: String,
+}
+
 impl Timelines {
     /// From `first` to `last`, as the server with the data directory `data` came from one to the other.
     ///
@@ -63,6 +74,12 @@ impl Timelines {
     pub fn leads_on(&self, timeline: u32, place: Lsn) -> bool {
         let at = self.0.iter().position(|(other, _)| *other == timeline);
         at.is_some_and(|at| at == 0 || place.0 <= self.0[at - 1].1.0)
+    }
+
+    /// With which of them it left `timeline`, and where; `None` if it never did.
+    pub fn left(&self, timeline: u32) -> Option<(u32, Lsn)> {
+        let at = self.0.iter().position(|(other, _)| *other == timeline)?;
+        at.checked_sub(1).map(|next| self.0[next])
     }
 
     /// What the segments are called, of so many bytes each, that hold the WAL from `start` to `end`: of one that timelines
@@ -140,5 +157,9 @@ mod tests {
         assert!(leads(1, 0x500_0098) && !leads(1, 0x500_0099));
         assert!(leads(3, 0x900_0000) && !leads(3, 0x900_0001));
         assert!(leads(4, u64::MAX) && !leads(2, 0) && !leads(5, 0));
+        assert_eq!(
+            [1, 2, 3, 4].map(|timeline| way.left(timeline).map(|(next, _)| next)),
+            [Some(3), None, Some(4), None]
+        );
     }
 }

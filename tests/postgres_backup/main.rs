@@ -10,6 +10,7 @@ mod runs;
 mod servers;
 
 mod again;
+mod branch;
 mod broken_pages;
 mod cluster;
 mod delta;

@@ -4,6 +4,7 @@ use super::recovery::{Known, Mode, Options, Recovery};
 use crate::{
     error::{Error, Kind, Result, quoted},
     format::root::Cluster,
+    postgres::timeline::Fork,
 };
 
 /// Two servers that write the same timeline.
@@ -68,6 +69,23 @@ pub(super) fn meanwhile(cluster: &Cluster) -> impl Iterator<Item = String> {
              into the files of the server that was backed up if that is on this host; a later backup is without that"
         )
     })
+}
+
+/// That the cluster has a later timeline, which does not lead on from the backup, and what comes of it.
+pub(super) fn beside(mode: Mode, options: &Options, cluster: &Cluster, fork: &Fork) -> String {
+    let Fork { timeline, newest, .. } = fork;
+    let own = cluster.timeline;
+    let why = match fork.left {
+        Some((next, at)) => format!("timeline {next} forked at {at}, before this backup ended on timeline {own}"),
+        None => format!("timeline {timeline} did not come from timeline {own}, which this backup ended on"),
+    };
+    let and = match mode {
+        Mode::None => String::new(),
+        Mode::Point if options.timeline.is_none() => format!("the server will stay on timeline {own}; "),
+        Mode::Point => "the server will not get there, and may not start (--target-timeline current does); ".to_owned(),
+        Mode::Standby => format!("a standby made from it cannot follow a server on timeline {timeline}; "),
+    };
+    format!("{why}: {and}the newest backup on the way to timeline {timeline} is {newest}")
 }
 
 /// That it will archive as the server that was backed up does.

@@ -4,6 +4,7 @@ use super::notes;
 use crate::{
     error::{Error, Kind, Result},
     format::root::Cluster,
+    postgres::timeline::Fork,
 };
 use jiff::{Timestamp, Zoned, civil::DateTime, tz::TimeZone};
 
@@ -96,6 +97,8 @@ pub struct Known<'a> {
     pub primary: bool,
     /// Does it have the server archive its WAL?
     pub archives: bool,
+    /// Is it not on the way to the timeline that is wanted?
+    pub fork: Option<&'a Fork>,
 }
 
 /// What is written for the server.
@@ -123,6 +126,16 @@ impl Options {
     /// Is there something that not every backup can lead to, as is known?
     pub fn is_choosy(&self) -> bool {
         self.timeline.is_some() || matches!(self.target, Some(Target::Time(_) | Target::Lsn(_)))
+    }
+
+    /// Does the server replay WAL on the way to a timeline that is not just the backup's? From a backup beside that way it does not
+    /// even start.
+    pub fn follows_timelines(&self) -> bool {
+        let is_own = match &self.timeline {
+            Some(timeline) => timeline == "current",
+            None => self.target == Some(Target::Immediate),
+        };
+        !is_own && matches!(mode(self), Ok(Mode::Point | Mode::Standby))
     }
 
     /// Can it begin with a backup that ended so, as far as that is known?
@@ -156,7 +169,9 @@ pub(super) fn plan(options: &Options, cluster: &Cluster, known: &Known<'_>) -> R
         Mode::Point => targets(options, cluster, known)?,
         _ => Vec::new(),
     };
-    settings.extend(timeline(options, cluster)?.map(|timeline| setting("recovery_target_timeline", &timeline)));
+    let stays = known.fork.is_some() && options.timeline.is_none() && mode == Mode::Point;
+    let timeline = timeline(options, cluster)?.or_else(|| stays.then(|| cluster.timeline.to_string()));
+    settings.extend(timeline.map(|timeline| setting("recovery_target_timeline", &timeline)));
     settings.extend(options.settings.iter().cloned());
     settings.extend(options.restore_command.as_deref().map(|command| setting(RESTORE_COMMAND, command)));
     check_settings(&settings)?;
@@ -166,7 +181,9 @@ pub(super) fn plan(options: &Options, cluster: &Cluster, known: &Known<'_>) -> R
     let missing = notes::missing(mode, cluster, (archive, primary), known.is_all)?;
     let until = settings.iter().find(|(name, _)| name == TARGET_TIME);
     let until = until.map(|(_, time)| format!("the server will recover to {time}"));
-    let notes = missing.into_iter().chain(notes::archiving(mode, options, known)).chain(until).collect();
+    let beside = known.fork.map(|fork| notes::beside(mode, options, cluster, fork));
+    let notes =
+        { missing.into_iter() }.chain(notes::archiving(mode, options, known)).chain(until).chain(beside).collect();
     let signal = match mode {
         Mode::None => None,
         Mode::Point => Some(RECOVERY_SIGNAL),
@@ -326,6 +343,7 @@ fn check_settings(settings: &[(String, String)]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::postgres::lsn::Lsn;
 
     /// The server would read them as octal.
     #[test]
@@ -431,6 +449,52 @@ mod tests {
         for (options, wanted) in cases {
             assert_eq!(planned(options).unwrap(), wanted);
         }
+    }
+
+    #[test]
+    fn beside_the_way_to_the_latest_timeline_a_server_stays_on_its_own() {
+        let fork = Fork { timeline: 5, left: Some((4, Lsn(0x1_0200_0000))), newest: "ID".into() };
+        let said = |options: Options| {
+            let known = Known { is_all: true, restore_command: true, fork: Some(&fork), ..Known::default() };
+            let (recovery, notes) = plan(&options, &cluster(), &known).unwrap();
+            let timeline = recovery.settings.into_iter().rfind(|(name, _)| name == "recovery_target_timeline");
+            (timeline.map_or_else(String::new, |(_, value)| value), notes.join(" "))
+        };
+        let on = |timeline: &str| Options { timeline: Some(timeline.into()), ..to(Target::Xid("7".into())) };
+        for (options, timeline, words) in [
+            (
+                Options::default(),
+                "",
+                "timeline 4 forked at 1/2000000, before this backup ended on timeline 3: the newest",
+            ),
+            (to(Target::Xid("7".into())), "3", "the server will stay on timeline 3; the newest backup on the way"),
+            (
+                to(Target::Immediate),
+                "current",
+                "will stay on timeline 3; the newest backup on the way to timeline 5 is ID",
+            ),
+            (on("5"), "5", "will not get there"),
+            (on("latest"), "latest", "will not get there"),
+            (
+                Options { mode: Some(Mode::Standby), ..Options::default() },
+                "latest",
+                "cannot follow a server on timeline 5",
+            ),
+        ] {
+            let (found, notes) = said(options);
+            assert!(found == timeline && notes.contains(words), "{words}: {found:?} {notes}");
+        }
+    }
+
+    #[test]
+    fn only_who_replays_more_than_the_backup_has_follows_timelines() {
+        let follows = |options: Options| options.follows_timelines();
+        let on = |timeline: &str, options| Options { timeline: Some(timeline.into()), ..options };
+        let standby = || Options { mode: Some(Mode::Standby), ..Options::default() };
+        let name = || to(Target::Name("x".into()));
+        assert!(follows(standby()) && follows(name()) && follows(fetching(Options::default())));
+        assert!(follows(on("latest", to(Target::Immediate))) && follows(on("4", Options::default())));
+        assert!(!follows(Options::default()) && !follows(to(Target::Immediate)) && !follows(on("current", standby())));
     }
 
     #[test]
