@@ -338,6 +338,21 @@ fn a_cluster_of_which_something_may_be_missing_gets_no_pg_control() {
 }
 
 #[test]
+fn where_a_file_cannot_be_written_it_is_said_that_pg_control_is_left_out() {
+    if !or_skip(has("strace"), "there is no strace") {
+        return;
+    }
+    let place = Place::new();
+    let once = ["-e", "inject=pwrite64:error=EFBIG:when=1"];
+    let ran = traced(&place, &once).ends_with(1).has_one_error("passed over; the rest of the backup is restored");
+    let said = ["\"global/pg_control\" is left out, as files", "run the same command again with --overwrite"];
+    assert!(said.iter().all(|words| ran.err.contains(words)), "{}", ran.err);
+    assert!(!place.at("to/global/pg_control").exists());
+    run(&Restore { overwrite: true, ..place.plan() }).unwrap();
+    assert!(place.at("to/global/pg_control").exists());
+}
+
+#[test]
 fn other_databases_come_back_as_holes_and_are_not_even_fetched() {
     let place = Place::new();
     let read = |databases: &[&str]| {

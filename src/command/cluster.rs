@@ -338,6 +338,8 @@ pub(super) struct Last {
     pub(super) next: Vec<String>,
     /// How many of these, the first, it takes before a server starts.
     pub(super) needed: usize,
+    /// Does `pg_control` keep its other name?
+    pub(super) is_kept: bool,
 }
 
 fn not_whole() -> String {
@@ -372,7 +374,7 @@ pub(super) fn finish(restore: &Restore, plan: &Plan, archive: &Archive, tree: &T
         });
     }
     next.extend(plan.next.iter().cloned());
-    Ok(Last { notes, next, needed })
+    Ok(Last { notes, next, needed, is_kept: placed == Placed::Kept })
 }
 
 /// Directories that keep the owner of the cluster from it: those that root makes above it are root's.

@@ -50,6 +50,10 @@ use std::{
     time::Instant,
 };
 
+/// What to do about a cluster that the target did not take all of.
+const AGAIN: &str = "when that can be written, run the same command again";
+const AGAIN_OVER: &str = "when that can be written, run the same command again with --overwrite";
+
 /// What to restore, and how.
 #[derive(Debug, Clone)]
 pub struct Restore {
@@ -194,7 +198,10 @@ impl Restore {
         if damage.is_empty()
             && let Some(error) = run.refused.into_error("backup")
         {
-            return Err(lacking.lines().into_iter().chain(extra.kept).fold(error, Error::detail));
+            let told = lacking.lines().into_iter().chain(extra.kept).chain(last.notes);
+            let error = told.fold(error, Error::detail);
+            let hint = if delta.is_some() || self.overwrite { AGAIN } else { AGAIN_OVER };
+            return Err(if last.is_kept && error.hint.is_none() { error.hint(hint) } else { error });
         }
         let said = run.report.warnings().into_iter().chain(extra.kept).chain(run.tree.notes.lines()).chain(last.notes);
         let notes = lacking.lines().into_iter().chain(said).collect();
