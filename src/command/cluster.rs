@@ -28,6 +28,7 @@ use crate::{
         jobs::{End, check_whole},
     },
 };
+use jiff::Timestamp;
 use std::{
     collections::BTreeSet,
     ffi::OsStr,
@@ -92,6 +93,7 @@ pub(super) fn plan(restore: &Restore, archive: &Archive, selection: &Selection) 
         },
         restore_command: conf.value("restore_command").is_some(),
         primary: conf.value("primary_conninfo").is_some(),
+        now: Some(Timestamp::now()),
         fork: fork.as_ref(),
     };
     let mut plan = Plan::new(&restore.postgres, cluster, &known)?;

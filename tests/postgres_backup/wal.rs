@@ -243,7 +243,9 @@ fn recovery_to_a_place_begins_with_the_last_backup_that_ended_before_it() {
         assert!(!ran.err.contains("is the last one"), "{}", ran.err);
         let other = cluster.path("other");
         restore("@latest", &other, ["--target-time", &time]).ends_with(2).has_one_error("the backup ended later");
-        restore("", &other, ["--target-time", &before]).ends_with(2).has_one_error("the backup ended later");
+        let ended = fullbore(args!["list", repository, "--json"]).json()[0]["postgres"]["stopped"].clone();
+        let first = format!("the backup ended later, at {}", ended.as_str().unwrap());
+        restore("", &other, ["--target-time", &before]).ends_with(2).has_one_error(&first);
         restore("", &other, ["--target-time", "yesterday"]).ends_with(2).has_one_error("it is no time");
         assert!(!other.exists());
         let plan = args!["restore", repository, "--target-time", time, "--restore-command", "x", "--plan", "--json"];

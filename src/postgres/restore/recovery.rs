@@ -97,6 +97,8 @@ pub struct Known<'a> {
     pub primary: bool,
     /// Does it have the server archive its WAL?
     pub archives: bool,
+    /// What time it is; `None` if that does not matter.
+    pub now: Option<Timestamp>,
     /// Is it not on the way to the timeline that is wanted?
     pub fork: Option<&'a Fork>,
 }
@@ -179,8 +181,10 @@ pub(super) fn plan(options: &Options, cluster: &Cluster, known: &Known<'_>) -> R
     let archive = known.restore_command || has(RESTORE_COMMAND);
     let primary = known.primary || has("primary_conninfo");
     let missing = notes::missing(mode, cluster, (archive, primary), known.is_all)?;
-    let until = settings.iter().find(|(name, _)| name == TARGET_TIME);
-    let until = until.map(|(_, time)| format!("the server will recover to {time}"));
+    let until = match &options.target {
+        Some(Target::Time(text)) => Some(until(moment(text)?, known.now)),
+        _ => None,
+    };
     let beside = known.fork.map(|fork| notes::beside(mode, options, cluster, fork));
     let notes =
         { missing.into_iter() }.chain(notes::archiving(mode, options, known)).chain(until).chain(beside).collect();
@@ -272,19 +276,35 @@ fn timeline(options: &Options, cluster: &Cluster) -> Result<Option<String>> {
 
 const EARLIER: &str = "a backup is wanted that ended before that; `fullbore list` shows which there are";
 
-/// The time in UTC, as the server reads it whatever its own time zone. Without an offset it is local time here.
-fn time(text: &str, stopped: &str) -> Result<String> {
+/// As the server reads it whatever its own time zone.
+fn utc(time: Timestamp) -> String {
+    time.strftime("%Y-%m-%d %H:%M:%S.%6f+00").to_string()
+}
+
+/// What is said of a time that is recovered to.
+fn until(time: Timestamp, now: Option<Timestamp>) -> String {
+    let later = "; that is later than now: if the WAL does not come to it, recovery ends with an error";
+    format!("the server will recover to {}{}", utc(time), if now.is_some_and(|now| now < time) { later } else { "" })
+}
+
+/// A time; without an offset it is local time here.
+fn moment(text: &str) -> Result<Timestamp> {
     let local = |time: DateTime| time.to_zoned(TimeZone::system()).map(|zoned| zoned.timestamp());
     let parsed = text.parse::<Timestamp>().or_else(|_| text.parse::<Zoned>().map(|zoned| zoned.timestamp()));
-    let Ok(time) = parsed.or_else(|_| text.parse::<DateTime>().and_then(local)) else {
+    parsed.or_else(|_| text.parse::<DateTime>().and_then(local)).map_err(|_| {
         let what = format!("cannot recover to time {text:?}: it is no time");
-        return Err(Error::new(Kind::Usage, what).hint("use a time like \"2026-11-21 05:45:01+00\""));
-    };
+        Error::new(Kind::Usage, what).hint("use a time like \"2026-11-21 05:45:01+00\"")
+    })
+}
+
+/// The time in UTC, if the backup had ended by then.
+fn time(text: &str, stopped: &str) -> Result<String> {
+    let time = moment(text)?;
     if let Some(end) = stopped.parse::<Timestamp>().ok().filter(|end| time < *end) {
         let what = format!("cannot recover to {time}: the backup ended later, at {end}");
         return Err(Error::new(Kind::Usage, what).hint(EARLIER));
     }
-    Ok(time.strftime("%Y-%m-%d %H:%M:%S.%6f+00").to_string())
+    Ok(utc(time))
 }
 
 /// A place in the WAL at which the cluster is consistent.
@@ -504,6 +524,14 @@ mod tests {
             assert_eq!(planned(to(Target::Time(text.into()))).unwrap(), wanted);
         }
         assert!(planned(to(Target::Time("2026-12-21 05:45:02".into()))).is_ok());
+    }
+
+    #[test]
+    fn a_time_that_is_later_than_now_is_spoken_of() {
+        let at = |text: &str| text.parse::<Timestamp>().unwrap();
+        let said = |now| until(at("2026-11-21T05:45:02Z"), now);
+        assert!(said(Some(at("2026-11-21T05:45:01Z"))).contains("05:45:02.000000+00; that is later than now"));
+        assert!(said(Some(at("2026-11-21T05:45:02Z"))).ends_with("+00") && said(None).ends_with("+00"));
     }
 
     #[test]
