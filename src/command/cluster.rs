@@ -41,6 +41,9 @@ use std::{
 
 /// The largest configuration file that is read.
 const MAX_CONF_BYTES: u64 = 16 << 20;
+/// Whether a tablespace may be a directory in `pg_tblspc`, and the first version that has it.
+const IN_PLACE: &str = "allow_in_place_tablespaces";
+const IN_PLACE_SINCE: u32 = 15;
 /// The first version that has `recovery_init_sync_method`.
 const SYNCFS_SINCE: u32 = 14;
 const WITHOUT_LABEL: &str =
@@ -106,10 +109,33 @@ pub(super) fn plan(restore: &Restore, archive: &Archive, selection: &Selection) 
         plan.notes.extend(kin.and_then(|kin| kin.note(restore, &archive.root)));
         plan.notes.extend(conf.notes(cluster));
         plan.before_start.extend(conf.before_start(cluster));
+        let is_told = conf.value(IN_PLACE).is_some_and(|value| value.eq_ignore_ascii_case("on"));
+        let in_place = if is_told { None } else { in_place(archive, cluster, &plan)? };
+        plan.in_place = in_place.is_some();
+        plan.notes.extend(in_place.map(|path| {
+            format!("tablespace {} is a directory: a server recovers that only with {IN_PLACE} = on", quoted(&path))
+        }));
     } else {
         plan.notes.clear(); // there will be no server to speak of
     }
     Ok(plan)
+}
+
+/// The first tablespace that was made in place, a directory where others have a link, if the server will recover and no option says
+/// that such may be there.
+fn in_place(archive: &Archive, cluster: &Cluster, plan: &Plan) -> Result<Option<Vec<u8>>> {
+    let recovers = cluster.online || plan.recovery.signal.is_some();
+    let is_told = plan.recovery.settings.iter().any(|(name, _)| name == IN_PLACE);
+    if cluster.major < IN_PLACE_SINCE || !recovers || is_told {
+        return Ok(None);
+    }
+    let is_number = |name: &[u8]| !name.is_empty() && name.iter().all(u8::is_ascii_digit);
+    let is_own = |path: &[u8]| path.strip_prefix(b"pg_tblspc/").is_some_and(is_number);
+    let is_linked = |path: &[u8]| cluster.tablespaces.iter().any(|space| space.path() == path);
+    let below = Selection::new(&[b"pg_tblspc"])?;
+    // A page that cannot be read is reported by the restore itself.
+    let directories = archive.records(&below, false).flatten().filter(|item| item.entry.kind == Kind::Directory);
+    Ok(directories.map(|item| item.entry.path.clone()).find(|path| is_own(path) && !is_linked(path)))
 }
 
 /// Where a tablespace was is the word of the backup: root takes it only of what root has, or who will have the cluster.
@@ -372,7 +398,7 @@ pub(super) fn finish(restore: &Restore, plan: &Plan, archive: &Archive, tree: &T
         needed = next.len();
         next.push(match configuration::is_as_it_was(cluster, &restore.to) {
             true => "start the server as before: its configuration is where it was".to_owned(),
-            false => start(cluster, &restore.to),
+            false => start(cluster, &restore.to, plan.in_place),
         });
     }
     next.extend(plan.next.iter().cloned());
@@ -402,15 +428,18 @@ fn barred(restore: &Restore, plan: &Plan) -> Vec<String> {
 }
 
 /// Everything is durable, and the server need not open and sync each file once more (rule 38).
-fn start(cluster: &Cluster, data: &Path) -> String {
-    let sync = if cluster.major < SYNCFS_SINCE { "" } else { " -o \"-c recovery_init_sync_method=syncfs\"" };
-    format!("pg_ctl -D {data:?}{sync} start")
+fn start(cluster: &Cluster, data: &Path, in_place: bool) -> String {
+    let sync = (cluster.major >= SYNCFS_SINCE).then_some("-c recovery_init_sync_method=syncfs");
+    let in_place = in_place.then(|| format!("-c {IN_PLACE}=on"));
+    let options: Vec<_> = sync.map(str::to_owned).into_iter().chain(in_place).collect();
+    let options = if options.is_empty() { String::new() } else { format!(" -o \"{}\"", options.join(" ")) };
+    format!("pg_ctl -D {data:?}{options} start")
 }
 
 /// What is to be said of a whole cluster that came as a stream, as `tar` restores it: at the end it is known that it was one.
 pub(super) fn streamed(cluster: &Cluster, data: &Path) -> Last {
     if cluster.tablespaces.is_empty() {
-        return Last { next: vec![start(cluster, data)], ..Last::default() };
+        return Last { next: vec![start(cluster, data, false)], ..Last::default() };
     }
     let places = cluster.tablespaces.iter().map(|space| quoted(&space.location.0)).collect::<Vec<_>>().join(", ");
     let note = format!(

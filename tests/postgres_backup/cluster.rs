@@ -134,9 +134,14 @@ impl Cluster {
 
     /// Start it; did that succeed?
     pub(crate) fn starts(&self) -> bool {
+        self.starts_with("")
+    }
+
+    /// The same with more on its command line.
+    pub(crate) fn starts_with(&self, more: &str) -> bool {
         let mut start = self.command("pg_ctl");
         start.args(["start", "-w", "-s", "-t", "60", "-l"]).arg(self.path("log")).arg("-D").arg(self.data());
-        start.arg("-o").arg(format!("-k {}", self.dir.path().display()));
+        start.arg("-o").arg(format!("-k {} {more}", self.dir.path().display()));
         // What it writes to must not stay open in the server, or its reader waits for the server.
         start.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap().success()
     }
@@ -184,6 +189,12 @@ impl Cluster {
     /// Statements that cannot run together with others.
     pub(crate) fn psql_each(&self, statements: &[&str]) {
         statements.iter().for_each(|sql| drop(self.psql(sql)));
+    }
+
+    /// The same, all in one session.
+    pub(crate) fn in_session(&self, statements: &[&str]) {
+        let mut client = self.client();
+        statements.iter().for_each(|sql| client.batch_execute(sql).unwrap_or_else(|error| panic!("{sql}: {error}")));
     }
 
     pub(crate) fn log(&self) -> String {

@@ -61,6 +61,27 @@ fn a_tablespace_in_the_data_directory_comes_along() {
     }
 }
 
+/// Nothing but the session that made it said that it may be there.
+#[test]
+fn a_tablespace_in_the_data_directory_that_the_configuration_does_not_allow_is_spoken_of() {
+    for version in some_versions().filter(|version| version.major >= 15) {
+        let cluster = Cluster::new(version, &[]);
+        cluster.in_session(&["SET allow_in_place_tablespaces = on", "CREATE TABLESPACE inside LOCATION ''"]);
+        cluster.psql("CREATE TABLE in_inside TABLESPACE inside AS SELECT n FROM generate_series(1, 500) n");
+        cluster.backup("repository", &["--quiet"]).ends_with(0);
+        let restored = Cluster::empty(version);
+        let ran = fullbore(args!["restore", cluster.path("repository"), "--to", restored.data()]).ends_with(0);
+        let option = "-c allow_in_place_tablespaces=on";
+        let start = ran.err.lines().find(|line| line.starts_with("next: pg_ctl ")).unwrap();
+        assert!(start.contains(option) && ran.err.contains("is a directory: a server recovers that"), "{}", ran.err);
+        assert!(!restored.starts(), "the option is not wanted");
+        assert!(restored.starts_with(option), "{}", restored.log());
+        assert_eq!(restored.psql("SELECT count(*), sum(n) FROM in_inside"), "500|125250");
+        let flags = ["--set", "allow_in_place_tablespaces=on"];
+        Cluster::restored_with(version, &cluster.path("repository"), &flags).start();
+    }
+}
+
 #[test]
 fn a_directory_of_another_version_in_a_tablespace_stays_behind() {
     let Some(version) = debian() else { return };

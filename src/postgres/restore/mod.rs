@@ -68,6 +68,8 @@ pub struct Plan {
     pub before_start: Vec<String>,
     /// and after that.
     pub next: Vec<String>,
+    /// Does the server recover only if it is told that tablespaces may be directories of the cluster itself?
+    pub in_place: bool,
     /// Numbers of the databases that come back empty.
     emptied: Vec<u32>,
     left_out: Vec<&'static [u8]>,
@@ -124,6 +126,7 @@ impl Plan {
             before_start: notes::fetch(&recovery, cluster).into_iter().collect(),
             recovery,
             next,
+            in_place: false,
             emptied: unwanted.into_iter().map(|database| database.oid).collect(),
             left_out,
         })
