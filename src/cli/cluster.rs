@@ -44,7 +44,7 @@ pub(super) struct ClusterArgs {
     /// How the server fetches WAL; without a target it recovers to the end of the archive
     #[arg(long, value_name = "CMD")]
     restore_command: Option<String>,
-    /// Add a setting to postgresql.auto.conf; can be repeated
+    /// Add a setting to postgresql.auto.conf, its value as it is, without quotes around it; can be repeated
     #[arg(long, value_name = "NAME=VALUE", value_parser = setting)]
     set: Vec<(String, String)>,
 }
@@ -130,5 +130,34 @@ fn moved(text: OsString) -> Result<(Vec<u8>, PathBuf), String> {
 
 fn setting(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("use NAME=VALUE")?;
+    if let Some(inner) = quoted(value) {
+        return Err(format!("the quotes would become part of the value: use {}={inner}", name.trim()));
+    }
     Ok((name.trim().to_owned(), value.to_owned()))
+}
+
+/// What is in the quotes around a value, as a configuration file has them. `'a b' 'c'` has none around it, and is a command.
+fn quoted(value: &str) -> Option<&str> {
+    let inner = value.trim().strip_prefix('\'')?.strip_suffix('\'')?;
+    let is_one = !inner.replace("''", "").replace("\\'", "").contains('\'');
+    is_one.then_some(inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_in_quotes_is_refused_and_one_with_quotes_in_it_is_not() {
+        assert_eq!(
+            setting("archive_command='cp %p /a/%f'").unwrap_err().split_once(": ").unwrap().1,
+            "use archive_command=cp %p /a/%f"
+        );
+        for quoted in ["a=''", "a= 'b' ", "a='it''s'", "a='it\\'s'"] {
+            assert!(setting(quoted).is_err(), "{quoted}");
+        }
+        for plain in ["a=", "a='", "a=it's", "a='/a b/cp' '%p'", "a='x' y"] {
+            assert!(setting(plain).is_ok(), "{plain}");
+        }
+    }
 }
