@@ -125,6 +125,13 @@ fn a_refusal_says_who_where_and_why_and_not_the_password() {
     assert!(try_connect(&url, &[]).err().unwrap().line().ends_with("no answer within 1 seconds, the connect_timeout"));
 }
 
+/// As some versions of openssl make them without -extfile.
+fn is_of_version_1(server: &Server, certificate: &str) -> bool {
+    let mut shown = std::process::Command::new("openssl");
+    shown.args(["x509", "-noout", "-text", "-in"]).arg(server.certificate(certificate));
+    String::from_utf8_lossy(&shown.output().unwrap().stdout).contains("Version: 1 ")
+}
+
 #[test]
 fn tls_checks_what_sslmode_says() {
     let Some(version) = version(17) else { return };
@@ -167,12 +174,7 @@ fn tls_checks_what_sslmode_says() {
     server.restart();
     assert!(encrypted(&at("localhost", "")), "prefer");
     assert!(encrypted(&at("localhost", "&sslmode=require")));
-    let shown = std::process::Command::new("openssl")
-        .args(["x509", "-noout", "-text", "-in"])
-        .arg(server.certificate("server.crt"))
-        .output()
-        .unwrap();
-    if String::from_utf8_lossy(&shown.stdout).contains("Version: 1 ") {
+    if is_of_version_1(&server, "server.crt") {
         let error = refused("localhost", &format!("&sslmode=verify-ca&sslrootcert={ca}"));
         assert!(format!("{error:?}").contains("version 1 of X.509"), "{error:?}");
     }
@@ -193,6 +195,16 @@ fn tls_checks_what_sslmode_says() {
     let root = format!("&sslmode=verify-full&sslrootcert={}", text(&own));
     assert_eq!(refused("localhost", &root).kind, Kind::Permission);
     assert!(encrypted(&at("localhost", &format!("{root}&sslcert={}&sslkey={}", text(&cert), text(&key)))));
+    // One of our own is of version 1, too, without -extfile.
+    server.openssl("x509 -req -in client.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 2 -out first.crt");
+    let first = format!("{root}&sslcert={}&sslkey={}", text(&server.certificate("first.crt")), text(&key));
+    if is_of_version_1(&server, "first.crt") {
+        let error = refused("localhost", &first);
+        assert!(
+            error.kind == Kind::Usage && error.line().contains("certificate is of version 1 of X.509"),
+            "{error:?}"
+        );
+    }
     let allow = format!("&sslmode=allow&sslcert={}&sslkey={}", text(&cert), text(&key));
     assert!(encrypted(&at("localhost", &allow)), "what is refused unencrypted is tried encrypted");
     fs::write(&hba, "local all all trust\nhostnossl all all 127.0.0.1/32 scram-sha-256\n").unwrap();

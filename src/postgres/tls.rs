@@ -55,7 +55,7 @@ pub fn connector(tls: &Tls) -> Result<MakeRustlsConnect> {
         None => config.with_no_client_auth(),
         Some((cert, key)) => config
             .with_client_auth_cert(certificates(cert)?, private_key(key)?)
-            .map_err(|error| Error::new(Kind::Usage, format!("cannot use {cert:?} with {key:?}")).because(error))?,
+            .map_err(|error| useless(cert, key, error))?,
     };
     config.alpn_protocols = vec![b"postgresql".to_vec()];
     Ok(MakeRustlsConnect::new(config))
@@ -116,6 +116,20 @@ fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>> {
 /// What is said of a certificate of version 1 if it is to be verified, as it cannot say what it is for; or TLS is older than 1.3.
 const FIRST_VERSION: &str = "the server's certificate is of version 1 of X.509, good for TLS 1.3 and only if nothing is verified: \
     `openssl x509 -req` makes one of version 3 if -extfile names a file with a subjectAltName";
+
+/// What is said of one of version 1 that is our own.
+const OWN_FIRST_VERSION: &str = "the certificate is of version 1 of X.509, of which none can be shown: `openssl x509 -req` makes one of \
+    version 3 if -extfile names a file with a line as subjectAltName=DNS:client";
+
+/// The error of a certificate of our own that cannot be used.
+fn useless(cert: &Path, key: &Path, error: rustls::Error) -> Error {
+    let cannot = Error::new(Kind::Usage, format!("cannot use {cert:?} with {key:?}"));
+    let is_first_version = |der: &CertificateDer<'_>| key_of_first_version(der).is_some();
+    match certificates(cert) {
+        Ok(all) if all.first().is_some_and(is_first_version) => cannot.because(OWN_FIRST_VERSION),
+        _ => cannot.because(error),
+    }
+}
 
 /// The error of a certificate, in words where it is of version 1.
 fn unusable(cert: &CertificateDer<'_>, error: rustls::Error) -> rustls::Error {
