@@ -69,14 +69,17 @@ impl Known {
         Self { parts, trust, chunks: Chunks::default(), changed: None, again: Arc::default() }
     }
 
-    /// Store these ascending runs of whole blocks again: only they are read of a file that is the same.
+    /// Store these ascending runs of whole blocks again: only they are read of a file that is the same. Of one that is only said to
+    /// be, all of it: else what is read and what is not might be of two files.
     #[must_use]
-    pub fn stored_again(mut self, again: Vec<Run>) -> Self {
-        self.again = again.into();
-        if self.trust != Trust::Nothing {
-            (self.trust, self.changed) = (Trust::Nothing, Some(self.again.clone()));
-        }
-        self
+    pub fn stored_again(self, again: Vec<Run>) -> Self {
+        let again: Arc<[Run]> = again.into();
+        let changed = match self.trust {
+            Trust::Nothing => self.changed.clone(),
+            Trust::Claim => None,
+            Trust::Same | Trust::Content => Some(again.clone()),
+        };
+        Self { again, changed, trust: Trust::Nothing, ..self }
     }
 
     /// The same where nothing says where these runs are now: all of it is read, and what is found to be in them is stored again.

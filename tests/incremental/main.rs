@@ -692,3 +692,44 @@ fn a_host_may_be_named() {
     fullbore(args!["forget", &repo, "--keep-last", "1"]).ends_with(0);
     assert_eq!(fullbore(args!["list", &repo, "--json"]).ends_with(0).json().len(), 2, "one of each host");
 }
+
+#[test]
+fn of_a_file_that_is_only_said_to_be_the_same_not_a_part_is_stored_again() {
+    let dir = temp();
+    let (tree, repo) = (dir.path().join("tree"), dir.path().join("repo"));
+    let options = ["--frame-size", "64K", "--block-size", "64K", "--compare", "mtime"];
+    let big = tree.join("big");
+    let put = |content: &[u8], mtime| {
+        fs::write(&big, content).unwrap();
+        set_mtime(&big, mtime, 0);
+    };
+    write(&big, "");
+    let first = noise(1, 1 << 20);
+    put(&first, 1_000_000);
+    (0..40).for_each(|i| write(tree.join(format!("n{i}")), noise(100 + i, 400_000)));
+    sleep(SETTLED);
+    backup(&tree, &repo, &options);
+    // Every other block is in the second backup; then nothing but the first of these needs the segment of the first backup.
+    let mut second = noise(2, 1 << 20);
+    (0..16).filter(|block| block % 2 == 1).for_each(|block| {
+        let span = block << 16..(block + 1) << 16;
+        second[span.clone()].copy_from_slice(&first[span]);
+    });
+    put(&second, 2_000_000);
+    sleep(SETTLED);
+    backup(&tree, &repo, &options);
+    (0..40).for_each(|i| fs::remove_file(tree.join(format!("n{i}"))).unwrap());
+    sleep(SETTLED);
+    backup(&tree, &repo, &options);
+    let third = noise(3, 1 << 20);
+    put(&third, 2_000_000);
+    sleep(SETTLED);
+    backup(&tree, &repo, &options);
+    let back = dir.path().join("back");
+    fullbore(args!["restore", &repo, "--to", &back, "--quiet"]).ends_with(0);
+    let found = fs::read(back.join("big")).unwrap();
+    assert!(found == second || found == third, "it is of both");
+    sleep(SETTLED);
+    backup(&tree, &repo, &options[..4]);
+    assert_same(&shape(&tree), &restored(&repo, "latest"), "by all that is known");
+}
