@@ -11,7 +11,7 @@ use crate::{
     format::{
         digest::Algorithm,
         page::{SegmentId, State},
-        root::{FORMAT, FORMAT_ALONE, Live, MAX_NOT_CAPTURED, Name, NotCaptured, Options, Root, Run, Segment},
+        root::{FORMAT, FORMAT_ALONE, Live, MAX_NOT_CAPTURED, Name, NotCaptured, Options, Root, Run},
         seal::seal,
     },
     frame::Scanned,
@@ -335,7 +335,9 @@ fn complete(mut root: Root, laid: Vec<Laid>, base: Option<&Base>, meter: &Meter)
     let mut earlier: BTreeMap<SegmentId, Live> = BTreeMap::new();
     for laid in laid {
         root.totals += &laid.totals;
-        root.liveness.extend(laid.segments.iter().map(Segment::live));
+        let kept = laid.kept.iter().copied().chain(std::iter::repeat(0));
+        let own = laid.segments.iter().zip(kept);
+        root.liveness.extend(own.map(|(segment, kept)| Live { data_bytes: kept, ..segment.live() }));
         for live in laid.live {
             let sum = earlier.entry(live.id()).or_insert_with(|| Live { frames: 0, bytes: 0, ..live.clone() });
             (sum.frames, sum.bytes) = (sum.frames + live.frames, sum.bytes + live.bytes);

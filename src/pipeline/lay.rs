@@ -52,6 +52,8 @@ pub struct Laid {
     pub segments: Vec<Segment>,
     /// Its pages.
     pub pages: Vec<PageAt>,
+    /// How much of each of its segments later backups refer to that keep all that is in it.
+    pub kept: Vec<u64>,
     /// What it refers to of earlier backups; how large those segments are is not known here.
     pub live: Vec<Live>,
     /// Its counts.
@@ -187,6 +189,8 @@ impl Lay {
         self.laid.totals.stored_bytes = self.laid.segments.iter().map(|segment| segment.bytes).sum();
         self.laid.not_captured.clone_from(&self.pages.not_captured);
         self.laid.live = self.pages.live();
+        let id = |segment: &Segment| SegmentId { backup: String::new(), stream: self.stream, number: segment.number };
+        self.laid.kept = self.laid.segments.iter().map(|segment| self.pages.kept_of(&id(segment))).collect();
     }
 
     fn data(&mut self, frame: Frame) -> Result<()> {

@@ -76,6 +76,11 @@ impl References {
         self.counts[number as usize].add(extent, if is_alone(record) { HEADER_BYTES } else { 0 });
     }
 
+    /// How much was counted of a segment.
+    pub fn bytes_of(&self, id: &SegmentId) -> u64 {
+        self.numbers.get(id).map_or(0, |number| self.counts[*number as usize].bytes)
+    }
+
     /// All of them, with as much of their length as is known here.
     pub fn all(&self) -> Vec<Live> {
         let live = |count: &Count| Live {

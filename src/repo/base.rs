@@ -253,8 +253,8 @@ fn is_trusted(base: &Root, like: &Like<'_>) -> bool {
     past && alike
 }
 
-/// Bytes of a segment, and those of its frames with content. Copies of pages are no reason to store a segment again: they would
-/// be there again.
+/// Bytes of a segment, and those that are live as long as all that is in it is kept. Copies of pages and headers of what has no content
+/// are no reason to store a segment again: they would be there again.
 #[derive(Debug, Clone, Copy, Default)]
 struct Size {
     bytes: u64,
@@ -272,10 +272,12 @@ fn segments(root: &Root, codec: Codec) -> Vec<(SegmentId, u64, Size)> {
     let size = |live: &Live| {
         let at = (live.stream, live.number);
         match root.segments.iter().find(|own| live.backup.is_empty() && (own.stream, own.number) == at) {
-            Some(own) => {
+            // Early versions did not count what of it can be kept.
+            Some(own) if live.data_bytes == 0 => {
                 let copies = copies.get(&at).copied().unwrap_or(0);
                 Size { bytes: own.bytes, data: own.bytes.saturating_sub(copies) }
             }
+            Some(own) => Size { bytes: own.bytes, data: live.data_bytes },
             None => {
                 Size { bytes: live.of_bytes, data: if live.data_bytes > 0 { live.data_bytes } else { live.of_bytes } }
             }

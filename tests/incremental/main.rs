@@ -675,6 +675,33 @@ fn what_a_repository_holds_is_bounded_where_small_files_share_frames() {
 }
 
 #[test]
+fn files_with_more_attributes_than_content_are_not_stored_again_and_again() {
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap(); // which has room for them
+    let (tree, repo) = (dir.path().join("tree"), dir.path().join("repo"));
+    for i in 0..30 {
+        let path = tree.join(format!("f{i}"));
+        write(&path, "q");
+        std::os::unix::fs::symlink("nowhere", tree.join(format!("link{i}"))).unwrap();
+        for key in 0..5 {
+            let set = rustix::fs::setxattr(
+                &path,
+                format!("user.k{key}"),
+                &noise(i * 5 + key, 6000),
+                rustix::fs::XattrFlags::empty(),
+            );
+            if !runs::or_skip(set.is_ok(), "no attributes here") {
+                return;
+            }
+        }
+    }
+    sleep(SETTLED);
+    backup(&tree, &repo, &[]);
+    for round in 0..3 {
+        assert_eq!(backup(&tree, &repo, &[])["stored_bytes"], 0, "{round}");
+    }
+}
+
+#[test]
 fn a_host_may_be_named() {
     let dir = temp();
     let (tree, repo) = (dir.path().join("tree"), dir.path().join("repo"));

@@ -52,6 +52,8 @@ pub struct Pages {
     segments: HashMap<u32, u32>,
     numbers: Vec<u32>,
     references: References,
+    /// What it refers to of its own segments, counted as later backups will that keep all of it.
+    own: References,
     /// The page of an earlier backup of which so many records have come, and nothing else, while `page` is empty.
     mirror: Option<(Arc<Page>, usize)>,
     /// Are more records of the same page of an earlier backup to be expected? Then the page may become larger, so that
@@ -81,6 +83,7 @@ impl Pages {
             segments: HashMap::new(),
             numbers: Vec::new(),
             references: References::default(),
+            own: References::default(),
             mirror: None,
             within: false,
             closed: Vec::new(),
@@ -245,6 +248,11 @@ impl Pages {
                 Some(first) => first.clone_from(own),
                 None => page.segments.push(own.clone()),
             }
+            let number = self.own.number_of(own);
+            for record in &page.records {
+                let extents = record.extents.iter().filter(|extent| extent.frame.segment == 0);
+                extents.for_each(|extent| self.own.count(number, record, extent));
+            }
         }
         std::mem::take(&mut self.closed)
     }
@@ -262,6 +270,11 @@ impl Pages {
     /// What was referred to of other backups.
     pub fn live(&self) -> Vec<Live> {
         self.references.all()
+    }
+
+    /// How much a backup refers to of this segment of this one that keeps all that is in it.
+    pub fn kept_of(&self, own: &SegmentId) -> u64 {
+        self.own.bytes_of(own)
     }
 }
 
