@@ -8,8 +8,9 @@ use runs::{
     Mount, Ran, assert_same, fullbore, has, is_root, names, noise, only, or_skip, sample, shape, shell, started, temp,
 };
 use std::{
+    ffi::OsString,
     fs,
-    io::Write,
+    io::{BufRead, BufReader, Write},
     os::unix::process::ExitStatusExt,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -244,6 +245,62 @@ fn a_signal_ends_a_backup_with_a_word_and_leaves_no_half_archive() {
             assert_eq!(words.contains("hint"), to == "r", "{words}");
             assert_eq!(names(&place), if to == "r" { vec!["r"] } else { vec![] });
         }
+    }
+}
+
+/// What a run says that a signal ends as soon as it is `there`, while a call is held up.
+fn ended_behind(inject: &str, args: impl IntoIterator<Item = OsString>, there: impl Fn() -> bool) -> String {
+    let line = "strace -f -qq -o /dev/null -e \"inject=$1\" sh -c 'echo $$ && exec \"$@\"' sh \"${@:2}\"";
+    let mut strace = Command::new("bash");
+    strace.args(["-c", line, "bash", inject, runs::FULLBORE]).args(args).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = strace.spawn().unwrap();
+    let mut pid = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut pid).unwrap();
+    let until = Instant::now() + Duration::from_secs(20);
+    while !there() {
+        assert!(Instant::now() < until, "nothing is there");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    std::thread::sleep(Duration::from_millis(200));
+    shell("kill -s TERM \"$1\"", args![pid.trim()]).ends_with(0);
+    String::from_utf8(child.wait_with_output().unwrap().stderr).unwrap()
+}
+
+#[test]
+fn a_signal_behind_the_commit_does_not_say_that_nothing_was_committed() {
+    if !or_skip(has("strace"), "there is no strace") {
+        return;
+    }
+    let dir = temp();
+    let tree = dir.path().join("tree");
+    little(&tree);
+    let [repository, copy] = ["r", "copy"].map(|name| dir.path().join(name));
+    fullbore(args!["backup", tree, "--to", repository, "--quiet"]).ends_with(0);
+    let first = only(&repository.join("backups")).file_name().unwrap().to_owned();
+    let roots = |at: &Path| shell("ls \"$1\"/backups/*/root.json", args![at]).out.lines().count();
+    let [archive, exported] = ["x.tar.gz", "y.tar.zst"].map(|name| dir.path().join(name));
+    let of_first = args![format!("{}@{}", repository.display(), first.display())];
+    // Each run is held up where it removes a file for the first time: its partial root, the manifest that was put aside.
+    let unlink = "unlink:delay_enter=3000000:when=1";
+    let backup = |to: &Path| args!["backup", tree, "--to", to, "--quiet"].to_vec();
+    let of = |verb: &str, to: &Path| [&args![verb][..], &of_first, &args!["--to", to, "--quiet"]].concat();
+    let cases: [(_, _, &dyn Fn() -> bool); 4] = [
+        (unlink, backup(&repository), &|| roots(&repository) == 2),
+        (unlink, backup(&archive), &|| dir.path().join("x.tar.gz.manifest").exists()),
+        (unlink, of("export", &exported), &|| exported.exists()),
+        ("unlink:delay_enter=3000000:when=2", of("copy-backup", &copy), &|| roots(&copy) == 1),
+    ];
+    for (inject, args, there) in cases {
+        let words = ended_behind(inject, args, there);
+        let expected = "error: interrupted by SIGTERM: what it made is complete, but may not be durable yet\n";
+        assert!(words.starts_with(expected), "{words}"); // strace may complain
+    }
+    for (from, more) in [(&repository, 2), (&copy, 1)] {
+        assert_eq!(roots(from), more);
+        fullbore(args!["verify", from, "--data"]).ends_with(0);
+    }
+    for from in [archive, exported] {
+        fullbore(args!["verify", from, "--data", "--against", tree]).ends_with(0);
     }
 }
 

@@ -7,7 +7,7 @@ use crate::{
     error::{Error, Kind},
     plan::SinkSpec,
     platform,
-    sink::{file::remove_partials, reach::give_back},
+    sink::{file::remove_partials, named::is_named, reach::give_back},
 };
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
@@ -15,6 +15,9 @@ use signal_hook::{
     low_level::{emulate_default_handler, signal_name},
 };
 use std::{sync::mpsc, thread};
+
+/// What is said instead once a backup, copy or archive has its name.
+const NAMED: &str = ": what it made is complete, but may not be durable yet";
 
 /// From now on, say what a signal does to `command`. Without a thread nothing is said, and it ends the process alone.
 pub(super) fn watch(command: &Command) {
@@ -24,12 +27,14 @@ pub(super) fn watch(command: &Command) {
         let Ok(mut signals) = Signals::new(wanted) else { return };
         for signal in signals.forever() {
             let name = signal_name(signal).unwrap_or("a signal");
-            let error = Error::new(Kind::System, format!("interrupted by {name}{lost}"));
-            let error = if hint.is_empty() { error } else { error.hint(hint) };
             let (done, is_done) = mpsc::channel();
             let tell = move || {
                 remove_partials();
                 give_back();
+                // Looked at behind the wait for names that were being given.
+                let (lost, hint) = if is_named() { (NAMED, "") } else { (lost, hint) };
+                let error = Error::new(Kind::System, format!("interrupted by {name}{lost}"));
+                let error = if hint.is_empty() { error } else { error.hint(hint) };
                 aside(report::error(&error));
                 let _ = done.send(());
             };

@@ -10,7 +10,7 @@
 use super::{
     documents::key,
     modes,
-    objects::{Directory, write_new},
+    objects::{Directory, write_new, write_root},
     protocol::{self, Intent},
     replace::replace,
     store::{announce, open_or_make, rely_on, remove_backup, withdraw},
@@ -212,7 +212,7 @@ impl Incoming {
         }
         // While the partial root stands: a forget that comes after the root leaves a word of its own.
         let _ = fs::remove_file(dir.join(FORGOTTEN)); // of no use any more, and of no harm
-        write_new(&self.root, &key(&self.id, ROOT), &self.sealed)?;
+        write_root(&self.root, &key(&self.id, ROOT), &self.sealed)?;
         let _ = fs::remove_file(dir.join(PARTIAL)); // likewise
         Ok(())
     }

@@ -16,7 +16,10 @@ use crate::{
         walk::{self, open_root},
         write,
     },
-    sink::file::{name, sync_dir},
+    sink::{
+        file::{name, sync_dir},
+        named,
+    },
 };
 use std::{
     fs::{self, File},
@@ -260,8 +263,20 @@ fn open_to_lock(path: &Path) -> io::Result<File> {
 /// # Errors
 /// The system's; nothing is left then.
 pub(super) fn write_new(repository: &Path, key: &str, bytes: &[u8]) -> Result<()> {
+    write_by(repository, key, bytes, rename)
+}
+
+/// Write the root that makes a backup of this process a listed one.
+///
+/// # Errors
+/// As [`write_new`]; but if only the directory could not be synced, it is there.
+pub(super) fn write_root(repository: &Path, key: &str, bytes: &[u8]) -> Result<()> {
+    write_by(repository, key, bytes, |dir, from, to| rename(dir, from, to).map(|()| named::set(true)))
+}
+
+fn write_by(repository: &Path, key: &str, bytes: &[u8], finally: Finally) -> Result<()> {
     let (objects, access) = (Directory::new(repository), modes::of_file(repository));
-    let placed = objects.home(key).and_then(|(dir, name)| place(&dir, name, (bytes, access), rename));
+    let placed = objects.home(key).and_then(|(dir, name)| place(&dir, name, (bytes, access), finally));
     let path = objects.path(key);
     placed.map_err(|e| Error::io(format!("could not write {}", name(&path)), e))?;
     path.parent().map_or(Ok(()), sync_dir)

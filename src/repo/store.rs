@@ -7,7 +7,7 @@
 use super::{
     documents::key,
     modes,
-    objects::{Directory, Objects, Seized, is_at, place, random_letters, write_new},
+    objects::{Directory, Objects, Seized, is_at, place, random_letters, write_new, write_root},
     open::{directories, no_repository, not_led_away, parse_repository},
     protocol::{self, Intent, intent_key},
 };
@@ -88,7 +88,7 @@ impl Store {
         let (objects, parsed) = (Directory::new(&self.root), Root::open(root, &name(&dir.join(ROOT)))?);
         parsed.others().iter().try_for_each(|id| protocol::settle(&objects, id))?;
         protocol::check(&objects, &parsed)?;
-        write_new(&self.root, &key(&self.id, ROOT), root)
+        write_root(&self.root, &key(&self.id, ROOT), root)
     }
 
     fn withdraw(&self) {

@@ -3,7 +3,7 @@
 //! An archive stands under its final name only once it is durable. Until then it is called `.NAME.ID.partial`; what a
 //! killed run left under such a name is removed by the next backup to the same place, if nobody holds its lock.
 
-use super::{Abilities, Destination, Place, Placed, Role, Sink, place_of};
+use super::{Abilities, Destination, Place, Placed, Role, Sink, named, place_of};
 use crate::{
     error::{Error, Result, quoted},
     format::layout::{SIDE_SUFFIX, is_backup_id},
@@ -256,6 +256,7 @@ impl OneFile {
         if let (Some(from), Some(to)) = (&side, &self.side_path) {
             rename(from, to)?;
         }
+        named::set(true);
         begun.retain(|path| *path != self.partial && Some(path) != side.as_ref());
         drop(begun);
         if let Err(error) = fs::remove_file(&aside)

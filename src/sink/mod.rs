@@ -9,6 +9,7 @@ mod dress;
 pub mod file;
 pub mod large;
 pub mod last;
+pub mod named;
 pub mod notes;
 pub mod patch;
 pub mod places;
