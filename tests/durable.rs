@@ -131,6 +131,8 @@ fn an_archive_that_cannot_be_replaced_stays_what_it_was() {
     for nth in 1..=3 {
         let ran = tampered(&format!("rename,renameat,renameat2:error=EIO:when={nth}"), None, args()).ends_with(1);
         assert!(ran.err.contains("could not re"), "{}", ran.err);
+        let said = "x.tar.gz\" is the new archive already, without the manifest beside it";
+        assert_eq!(ran.err.contains(said), nth == 3, "{}", ran.err);
         if nth < 3 {
             fullbore(args!["verify", to, "--data"]).ends_with(0);
         }
@@ -141,6 +143,49 @@ fn an_archive_that_cannot_be_replaced_stays_what_it_was() {
     let [side] = &side[..] else { panic!("{side:?}") };
     fs::rename(side, dir.path().join("x.tar.gz.manifest")).unwrap();
     fullbore(args!["verify", to, "--data"]).ends_with(0);
+}
+
+#[test]
+fn an_archive_that_has_its_name_is_said_to_be_there_when_its_directory_cannot_be_synced() {
+    let dir = temp();
+    let (tree, to) = (dir.path().join("tree"), dir.path().join("x.tar.zst"));
+    backup(dir.path());
+    fullbore(args!["backup", tree, "--to", to, "--quiet"]).ends_with(0);
+    fs::write(tree.join("more"), "more").unwrap();
+    let ran = tampered("fsync:error=EIO", Some(dir.path()), args!["backup", tree, "--to", to, "--quiet"]).ends_with(1);
+    assert!(ran.err.contains("x.tar.zst\" is the new archive, but may not be durable"), "{}", ran.err);
+    fullbore(args!["verify", to, "--data", "--against", tree]).ends_with(0);
+}
+
+/// A backup whose `nth` sync fails, while what has a root cannot be forgotten; whether it is listed.
+fn unsynced(nth: usize, tree: &Path, repo: &Path) -> (runs::Ran, bool) {
+    let line = "strace -f -qq -o /dev/null -e inject=\"fsync:error=EIO:when=$1\" \
+                -e inject=rename,renameat,renameat2:error=EIO:when=2+ \"${@:2}\"";
+    let nth = nth.to_string();
+    let ran = shell(line, args![nth, runs::FULLBORE, "backup", tree, "--to", repo, "--workers", "1", "--quiet"]);
+    let roots = shell("ls \"$1\"/backups/*/root.json", args![repo]).out.lines().count();
+    (ran, roots > 0)
+}
+
+#[test]
+fn a_backup_that_fails_behind_its_root_is_not_listed_or_said_to_be() {
+    let dir = temp();
+    backup(dir.path());
+    let mut listed = 0;
+    for nth in 1.. {
+        let repo = dir.path().join(format!("repo{nth}"));
+        let (ran, is_listed) = unsynced(nth, &dir.path().join("tree"), &repo);
+        if ran.code == 0 {
+            break;
+        }
+        let said = ran.err.contains("the backup is listed, but may not be durable");
+        assert_eq!(said, is_listed, "{nth}: {}", ran.err);
+        listed += u32::from(is_listed);
+        if is_listed {
+            fullbore(args!["verify", repo, "--data"]).ends_with(0);
+        }
+    }
+    assert!(listed > 0, "no sync comes behind a root");
 }
 
 #[test]

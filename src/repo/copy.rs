@@ -10,7 +10,7 @@
 use super::{
     documents::key,
     modes,
-    objects::{Directory, write_new, write_root},
+    objects::{Directory, is_left, write_new, write_root},
     protocol::{self, Intent},
     replace::replace,
     store::{announce, open_or_make, rely_on, remove_backup, withdraw},
@@ -194,9 +194,10 @@ impl Incoming {
             }
             // Somebody may have seen it: what it refers to stays, for a prune to judge, whether it could be taken back or not.
             Err(error) if !self.was_listed && self.is_listed() => {
-                let taken_back = protocol::forget(&Directory::new(&self.root), &self.id);
+                let _ = protocol::forget(&Directory::new(&self.root), &self.id); // it is looked whether that was done
+                let root = self.dir(&self.id).join(ROOT);
                 self.withdraw();
-                Err(if taken_back.is_ok() { error } else { error.detail("the copy is listed, but may not be durable") })
+                Err(is_left(&root, "copy", error))
             }
             Err(error) => {
                 self.abort();

@@ -274,6 +274,13 @@ pub(super) fn write_root(repository: &Path, key: &str, bytes: &[u8]) -> Result<(
     write_by(repository, key, bytes, |dir, from, to| rename(dir, from, to).map(|()| named::set(true)))
 }
 
+/// What is said of a commit that failed, after it was taken back if that could be: is its root there still?
+pub(super) fn is_left(root: &Path, what: &str, error: Error) -> Error {
+    let is_listed = root.exists();
+    named::set(is_listed);
+    if is_listed { error.detail(format!("the {what} is listed, but may not be durable")) } else { error }
+}
+
 fn write_by(repository: &Path, key: &str, bytes: &[u8], finally: Finally) -> Result<()> {
     let (objects, access) = (Directory::new(repository), modes::of_file(repository));
     let placed = objects.home(key).and_then(|(dir, name)| place(&dir, name, (bytes, access), finally));

@@ -7,7 +7,7 @@
 use super::{
     documents::key,
     modes,
-    objects::{Directory, Objects, Seized, is_at, place, random_letters, write_new, write_root},
+    objects::{Directory, Objects, Seized, is_at, is_left, place, random_letters, write_new, write_root},
     open::{directories, no_repository, not_led_away, parse_repository},
     protocol::{self, Intent, intent_key},
 };
@@ -134,8 +134,9 @@ impl Destination for Store {
                 Ok(())
             }
             Err(error) => {
+                let root = self.dir().join(ROOT);
                 self.abort(false);
-                Err(error)
+                Err(is_left(&root, "backup", error))
             }
         }
     }

@@ -254,7 +254,7 @@ impl OneFile {
         })?;
         let side = self.side_partial();
         if let (Some(from), Some(to)) = (&side, &self.side_path) {
-            rename(from, to)?;
+            rename(from, to).map_err(|error| self.without_side(error, to))?;
         }
         named::set(true);
         begun.retain(|path| *path != self.partial && Some(path) != side.as_ref());
@@ -264,7 +264,15 @@ impl OneFile {
         {
             crate::platform::debug(|| format!("could not remove {}: {error}", name(&aside)));
         }
-        sync_dir(dir)
+        let now = || format!("{} is the new archive, but may not be durable", name(&self.path));
+        sync_dir(dir).map_err(|error| error.detail(now()))
+    }
+
+    /// What an error means that came when the archive had its name, and its side file not yet.
+    fn without_side(&self, error: Error, side: &Path) -> Error {
+        let now = format!("{} is the new archive already, without the manifest beside it", name(&self.path));
+        let hint = format!("run the same command again, or give that file the name {} yourself", name(side));
+        error.detail(now).hint(hint)
     }
 }
 
