@@ -244,6 +244,26 @@ fn only_the_blocks_that_differ_are_written_and_in_place() {
 }
 
 /// What is there at some places of two images of a terabyte.
+#[test]
+fn of_a_file_over_pages_without_digests_of_blocks_nothing_is_written_if_it_is_the_same() {
+    let place = Place { dir: temp() };
+    write(place.at("tree/a"), noise(1, 3_000_000));
+    write(place.at("tree/b"), noise(2, 100_000));
+    let more = ["--digest", "crc32c", "--checkpoint-interval", "0", "-q"].map(OsString::from);
+    let backup = args!["backup", place.at("tree"), "--to", place.at("repo")];
+    fullbore(backup.into_iter().chain(more)).ends_with(0);
+    fullbore(args!["restore", place.at("repo"), "--to", place.at("to"), "-q"]).ends_with(0);
+    let changes = place.delta(&[]);
+    assert_eq!((&changes["changed"], &changes["same"], &changes["written_bytes"]), (&0.into(), &2.into(), &0.into()));
+    for (at, len) in [(2_900_000, 3_000_000), (10, 3_000_000), (10, 2_000_000), (10, 3_500_000)] {
+        overwrite_at(&place.at("to/a"), at.min(len - 10), b"other");
+        fs::File::options().write(true).open(place.at("to/a")).unwrap().set_len(len as u64).unwrap();
+        let changes = place.delta(&[]);
+        assert_eq!((&changes["changed"], &changes["same"]), (&1.into(), &1.into()), "{at} {len}");
+        place.assert_restored(&format!("{at} {len}"));
+    }
+}
+
 fn assert_same_image(a: &Path, b: &Path, case: &str) {
     let [a, b] = [a, b].map(|path| fs::File::open(path).unwrap());
     assert_eq!(a.metadata().unwrap().len(), b.metadata().unwrap().len(), "{case}");

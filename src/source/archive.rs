@@ -380,13 +380,27 @@ impl Archive {
         Ok(ways)
     }
 
-    /// The records that match, at or right behind the place where `path` stands.
-    fn look(&self, path: &[u8], matches: impl Fn(&Record) -> bool) -> Result<Vec<Item>> {
+    /// The last record of the file at `path`, which has its digest; `None` if it is not there or cannot be read.
+    pub fn last_of(&self, path: &[u8]) -> Option<Item> {
+        self.pages_at(path).into_iter().rev().find_map(|index| {
+            let page = self.page(index).ok()?;
+            let at = page.records.partition_point(|record| entry::order(&record.entry.path, path).is_lt());
+            Item::new(page, at).filter(|item| item.entry.path == path && !item.more)
+        })
+    }
+
+    /// The pages that records of `path` may be on, or what stands right behind its place.
+    fn pages_at(&self, path: &[u8]) -> Vec<usize> {
         let is_between = |first: &[u8], next: Option<&[u8]>| {
             entry::order(first, path).is_le() && next.is_none_or(|next| entry::order(path, next).is_le())
         };
+        self.pages_where(is_between).into_iter().flatten().collect()
+    }
+
+    /// The records that match, at or right behind the place where `path` stands.
+    fn look(&self, path: &[u8], matches: impl Fn(&Record) -> bool) -> Result<Vec<Item>> {
         let mut found = Vec::new();
-        for index in self.pages_where(is_between).into_iter().flatten() {
+        for index in self.pages_at(path) {
             let page = self.page(index)?;
             let at = page.records.partition_point(|record| entry::order(&record.entry.path, path).is_lt());
             found.extend(Item::new(page, at).filter(|item| matches(item)));

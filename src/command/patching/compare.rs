@@ -99,6 +99,7 @@ impl Work<'_> {
         let has_blocks = self.has_blocks(item);
         let differing = match has_blocks && !target.patch.is_new() {
             true => self.differing(hand, target, item, offset..offset + len)?,
+            false if self.is_whole(hand, target) => Vec::new(),
             false => std::iter::once(offset..offset + len).collect(),
         };
         let mut wants = Vec::new();
@@ -117,6 +118,16 @@ impl Work<'_> {
             offset = end;
         }
         Ok(wants)
+    }
+
+    /// Is a file that goes on over pages the same as a whole? Whoever comes first finds out, for all others. What cannot be
+    /// read is not.
+    fn is_whole(&self, hand: &mut Hand, target: &Target) -> bool {
+        let mut look = || {
+            let last = self.run.archive.last_of(&target.item.entry.path)?;
+            self.is_same(hand, &target.patch, &last).ok()
+        };
+        *target.whole.get_or_init(|| !target.patch.is_new() && look().unwrap_or(false))
     }
 
     /// The blocks of these bytes that are not surely what the manifest says; those that touch as one. The first begins there.

@@ -47,12 +47,22 @@ pub(super) struct Target {
     damaged: AtomicBool,
     /// Can only reading all of it tell if it is right now?
     unproven: AtomicBool,
+    /// Was all of it the same? Asked where there are no digests of blocks.
+    whole: OnceLock<bool>,
 }
 
 impl Target {
     fn new(item: &Item, patch: Patch, next: u64) -> Self {
         let [damaged, unproven] = Default::default();
-        Self { item: item.clone(), patch, last: OnceLock::new(), next: next.into(), damaged, unproven }
+        Self {
+            item: item.clone(),
+            patch,
+            last: OnceLock::new(),
+            next: next.into(),
+            damaged,
+            unproven,
+            whole: OnceLock::new(),
+        }
     }
 }
 
