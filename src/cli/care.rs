@@ -159,11 +159,11 @@ pub(super) fn repair(args: RepairArgs) -> Result<u8> {
     let repair = Repair { repository: args.repository, data: args.data, workers };
     let steps = repair.plan(&Meter::default())?;
     printed(|out| steps.iter().try_for_each(|step| say_step(step, args.json, out)).map(|()| 0))?;
-    let agreed = !steps.is_empty() && (args.yes || !args.json && is_agreed());
+    let possible = steps.iter().filter(|step| step.can_be_done()).count() as u64;
+    let agreed = possible > 0 && (args.yes || !args.json && is_agreed());
     if agreed {
         repair::execute(&steps)?;
     }
-    let possible = steps.iter().filter(|step| step.can_be_done()).count() as u64;
     let goes_on = agreed && steps.iter().any(Step::is_first) && !repair.plan(&Meter::default())?.is_empty();
     if args.json {
         let done = if agreed { possible } else { 0 };
@@ -171,6 +171,8 @@ pub(super) fn repair(args: RepairArgs) -> Result<u8> {
         told(|out| text::json(out, &line).map(|()| 0))?;
     } else if steps.is_empty() {
         aside("nothing is to be done");
+    } else if possible == 0 {
+        aside("nothing of this can be repaired");
     } else if !agreed {
         aside("nothing was changed; --yes does it");
     } else {

@@ -26,6 +26,9 @@ use std::{
     path::Path,
 };
 
+/// What is to be done about a root that is lost.
+const LOST: &str = "`fullbore repair` makes it anew, or says what else to do";
+
 /// What to list.
 #[derive(Debug, Clone, Default)]
 pub struct List {
@@ -78,10 +81,10 @@ impl List {
         }
         for id in lost_roots(repository)? {
             code = 4;
-            let lost = Err(Error::corrupt("its root is lost").hint("`fullbore repair` makes it anew"));
+            let lost = Err(Error::corrupt("its root is lost").hint(LOST));
             match self.json {
                 true => text::json(out, &BackupLine::new(&id, &lost))?,
-                false => text::line(out, &format!("{id}  its root is lost: `fullbore repair` makes it anew"))?,
+                false => text::line(out, &format!("{id}  its root is lost: {LOST}"))?,
             }
         }
         // They are no backups: JSON has those that are.

@@ -134,7 +134,7 @@ impl Repair {
             };
             steps.push(match rebuild(&self.repository, &id, &archives) {
                 Ok(rebuilt) => root_step(&self.repository, &id, &why, rebuilt),
-                Err(error) => Step { what: error.line(), detail: vec![why], action: Action::Nothing },
+                Err(error) => Step { what: error.line(), detail: vec![why, way_out(&id)], action: Action::Nothing },
             });
         }
         Ok(steps)
@@ -280,6 +280,11 @@ fn repository_file(repository: &Path) -> Option<Step> {
         detail: vec!["when the repository was made is unknown".to_owned()],
         action: Action::File(path, seal(&facts).ok()?),
     })
+}
+
+/// What is left to do about a backup whose root nothing says anything of.
+fn way_out(id: &str) -> String {
+    format!("`fullbore forget` of {id} gives it up: until then nothing can be pruned")
 }
 
 fn root_step(repository: &Path, id: &str, why: &str, rebuilt: Rebuilt) -> Step {

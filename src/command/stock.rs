@@ -280,7 +280,8 @@ pub(super) fn files<'a>(records: impl Iterator<Item = Result<Item>> + 'a) -> imp
 /// The error of a root that is gone.
 pub(super) fn no_root(repository: &Path, id: &str) -> Error {
     let path = repository.join(layout::BACKUPS).join(id).join(layout::ROOT);
-    Error::corrupt(format!("the root {path:?} is missing")).hint("`fullbore repair` rebuilds it from the segments")
+    Error::corrupt(format!("the root {path:?} is missing"))
+        .hint("`fullbore repair` rebuilds it from the segments, or says what else to do")
 }
 
 /// Ids of backups whose root cannot be read, and why.

@@ -188,15 +188,14 @@ pub(super) fn pick(repository: &Path, backup: Option<&str>) -> Result<String> {
 }
 
 fn lost_root(what: &str) -> Error {
-    Error::corrupt(what).hint("`fullbore repair` makes it anew; @BACKUP names another")
+    Error::corrupt(what).hint("`fullbore repair` makes it anew, or says what else to do; @BACKUP names another")
 }
 
 /// Open a backup of a repository; if its root is damaged, say what is to be done about that.
 fn open_backup(repository: &Path, id: &str) -> Result<Archive> {
     Archive::open_backup(repository, id).map_err(|error| match error.kind {
-        Kind::Corrupt => {
-            error.hint("`fullbore repair` makes it anew; `fullbore list` shows the other backups, which @BACKUP names")
-        }
+        Kind::Corrupt => error
+            .hint("`fullbore repair` makes it anew, or says what else to do; `fullbore list` shows others for @BACKUP"),
         _ => error,
     })
 }

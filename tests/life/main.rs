@@ -311,3 +311,22 @@ fn a_diff_is_with_the_backup_before_unless_another_is_named() {
     assert_eq!(ends(&["@latest", &id(2)]), [id(3), id(2)]);
     fullbore(args!["diff", repository, "latest", "nonsense"]).ends_with(1);
 }
+
+#[test]
+fn of_a_lost_root_that_nothing_can_rebuild_the_way_out_is_named() {
+    let dir_ = temp();
+    let repository = dir_.path();
+    let first = full(repository, 1, "/data");
+    thin(repository, 2, &first);
+    fs::remove_file(dir(repository, 2).join("root.json")).unwrap();
+    for more in [&[][..], &["--yes"]] {
+        let ran = fullbore(args!["repair", repository].into_iter().chain(runs::args(more))).ends_with(4);
+        assert!(ran.out.contains(&format!("`fullbore forget` of {} gives it up", id(2))), "{}", ran.out);
+        assert_eq!(ran.err, "nothing of this can be repaired\n");
+    }
+    let said = fullbore(args!["list", repository]).ends_with(4).out;
+    assert!(said.contains("or says what else to do"), "{said}");
+    fullbore(args!["forget", repository, id(2)]).ends_with(0);
+    prune(repository);
+    assert_eq!(listed(repository), [1]);
+}
