@@ -94,11 +94,17 @@ impl From<u32> for Access {
 /// # Errors
 /// As [`open`].
 pub fn open_or_create(dir: impl AsFd, name: &str, access: Access) -> io::Result<File> {
-    match create_at(&dir, name, access) {
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-        made => return made,
+    let open = || match create_at(&dir, name, access) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            regular(openat(&dir, name, OFlags::WRONLY | NEVER, Mode::empty()))
+        }
+        made => made,
+    };
+    // Between the two calls somebody may have removed it.
+    match open() {
+        Err(error) if error.kind() == ErrorKind::NotFound => open(),
+        opened => opened,
     }
-    regular(openat(dir, name, OFlags::WRONLY | NEVER, Mode::empty()))
 }
 
 /// Make a file for reading and writing, which must not exist. It is its owner's alone, or has the wider `access`, whatever
