@@ -228,12 +228,18 @@ pub fn remove_abandoned<O: Objects>(objects: &O) -> Result<()> {
     for id in intents(objects)? {
         // Held until its end: a backup that is about to take the lock will see that its intent is gone.
         let Seized::Free(_lock) = objects.seize(&intent_key(&id))? else { continue };
-        if documents::state(objects, &id)?.is_none() && !is_referred_to(objects, &id)? {
+        let has_none = documents::state(objects, &id)?.is_none();
+        if has_none && !is_referred_to(objects, &id)? && !shows_document(objects, &id)? {
             remove_files(objects, &id)?;
         }
         objects.remove(&intent_key(&id))?;
     }
     Ok(())
+}
+
+/// Is there a document where none was found? One answer that a file is not there may be wrong, and everything would go by it.
+fn shows_document<O: Objects>(objects: &O, id: &str) -> Result<bool> {
+    Ok(objects.list(&dir(id))?.iter().any(|name| [ROOT, PARTIAL, FORGOTTEN].contains(&&name[..])))
 }
 
 /// Does another backup refer to this one?
@@ -247,7 +253,9 @@ fn is_referred_to<O: Objects>(objects: &O, id: &str) -> Result<bool> {
 }
 
 fn remove_files<O: Objects>(objects: &O, id: &str) -> Result<()> {
-    let names = objects.list(&dir(id))?;
+    let mut names = objects.list(&dir(id))?;
+    // As long as anything else is left, its word says that this is no loss.
+    names.sort_by_key(|name| name == FORGOTTEN);
     platform::debug(|| format!("removing {id:?}, which a run that ended did not complete"));
     names.iter().filter(|name| is_own(name)).try_for_each(|name| objects.remove(&key(id, name)))?;
     // Its intent goes next: what is there again after a crash of the system must not be there without one.

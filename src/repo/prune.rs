@@ -289,24 +289,26 @@ impl First {
         }
         // What a document mentions is gone for good before the document goes.
         touched.into_iter().try_for_each(|id| objects.sync(&dir(id)))?;
-        for id in self.files.keys().filter(|id| self.forgotten.contains(*id) && !named.contains(*id)) {
-            if !objects.list(&dir(id))?.iter().any(|name| is_object(name)) {
-                objects.remove(&key(id, FORGOTTEN))?;
-            }
-        }
         for (id, name) in &self.tombstones {
             objects.remove(&format!("{TOMBSTONES}/{id}/{name}"))?;
         }
         for id in objects.list(TOMBSTONES)?.into_iter().filter(|id| is_backup_id(id)) {
             objects.remove_dir(&format!("{TOMBSTONES}/{id}"))?;
         }
-        for id in self.files.keys() {
-            // Of what stays it must not be said that it could not be removed.
-            if objects.list(&dir(id))?.is_empty() {
-                objects.remove_dir(&dir(id))?;
-            }
+        self.files.keys().try_for_each(|id| self.delete_dir(objects, id, named))
+    }
+
+    /// The last of step 4, in the directory of a backup.
+    fn delete_dir<O: Objects>(&self, objects: &O, id: &String, named: &BTreeSet<String>) -> Result<()> {
+        let mut names = objects.list(&dir(id))?;
+        // It must be seen itself: a directory that could not be found once looks empty.
+        let has_word = names.iter().any(|name| name == FORGOTTEN) && !names.iter().any(|name| is_object(name));
+        if has_word && self.forgotten.contains(id) && !named.contains(id) {
+            objects.remove(&key(id, FORGOTTEN))?;
+            names.retain(|name| name != FORGOTTEN);
         }
-        Ok(())
+        // Of what stays it must not be said that it could not be removed.
+        if names.is_empty() { objects.remove_dir(&dir(id)) } else { Ok(()) }
     }
 
     /// What goes, and what stays for others only.

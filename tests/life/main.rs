@@ -330,3 +330,47 @@ fn of_a_lost_root_that_nothing_can_rebuild_the_way_out_is_named() {
     prune(repository);
     assert_eq!(listed(repository), [1]);
 }
+
+#[test]
+fn a_directory_that_is_not_found_once_is_not_taken_for_an_empty_one() {
+    if !runs::or_skip(runs::has("strace"), "there is no strace") {
+        return;
+    }
+    let dir_ = temp();
+    for nth in 1..=6 {
+        let repository = &dir_.path().join(nth.to_string());
+        let first = full(repository, 1, "/data");
+        thin(repository, 2, &first);
+        full(repository, 3, "/data");
+        fullbore(args!["forget", repository, id(1)]).ends_with(0);
+        // What the second needs of it stays, and so must the word that it was forgotten.
+        let inject = format!("openat:error=ENOENT:when={nth}");
+        let ran = runs::tampered(&inject, Some(&dir(repository, 1)), args!["prune", repository]);
+        assert!(ran.code == 0 || nth < 6, "{nth}: {}", ran.err);
+        assert!(dir(repository, 1).join("forgotten.json").exists(), "{nth}");
+        prune(repository);
+        assert_eq!(listed(repository), [2, 3]);
+        assert_restores(repository, 2, 1);
+    }
+}
+
+#[test]
+fn what_a_dead_intent_names_is_not_removed_because_its_root_was_not_found_once() {
+    if !runs::or_skip(runs::has("strace"), "there is no strace") {
+        return;
+    }
+    let dir_ = temp();
+    let repository = dir_.path();
+    full(repository, 1, "/data");
+    fs::create_dir_all(repository.join("intents")).unwrap();
+    let intent = repository.join("intents").join(format!("{}.json", id(1)));
+    for nth in 1..=10 {
+        runs::write(&intent, "");
+        let inject = format!("statx:error=ENOENT:when={nth}");
+        let root = dir(repository, 1).join("root.json");
+        runs::tampered(&inject, Some(&root), args!["prune", repository]);
+        prune(repository);
+        assert!(!intent.exists());
+        assert_restores(repository, 1, 1);
+    }
+}
