@@ -216,6 +216,28 @@ fn find_says_which_backups_hold_which_version() {
 }
 
 #[test]
+fn a_file_that_went_away_and_came_back_is_found_once_for_each_run_of_backups() {
+    let mut repo = Repo::new();
+    let (there, away) = (repo.tree().join("f"), repo.dir.path().join("away"));
+    runs::write(repo.tree().join("g"), "g");
+    runs::write(&there, "f");
+    repo.backup(&[]);
+    repo.backup(&[]);
+    fs::rename(&there, &away).unwrap();
+    repo.backup(&[]);
+    fs::rename(&away, &there).unwrap();
+    repo.backup(&[]);
+    let of = |name: &str| repo.find(name).ends_with(0).json();
+    let ends = |line: &Value| ["first", "last"].map(|end| line[end].as_str().unwrap().to_owned());
+    let [f, g] = ["f", "g"].map(of);
+    let counts: Vec<_> = f.iter().map(|line| line["backups"].as_u64().unwrap()).collect();
+    assert_eq!(counts, [2, 1]);
+    let [a, b, _, d] = &repo.ids[..] else { panic!("{:?}", repo.ids) };
+    assert_eq!(f.iter().map(ends).collect::<Vec<_>>(), [[a.clone(), b.clone()], [d.clone(), d.clone()]]);
+    assert_eq!(g.iter().map(ends).collect::<Vec<_>>(), [[a.clone(), d.clone()]]);
+}
+
+#[test]
 fn list_and_show_tell_what_a_backup_refers_to() {
     let repo = changed(&["--frame-size", "64K"]);
     let list = fullbore(args!["list", repo.repository()]).ends_with(0).out;

@@ -24,7 +24,7 @@ use crate::{
     },
 };
 use serde::Serialize;
-use std::{cmp::Ordering, collections::BTreeMap, io::Write, iter::Peekable};
+use std::{cmp::Ordering, collections::BTreeMap, io::Write, iter::Peekable, ops::RangeInclusive};
 
 /// What to find.
 #[derive(Debug, Clone, Default)]
@@ -47,13 +47,12 @@ struct Version {
     target: Option<Name>,
 }
 
-/// A version, and the backups that hold it: the first and the last by their places among those of the source, and how many.
+/// A version, and the backups that hold it, as runs by their places among those of the source: one that went away and came
+/// back has several.
 #[derive(Debug)]
 struct Held {
     version: Version,
-    first: usize,
-    last: usize,
-    backups: u64,
+    runs: Vec<RangeInclusive<usize>>,
 }
 
 /// A version as JSON.
@@ -73,8 +72,11 @@ struct Line<'a> {
     backups: u64,
 }
 
-/// A path, and its versions by the backups that hold them first.
-type Found = (Path, Vec<Held>);
+/// A version in a run of backups.
+type InRun = (Version, RangeInclusive<usize>);
+
+/// A path, and its versions by the backups that hold them first, each once for each run.
+type Found = (Path, Vec<InRun>);
 
 impl Find {
     /// Print to `out`; the result is the exit code: 0, or if a root cannot be read, which is said, 4 if it is damaged and 1 if
@@ -211,11 +213,12 @@ impl<'a> Sweep<'a> {
     fn read(&mut self, sheet: &Sheet) -> Result<()> {
         let archive = &self.archives[sheet.at.0];
         let page = archive.read_page(&archive.root.pages[sheet.at.1])?;
+        let of = joined(sheet.of.iter().map(|at| *at..=*at).collect());
         // A file that goes on over pages is found once, by the part that has its digest. One that was not captured is not held.
         let is_held = |record: &&Record| !record.more && (record.state.is_stored() || !record.entry.is_file());
         for record in page.records.iter().filter(is_held).filter(|record| matches(self.pattern, record)) {
             let versions = self.met.entry(InOrder(record.entry.path.clone())).or_default();
-            hold(versions, version(record), &sheet.of);
+            hold(versions, version(record), &of);
         }
         Ok(())
     }
@@ -230,9 +233,8 @@ impl Iterator for Sweep<'_> {
             if let Some(met) = self.met.first_entry()
                 && next.is_none_or(|next| order(&met.key().0, next).is_lt())
             {
-                let (InOrder(path), mut versions) = met.remove_entry();
-                versions.sort_by_key(|held| held.first);
-                return Some(Ok((path, versions)));
+                let (InOrder(path), versions) = met.remove_entry();
+                return Some(Ok((path, by_run(versions))));
             }
             let sheet = self.sheets.pop()?;
             match self.read(&sheet) {
@@ -259,20 +261,35 @@ fn version(record: &Record) -> Version {
     Version { kind, size, mtime, digest: record.digest, target }
 }
 
-/// A version that these backups hold, oldest first.
-fn hold(versions: &mut Vec<Held>, version: Version, of: &[usize]) {
-    let (Some(first), Some(last)) = (of.first().copied(), of.last().copied()) else { return };
+/// A version that these backups hold.
+fn hold(versions: &mut Vec<Held>, version: Version, of: &[RangeInclusive<usize>]) {
     match versions.iter_mut().find(|held| held.version == version) {
-        Some(held) => {
-            (held.first, held.last) = (held.first.min(first), held.last.max(last));
-            held.backups += of.len() as u64;
-        }
-        None => versions.push(Held { version, first, last, backups: of.len() as u64 }),
+        Some(held) => held.runs = joined(held.runs.iter().chain(of).cloned().collect()),
+        None => versions.push(Held { version, runs: of.to_vec() }),
     }
 }
 
-fn line<'a>(source: &'a str, ids: &'a [String], path: &Path, held: &'a Held) -> Line<'a> {
-    let Held { version, first, last, backups } = held;
+/// Runs in order, those that touch or overlap as one.
+fn joined(mut runs: Vec<RangeInclusive<usize>>) -> Vec<RangeInclusive<usize>> {
+    runs.sort_by_key(|run| *run.start());
+    runs.dedup_by(|run, before| {
+        let touches = *run.start() <= before.end() + 1;
+        if touches {
+            *before = *before.start()..=*before.end().max(run.end());
+        }
+        touches
+    });
+    runs
+}
+
+fn by_run(versions: Vec<Held>) -> Vec<InRun> {
+    let of = |Held { version, runs }: Held| runs.into_iter().map(move |run| (version.clone(), run));
+    let mut all: Vec<_> = versions.into_iter().flat_map(of).collect();
+    all.sort_by_key(|(_, run)| *run.start());
+    all
+}
+
+fn line<'a>(source: &'a str, ids: &'a [String], path: &Path, (version, run): &'a InRun) -> Line<'a> {
     Line {
         path: Name(path.clone()),
         source,
@@ -281,14 +298,14 @@ fn line<'a>(source: &'a str, ids: &'a [String], path: &Path, held: &'a Held) -> 
         mtime: text::rfc3339(version.mtime),
         digest: version.digest.map(|digest| digest.to_string()),
         target: version.target.as_ref(),
-        first: &ids[*first],
-        last: &ids[*last],
-        backups: *backups,
+        first: &ids[*run.start()],
+        last: &ids[*run.end()],
+        backups: run.clone().count() as u64,
     }
 }
 
-fn plain(source: Option<&String>, ids: &[String], path: &Path, held: &Held) -> String {
-    let Held { version, first, last, backups } = held;
+fn plain(source: Option<&String>, ids: &[String], path: &Path, (version, run): &InRun) -> String {
+    let (first, last, backups) = (run.start(), run.end(), run.clone().count());
     let (size, time) = (text::count(version.size), text::local_minute(version.mtime));
     let source = source.map_or(String::new(), |source| format!("  of {source}"));
     let until = if first == last { format!("{:>26}", "") } else { format!(" to {}", ids[*last]) };
