@@ -12,7 +12,7 @@ pub(super) fn page(command: &clap::Command, out: &mut dyn Write) -> Result<()> {
     let man = Man::new(command.clone()).source(concat!("fullbore ", env!("CARGO_PKG_VERSION")));
     man.render_title(out)?;
     man.render_name_section(out)?;
-    man.render_synopsis_section(out)?;
+    writeln!(out, ".SH SYNOPSIS\n{}", synopsis(command))?;
     man.render_description_section(out)?;
     man.render_options_section(out)?;
     if command.has_subcommands() {
@@ -25,6 +25,13 @@ pub(super) fn page(command: &clap::Command, out: &mut dyn Write) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// How it is called, with all that has to be said; the lines of one that is called in several ways are apart.
+fn synopsis(command: &clap::Command) -> String {
+    let usage = command.clone().render_usage().to_string();
+    let usage = usage.strip_prefix("Usage: ").unwrap_or(&usage);
+    usage.lines().map(|line| roff(line.trim())).collect::<Vec<_>>().join("\n.br\n")
 }
 
 /// A code each; what follows one belongs to it.
@@ -50,6 +57,16 @@ fn roff(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn what_has_to_be_said_is_in_the_synopsis() {
+        let option = clap::Arg::new("to").long("to").required(true).value_name("DEST");
+        let command = clap::Command::new("x").bin_name("fullbore x").arg(option).arg(clap::Arg::new("path"));
+        let mut page = Vec::new();
+        super::page(&command, &mut page).unwrap();
+        let page = String::from_utf8(page).unwrap();
+        assert!(page.contains(".SH SYNOPSIS\nfullbore x \\-\\-to <DEST> [path]\n"), "{page}");
+    }
+
     #[test]
     fn each_code_has_a_line_and_what_is_said_besides_a_section() {
         let said = "Now this, or that.\nEXIT CODES: 0 done, 1 failed, or not, 4 damage (`--data`, 2 copies)";
