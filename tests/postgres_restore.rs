@@ -28,7 +28,7 @@ use fullbore::{
     platform::Tricks,
     postgres::restore::Options,
 };
-use runs::{fullbore, has, or_skip, temp};
+use runs::{fullbore, has, is_root, or_skip, temp};
 use std::{
     fs,
     os::unix::fs::MetadataExt,
@@ -37,6 +37,8 @@ use std::{
     sync::atomic::Ordering::Relaxed,
 };
 
+/// The user of the server where the tests run as root.
+const SERVER: u32 = 54_321;
 const VERSION: &str = "PG_15_202209061";
 
 /// A cluster with three databases beside the templates and a tablespace, as it would be backed up.
@@ -83,6 +85,22 @@ fn declare(repository: &Path, root: &Root, cluster: Cluster) {
     fs::write(at, seal(&Root { postgres: Some(cluster), ..root.clone() }).unwrap()).unwrap();
 }
 
+/// What it would be if a server had written it: none runs as root.
+fn served(fixture: &Fixture) -> Fixture {
+    let mut fixture = fixture.clone();
+    if is_root() {
+        fixture.entries.iter_mut().for_each(|(_, entry, ..)| entry.owner.uid = SERVER);
+    }
+    fixture
+}
+
+/// Give it to the user of the server, if this is root.
+fn own(path: &Path) {
+    if is_root() {
+        std::os::unix::fs::chown(path, Some(SERVER), None).unwrap();
+    }
+}
+
 /// A repository with a backup of a cluster, in a directory that goes with it.
 struct Place {
     dir: tempfile::TempDir,
@@ -90,7 +108,8 @@ struct Place {
 
 impl Place {
     fn with(fixture: &Fixture, change: impl FnOnce(&mut Cluster)) -> Self {
-        let place = Self { dir: temp() };
+        let (place, fixture) = (Self { dir: temp() }, &served(fixture));
+        own(place.dir.path());
         let root = fixture.write_repository(&place.at("repo"));
         let mut cluster = facts(&place.at("old"));
         change(&mut cluster);

@@ -4,6 +4,7 @@ use super::{
     configuration::{self, Configuration},
     damage::Report,
     extra::extra,
+    holder,
     restore::Restore,
     target::Kin,
 };
@@ -102,7 +103,7 @@ pub(super) fn plan(restore: &Restore, archive: &Archive, selection: &Selection) 
     let mut plan = Plan::new(&restore.postgres, cluster, &known)?;
     plan.mounts.retain(|mount| selection.takes(&mount.at));
     refuse_tablespaces_of_another(restore, cluster, &plan)?;
-    refuse_foreign(restore, archive, cluster, &plan)?;
+    holder::refuse_foreign(restore, archive, cluster, &mut plan)?;
     // One that is not restored must not be taken out of the target either.
     plan.last = plan.last.filter(|_| is_whole);
     if is_whole {
@@ -136,30 +137,6 @@ fn in_place(archive: &Archive, cluster: &Cluster, plan: &Plan) -> Result<Option<
     // A page that cannot be read is reported by the restore itself.
     let directories = archive.records(&below, false).flatten().filter(|item| item.entry.kind == Kind::Directory);
     Ok(directories.map(|item| item.entry.path.clone()).find(|path| is_own(path) && !is_linked(path)))
-}
-
-/// Where a tablespace was is the word of the backup: root takes it only of what root has, or who will have the cluster.
-fn refuse_foreign(restore: &Restore, archive: &Archive, cluster: &Cluster, plan: &Plan) -> Result<()> {
-    if platform::user().0 != 0 {
-        return Ok(());
-    }
-    let owner = archive.find(b"")?.first().map(|item| item.entry.owner.clone()).unwrap_or_default();
-    let here = if restore.numeric_owner { None } else { Names::default().uid(&owner.user) };
-    let mine = [0, here.unwrap_or(owner.uid)];
-    for tablespace in &cluster.tablespaces {
-        let is_followed = tablespaces::is_where_it_was(&restore.postgres, tablespace);
-        let Some(mount) = plan.mounts.iter().find(|mount| is_followed && mount.at == tablespace.path()) else {
-            continue;
-        };
-        let Ok(found) = std::fs::metadata(&mount.directory) else { continue };
-        if !mine.contains(&found.uid()) {
-            let (name, directory, uid) = (quoted(&tablespace.name.0), &mount.directory, found.uid());
-            let what = format!("cannot restore tablespace {name} to {directory:?}: it belongs to user {uid}");
-            let why = "neither to root nor to the owner of the cluster";
-            return Err(Error::new(ErrorKind::Permission, what).because(why).hint(tablespaces::HINT));
-        }
-    }
-    Ok(())
 }
 
 /// A link to the WAL is followed only to where the operator says: in a copy of a data directory it leads to that of the live one.

@@ -26,6 +26,7 @@ pub mod forget;
 mod forgo;
 mod frames;
 mod headers;
+mod holder;
 mod index;
 mod later;
 mod ledger;

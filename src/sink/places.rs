@@ -14,9 +14,10 @@ use crate::{
     error::{Error, Kind, Result, quoted},
     format::entry::{self, Path as EntryPath, Time},
     platform::{
+        Tricks,
         regular::led_astray,
         walk::{open_root, read_dir, stat_fd},
-        write::{free_bytes, may_write, set_times_fd},
+        write::{chown_fd, create_dir_beneath, free_bytes, may_write, set_times_fd},
         xattr,
     },
 };
@@ -66,6 +67,8 @@ pub struct Mount {
     pub bytes: u64,
     /// Others may have the directory too, see [`Shared`].
     pub shared: Option<Shared>,
+    /// The user whose the directory must be, or that in which it is made, where only the backup names it.
+    pub holder: Option<u32>,
 }
 
 /// A directory that others have something in as well, by name: clusters of several versions in the location of a tablespace.
@@ -230,6 +233,57 @@ fn real(path: &Path) -> io::Result<PathBuf> {
     Ok(absolute)
 }
 
+/// The deepest directory of `path` that is there, open, and what is missing below it. Links are followed.
+fn deepest(path: &Path) -> io::Result<(OwnedFd, &Path, &Path)> {
+    for ancestor in path.ancestors() {
+        match open_root(ancestor) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            opened => return Ok((opened?, ancestor, path.strip_prefix(ancestor).unwrap_or(Path::new("")))),
+        }
+    }
+    Err(io::ErrorKind::NotFound.into())
+}
+
+/// The deepest directory of an absolute `path` that is there, and whose it is.
+///
+/// # Errors
+/// The system's.
+pub fn holder(path: &Path) -> io::Result<(&Path, u32)> {
+    let (dir, there, _) = deepest(path)?;
+    Ok((there, stat_fd(dir)?.uid))
+}
+
+/// Does what this user has stand for what a backup names? Not if it is root's: no backup takes that.
+pub fn is_held(by: u32, holder: u32) -> bool {
+    by == holder && holder != 0
+}
+
+/// Open a directory that only the backup names, or make it. What counts is what is open: by now its name may lead elsewhere.
+fn open_held(path: &Path, holder: u32) -> Result<OwnedFd> {
+    let failed = |e| Error::io(format!("could not open the target {path:?}"), e);
+    let (dir, there, missing) = deepest(path).map_err(failed)?;
+    let uid = stat_fd(&dir).map_err(failed)?.uid;
+    if !is_held(uid, holder) {
+        let what = format!("cannot restore to {path:?}: {there:?} belongs to user {uid} by now");
+        return Err(Error::new(Kind::Permission, what));
+    }
+    if missing.as_os_str().is_empty() {
+        return Ok(dir);
+    }
+    let made = create_dir_beneath(&dir, missing.as_os_str().as_bytes(), 0o777, Tricks::Auto);
+    let made = made.map_err(|e| Error::io(format!("could not create {path:?}"), e))?;
+    // Held at once, so that a restore which is cut off can be done again.
+    let _ = stat_fd(&made).and_then(|stat| chown_fd(&made, holder, stat.gid));
+    Ok(made)
+}
+
+fn open_or_make(path: &Path) -> Result<OwnedFd> {
+    if !path.is_dir() {
+        std::fs::create_dir_all(path).map_err(|e| Error::io(format!("could not create {path:?}"), e))?;
+    }
+    open_root(path).map_err(|e| Error::io(format!("could not open the target {path:?}"), e))
+}
+
 /// The file system that `path` will be on, and the bytes that are free there.
 fn facts(path: &Path) -> io::Result<(u64, u64)> {
     let dir = open_root(&existing(path)?)?;
@@ -256,16 +310,13 @@ pub(super) struct Place {
 
 impl Place {
     /// Open a directory, which is made if it is not there.
-    fn open(at: &[u8], path: &Path) -> Result<Self> {
+    fn open(at: &[u8], path: &Path, holder: Option<u32>) -> Result<Self> {
         let is_new = is_vacant(path)?;
         if let Some(lost) = led_astray(path) {
             let what = format!("cannot restore to {path:?}: it is a link to {lost:?}, which is not there");
             return Err(Error::new(Kind::NotFound, what));
         }
-        if !path.is_dir() {
-            std::fs::create_dir_all(path).map_err(|e| Error::io(format!("could not create {path:?}"), e))?;
-        }
-        let dir = open_root(path).map_err(|e| Error::io(format!("could not open the target {path:?}"), e))?;
+        let dir = holder.map_or_else(|| open_or_make(path), |holder| open_held(path, holder))?;
         let passes_list_on = xattr::passes_list_on(&dir);
         let (fresh, maker, keeps_nanos) = Default::default();
         Ok(Self { at: at.to_vec(), path: path.to_owned(), dir, fresh, maker, keeps_nanos, is_new, passes_list_on })
@@ -297,10 +348,10 @@ impl Places {
     /// Open all directories of a layout.
     pub(super) fn open(layout: &Layout) -> Result<Self> {
         let mount = |mount: &Mount| match entry::is_safe(&mount.at) && !mount.at.is_empty() {
-            true => Place::open(&mount.at, &mount.directory),
+            true => Place::open(&mount.at, &mount.directory, mount.holder),
             false => Err(Error::new(Kind::Bug, format!("nothing can be mounted at {}", quoted(&mount.at)))),
         };
-        let root = Place::open(b"", &layout.root)?;
+        let root = Place::open(b"", &layout.root, None)?;
         let mounts = layout.mounts.iter().map(mount).collect::<Result<_>>()?;
         Ok(Self { root, mounts, last: layout.last.clone() })
     }
@@ -356,6 +407,29 @@ mod tests {
             (error.kind, &*error.what),
             (Kind::Full, "cannot restore to \"/x\": 3 MB will be written there, and 1 MB are free")
         );
+    }
+
+    #[test]
+    fn a_directory_that_another_took_the_place_of_is_not_the_holders() {
+        let dir = tempfile::tempdir().unwrap();
+        let mine = crate::platform::user().0;
+        let error = open_held(&dir.path().join("new"), mine + 1).unwrap_err();
+        assert_eq!(error.kind, Kind::Permission);
+        assert!(!dir.path().join("new").exists());
+        if mine != 0 {
+            open_held(&dir.path().join("a/b"), mine).unwrap();
+            assert!(dir.path().join("a/b").is_dir());
+            return;
+        }
+        assert!(!is_held(0, 0), "root's is nobody's");
+        std::os::unix::fs::chown(dir.path(), Some(12_345), None).unwrap();
+        open_held(&dir.path().join("a/b"), 12_345).unwrap();
+        assert_eq!(holder(&dir.path().join("a/b/c")).unwrap(), (&*dir.path().join("a/b"), 12_345));
+        // A link in what is made is not followed, wherever it came from.
+        std::fs::create_dir(dir.path().join("roots")).unwrap();
+        std::os::unix::fs::symlink("roots", dir.path().join("link")).unwrap();
+        assert_eq!(open_held(&dir.path().join("link"), 12_345).unwrap_err().kind, Kind::Permission);
+        assert_eq!(open_held(&dir.path().join("link/new"), 12_345).unwrap_err().kind, Kind::Permission);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Where tablespaces are, and where they cannot be.
 
-use super::{Place, VERSION, assert_refused, cluster, declare, facts, run};
+use super::{Place, SERVER, VERSION, assert_refused, cluster, declare, facts, mode, own, run};
 use crate::{
     args,
     common::{Fixture, content, plan},
@@ -12,7 +12,10 @@ use fullbore::{
     format::root::{Cluster, Name, Tablespace},
     postgres::restore::Options,
 };
-use std::{fs, os::unix::fs::symlink};
+use std::{
+    fs,
+    os::unix::fs::{MetadataExt, symlink},
+};
 
 #[test]
 fn a_tablespace_is_moved_by_location_name_or_number() {
@@ -35,6 +38,7 @@ fn a_tablespace_is_moved_by_location_name_or_number() {
 fn a_tablespace_that_holds_something_is_refused_and_both_ways_out_are_named() {
     let place = Place::new();
     fs::create_dir_all(place.at("old").join(VERSION)).unwrap();
+    own(&place.at("old"));
     for overwrite in [false, true] {
         let restore = Restore { postgres: Options::default(), overwrite, ..place.plan() };
         let error = assert_refused(&restore, ErrorKind::Exists, "it is not empty");
@@ -95,6 +99,49 @@ fn what_is_restored_elsewhere_is_told_and_root_does_not_follow_a_backup_to_what_
     let said = restore(&["--json"]).ends_with(0).json().remove(0);
     let told = ["type", "path", "directory"].map(|key| said[key].as_str().unwrap().to_owned());
     assert_eq!(told, ["elsewhere", "pg_tblspc/16400", old.to_str().unwrap()]);
+}
+
+#[test]
+fn nothing_of_roots_is_given_away_because_a_backup_names_it() {
+    if !or_skip(is_root(), "not root") {
+        return;
+    }
+    let place = Place::new();
+    let (old, roots) = (place.at("old"), place.at("roots"));
+    let plain = Restore { postgres: Options::default(), ..place.plan() };
+    fs::create_dir(&roots).unwrap();
+    runs::set_mode(&roots, 0o755);
+    let is_refused = |words: &str| {
+        let error = assert_refused(&plain, ErrorKind::Permission, words);
+        let found = fs::metadata(&roots).unwrap();
+        assert_eq!((found.uid(), mode(&roots)), (0, 0o755), "{words}");
+        assert!(!place.at("to").exists() && runs::names(&roots).is_empty(), "{words}");
+        error.hint.unwrap().into_owned()
+    };
+    // The owner of the cluster replaces his directory.
+    symlink(&roots, &old).unwrap();
+    assert!(is_refused("it belongs to user 0").contains("--tablespaces-under"));
+    // What is not there is made only in what is his, and one of his that a link leads to is his too.
+    fs::remove_file(&old).unwrap();
+    std::os::unix::fs::chown(place.dir.path(), Some(0), None).unwrap();
+    let hint = is_refused("it is not there, and ");
+    assert!(hint.contains(&format!("`install -d -o {SERVER} -m 700 {old:?}`")), "{hint}");
+    fs::create_dir(place.at("his")).unwrap();
+    own(&place.at("his"));
+    symlink(place.at("his"), &old).unwrap();
+    run(&plain).unwrap();
+    assert_eq!(fs::metadata(place.at("his")).unwrap().uid(), SERVER);
+    fs::remove_dir_all(place.at("to")).unwrap();
+    fs::remove_dir_all(place.at("his")).unwrap();
+    fs::remove_file(&old).unwrap();
+    // Root's are not taken for a backup that says they were root's, but where the operator says so.
+    let rooted = Place::with(&cluster(), |_| {});
+    let root = cluster().write_repository(&rooted.at("rooted"));
+    declare(&rooted.at("rooted"), &root, facts(&roots));
+    let from = rooted.at("rooted").to_str().unwrap().to_owned();
+    assert_refused(&Restore { from, ..plain.clone() }, ErrorKind::Permission, "it belongs to user 0");
+    run(&place.moved("fast", &roots)).unwrap();
+    assert_eq!(fs::metadata(&roots).unwrap().uid(), SERVER);
 }
 
 #[test]
@@ -286,6 +333,7 @@ fn of_a_location_the_directories_of_other_versions_are_left_alone() {
     let place = Place::with(&cluster(), |cluster| cluster.data_directory = live.to_str().unwrap().into());
     let others = place.at("old/PG_13_202007201/5/16384");
     runs::write(&others, "of the cluster before pg_upgrade");
+    own(&place.at("old"));
     // Nothing of the version that comes is there, so it may come.
     run(&Restore { to: live.clone(), postgres: Options::default(), ..place.plan() }).unwrap();
     runs::write(place.at(&format!("old/{VERSION}/5/surplus")), "not in the backup");
