@@ -7,7 +7,7 @@ use crate::{
         entry::{Path, order},
         root::{Name, Tablespace},
     },
-    platform::walk,
+    platform::walk::{self, Stat},
     source::{
         patterns::Patterns,
         tree::{Closed, Rules, Top, Tree},
@@ -18,9 +18,9 @@ use std::{
     ffi::{OsStr, OsString},
     fs,
     io::ErrorKind,
-    os::unix::{
-        ffi::{OsStrExt, OsStringExt},
-        fs::MetadataExt,
+    os::{
+        fd::OwnedFd,
+        unix::ffi::{OsStrExt, OsStringExt},
     },
     path::Path as FilePath,
     sync::Arc,
@@ -75,18 +75,22 @@ impl Opening<'_> {
 
     /// Where walks begin, for each device; the data directory's first, with the directories that links in it lead to.
     fn tops(&self, spaces: &[Tablespace], split: bool) -> Result<Vec<(u64, Vec<Top>)>> {
-        let open = |at: &[u8], path: &FilePath| {
-            let dir = walk::open_root(path).map_err(|e| Error::io(format!("could not open {path:?}"), e))?;
-            let device = walk::stat_fd(&dir).map(|stat| stat.dev).unwrap_or_default();
-            Ok((if split { device } else { 0 }, Top { at: at.to_vec(), dir, name: None, alone: false }))
+        let top = |at: Path, dir| Top { at, dir, name: None, alone: false };
+        let open = |at: Path, path: &FilePath| {
+            let failed = |e| Error::io(format!("could not open {path:?}"), e);
+            let dir = walk::open_root(path).map_err(failed)?;
+            let stat = walk::stat_fd(&dir).map_err(failed)?;
+            Ok((stat, top(at, dir)))
         };
-        let (device, top) = open(b"", self.data)?;
-        let mut devices = vec![(device, vec![top])];
-        for name in linked_directories(self.data)? {
-            devices[0].1.push(open(name.as_bytes(), &self.data.join(&name))?.1);
+        let device = |stat: &Stat| if split { stat.dev } else { 0 };
+        let (stat, data) = open(Path::new(), self.data)?;
+        let mut devices = vec![(device(&stat), vec![data])];
+        for (name, dir) in linked_directories(self.data, &stat)? {
+            devices[0].1.push(top(name.into_vec(), dir));
         }
         for space in spaces {
-            let (device, top) = open(&space.path(), place(space))?;
+            let (stat, top) = open(space.path(), place(space))?;
+            let device = device(&stat);
             match devices.iter_mut().find(|(known, _)| *known == device) {
                 Some((_, tops)) => tops.push(top),
                 None => devices.push((device, vec![top])),
@@ -96,24 +100,34 @@ impl Opening<'_> {
     }
 }
 
-/// Names in the data directory that are links to directories, as `initdb --waldir` makes one: they are stored as the
-/// directories they lead to (rule 14). What is not of the server's user, or made for its group, is none of the cluster: the link
+/// Names in the data directory that are links to directories, as `initdb --waldir` makes one, and these, open: they are stored as
+/// the directories they lead to (rule 14). What is not of the server's user, or made for its group, is none of the cluster: the link
 /// stays one. Else that user would have what a backup by root can read.
-fn linked_directories(data: &FilePath) -> Result<Vec<OsString>> {
+fn linked_directories(data: &FilePath, server: &Stat) -> Result<Vec<(OsString, OwnedFd)>> {
     let failed = |e| Error::io(format!("could not list {data:?}"), e);
-    let server = data.metadata().map_err(failed)?;
-    let is_its = |there: fs::Metadata| {
-        let is_for_group = there.gid() == server.gid() && there.mode() & 0o020 != 0;
-        there.is_dir() && (there.uid() == server.uid() || is_for_group)
-    };
-    let mut names = Vec::new();
+    let mut found = Vec::new();
     for entry in data.read_dir().map_err(failed)? {
         let entry = entry.map_err(failed)?;
-        if entry.file_type().is_ok_and(|kind| kind.is_symlink()) && entry.path().metadata().is_ok_and(is_its) {
-            names.push(entry.file_name());
+        if entry.file_type().is_ok_and(|kind| kind.is_symlink())
+            && let Some(dir) = open_if_its(&entry.path(), server)?
+        {
+            found.push((entry.file_name(), dir));
         }
     }
-    Ok(names)
+    Ok(found)
+}
+
+/// The directory that a link leads to, if it is the server's. What is open is asked, and what was asked is walked: the link may
+/// lead elsewhere by then.
+fn open_if_its(link: &FilePath, server: &Stat) -> Result<Option<OwnedFd>> {
+    let failed = |e| Error::io(format!("could not open {link:?}"), e);
+    let dir = match walk::open_root(link) {
+        Err(e) if walk::is_no_directory(&e) || e.kind() == ErrorKind::PermissionDenied => return Ok(None),
+        opened => opened.map_err(failed)?,
+    };
+    let there = walk::stat_fd(&dir).map_err(failed)?;
+    let is_for_group = there.gid == server.gid && there.mode & 0o020 != 0;
+    Ok((there.uid == server.uid || is_for_group).then_some(dir))
 }
 
 /// The tablespaces, by number, from the links in `pg_tblspc`, as the server itself finds them: a relative link leads on from there.
@@ -168,4 +182,32 @@ pub(super) fn configuration(data: &FilePath, mut said: Vec<Name>) -> Vec<Name> {
 
 fn place(space: &Tablespace) -> &FilePath {
     FilePath::new(OsStr::from_bytes(&space.location.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn what_was_asked_whose_it_is_is_what_is_walked() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        ["data", "wal", "other"].iter().for_each(|name| fs::create_dir(at(name)).unwrap());
+        fs::write(at("file"), "").unwrap();
+        symlink(at("wal"), at("data/pg_wal")).unwrap();
+        symlink(at("file"), at("data/to_file")).unwrap();
+        symlink(at("nothing"), at("data/to_nothing")).unwrap();
+        symlink("to_itself", at("data/to_itself")).unwrap();
+        let look = |path: &FilePath| walk::stat_fd(walk::open_root(path).unwrap()).unwrap();
+        let server = look(&at("data"));
+        let found = linked_directories(&at("data"), &server).unwrap();
+        fs::remove_file(at("data/pg_wal")).unwrap();
+        symlink(at("other"), at("data/pg_wal")).unwrap();
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].0, "pg_wal");
+        assert_eq!(walk::stat_fd(&found[0].1).unwrap().inode, look(&at("wal")).inode);
+        let another = Stat { uid: server.uid + 1, gid: server.gid + 1, ..server };
+        assert!(linked_directories(&at("data"), &another).unwrap().is_empty());
+    }
 }
