@@ -210,6 +210,16 @@ fn nobody_restores_below_a_server_that_runs() {
 }
 
 #[test]
+fn nothing_in_place_of_a_process_number_is_waited_for() {
+    let place = Place::new();
+    fs::create_dir(place.at("to")).unwrap();
+    runs::make_fifo(&place.at("to/postmaster.pid"));
+    let again = Restore { overwrite: true, ..place.plan() };
+    let said = assert_refused(&again, ErrorKind::Corrupt, "could not read").line();
+    assert!(said.contains("it is no regular file"), "{said}");
+}
+
+#[test]
 fn only_a_restore_that_was_cut_off_is_written_over() {
     let place = Place::new();
     let again = Restore { overwrite: true, ..place.plan() };

@@ -15,8 +15,12 @@ use crate::{
         root::Cluster,
     },
     platform::{self, owner::Names},
-    postgres::restore::{
-        AUTO_CONF, Fate, Options, PG_CONTROL, PG_WAL, POSTMASTER_PID, Plan, conf, notes, recovery::Known, tablespaces,
+    postgres::{
+        offline::small_text,
+        restore::{
+            AUTO_CONF, Fate, Options, PG_CONTROL, PG_WAL, POSTMASTER_PID, Plan, conf, notes, recovery::Known,
+            tablespaces,
+        },
     },
     sink::{
         last::{Placed, UNFINISHED},
@@ -173,7 +177,7 @@ fn refuse_live(to: &Path) -> Result<()> {
         return Err(Error::new(ErrorKind::Exists, what).hint("stop it"));
     }
     let path = to.join(OsStr::from_bytes(POSTMASTER_PID));
-    let text = match std::fs::read_to_string(&path) {
+    let text = match small_text(&path) {
         Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => return Ok(()),
         Err(e) => return Err(Error::io(format!("could not read {path:?}"), e)),
         Ok(text) => text,

@@ -7,9 +7,9 @@ use super::{lsn::Lsn, relation::Sizes};
 use crate::{
     error::{Error, Result},
     format::digest::crc32c,
+    platform::regular,
 };
 use std::{
-    fs,
     path::{Path, PathBuf},
     thread::sleep,
     time::Duration,
@@ -27,6 +27,8 @@ const NOWHERE: u64 = 0x28;
 
 /// Reads before giving up; a server writes the file in one call of microseconds.
 const READS: u32 = 50;
+/// It has 8 KiB. Whose it is may have put anything in its place.
+const MOST_BYTES: u64 = 64 << 10;
 
 /// What the server was doing when it last wrote the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -143,7 +145,7 @@ pub fn path(data: &Path) -> PathBuf {
 pub fn read(path: &Path) -> Result<(Vec<u8>, Control)> {
     let mut before = Vec::new();
     for _ in 0..READS {
-        let bytes = fs::read(path).map_err(|e| Error::io(format!("could not read {path:?}"), e))?;
+        let bytes = regular::read(path, MOST_BYTES).map_err(|e| Error::io(format!("could not read {path:?}"), e))?;
         if let Some(control) = Control::parse(&bytes) {
             return Ok((bytes, control));
         }
@@ -277,12 +279,25 @@ mod tests {
     fn a_damaged_file_is_an_error_after_two_reads_and_says_why() {
         let file = tempfile::NamedTempFile::new().unwrap();
         for (bytes, why) in [(made(1300), None), (made(999), Some("format is 999")), (vec![0; 3], Some("too short"))] {
-            fs::write(file.path(), bytes).unwrap();
+            std::fs::write(file.path(), bytes).unwrap();
             match (read(file.path()), why) {
                 (Ok((bytes, control)), None) => assert_eq!((bytes, control), (made(1300), wanted(1300))),
                 (Err(error), Some(why)) => assert!(error.kind == Kind::Corrupt && error.line().contains(why)),
                 (got, _) => panic!("{got:?}"),
             }
+        }
+    }
+
+    #[test]
+    fn what_stands_in_its_place_is_neither_waited_for_nor_read_to_its_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let fifo = rustix::fs::FileType::Fifo;
+        rustix::fs::mknodat(rustix::fs::CWD, at("fifo"), fifo, rustix::fs::Mode::RUSR, 0).unwrap();
+        std::fs::File::create(at("large")).unwrap().set_len(1 << 40).unwrap();
+        std::os::unix::fs::symlink("large", at("link")).unwrap();
+        for name in ["fifo", "large", "link"] {
+            assert_eq!(read(&at(name)).unwrap_err().kind, crate::error::Kind::Corrupt, "{name}");
         }
     }
 }

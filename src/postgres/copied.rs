@@ -5,6 +5,7 @@
 //! moved on by then. What a record is made of: `xlogrecord.h` and `xlog_internal.h` of PostgreSQL.
 
 use super::lsn::Lsn;
+use crate::platform::regular;
 use std::{
     fs::File,
     io,
@@ -183,7 +184,7 @@ impl Reader<'_> {
         }
         let file = match self.open.take() {
             Some((open, file, _)) if open == number => file,
-            _ => File::open(self.path(number).ok_or(io::ErrorKind::NotFound)?)?,
+            _ => regular::open(&self.path(number).ok_or(io::ErrorKind::NotFound)?)?,
         };
         self.page.resize(PAGE as usize, 0);
         file.read_exact_at(&mut self.page, begin % self.segments.bytes)?;

@@ -3,13 +3,16 @@
 use super::control::{self, Control, State};
 use crate::{
     error::{Error, Kind, Result},
-    platform,
+    platform::{self, regular},
 };
 use std::{
-    fs,
+    fs, io,
     os::fd::{AsRawFd, BorrowedFd},
     path::{Path, PathBuf},
 };
+
+/// The history of a timeline has a line for each before it.
+const MOST_BYTES: u64 = 1 << 20;
 
 /// The control file of a cluster that was shut down cleanly and is not running.
 ///
@@ -46,9 +49,18 @@ pub fn is_running(data: &Path) -> bool {
     postmaster(data).is_some_and(|pid| Path::new(&format!("/proc/{pid}")).exists())
 }
 
+/// A file of the data directory that has a few lines. Who backs it up may do more than who owns it: no link is followed, nothing
+/// waited for, and not more read than that.
+///
+/// # Errors
+/// As those of [`regular::read`].
+pub fn small_text(path: &Path) -> io::Result<String> {
+    Ok(String::from_utf8_lossy(&regular::read(path, MOST_BYTES)?).into_owned())
+}
+
 /// The process that `postmaster.pid` names.
 fn postmaster(data: &Path) -> Option<u32> {
-    let text = fs::read_to_string(data.join("postmaster.pid")).ok()?;
+    let text = small_text(&data.join("postmaster.pid")).ok()?;
     // In single-user mode it is written as a negative number.
     text.lines().next()?.trim().parse().ok().map(i32::unsigned_abs)
 }
@@ -81,7 +93,7 @@ pub fn is_data_directory(path: &Path) -> bool {
 /// [`Kind::Unsupported`] if it is too old, or the system's error.
 pub fn version(data: &Path) -> Result<(String, u32)> {
     let path = data.join("PG_VERSION");
-    let text = fs::read_to_string(&path).map_err(|e| Error::io(format!("could not read {path:?}"), e))?;
+    let text = small_text(&path).map_err(|e| Error::io(format!("could not read {path:?}"), e))?;
     let text = text.trim().to_owned();
     match text.parse::<u32>() {
         Ok(major) if major >= 13 => Ok((text, major)),

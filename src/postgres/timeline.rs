@@ -6,9 +6,10 @@
 use super::{
     lsn::{Lsn, segment_name},
     manifest::WalRange,
+    offline::small_text,
 };
 use crate::error::{Error, Kind, Result};
-use std::{fs, path::Path};
+use std::path::Path;
 
 /// Where the history of a timeline is in a data directory.
 pub fn history_of(timeline: u32) -> String {
@@ -40,7 +41,7 @@ impl Timelines {
             return Ok(Self(vec![(last, Lsn(0))]));
         }
         let path = data.join(history_of(last));
-        let text = fs::read_to_string(&path).map_err(|e| Error::io(format!("could not read {path:?}"), e))?;
+        let text = small_text(&path).map_err(|e| Error::io(format!("could not read {path:?}"), e))?;
         Self::of(&text, last).and_then(|all| all.from(first)).ok_or_else(|| {
             Error::new(Kind::Unsupported, format!("cannot find the way from timeline {first} in {path:?}"))
         })

@@ -6,6 +6,7 @@ use super::{
     control,
     copied::{Copies, Segments},
     lsn::{Lsn, segment_name},
+    offline::small_text,
     request::Wal,
     session::{Held, Session},
     timeline::{Timelines, history_of},
@@ -19,7 +20,6 @@ use crate::{
 };
 use std::{
     collections::BTreeSet,
-    fs,
     path::Path,
     sync::{
         Arc, Mutex,
@@ -233,7 +233,7 @@ impl Cluster {
     pub(super) fn followed_from(&self) -> Option<Lsn> {
         let timeline = self.facts().timeline;
         let begins_on_it = |start: &Lsn| {
-            let read = || fs::read_to_string(self.data.join(history_of(timeline))).ok();
+            let read = || small_text(&self.data.join(history_of(timeline))).ok();
             let way = if timeline == 1 { None } else { Some(read().and_then(|text| Timelines::of(&text, timeline))) };
             way.is_none_or(|way| way.is_some_and(|way| way.begin() <= *start))
         };

@@ -3,7 +3,7 @@
 use crate::{
     args,
     cluster::{Cluster, debian, versions},
-    runs::{Ran, fullbore, names, shell},
+    runs::{Ran, fullbore, make_fifo, names, shell},
     servers::own,
     slow::{Slow, assert_nothing_is_listed, started_into},
 };
@@ -31,6 +31,26 @@ fn a_cluster_that_was_shut_down_restores_starts_and_verifies() {
         restored.assert_has_content();
         // It starts without recovery, which would empty it.
         assert_eq!(restored.psql("SELECT count(*) FROM unlogged"), "500");
+    }
+}
+
+#[test]
+fn what_stands_in_place_of_a_clusters_own_files_is_not_waited_for() {
+    let Some(version) = debian() else { return };
+    let cluster = Cluster::stopped(version, &[]);
+    let process = cluster.data().join("postmaster.pid");
+    make_fifo(&process);
+    offline(&cluster).ends_with(0);
+    fs::remove_file(&process).unwrap();
+    for name in ["PG_VERSION", "global/pg_control"] {
+        let (path, aside) = (cluster.data().join(name), cluster.path("aside"));
+        fs::rename(&path, &aside).unwrap();
+        std::os::unix::fs::symlink(&aside, &path).unwrap();
+        offline(&cluster).ends_with(4).has_one_error("it is no regular file");
+        fs::remove_file(&path).unwrap();
+        fs::File::create(&path).unwrap().set_len(1 << 40).unwrap();
+        offline(&cluster).ends_with(4).has_one_error("it is too large");
+        fs::rename(&aside, &path).unwrap();
     }
 }
 

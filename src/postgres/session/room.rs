@@ -1,10 +1,14 @@
 //! Room for the WAL that a server keeps for a backup. One whose disk is full stops, so the backup gives up before.
 
 use super::{Session, void};
-use crate::{error::Result, platform::write::free_bytes, postgres::lsn::Lsn};
+use crate::{
+    error::Result,
+    platform::{walk::open_root, write::free_bytes},
+    postgres::lsn::Lsn,
+};
 use postgres::types::Type;
 use std::{
-    fs::{self, File},
+    fs,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -36,7 +40,7 @@ impl Room {
     /// That the backup is void, if it keeps more than there is room for and the rest will not last.
     pub(super) fn check(&mut self, session: &mut Session) -> Result<()> {
         let Some((kept, end)) = session.kept_bytes()? else { return Ok(()) };
-        let free = File::open(&self.directory).and_then(free_bytes);
+        let free = open_root(&self.directory).and_then(free_bytes);
         let free = free.map_or(u64::MAX, |free| free.saturating_add(waiting_bytes(&self.directory, end)));
         let first = *self.first.get_or_insert(kept);
         let elapsed = self.began.elapsed();
