@@ -201,6 +201,42 @@ fn times_that_the_file_system_cannot_keep_are_noted() {
 }
 
 #[test]
+fn what_the_file_system_compresses_needs_less_room_than_it_is_long() {
+    let dir = temp();
+    let (image, tree, target) = (dir.path().join("image"), dir.path().join("t"), dir.path().join("target"));
+    fs::create_dir(&target).unwrap();
+    let btrfs = "truncate -s 256M \"$1\" && mkfs.btrfs -q \"$1\" && mount -o loop,compress=zstd \"$1\" \"$2\"";
+    let Some(_btrfs) = mount_by(btrfs, &[&image, &target]) else { return };
+    runs::write(tree.join("large"), runs::text(1, 1000).repeat(300_000));
+    let to = dir.path().join("r");
+    fullbore(args!["backup", tree, "--to", to]).ends_with(0);
+    for more in [&[][..], &["--overwrite"], &["--delta"]] {
+        let args = args!["restore", to, "--to", target.join("back"), "--quiet"];
+        fullbore(args.into_iter().chain(runs::args(more))).ends_with(0);
+        assert!(fs::read(target.join("back/large")).unwrap() == fs::read(tree.join("large")).unwrap());
+        let room = rustix::fs::statvfs(&target).unwrap();
+        let used = (room.f_blocks - room.f_bfree) * room.f_frsize;
+        assert!(used < 100_000_000, "{more:?}: {used}");
+    }
+}
+
+#[test]
+fn what_ext4_keeps_for_root_is_roots_to_use() {
+    let dir = temp();
+    let (image, tree, target) = (dir.path().join("image"), dir.path().join("t"), dir.path().join("target"));
+    fs::create_dir(&target).unwrap();
+    let ext4 = "truncate -s 32M \"$1\" && mke2fs -q -t ext4 -m 40 \"$1\" && mount -o loop \"$1\" \"$2\"";
+    let Some(_ext4) = mount_by(ext4, &[&image, &target]) else { return };
+    let room = rustix::fs::statvfs(&target).unwrap();
+    let [free, to_all] = [room.f_bfree, room.f_bavail].map(|blocks| blocks * room.f_frsize);
+    assert!(to_all < 20_000_000 && free > 22_000_000, "{free} {to_all}");
+    runs::write(tree.join("large"), runs::noise(1, 21_000_000));
+    let to = dir.path().join("r");
+    fullbore(args!["backup", tree, "--to", to]).ends_with(0);
+    fullbore(args!["restore", to, "--to", target.join("back")]).ends_with(0);
+}
+
+#[test]
 fn a_mount_that_cannot_be_entered_is_named_and_the_rest_is_stored() {
     let dir = temp();
     let tree = dir.path().join("t");

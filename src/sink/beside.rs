@@ -84,6 +84,10 @@ impl NewFile {
     /// Have room for all of it; so that nothing else takes it if that is `scarce`.
     fn reserve(&self, entry: &Entry, scarce: bool) -> io::Result<()> {
         let (size, tricks) = (entry.size(), self.tree.options.tricks);
+        if write::compresses(&self.file)? {
+            // It may take less than its size. But what it replaces goes first where there would be no room for both without that.
+            return if self.has_its_name() { Ok(()) } else { write::has_room(&self.file, entry.data_len()) };
+        }
         match entry.is_sparse() {
             true if scarce => write::has_room(&self.file, entry.data_len()),
             true => Ok(()),

@@ -17,7 +17,7 @@ use crate::{
         Tricks,
         regular::led_astray,
         walk::{open_root, read_dir, stat_fd},
-        write::{chown_fd, create_dir_beneath, free_bytes, may_write, set_times_fd},
+        write::{chown_fd, compresses, create_dir_beneath, free_to_us, may_write, set_times_fd},
         xattr,
     },
 };
@@ -284,10 +284,12 @@ fn open_or_make(path: &Path) -> Result<OwnedFd> {
     open_root(path).map_err(|e| Error::io(format!("could not open the target {path:?}"), e))
 }
 
-/// The file system that `path` will be on, and the bytes that are free there.
+/// The file system that `path` will be on, and the bytes that are free there; as many as there can be where nobody knows how many
+/// something takes before it is written.
 fn facts(path: &Path) -> io::Result<(u64, u64)> {
     let dir = open_root(&existing(path)?)?;
-    Ok((stat_fd(&dir)?.dev, free_bytes(&dir)?))
+    let free = if compresses(&dir)? { u64::MAX } else { free_to_us(&dir)? };
+    Ok((stat_fd(&dir)?.dev, free))
 }
 
 /// A directory that is open, and what is beneath it.

@@ -80,6 +80,10 @@ fn space_is_reserved_on_disk_and_not_in_memory() {
 #[test]
 fn more_than_there_is_room_for_is_refused_and_takes_nothing() {
     let (_dir, root) = places().remove(0);
+    if compresses(&root).unwrap() {
+        return; // nobody knows what there is room for
+    }
+    assert!(free_to_us(&root).unwrap() >= free_bytes(&root).unwrap());
     let file = create_file(&root, b"f", 0o600).unwrap();
     let result = preallocate(&file, free_bytes(&root).unwrap() + (1 << 40), Tricks::Auto);
     assert_eq!(errno(result), libc::ENOSPC);
