@@ -700,8 +700,10 @@ fn calls_that_a_container_forbids_are_done_without() {
     {
         let [to, back] = ["of", "back"].map(|what| dir.path().join(format!("{what} {call} {errno}")));
         let inject = format!("{call}:error={errno}");
-        tampered(&inject, None, args!["backup", tree, "--to", to, "--quiet"]).ends_with(0);
-        tampered(&inject, None, args!["restore", to, "--to", back, "--quiet"]).ends_with(0);
+        let [from, into] = [&tree, &back].map(|path| path.join("..").join(path.file_name().unwrap()));
+        tampered(&inject, None, args!["backup", from, "--to", to, "--quiet"]).ends_with(0);
+        fs::create_dir(&back).unwrap();
+        tampered(&inject, None, args!["restore", to, "--to", into, "--quiet"]).ends_with(0);
         assert_same(&shape(&tree), &shape(&back), &inject);
     }
 }

@@ -14,7 +14,7 @@ use crate::{
         entry::{self, Entry, Kind, Time},
         root::Cluster,
     },
-    platform::{self, owner::Names},
+    platform::{self, owner::Names, walk::real_path},
     postgres::{
         offline::small_text,
         restore::{
@@ -157,7 +157,7 @@ fn refuse_linked_wal(restore: &Restore) -> Result<()> {
 /// Nor are the links of tablespaces: those that the cluster itself has, where it was, are its own.
 fn refuse_tablespaces_of_another(restore: &Restore, cluster: &Cluster, plan: &Plan) -> Result<()> {
     let data = Path::new(OsStr::from_bytes(&cluster.data_directory.0));
-    let is_same = |a: &Path, b: &Path| matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b);
+    let is_same = |a: &Path, b: &Path| matches!((real_path(a), real_path(b)), (Ok(a), Ok(b)) if a == b);
     if is_same(data, &restore.to) {
         return Ok(());
     }
@@ -396,7 +396,7 @@ fn barred(restore: &Restore, plan: &Plan) -> Vec<String> {
     };
     let places = std::iter::once(&restore.to).chain(plan.mounts.iter().map(|mount| &mount.directory));
     let mut closed = BTreeSet::new();
-    for place in places.filter(|_| owner.0 != 0).filter_map(|place| place.canonicalize().ok()) {
+    for place in places.filter(|_| owner.0 != 0).filter_map(|place| real_path(place).ok()) {
         let above = place.ancestors().skip(1).map(Path::to_owned);
         closed.extend(above.filter(|dir| dir.metadata().is_ok_and(|facts| enters(&facts) == 0)));
     }

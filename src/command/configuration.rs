@@ -9,6 +9,7 @@ use crate::{
         page::Item,
         root::{Cluster, Name},
     },
+    platform::walk::real_path,
     postgres::restore::{AUTO_CONF, conf},
     source::archive::{Archive, Selection},
 };
@@ -133,8 +134,8 @@ impl Configuration {
 
 /// Is `to` where the cluster was, and its configuration, which is elsewhere, still there?
 pub(super) fn is_as_it_was(cluster: &Cluster, to: &Path) -> bool {
-    let there = |name: &Name| Path::new(OsStr::from_bytes(&name.0)).canonicalize().ok();
-    let is_in_place = there(&cluster.data_directory).is_some_and(|data| to.canonicalize().is_ok_and(|to| to == data));
+    let there = |name: &Name| real_path(Path::new(OsStr::from_bytes(&name.0))).ok();
+    let is_in_place = there(&cluster.data_directory).is_some_and(|data| real_path(to).is_ok_and(|to| to == data));
     is_in_place && !cluster.configuration.is_empty() && cluster.configuration.iter().all(|path| there(path).is_some())
 }
 

@@ -220,7 +220,7 @@ fn absolute(path: &Path) -> Result<(PathBuf, bool)> {
         _ => error,
     })?;
     match is_dir || clean.components().any(|part| part == std::path::Component::ParentDir) {
-        true => clean.canonicalize().map(|path| (path, is_dir)).map_err(failed),
+        true => walk::real_path(&clean).map(|path| (path, is_dir)).map_err(failed),
         false => Ok((clean, false)),
     }
 }

@@ -3,6 +3,7 @@
 //! Only what a walk would meet is listed: not a mount that another one covers. Bind mounts are mounts like any other,
 //! and their device may equal that of the directory they stand in.
 
+use super::walk::real_path;
 use std::{
     ffi::OsString,
     fs, io,
@@ -64,7 +65,7 @@ pub fn is_automount(kind: &str) -> bool {
 /// # Errors
 /// `path` does not exist, or `/proc` is not mounted.
 pub fn mounts_below(path: &Path) -> io::Result<Vec<Mount>> {
-    let top = path.canonicalize()?;
+    let top = real_path(path)?;
     let mut mounts = visible(&parse(&fs::read("/proc/self/mountinfo")?));
     mounts.retain(|mount| mount.path != top && mount.path.starts_with(&top));
     mounts.sort_by(|a, b| a.path.cmp(&b.path));

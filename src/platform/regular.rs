@@ -4,7 +4,7 @@
 //! for the other end of a named pipe or reads a device, and what is new is never written through what stands there.
 
 use super::{
-    walk::{FileKind, Stat, stat_fd, through_proc},
+    walk::{FileKind, Stat, real_path, stat_fd, through_proc},
     write::{chmod_fd, chown_fd},
 };
 use rustix::{
@@ -47,7 +47,7 @@ pub fn open_linked(path: &Path) -> io::Result<File> {
 
 /// Where `path` leads to, if it is a link.
 pub fn led_to(path: &Path) -> Option<PathBuf> {
-    path.canonicalize().ok().filter(|_| path.is_symlink())
+    real_path(path).ok().filter(|_| path.is_symlink())
 }
 
 /// What a link leads to that leads to nothing: a disk may not be mounted.

@@ -197,6 +197,21 @@ pub fn path_of(dir: impl AsFd) -> PathBuf {
     through_proc(dir).and_then(std::fs::read_link).unwrap_or_default()
 }
 
+/// As [`Path::canonicalize`]. For a path with `..` the C library of today asks by a call that older container runtimes forbid
+/// (`faccessat2`); then the system is asked where what it opens is.
+///
+/// # Errors
+/// The system's.
+pub fn real_path(path: &Path) -> io::Result<PathBuf> {
+    match path.canonicalize() {
+        Err(error) if error.raw_os_error() == Some(Errno::PERM.raw_os_error()) => {
+            let found = openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+            std::fs::read_link(through_proc(&found)?)
+        }
+        found => found,
+    }
+}
+
 fn open_noatime(root: BorrowedFd<'_>, rel: &[u8], flags: OFlags, tricks: Tricks) -> io::Result<OwnedFd> {
     match beneath(root, rel, flags | OFlags::NOATIME, tricks) {
         // Only the owner of a file may open it like this (open(2)).

@@ -69,7 +69,7 @@ impl Opening<'_> {
 
     /// The path of a tablespace in the data directory, if its directory is there.
     fn within(&self, space: &Tablespace) -> Option<Path> {
-        let (place, data) = (place(space).canonicalize().ok()?, self.data.canonicalize().ok()?);
+        let (place, data) = (walk::real_path(place(space)).ok()?, walk::real_path(self.data).ok()?);
         Some(place.strip_prefix(data).ok()?.as_os_str().as_bytes().to_vec())
     }
 
@@ -143,7 +143,7 @@ pub(super) fn tablespaces(data: &FilePath) -> Result<Vec<Tablespace>> {
         let entry = entry.map_err(failed)?;
         let Some(oid) = relation::number(entry.file_name().as_bytes()) else { continue };
         let location = match fs::read_link(entry.path()) {
-            Ok(location) if location.is_relative() => fs::canonicalize(entry.path()).unwrap_or(dir.join(location)),
+            Ok(location) if location.is_relative() => walk::real_path(&entry.path()).unwrap_or(dir.join(location)),
             Ok(location) => location,
             // A tablespace in place is a directory, and one that was dropped just now has no link.
             Err(error) if matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::NotFound) => continue,
@@ -168,9 +168,9 @@ pub(super) fn named(links: Vec<Tablespace>, names: &[(u32, Name)]) -> Vec<Tables
 /// The files of a server's configuration that are outside of its data directory: those that it `said`, and those that links in the
 /// data directory lead to, which are stored as links (rule 14).
 pub(super) fn configuration(data: &FilePath, mut said: Vec<Name>) -> Vec<Name> {
-    let Ok(real) = data.canonicalize() else { return said };
+    let Ok(real) = walk::real_path(data) else { return said };
     for path in conf::FILES.map(|name| data.join(name)).into_iter().filter(|path| path.is_symlink()) {
-        let Ok(target) = path.canonicalize() else { continue };
+        let Ok(target) = walk::real_path(&path) else { continue };
         let is_here = target.starts_with(&real);
         let name = Name(target.into_os_string().into_vec());
         if !is_here && !said.contains(&name) {

@@ -17,7 +17,7 @@ use crate::{
     error::{Error, Result},
     format::root,
     pipeline::waits::Waits,
-    platform::Tricks,
+    platform::{Tricks, walk::real_path},
     source::tree::Own,
 };
 use std::{
@@ -171,7 +171,7 @@ impl Request {
 
 /// A cluster that is stopped, and was shut down cleanly.
 fn stopped(data: &Path, reading: &Reading) -> Result<Cluster> {
-    let data = data.canonicalize().map_err(|e| Error::io(format!("could not open {data:?}"), e))?;
+    let data = real_path(data).map_err(|e| Error::io(format!("could not open {data:?}"), e))?;
     let (bytes, control) = offline::clean(&data)?;
     let (version, major) = offline::version(&data)?;
     let tablespaces = opening::tablespaces(&data)?;

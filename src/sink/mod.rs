@@ -1,6 +1,6 @@
 //! Where frames go.
 
-use crate::{error::Result, format::page::SegmentId, frame::Buf};
+use crate::{error::Result, format::page::SegmentId, frame::Buf, platform::walk::real_path};
 use std::collections::HashSet;
 
 mod beside;
@@ -124,7 +124,7 @@ pub fn place_of(path: &std::path::Path) -> Option<Place> {
 /// Is `path`, which need not be there yet, one of these places, or below one?
 pub fn is_in(path: &std::path::Path, places: &[Place]) -> bool {
     let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let there = whole.ancestors().find_map(|dir| dir.canonicalize().ok());
+    let there = whole.ancestors().find_map(|dir| real_path(dir).ok());
     there.is_some_and(|dir| { dir.ancestors() }.filter_map(place_of).any(|place| places.contains(&place)))
 }
 

@@ -16,7 +16,7 @@ use crate::{
     platform::{
         Tricks,
         regular::led_astray,
-        walk::{open_root, read_dir, stat_fd},
+        walk::{open_root, read_dir, real_path, stat_fd},
         write::{chown_fd, compresses, create_dir_beneath, free_to_us, may_write, set_times_fd},
         xattr,
     },
@@ -143,8 +143,8 @@ impl Layout {
 
     fn is_linked(&self, mount: &Mount) -> bool {
         let link = self.root.join(OsStr::from_bytes(&mount.at));
-        let is_there = |real: PathBuf| mount.directory.canonicalize().is_ok_and(|directory| directory == real);
-        link.is_symlink() && link.canonicalize().is_ok_and(is_there)
+        let is_there = |real: PathBuf| real_path(&mount.directory).is_ok_and(|directory| directory == real);
+        link.is_symlink() && real_path(&link).is_ok_and(is_there)
     }
 
     /// No directory is another one, or within another.
@@ -212,7 +212,7 @@ fn is_writable(path: &Path) -> Result<()> {
 fn existing(path: &Path) -> io::Result<PathBuf> {
     let path = std::path::absolute(path)?;
     for ancestor in path.ancestors() {
-        match ancestor.canonicalize() {
+        match real_path(ancestor) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
             other => return other,
         }
@@ -224,7 +224,7 @@ fn existing(path: &Path) -> io::Result<PathBuf> {
 fn real(path: &Path) -> io::Result<PathBuf> {
     let absolute = std::path::absolute(path)?;
     for ancestor in absolute.ancestors() {
-        match ancestor.canonicalize() {
+        match real_path(ancestor) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
             Err(e) => return Err(e),
             Ok(real) => return Ok(real.join(absolute.strip_prefix(ancestor).unwrap_or(Path::new("")))),

@@ -30,7 +30,7 @@ use crate::{
         root::Root,
     },
     pipeline::{meter::Meter, ordered::Permits},
-    platform::{self, Tricks},
+    platform::{self, Tricks, walk::real_path},
     postgres::restore::{self as postgres, Fate, Plan},
     repo::open::{Opened, must_be_told, open_any, place},
     sink::{
@@ -265,7 +265,7 @@ fn refuse_inside(restore: &Restore, archive: &Archive, layout: &Layout) -> Resul
 
 /// Nor may something of the backup take the place of what is read.
 fn refuse_over(restore: &Restore, archive: &Archive, selection: &Selection, layout: &Layout) -> Result<()> {
-    let real = |path: &Path| path.canonicalize().ok();
+    let real = |path: &Path| real_path(path).ok();
     let read = place(&restore.from).ok().and_then(|(path, _)| real(&path));
     let (Some(read), Some(target)) = (read, real(&layout.root)) else { return Ok(()) };
     let Some(own) = read.strip_prefix(&target).ok().filter(|own| *own != Path::new("")) else { return Ok(()) };
