@@ -28,8 +28,12 @@ use std::{
     os::unix::ffi::OsStrExt,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
+        atomic::{
+            AtomicBool, AtomicUsize,
+            Ordering::{AcqRel, Relaxed},
+        },
     },
+    thread,
 };
 
 /// Directories of one level that are asked for together, and those of one level and of all that are asked for ahead.
@@ -88,6 +92,17 @@ struct Level {
     rest: std::vec::IntoIter<walk::Name>,
 }
 
+/// When the last thread panics nobody is left who would do anything: who waits for it is told.
+struct Watch<'a>(&'a Walkers);
+
+impl Drop for Watch<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() && self.0.threads.fetch_sub(1, AcqRel) == 1 {
+            self.0.jobs.abandon();
+        }
+    }
+}
+
 impl Walkers {
     fn start(self: &Arc<Self>) -> Result<()> {
         let walkers = self.clone();
@@ -99,6 +114,7 @@ impl Walkers {
     }
 
     fn work(self: Arc<Self>) {
+        let _watch = Watch(&self);
         let mut buffer = Vec::new();
         while let Some(job) = self.jobs.pop() {
             let mut pace = Pace::begin();
@@ -289,5 +305,74 @@ impl Iterator for Walk {
             self.look_ahead();
         }
         self.top()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        platform::Tricks,
+        source::{
+            Source,
+            patterns::Patterns,
+            tree::{Overlay, Rules, Top, Tree},
+        },
+    };
+    use std::{
+        os::fd::OwnedFd,
+        sync::mpsc::{RecvTimeoutError, channel},
+        time::Duration,
+    };
+
+    /// Of a program that stumbles over its own files, or not.
+    struct Program(bool);
+
+    impl Overlay for Program {
+        fn pick(&self, _: &[u8], _: &mut Vec<walk::Name>) {
+            assert!(!self.0, "a defect that this test has put there");
+        }
+
+        fn open(&self, _: &[u8]) -> Option<io::Result<OwnedFd>> {
+            None
+        }
+
+        fn repairs(&self, _: &[u8]) -> bool {
+            false
+        }
+    }
+
+    fn rules(overlay: Option<Program>, one_file_system: bool) -> Arc<Rules> {
+        Arc::new(Rules {
+            exclude: Patterns::default(),
+            exclude_caches: false,
+            exclude_if_present: Vec::new(),
+            one_file_system,
+            looks_twice: false,
+            walkers: 2,
+            tricks: Tricks::Auto,
+            own: Arc::default(),
+            overlay: overlay.map(|program| Arc::new(program) as _),
+            torn: |_, _| None,
+        })
+    }
+
+    fn top(dir: &std::path::Path, at: &str) -> Top {
+        Top { at: at.into(), dir: walk::open_root(dir).unwrap(), name: None, alone: false }
+    }
+
+    #[test]
+    fn where_no_thread_is_left_to_list_directories_none_is_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let tops = ["a", "b", "c", "d"].map(|at| top(dir.path(), at)).into();
+        let tree = Tree::new(tops, Default::default(), Default::default(), rules(Some(Program(true)), false));
+        let (sender, receiver) = channel();
+        std::thread::spawn(move || {
+            let states: Vec<State> = tree.scan().unwrap().map(|scanned| scanned.unwrap().state).collect();
+            sender.send(states).unwrap();
+        });
+        let states = receiver.recv_timeout(Duration::from_secs(60));
+        assert_ne!(states, Err(RecvTimeoutError::Timeout), "it hangs");
+        assert_eq!(states.unwrap(), vec![State::Unreadable(LOST.into()); 4]);
     }
 }
