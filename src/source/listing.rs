@@ -33,8 +33,8 @@ pub(super) const BATCH: usize = 512;
 /// Bytes of a directory's attributes that count for one object more.
 const XATTRS: usize = 1 << 10;
 
-/// A directory to list, and who is told.
-pub(super) type Request = (Path, Promise<io::Result<Listing>>);
+/// A directory to list, with the device it was on when it was looked at, and who is told.
+pub(super) type Request = (Path, u64, Promise<io::Result<Listing>>);
 
 /// How one thread gets on with one job.
 pub(super) struct Pace {
@@ -94,6 +94,13 @@ pub(super) struct Child {
     pub(super) listing: Ahead,
 }
 
+impl Child {
+    /// To list it.
+    pub(super) fn request(&self, promise: Promise<io::Result<Listing>>) -> Request {
+        (self.scanned.entry.path.clone(), self.dev, promise)
+    }
+}
+
 /// What a directory holds, if somebody looked before it is its turn.
 pub(super) enum Ahead {
     Not,
@@ -135,12 +142,14 @@ impl Inner {
         Err(Error::new(ErrorKind::Usage, format!("{what} is where the backup goes")).hint("choose another --to"))
     }
 
-    /// List a directory: its objects in order, without what the rules leave out.
-    fn list(&self, path: &[u8], buffer: &mut Vec<u8>) -> io::Result<Listing> {
+    /// List a directory that was on device `dev`: its objects in order, without what the rules leave out.
+    fn list(&self, path: &[u8], dev: u64, buffer: &mut Vec<u8>) -> io::Result<Listing> {
         let (dir, rel) = self.locate(path).ok_or(io::ErrorKind::NotFound)?;
         let dir = walk::open_dir(dir, rel, self.rules.tricks)?;
         let now = walk::stat_fd(&dir)?;
-        let mut names = walk::read_dir(&dir, buffer)?;
+        // To open it may have mounted something there.
+        let is_beyond = self.rules.one_file_system && now.dev != dev;
+        let mut names = if is_beyond { Vec::new() } else { walk::read_dir(&dir, buffer)? };
         names.sort_unstable_by(|a, b| a.bytes.cmp(&b.bytes));
         // Of a directory that changes a file system may say a name twice.
         names.dedup_by(|a, b| a.bytes == b.bytes);
@@ -212,8 +221,8 @@ impl Inner {
     pub(super) fn list_all(&self, directories: Vec<Request>, buffer: &mut Vec<u8>, pace: &mut Pace) -> Vec<Request> {
         let mut listed = Vec::with_capacity(directories.len());
         let mut directories = directories.into_iter();
-        for (directory, promise) in &mut directories {
-            listed.push((promise, self.list_below(&directory, buffer, pace)));
+        for (directory, dev, promise) in &mut directories {
+            listed.push((promise, self.list_below(&directory, dev, buffer, pace)));
             if pace.left == 0 {
                 listed.drain(..).for_each(|(promise, listing)| promise.keep(listing));
                 pace.left = BATCH;
@@ -227,15 +236,16 @@ impl Inner {
     }
 
     /// List a directory, and what comes after it below it while there are objects left to list.
-    fn list_below(&self, directory: &[u8], buffer: &mut Vec<u8>, pace: &mut Pace) -> io::Result<Listing> {
-        let mut listing = self.list(directory, buffer)?;
+    fn list_below(&self, directory: &[u8], dev: u64, buffer: &mut Vec<u8>, pace: &mut Pace) -> io::Result<Listing> {
+        let mut listing = self.list(directory, dev, buffer)?;
         pace.spend(1 + listing.children.len() + xattr_bytes(&listing.xattrs) / XATTRS);
         for child in &mut listing.children {
             if pace.left == 0 {
                 break;
             }
             if self.enters(child, listing.now.dev) {
-                child.listing = Ahead::Listed(self.list_below(&child.scanned.entry.path.clone(), buffer, pace));
+                child.listing =
+                    Ahead::Listed(self.list_below(&child.scanned.entry.path.clone(), child.dev, buffer, pace));
             }
         }
         Ok(listing)

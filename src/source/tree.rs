@@ -186,7 +186,7 @@ impl Source for Tree {
 }
 
 impl Inner {
-    fn new(tops: Vec<Top>, rules: Arc<Rules>) -> Self {
+    pub(super) fn new(tops: Vec<Top>, rules: Arc<Rules>) -> Self {
         let (elsewhere, closed, list, names, shortage, orphaned, change_times) = Default::default();
         Self { tops, elsewhere, closed, list, rules, names, shortage, orphaned, change_times, user: platform::user().0 }
     }

@@ -183,7 +183,7 @@ impl Walk {
             level.unseen -= 1;
             if self.inner.enters(child, level.dev) && matches!(child.listing, Ahead::Not) {
                 let (promise, answer) = promise();
-                group.push((child.scanned.entry.path.clone(), promise));
+                group.push(child.request(promise));
                 child.listing = Ahead::Asked(answer);
             }
         }
@@ -207,7 +207,7 @@ impl Walk {
                 }
                 Ahead::Not => {
                     let (promise, answer) = promise();
-                    self.walkers.jobs.push(Job::Directories(vec![(child.scanned.entry.path.clone(), promise)]));
+                    self.walkers.jobs.push(Job::Directories(vec![child.request(promise)]));
                     answer.wait()
                 }
             };
@@ -374,5 +374,20 @@ mod tests {
         let states = receiver.recv_timeout(Duration::from_secs(60));
         assert_ne!(states, Err(RecvTimeoutError::Timeout), "it hangs");
         assert_eq!(states.unwrap(), vec![State::Unreadable(LOST.into()); 4]);
+    }
+
+    /// As one of an automounter is, or one of an NFS server's: to open it mounts what is there.
+    #[test]
+    fn a_directory_that_is_on_another_device_once_it_is_open_has_no_names() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("file"), "").unwrap();
+        for (one_file_system, apart) in [(false, 0), (false, 1), (true, 0), (true, 1)] {
+            let inner = Inner::new(vec![top(dir.path(), "")], rules(None, one_file_system));
+            let dev = walk::stat_fd(&inner.tops[0].dir).unwrap().dev + apart;
+            let (promise, answer) = promise();
+            inner.list_all(vec![(Path::new(), dev, promise)], &mut Vec::new(), &mut Pace::begin());
+            let count = answer.wait().unwrap().unwrap().children.len();
+            assert_eq!(count, usize::from(!one_file_system || apart == 0), "{one_file_system} {apart}");
+        }
     }
 }
