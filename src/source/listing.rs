@@ -206,7 +206,7 @@ impl Inner {
             };
             child.scanned.home = home.map(|home| (home.dev, home.inode));
             child.scanned.exposed = home.is_none_or(is_others);
-            let is_expected = child.scanned.state == State::Vanished && !self.misses(&child.scanned.entry.path);
+            let is_expected = self.forgets(&child.scanned.entry, &child.scanned.state);
             let is_own = child.scanned.entry.is_file() && self.is_own(&child);
             let is_left_out = !told && self.is_excluded(&child.scanned.entry.path, is_directory(&child.scanned));
             if !is_expected && !is_own && !is_left_out {

@@ -214,6 +214,11 @@ impl Inner {
         self.rules.overlay.is_some()
     }
 
+    /// Is nothing said of an object in this state, as if it had never been there?
+    pub(super) fn forgets(&self, entry: &Entry, state: &State) -> bool {
+        *state == State::Vanished && !self.misses(&entry.path)
+    }
+
     pub(super) fn open(&self, path: &[u8]) -> io::Result<OwnedFd> {
         if let Some(opened) = self.rules.overlay.as_ref().and_then(|overlay| overlay.open(path)) {
             return opened;
@@ -264,10 +269,7 @@ impl Inner {
             parts.push(part);
         }
         CLOSER.with_borrow_mut(|closer| closer.iter_mut().for_each(Closer::flush));
-        if self.is_plain() {
-            let is_expected = |entry: &Entry, state: &State| *state == State::Vanished && !self.misses(&entry.path);
-            parts.retain(|part| !matches!(&part.what, What::Whole(entry, state) if is_expected(entry, state)));
-        }
+        parts.retain(|part| !matches!(&part.what, What::Whole(entry, state) if self.forgets(entry, state)));
         Ok(Frame { rest, ..Frame::new(buf, parts, ends_member) })
     }
 
@@ -287,7 +289,7 @@ impl Inner {
             return Ok(kept(entry, state, same, buf.len()));
         }
         if !entry.is_file() || !state.is_stored() {
-            let stored = state.is_stored() || entry.kind == Kind::Directory;
+            let stored = state.is_stored() || (entry.kind == Kind::Directory && !self.forgets(&entry, &state));
             let failed = stored.then(|| self.header(&entry, buf)).and_then(Result::err);
             let state = failed.map_or(state, |error| unstorable(&error));
             return Ok(part(What::Whole(entry, state), buf.len(), 0));
@@ -391,8 +393,7 @@ impl Inner {
         self.rules.overlay.as_ref().is_some_and(|overlay| overlay.repairs(path))
     }
 
-    /// Is it to be noted if what is at `path` vanishes?
-    pub(super) fn misses(&self, path: &[u8]) -> bool {
+    fn misses(&self, path: &[u8]) -> bool {
         self.rules.overlay.as_ref().is_none_or(|overlay| overlay.misses(path))
     }
 

@@ -312,6 +312,8 @@ impl Iterator for Walk {
 mod tests {
     use super::*;
     use crate::{
+        format::entry::Entry,
+        frame::Slice,
         platform::Tricks,
         source::{
             Source,
@@ -338,6 +340,10 @@ mod tests {
         }
 
         fn repairs(&self, _: &[u8]) -> bool {
+            false
+        }
+
+        fn misses(&self, _: &[u8]) -> bool {
             false
         }
     }
@@ -388,6 +394,19 @@ mod tests {
             inner.list_all(vec![(Path::new(), dev, promise)], &mut Vec::new(), &mut Pace::begin());
             let count = answer.wait().unwrap().unwrap().children.len();
             assert_eq!(count, usize::from(!one_file_system || apart == 0), "{one_file_system} {apart}");
+        }
+    }
+
+    #[test]
+    fn of_a_directory_that_a_program_took_away_nothing_is_written() {
+        let dir = tempfile::tempdir().unwrap();
+        for (overlay, there) in [(Some(Program(false)), false), (None, true)] {
+            let entry = Entry { path: "gone".into(), kind: Kind::Directory, ..Entry::default() };
+            let members = vec![Scanned::new(entry, State::Vanished)];
+            let tree =
+                Tree::new(vec![top(dir.path(), "")], Default::default(), Default::default(), rules(overlay, false));
+            let frame = tree.read(Slice::Members(members, None), Vec::new().into()).unwrap();
+            assert_eq!((frame.parts.is_empty(), frame.data.is_empty()), (!there, !there));
         }
     }
 }
