@@ -231,7 +231,7 @@ impl Base {
         }
     }
 
-    /// A file at a path that no base has: one that had another?
+    /// A file at a path that no base has, or that another had: one that had another?
     pub(super) fn moved(&self, scanned: &Scanned, cursors: &[Cursor]) -> Option<(Vec<Item>, Trust)> {
         let (archive, begun) = cursors.first().map(Cursor::place)?;
         let parts = self.moved.lock().unwrap_or_else(|e| e.into_inner()).find(archive, &scanned.entry)?;

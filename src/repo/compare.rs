@@ -126,7 +126,10 @@ impl Compared {
         let (parts, trust) = match found {
             Some((parts, begun)) => {
                 let trust = self.base.rules.trust(scanned, &parts[0], begun)?;
-                (parts, trust)
+                // Where files are handed on from name to name, as logs are, another one had it.
+                let is_other = trust == Trust::Nothing && parts[0].entry.inode != scanned.entry.inode;
+                let moved = is_other.then(|| self.base.moved(scanned, &self.cursors)).flatten();
+                moved.unwrap_or((parts, trust))
             }
             None if !scanned.entry.is_file() => return None,
             None if unfinished.is_some() => (unfinished.unwrap_or_default(), Trust::Nothing),

@@ -702,6 +702,29 @@ fn files_with_more_attributes_than_content_are_not_stored_again_and_again() {
 }
 
 #[test]
+fn files_that_are_handed_on_from_name_to_name_are_not_stored_again() {
+    let dir = temp();
+    let (tree, repo) = (dir.path().join("tree"), dir.path().join("repo"));
+    let log = |number: u64| tree.join(format!("log.{number}"));
+    let in_dir = |dir: &str, number: u64| tree.join(dir).join(format!("f{number}"));
+    (1..=4).for_each(|number| write(log(number), noise(number, 400_000)));
+    for number in 0..4 {
+        write(in_dir("a", number), noise(10 + number, 100_000));
+        write(in_dir("b", number), noise(20 + number, 100_000));
+    }
+    sleep(SETTLED);
+    backup(&tree, &repo, &[]);
+    (1..=4).rev().for_each(|number| fs::rename(log(number), log(number + 1)).unwrap());
+    write(log(1), noise(5, 400_000));
+    for (from, to) in [("a", "c"), ("b", "a"), ("c", "b")] {
+        fs::rename(tree.join(from), tree.join(to)).unwrap();
+    }
+    let stored = backup(&tree, &repo, &[])["stored_bytes"].as_u64().unwrap();
+    assert!((400_000..450_000).contains(&stored), "{stored}");
+    assert_same(&shape(&tree), &restored(&repo, "latest"), "handed on");
+}
+
+#[test]
 fn a_host_may_be_named() {
     let dir = temp();
     let (tree, repo) = (dir.path().join("tree"), dir.path().join("repo"));
