@@ -217,7 +217,8 @@ impl Backup {
     fn find_base(&self, destination: &mut dyn Destination, subject: &Opened) -> Result<Found> {
         let SinkSpec::Repository(path) = &self.to else { return Ok((None, None, BTreeSet::new())) };
         let (facts, options) = (subject.cluster.as_ref().map(|cluster| cluster.facts()), self.options());
-        let like = Like { origin: &subject.origin, cluster: facts.as_ref(), options: &options };
+        let left_out = self.subject.left_out();
+        let like = Like { origin: &subject.origin, cluster: facts.as_ref(), options: &options, left_out: &left_out };
         let (base, damage) = Base::find(path, &self.base, &like, |ids| destination.refer(ids))?;
         let unlike = if base.is_none() && !self.base.full { Base::unlike(path, &like) } else { None };
         Ok((base.map(Arc::new), unlike, damage))

@@ -52,6 +52,8 @@ pub struct Like<'a> {
     pub cluster: Option<&'a Cluster>,
     /// How.
     pub options: &'a Options,
+    /// The options by which something is left out.
+    pub left_out: &'a [String],
 }
 
 /// A backup of the same source that cannot be a base.
@@ -312,14 +314,21 @@ fn candidates(
     let mut found = Vec::new();
     let (complete, partial) = (backup_ids(path)?, cut_off_ids(path).unwrap_or_default());
     platform::debug(|| format!("{} backups were cut off and can be gone on from", partial.len()));
-    let latest =
-        complete.iter().rev().filter(|id| !gone.contains(*id)).find_map(|id| match Archive::open_backup(path, id) {
-            Ok(archive) => Some(archive).filter(|archive| differs(&archive.root, like).is_none()),
-            Err(error) => {
-                damage.extend((error.kind == ErrorKind::Corrupt).then(|| error.line()));
-                None
-            }
-        });
+    let there = complete.iter().rev().filter(|id| !gone.contains(*id));
+    let mut alike = there.filter_map(|id| match Archive::open_backup(path, id) {
+        Ok(archive) => Some(archive).filter(|archive| differs(&archive.root, like).is_none()),
+        Err(error) => {
+            damage.extend((error.kind == ErrorKind::Corrupt).then(|| error.line()));
+            None
+        }
+    });
+    // One of some names has little of what another one wants.
+    let is_part = |left_out: &[String]| left_out.iter().any(|option| option.starts_with("--files-from"));
+    let suits = |archive: &Archive| is_part(like.left_out) || !is_part(&archive.root.left_out);
+    let latest = match alike.next() {
+        Some(latest) if !suits(&latest) => alike.find(suits).or(Some(latest)),
+        latest => latest,
+    };
     let after = |id: &String| latest.as_ref().is_none_or(|latest| *id > latest.root.id);
     let is_good = |archive: &Archive| differs(&archive.root, like).is_none() && has_manifests(archive);
     let cut_off = partial.iter().rev().filter(|id| after(id) && !gone.contains(*id));

@@ -725,6 +725,24 @@ fn files_that_are_handed_on_from_name_to_name_are_not_stored_again() {
 }
 
 #[test]
+fn a_backup_of_some_names_is_no_base_of_one_of_all() {
+    let dir = temp();
+    let (tree, repo, list) = (dir.path().join("tree"), dir.path().join("repo"), dir.path().join("list"));
+    (0..20).for_each(|i| write(tree.join(format!("f{i}")), noise(i, 50_000)));
+    write(&list, "f1\nf2\n");
+    sleep(SETTLED);
+    backup(&tree, &repo, &[]);
+    let part = ["--files-from", list.to_str().unwrap()];
+    for _ in 0..2 {
+        let stored = backup(&tree, &repo, &part)["stored_bytes"].as_u64().unwrap();
+        assert!(stored < 20_000, "{stored}");
+        let stored = backup(&tree, &repo, &[])["stored_bytes"].as_u64().unwrap();
+        assert!(stored < 20_000, "{stored}");
+    }
+    assert_same(&shape(&tree), &restored(&repo, &ids(&repo)[4]), "all");
+}
+
+#[test]
 fn a_host_may_be_named() {
     let dir = temp();
     let (tree, repo) = (dir.path().join("tree"), dir.path().join("repo"));
