@@ -1052,3 +1052,53 @@ fn damaged_parts_do_not_keep_samples_from_the_others() {
     assert_eq!(never.last(), Some(&0), "{never:?}");
     assert!(!sample()["damage"].as_array().unwrap().is_empty());
 }
+
+#[test]
+fn a_root_that_is_rebuilt_takes_no_page_from_others() {
+    let dir = temp();
+    let (tree, repo) = (dir.path().join("tree"), dir.path().join("repo"));
+    (0..200).for_each(|i| write(tree.join(format!("a{i:04}")), format!("file {i}")));
+    write(tree.join("m_big"), noise(1, 3_000_000));
+    let pause = || std::thread::sleep(std::time::Duration::from_millis(3100));
+    pause();
+    let backup = |more: &[&str]| {
+        let command = args!["backup", &tree, "--to", &repo, "--quiet", "--frame-size", "64K"];
+        fullbore(command.into_iter().chain(runs::args(more))).ends_with(0);
+    };
+    backup(&["--checkpoint-interval", "0"]);
+    write(tree.join("a0100"), "changed");
+    backup(&[]);
+    pause();
+    backup(&[]);
+    let ids = runs::names(&repo.join("backups"));
+    fs::remove_file(repo.join("backups").join(&ids[1]).join("root.json")).unwrap();
+    fullbore(args!["repair", &repo, "--yes"]);
+    for id in [&ids[0], &ids[2]] {
+        fullbore(args!["verify", format!("{}@{id}", repo.display()), "--data"]).ends_with(0);
+    }
+}
+
+#[test]
+fn no_name_is_given_to_what_was_not_restored() {
+    let dir = temp();
+    let (tree, repo) = (dir.path().join("tree"), dir.path().join("repo"));
+    let content = noise(1, 20_000);
+    write(tree.join("a"), &content);
+    ["b", "c"].iter().for_each(|name| fs::hard_link(tree.join("a"), tree.join(name)).unwrap());
+    fullbore(args!["backup", &tree, "--to", &repo, "--quiet"]).ends_with(0);
+    let segment = segments(&repo).pop().unwrap();
+    let mut stored = fs::read(&segment).unwrap();
+    let at = stored.windows(300).position(|bytes| *bytes == content[100..400]).unwrap();
+    stored[at + 50] ^= 1;
+    fs::write(&segment, stored).unwrap();
+    for how in ["--overwrite", "--delta"] {
+        for names in [&["b", "c"][..], &[]] {
+            let to = temp();
+            ["a", "b", "c"].iter().for_each(|name| write(to.path().join(name), format!("old {name}")));
+            let command = args!["restore", &repo, "--to", to.path(), "--keep-going", "--quiet", how];
+            let ran = fullbore(command.into_iter().chain(runs::args(names))).ends_with(4);
+            assert_eq!(fs::read(to.path().join("c")).unwrap(), b"old c", "{how} {names:?}: {}", ran.err);
+            assert!(ran.err.contains("\"c\""), "{how} {names:?}: {}", ran.err);
+        }
+    }
+}

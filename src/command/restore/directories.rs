@@ -10,10 +10,10 @@ use crate::{
         refused::alone_too,
         text::counted,
     },
-    error::{Error, Kind as ErrorKind, Result},
+    error::{Error, Kind as ErrorKind, Result, quoted},
     format::{
         entry::{Entry, Kind, Path, order, split},
-        page::State,
+        page::{Item, State},
     },
     sink::writer::Writer,
 };
@@ -34,7 +34,9 @@ impl Run<'_> {
             while let Some(entry) = entries.pop() {
                 match &entry.kind {
                     Kind::HardLink(target) if damaged.contains(target) => lost(&entry.path),
-                    Kind::HardLink(target) => self.link(writer, target, &entry.path, &lost)?,
+                    Kind::HardLink(target) => {
+                        self.link(writer, target, &entry.path, &Losses { damaged, lost: &lost })?
+                    }
                     _ => self.finish(writer, &entry)?,
                 }
                 self.meter.small.fetch_add(1, Relaxed);
@@ -110,17 +112,22 @@ impl Run<'_> {
         self.unless_refused(&entry.path, finished).map(drop)
     }
 
-    fn link(&self, writer: &mut Writer, target: &Path, path: &Path, lost: &impl Fn(&Path)) -> Result<()> {
+    /// Only what was restored gets another name: where something may stand in its place, that would get it.
+    fn link(&self, writer: &mut Writer, target: &Path, path: &Path, losses: &Losses<'_>) -> Result<()> {
         let stand_in = self.stand_in_of(target);
         if stand_in.as_ref() == Some(path) {
             return Ok(());
         }
         let target = stand_in.as_ref().unwrap_or(target);
+        if losses.damaged.contains(target) {
+            (losses.lost)(path);
+            return Ok(());
+        }
         let linked = match self.refused.holds(target) {
             true => Err(alone_too(path, target)),
-            false => match writer.link(target, path) {
+            false => match self.was_restored(target).and_then(|()| writer.link(target, path)) {
                 Err(e) if e.kind == ErrorKind::NotFound && self.report.has("") => {
-                    lost(path);
+                    (losses.lost)(path);
                     Ok(())
                 }
                 Err(e) if e.kind == ErrorKind::NotFound => {
@@ -132,6 +139,27 @@ impl Run<'_> {
         };
         self.unless_refused(path, linked).map(drop)
     }
+
+    /// Is it in the backup, so that what stands there, if it is not damaged, is that? Of a page that is lost nobody knows what it
+    /// described.
+    fn was_restored(&self, target: &Path) -> Result<()> {
+        if !self.tree.options.overwrite {
+            return Ok(());
+        }
+        let is_stored = |parts: Vec<Item>| parts.last().is_some_and(|last| last.state.is_stored());
+        let is_absent = self.absent.lock().unwrap_or_else(|e| e.into_inner()).contains(target)
+            || self.report.has("") && !self.archive.find(target).is_ok_and(is_stored);
+        match is_absent {
+            true => Err(Error::new(ErrorKind::NotFound, format!("{} was not restored", quoted(target)))),
+            false => Ok(()),
+        }
+    }
+}
+
+/// What damage cost, and who is to know of what it costs besides.
+struct Losses<'a> {
+    damaged: &'a HashSet<Path>,
+    lost: &'a (dyn Fn(&Path) + Sync),
 }
 
 /// Directories that wait for what is below them, and for links to it. They are met after that.

@@ -175,9 +175,21 @@ impl Restore {
         let workers = self.workers.min(fit);
         let hands = Hands::climbing(workers, fit.get(), meter);
         let permits = Permits::new(workers);
-        let (stand_ins, not_ours, refused) = Default::default();
-        let run =
-            Run { archive, selection, cluster, tree, report, meter, permits, stand_ins, lacking, not_ours, refused };
+        let (stand_ins, absent, not_ours, refused) = Default::default();
+        let run = Run {
+            archive,
+            selection,
+            cluster,
+            tree,
+            report,
+            meter,
+            permits,
+            stand_ins,
+            lacking,
+            absent,
+            not_ours,
+            refused,
+        };
         let removed = run.remove(&extra.paths)?;
         match delta {
             None => run.content(&hands)?,
@@ -235,6 +247,12 @@ pub(super) fn must_be_there(archive: &Archive, selection: &Selection) -> Result<
     for path in selection.paths() {
         if let Some(item) = archive.find(path)?.first().filter(|item| item.entry.kind != Kind::Directory) {
             must_be_stored(archive, item)?;
+            // What another name leads to may be damaged; that is told when it is restored.
+            if let Kind::HardLink(target) = &item.entry.kind
+                && let Some(file) = archive.find(target).ok().and_then(|parts| parts.into_iter().next())
+            {
+                must_be_stored(archive, &file)?;
+            }
             continue;
         }
         if !archive.has(path)? {
@@ -316,6 +334,8 @@ pub(super) struct Run<'a> {
     stand_ins: Mutex<HashMap<EntryPath, EntryPath>>,
     /// What was wanted and is not there as it was.
     lacking: Mutex<Lacking>,
+    /// What was not captured, where something else may stand in its place.
+    absent: Mutex<HashSet<EntryPath>>,
     /// Directories that keep the metadata they have.
     not_ours: Mutex<HashSet<EntryPath>>,
     /// What the target cannot take.
@@ -347,7 +367,12 @@ impl Run<'_> {
         match &item.entry.kind {
             // One that could not be listed still holds what other streams have below it.
             Kind::Directory if item.state != State::Vanished => self.directory(writer, &item.entry),
-            _ if !item.state.is_stored() => Ok(()),
+            _ if !item.state.is_stored() => {
+                if self.tree.options.overwrite {
+                    self.absent.lock().unwrap_or_else(|e| e.into_inner()).insert(item.entry.path.clone());
+                }
+                Ok(())
+            }
             Kind::HardLink(target) if self.selection.takes(target) => Ok(()),
             Kind::HardLink(target) => self.stand_in(add, target, &item.entry.path),
             _ => add(item),
