@@ -85,8 +85,12 @@ impl Forget {
         let going = groups.iter_mut().filter(|_| !self.dry_run).flat_map(|(_, decisions)| decisions);
         for decision in going.filter(|decision| decision.forgotten) {
             // Somebody may have pinned it while others were judged.
-            if Notes::read(&self.repository, &decision.id).is_ok_and(|notes| notes.pinned) {
-                (decision.forgotten, decision.reasons) = (false, vec!["pinned meanwhile".to_owned()]);
+            let stays = match Notes::read(&self.repository, &decision.id) {
+                Ok(notes) => notes.pinned.then(|| "pinned meanwhile".to_owned()),
+                Err(error) => Some(error.line()),
+            };
+            if let Some(why) = stays {
+                (decision.forgotten, decision.reasons) = (false, vec![why]);
                 continue;
             }
             // What is named may be none, but what is left of one; what rules chose another may have forgotten meanwhile.

@@ -24,6 +24,11 @@ pub(super) const REST: Stretch = u64::MAX;
 /// Bytes that are read at first to find the end of a frame.
 const FIRST_BYTES: usize = 4 << 20;
 
+/// No frame is longer: 64 MiB come out of one at most.
+const MOST_BYTES: u64 = 128 << 20;
+/// How a frame of zstd begins.
+const ZSTD_MAGIC: [u8; 4] = 0xFD2F_B528u32.to_le_bytes();
+
 /// Where the frames of a segment are.
 #[derive(Debug, Default)]
 pub(super) struct Index {
@@ -119,6 +124,7 @@ fn frame(store: &dyn Store, codec: Codec, object: &Object, at: u64, len: u64) ->
         return Ok(Some((stored, 0)));
     }
     match codec {
+        Codec::Zstd(_) if !bytes.starts_with(&ZSTD_MAGIC) => Ok(None),
         Codec::Zstd(_) => zstd(store, object, at, len),
         Codec::Lz4 => lz4(store, object, at, &bytes),
         Codec::Gzip(_) | Codec::None => Ok(None),
@@ -134,10 +140,10 @@ fn zstd(store: &dyn Store, object: &Object, at: u64, len: u64) -> Result<Option<
             let plain = zstd_safe::get_frame_content_size(&bytes).ok().flatten();
             return Ok(plain.map(|plain| (stored as u64, plain)));
         }
-        if have == len - at || want > u64::from(u32::MAX) {
+        if have == len - at || want >= MOST_BYTES {
             return Ok(None);
         }
-        want *= 8;
+        want = (want * 8).min(MOST_BYTES);
     }
 }
 

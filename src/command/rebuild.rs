@@ -93,7 +93,7 @@ pub(super) fn rebuild(repository: &Path, id: &str, others: &[Archive]) -> Result
             counted(cut_off as u64, "file")
         ));
     }
-    let placed = place(&known, &mut found);
+    let placed = place(&known, end(&store, id, &others), &mut found);
     describe(&mut root, &found, &placed);
     forget_nothing(&mut root, &mut notes);
     let gaps = gaps(&numbers, beside.iter().map(|(stream, number, _)| (*stream, *number)));
@@ -324,14 +324,21 @@ fn ends(page: &Page) -> Option<(&[u8], &[u8])> {
     Some((&page.records.first()?.entry.path, &page.records.last()?.entry.path))
 }
 
-/// Where each page is in the manifest. Other backups may refer to it there: pages stay where they are known to be; the
+/// Where the manifest ends, as far as it is there or others refer to it. They may mean pages that nothing here speaks of any more.
+fn end(store: &Directory, id: &str, others: &[Archive]) -> u64 {
+    let named = others.iter().flat_map(|other| &other.root.pages).filter(|page| page.backup == id);
+    let ends = named.filter_map(|page| Some(page.manifest_offset? + page.bytes));
+    ends.max().unwrap_or(0).max(store.len(&Object::Manifest(String::new())).unwrap_or(0))
+}
+
+/// Where each page is in the manifest, which has `least` bytes. Other backups may refer to it there: pages stay where they are known to be; the
 /// others follow behind.
-fn place(known: &HashMap<String, u64>, found: &mut [Found]) -> Vec<u64> {
+fn place(known: &HashMap<String, u64>, least: u64, found: &mut [Found]) -> Vec<u64> {
     found.sort_by_key(|found| (found.stream, found.segment, found.order));
     let places: Vec<Option<u64>> =
         found.iter().map(|found| known.get(&hex(blake3::hash(&found.stored).as_bytes())).copied()).collect();
     let ends = found.iter().zip(&places).filter_map(|(found, at)| Some((*at)? + found.stored.len() as u64));
-    let mut end = ends.max().unwrap_or(0);
+    let mut end = ends.max().unwrap_or(0).max(least);
     let placed = found.iter().zip(places).map(|(found, at)| {
         at.unwrap_or_else(|| {
             end += found.stored.len() as u64;

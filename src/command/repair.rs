@@ -20,7 +20,7 @@ use crate::{
         layout::{self, Repository},
         page::SegmentId,
         root::{FORMAT_ALONE, Root},
-        seal::seal,
+        seal::{MAX_BYTES, seal},
     },
     pipeline::meter::Meter,
     platform::{Tricks, regular},
@@ -206,8 +206,13 @@ impl Step {
             Action::Root(dir, pages, root) => {
                 not_a_link(dir)?;
                 let Some(_lock) = still_wanted(dir, &root.id)? else { return Ok(()) };
+                let path = dir.join(layout::ROOT);
+                // Somebody may have brought back the right one since this was planned.
+                if regular::read(&path, MAX_BYTES).is_ok_and(|bytes| Root::open(&bytes, "").is_ok()) {
+                    return Ok(());
+                }
                 manifest(&dir.join(layout::MANIFEST), pages)?;
-                replace(&dir.join(layout::ROOT), &seal(&**root)?)
+                replace(&path, &seal(&**root)?)
             }
             Action::Rewrite(dir, pages, root) => {
                 not_a_link(dir)?;

@@ -206,7 +206,11 @@ impl Objects for Directory {
     fn seize(&self, key: &str) -> Result<Seized<Option<File>>> {
         let path = self.path(key);
         let Some(file) = if_there(open_to_lock(&path), "open", &path)? else { return Ok(Seized::Free(None)) };
-        Ok(locked(file, &path))
+        Ok(match locked(file, &path) {
+            // Whoever held it has removed it, and another may have come by now.
+            Seized::Free(Some(file)) if !is_at(&file, &path) => Seized::Held,
+            other => other,
+        })
     }
 
     fn claim(&self, key: &str) -> Result<Seized<Option<File>>> {

@@ -79,8 +79,9 @@ impl Store {
     }
 
     fn make_durable(&self, root: &[u8]) -> Result<()> {
-        if let Ok(manifest) = self.manifest.lock() {
-            manifest.sync()?;
+        match self.manifest.lock() {
+            Ok(manifest) => manifest.sync()?,
+            Err(_) => return Err(Error::new(Kind::Bug, "a stream stopped while it wrote the manifest")),
         }
         let dir = self.dir();
         sync_dir(&dir)?;
