@@ -684,6 +684,22 @@ fn damage(repository: &Path, bytes: &[u8]) {
 }
 
 #[test]
+fn of_a_damaged_frame_only_the_files_are_lost_that_are_damaged() {
+    let dir = temp();
+    let (tree, repo, to) = (dir.path().join("t"), dir.path().join("r"), dir.path().join("to"));
+    for i in 0..50 {
+        write(tree.join(format!("f{i}")), noise(i, 2000));
+        write(to.join(format!("f{i}")), "old");
+    }
+    fullbore(args!["backup", &tree, "--to", &repo, "--quiet"]).ends_with(0);
+    damage(&repo, &noise(25, 2000)[..400]);
+    let ran = fullbore(args!["restore", &repo, "--to", &to, "--delta", "--keep-going", "--quiet"]).ends_with(4);
+    assert!(ran.err.contains("it holds part of 1 of 50 files: \"f25\""), "{}", ran.err);
+    let is_there = |i: &u64| fs::read(to.join(format!("f{i}"))).unwrap() == noise(*i, 2000);
+    assert_eq!((0..50).filter(|i| !is_there(i)).collect::<Vec<_>>(), [25]);
+}
+
+#[test]
 fn a_file_that_was_not_written_to_is_left_when_the_backup_is_damaged() {
     let place = Place::new("zstd:1");
     let whole = |name: &str| fs::read(place.at("tree").join(name)).unwrap();

@@ -93,7 +93,7 @@ pub(super) fn rebuild(repository: &Path, id: &str, others: &[Archive]) -> Result
             counted(cut_off as u64, "file")
         ));
     }
-    let placed = place(&known, end(&store, id, &others), &mut found);
+    let placed = place(&known, end(&store, id, others), &mut found);
     describe(&mut root, &found, &placed);
     forget_nothing(&mut root, &mut notes);
     let gaps = gaps(&numbers, beside.iter().map(|(stream, number, _)| (*stream, *number)));

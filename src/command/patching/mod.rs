@@ -19,7 +19,7 @@ use crate::{
     sink::{patch::Patch, writer::Writer},
     source::{
         blocks::judged,
-        jobs::{self, End, check_whole},
+        jobs::{self, End, check_whole, is_saved},
     },
     stage::codec::Decompressor,
 };
@@ -89,6 +89,14 @@ struct Want {
     blocks: Vec<Range<usize>>,
     /// Are there digests of exactly its bytes?
     provable: bool,
+}
+
+impl Want {
+    /// Its bytes.
+    fn content<'a>(&self, plain: &'a [u8]) -> &'a [u8] {
+        let (from, len) = (self.extent.inner as usize, self.extent.len as usize);
+        plain.get(from..).and_then(|rest| rest.get(..len)).unwrap_or_default()
+    }
 }
 
 /// What a worker has.
@@ -241,12 +249,16 @@ impl<'a> Work<'a> {
         lap(&self.run.meter.source.busy, &mut clock);
         let decompressor = &mut hand.decompressor;
         let decoded =
-            fetched.and_then(|()| decompressor.decompress(&hand.stored, frame.plain_len as usize, &mut hand.plain));
-        if let Err(error) = decoded {
-            let files = wants.iter().map(|want| want.item.entry.path.clone()).collect();
-            self.run.report.add(frame_damage(&self.run.archive, &(segment, frame), error, files))?;
-            return wants.iter().try_for_each(|want| self.spoil(hand, want));
-        }
+            fetched.and_then(|()| decompressor.salvage(&hand.stored, frame.plain_len as usize, &mut hand.plain));
+        let wants = match decoded {
+            Ok(None) => wants,
+            Ok(Some(error)) => {
+                let (saved, lost) = wants.into_iter().partition(|want| self.is_saved(want, &hand.plain));
+                self.lose(hand, &(segment, frame), lost, error)?;
+                saved
+            }
+            Err(error) => return self.lose(hand, &(segment, frame), wants, error),
+        };
         let plain = std::mem::take(&mut hand.plain);
         lap(&self.run.meter.workers.busy, &mut clock);
         let written = wants.iter().try_for_each(|want| self.write_one(hand, want, &plain));
@@ -255,9 +267,29 @@ impl<'a> Work<'a> {
         written
     }
 
+    /// Of a frame whose checksum is wrong: is what is wanted of it what digests say?
+    fn is_saved(&self, want: &Want, plain: &[u8]) -> bool {
+        let content = want.content(plain);
+        let judged = || judged(&want.item, self.block(), want.offset, content, content.len());
+        match want.target {
+            None => is_saved(&want.item, content),
+            Some(_) => want.provable && judged().iter().all(|(_, same)| *same == Some(true)),
+        }
+    }
+
+    /// A frame is damaged, and with it what is wanted of it.
+    fn lose(&self, hand: &mut Hand, at: &(SegmentId, FrameAt), wants: Vec<Want>, error: Error) -> Result<()> {
+        if wants.is_empty() {
+            self.run.report.harmless(&self.run.archive, at, error);
+            return Ok(());
+        }
+        let files = wants.iter().map(|want| want.item.entry.path.clone()).collect();
+        self.run.report.add(frame_damage(&self.run.archive, at, error, files))?;
+        wants.iter().try_for_each(|want| self.spoil(hand, want))
+    }
+
     fn write_one(&self, hand: &mut Hand, want: &Want, plain: &[u8]) -> Result<()> {
-        let (from, len) = (want.extent.inner as usize, want.extent.len as usize);
-        let content = plain.get(from..).and_then(|rest| rest.get(..len)).unwrap_or_default();
+        let content = want.content(plain);
         let entry = &want.item.entry;
         let Some(target) = &want.target else {
             if let End::Damaged(why) = check_whole(&want.item, content) {
@@ -272,7 +304,9 @@ impl<'a> Work<'a> {
             return Ok(());
         }
         if want.provable
-            && judged(&want.item, self.block(), want.offset, content, len).iter().any(|(_, same)| *same == Some(false))
+            && judged(&want.item, self.block(), want.offset, content, content.len())
+                .iter()
+                .any(|(_, same)| *same == Some(false))
         {
             if !target.damaged.swap(true, Relaxed) {
                 self.run.report.file(&want.item, "a block of it is not what the manifest says")?;
