@@ -11,6 +11,7 @@ use super::{
 use crate::{
     error::{Error, Result},
     format::{
+        digest::CHUNK,
         entry::Kind,
         page::{Page, SegmentId, State},
         root::{FORMAT, FORMAT_ALONE, PageAt, Root, Segment},
@@ -140,7 +141,7 @@ fn tar<'a>(archive: &'a Archive, id: &SegmentId) -> Tar<'a> {
         id: id.clone(),
         format,
         algorithm: options.digest,
-        block_bytes: options.block_bytes,
+        block_bytes: options.block_bytes.checked_next_power_of_two().map_or(CHUNK, |bytes| bytes.max(CHUNK)), // of any root
     }
 }
 

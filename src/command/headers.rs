@@ -10,7 +10,7 @@ use crate::{
     format::{
         digest::{Algorithm, Joiner, Piece, piece},
         entry::{Kind, order},
-        page::{Extent, FrameAt, MAX_EXTENTS, MAX_RECORDS, Page, Record, SegmentId, block_digests},
+        page::{Extent, FrameAt, MAX_EXTENTS, MAX_RECORDS, MAX_TEXT_BYTES, Page, Record, SegmentId, block_digests},
         pax::{Found, Member, Reader, skip, skip_padding},
         root::FORMAT_ALONE,
     },
@@ -60,7 +60,15 @@ impl Tar<'_> {
     pub(super) fn recover(&self, index: &Index, wanted: &HashSet<Stretch>) -> Result<Recovered> {
         let input =
             Input { tar: self, index, decompressor: self.codec.decompressor(), next: 0, plain: Vec::new(), at: 0 };
-        let mut run = Run { input, wanted, page: Page::default(), stretch: 0, recovered: Recovered::default() };
+        let mut run = Run {
+            input,
+            wanted,
+            page: Page::default(),
+            text_bytes: 0,
+            extents: 0,
+            stretch: 0,
+            recovered: Recovered::default(),
+        };
         match run.members() {
             Err(error) if matches!(error.kind, ErrorKind::Bug) => return Err(error),
             other => run.recovered.damage = other.err(),
@@ -153,6 +161,9 @@ struct Run<'a> {
     input: Input<'a>,
     wanted: &'a HashSet<Stretch>,
     page: Page,
+    /// What its records hold.
+    text_bytes: usize,
+    extents: usize,
     /// Where the records of the page are from.
     stretch: Stretch,
     recovered: Recovered,
@@ -225,17 +236,21 @@ impl Run<'_> {
     fn push(&mut self, stretch: Stretch, record: Record) -> Result<()> {
         // What comes late begins anew, in pages of its own.
         let ends = |last: &Record| last.more || order(&last.entry.path, &record.entry.path).is_gt();
-        let is_full = self.page.records.len() >= MAX_RECORDS;
+        let is_full =
+            self.page.records.len() >= MAX_RECORDS || self.text_bytes >= MAX_TEXT_BYTES || self.extents >= MAX_EXTENTS;
         if stretch != self.stretch || is_full || self.page.records.last().is_some_and(ends) {
             self.close()?;
         }
         self.stretch = stretch;
+        self.text_bytes += record.entry.text_bytes() + record.digest_bytes();
+        self.extents += record.extents.len();
         self.page.records.push(record);
         Ok(())
     }
 
     fn close(&mut self) -> Result<()> {
         let page = std::mem::take(&mut self.page);
+        (self.text_bytes, self.extents) = (0, 0);
         if !page.records.is_empty() && self.wanted.contains(&self.stretch) {
             let page = Page { segments: vec![self.input.tar.id.clone()], ..page };
             self.recovered.pages.entry(self.stretch).or_default().push(page.encode()?);

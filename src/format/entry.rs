@@ -155,6 +155,16 @@ pub struct Time {
 }
 
 impl Entry {
+    /// About the bytes that what is known of it takes in memory: names, attributes, the map of a sparse file.
+    pub fn text_bytes(&self) -> usize {
+        let map = match &self.kind {
+            Kind::File { map: Some(map), .. } => map.len() * 16,
+            Kind::Symlink(target) | Kind::HardLink(target) => target.len(),
+            _ => 0,
+        };
+        self.path.len() + map + xattr_bytes(&self.xattrs)
+    }
+
     /// Is it a regular file (and not another name of one)?
     pub fn is_file(&self) -> bool {
         matches!(self.kind, Kind::File { .. })

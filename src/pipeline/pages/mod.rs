@@ -12,7 +12,7 @@ use super::live::References;
 use crate::{
     format::{
         digest::{BlockCrcs, Joiner, Piece},
-        entry::{Entry, Kind, Path, xattr_bytes},
+        entry::{Entry, Kind, Path},
         page::{
             Extent, FrameAt, MAX_DIGEST_BYTES, MAX_EXTENTS, MAX_RECORDS, MAX_TEXT_BYTES, Page, Record, SegmentId,
             State, block_digests,
@@ -177,7 +177,7 @@ impl Pages {
 
     fn store(&mut self, record: Record) {
         self.extents += record.extents.len();
-        self.text_bytes += text_bytes(&record.entry);
+        self.text_bytes += record.entry.text_bytes();
         self.digest_bytes += record.digest_bytes();
         self.page.records.push(record);
     }
@@ -285,15 +285,6 @@ fn bad_pages(pages: &[u32]) -> String {
     let more = if pages.len() > SHOWN { format!(" and {} more", pages.len() - SHOWN) } else { String::new() };
     let blocks = if pages.len() == 1 { "block" } else { "blocks" };
     format!("{BAD_PAGES}: {blocks} {}{more}", shown.join(", "))
-}
-
-fn text_bytes(entry: &Entry) -> usize {
-    let map = match &entry.kind {
-        Kind::File { map: Some(map), .. } => map.len() * 16,
-        Kind::Symlink(target) | Kind::HardLink(target) => target.len(),
-        _ => 0,
-    };
-    entry.path.len() + map + xattr_bytes(&entry.xattrs)
 }
 
 #[cfg(test)]
