@@ -4,7 +4,12 @@
 
 mod runs;
 
-use fullbore::format::{root::Root, seal::seal};
+use fullbore::format::{
+    digest::hex,
+    page::{Page, Record, State},
+    root::Root,
+    seal::seal,
+};
 use runs::{fullbore, has, noise, or_skip, shell, tampered, temp, text, write};
 use serde_json::Value;
 use std::{
@@ -1100,5 +1105,100 @@ fn no_name_is_given_to_what_was_not_restored() {
             assert_eq!(fs::read(to.path().join("c")).unwrap(), b"old c", "{how} {names:?}: {}", ran.err);
             assert!(ran.err.contains("\"c\""), "{how} {names:?}: {}", ran.err);
         }
+    }
+}
+
+/// Old content, that is to be neither restored nor given another name.
+fn old_names(to: &Path) {
+    let _ = fs::remove_dir_all(to);
+    ["y", "z"].iter().for_each(|name| write(to.join("p").join(name), format!("old {name}")));
+}
+
+/// Is it as it was?
+fn has_old_names(to: &Path) -> bool {
+    ["y", "z"].iter().all(|name| fs::read(to.join("p").join(name)).unwrap() == format!("old {name}").as_bytes())
+}
+
+/// A tree with a file, other names of it in a directory, and files between.
+fn linked(tree: &Path) {
+    write(tree.join("a"), noise(1, 500_000));
+    (0..9).for_each(|i| write(tree.join(format!("m{i}")), noise(i, 30_000)));
+    write(tree.join("p/x"), "x");
+    ["y", "z"].iter().for_each(|name| fs::hard_link(tree.join("a"), tree.join("p").join(name)).unwrap());
+}
+
+/// Change the only page of a backup, as another program might have written it.
+fn change_page(home: &Path, change: impl FnOnce(&mut Page)) {
+    let mut manifest = fs::read(home.join("manifest")).unwrap();
+    change_root(home, |root| {
+        let [at] = &mut root.pages[..] else { panic!("several pages") };
+        let from = at.manifest_offset.unwrap() as usize;
+        let mut page = Page::decode(&manifest[from..][..at.bytes as usize]).unwrap();
+        change(&mut page);
+        let stored = page.encode().unwrap();
+        (at.manifest_offset, at.bytes) = (Some(manifest.len() as u64), stored.len() as u64);
+        (at.digest, at.segment, at.offset) = (hex(blake3::hash(&stored).as_bytes()), 0, 0);
+        manifest.extend(stored);
+    });
+    fs::write(home.join("manifest"), manifest).unwrap();
+}
+
+#[test]
+fn no_name_is_given_to_what_stands_in_for_a_file_that_was_not_captured() {
+    let dir = temp();
+    let (tree, repo, to) = (dir.path().join("tree"), dir.path().join("repo"), dir.path().join("to"));
+    linked(&tree);
+    fullbore(args!["backup", &tree, "--to", &repo, "--quiet"]).ends_with(0);
+    let home = repo.join("backups").join(runs::names(&repo.join("backups")).remove(0));
+    change_page(&home, |page| {
+        let file = page.records.iter_mut().find(|record| record.entry.path == b"a").unwrap();
+        file.entry.lose_content();
+        let (entry, state) = (file.entry.clone(), State::Unreadable("it was lost".to_owned()));
+        *file = Record { entry, state, ..Record::default() };
+    });
+    for how in ["--overwrite", "--delta"] {
+        old_names(&to);
+        let ran = fullbore(args!["restore", &repo, "p", "--to", &to, how]).ends_with(3);
+        assert!(has_old_names(&to), "{how}: {}", ran.err);
+        assert!(ran.err.contains("what it is a name of is not there): 2 entries"), "{how}: {}", ran.err);
+    }
+    fs::remove_dir_all(&to).unwrap();
+    let ran = fullbore(args!["restore", &repo, "p", "--to", &to]).ends_with(3);
+    assert!(files(&to).len() == 1 && ran.err.contains("2 entries"), "{}", ran.err);
+    let ran = fullbore(args!["restore", &repo, "p/y", "--to", dir.path().join("one")]).ends_with(1);
+    assert!(ran.err.contains("it was not captured: it was lost"), "{}", ran.err);
+}
+
+/// Damage the page of a backup that begins so, in the manifest and in the segment.
+fn spoil_page(home: &Path, begins: impl Fn(&Value) -> bool) {
+    let root: Value = serde_json::from_slice(&fs::read(home.join("root.json")).unwrap()).unwrap();
+    let page = root["pages"].as_array().unwrap().iter().find(|page| begins(page)).unwrap();
+    spoil(&home.join("manifest"), page["manifest_offset"].as_u64().unwrap() + 20);
+    spoil(&home.join("s01-000001.tar.zst"), page["offset"].as_u64().unwrap() + 20);
+}
+
+/// A backup of [`linked`] with many pages, and the directory it is in.
+fn linked_pages(dir: &Path) -> (PathBuf, PathBuf) {
+    let (tree, repo) = (dir.join("tree"), dir.join("repo"));
+    write(tree.join("0"), "0");
+    linked(&tree);
+    std::thread::sleep(std::time::Duration::from_millis(3100));
+    let more = ["--frame-size", "64K", "--checkpoint-interval", "0"];
+    fullbore(args!["backup", &tree, "--to", &repo, "--quiet"].into_iter().chain(runs::args(more))).ends_with(0);
+    let home = repo.join("backups").join(runs::names(&repo.join("backups")).remove(0));
+    (repo, home)
+}
+
+#[test]
+fn no_name_is_given_to_what_stands_in_for_a_file_whose_page_is_lost() {
+    let dir = temp();
+    let (repo, home) = linked_pages(dir.path());
+    let to = dir.path().join("to");
+    spoil_page(&home, |page| page["first"] == "a");
+    for how in ["--overwrite", "--delta"] {
+        old_names(&to);
+        let ran = fullbore(args!["restore", &repo, "p", "--to", &to, "--keep-going", "--quiet", how]).ends_with(4);
+        assert!(has_old_names(&to), "{how}: {}", ran.err);
+        assert!(["p/y", "p/z"].iter().all(|name| ran.err.contains(name)), "{how}: {}", ran.err);
     }
 }

@@ -13,7 +13,7 @@ use crate::{
     error::{Error, Kind as ErrorKind, Result, quoted},
     format::{
         entry::{Entry, Kind, Path, order, split},
-        page::{Item, State},
+        page::{Item, State, are_all},
     },
     sink::writer::Writer,
 };
@@ -33,7 +33,6 @@ impl Run<'_> {
         let all = |writer: &mut Writer, mut entries: Vec<Entry>| {
             while let Some(entry) = entries.pop() {
                 match &entry.kind {
-                    Kind::HardLink(target) if damaged.contains(target) => lost(&entry.path),
                     Kind::HardLink(target) => {
                         self.link(writer, target, &entry.path, &Losses { damaged, lost: &lost })?
                     }
@@ -115,17 +114,19 @@ impl Run<'_> {
     /// Only what was restored gets another name: where something may stand in its place, that would get it.
     fn link(&self, writer: &mut Writer, target: &Path, path: &Path, losses: &Losses<'_>) -> Result<()> {
         let stand_in = self.stand_in_of(target);
-        if stand_in.as_ref() == Some(path) {
+        let name = stand_in.as_ref().unwrap_or(target);
+        let is_itself = name == path;
+        if losses.damaged.contains(name) {
+            if !is_itself {
+                (losses.lost)(path);
+            }
             return Ok(());
         }
-        let target = stand_in.as_ref().unwrap_or(target);
-        if losses.damaged.contains(target) {
-            (losses.lost)(path);
-            return Ok(());
-        }
-        let linked = match self.refused.holds(target) {
-            true => Err(alone_too(path, target)),
-            false => match self.was_restored(target).and_then(|()| writer.link(target, path)) {
+        let make = |writer: &mut Writer| if is_itself { Ok(()) } else { writer.link(name, path) };
+        let linked = match self.refused.holds(name) {
+            true if is_itself => Ok(()),
+            true => Err(alone_too(path, name)),
+            false => match self.was_restored(target).and_then(|()| make(writer)) {
                 Err(e) if e.kind == ErrorKind::NotFound && self.report.has("") => {
                     (losses.lost)(path);
                     Ok(())
@@ -140,20 +141,22 @@ impl Run<'_> {
         self.unless_refused(path, linked).map(drop)
     }
 
-    /// Is it in the backup, so that what stands there, if it is not damaged, is that? Of a page that is lost nobody knows what it
-    /// described.
+    /// Is it in the backup, so that what stands there, or in for it, if it is not damaged, is that? Of a page that is lost nobody
+    /// knows what it described.
     fn was_restored(&self, target: &Path) -> Result<()> {
-        if !self.tree.options.overwrite {
-            return Ok(());
-        }
-        let is_stored = |parts: Vec<Item>| parts.last().is_some_and(|last| last.state.is_stored());
+        let is_doubtful = self.tree.options.overwrite && self.report.has("");
         let is_absent = self.absent.lock().unwrap_or_else(|e| e.into_inner()).contains(target)
-            || self.report.has("") && !self.archive.find(target).is_ok_and(is_stored);
+            || is_doubtful && !self.archive.find(target).is_ok_and(|parts| is_stored(&parts));
         match is_absent {
             true => Err(Error::new(ErrorKind::NotFound, format!("{} was not restored", quoted(target)))),
             false => Ok(()),
         }
     }
+}
+
+/// Is all of a file, or of what is none, in the backup?
+pub(super) fn is_stored(parts: &[Item]) -> bool {
+    are_all(parts) && parts.iter().all(|part| part.state.is_stored())
 }
 
 /// What damage cost, and who is to know of what it costs besides.

@@ -334,7 +334,7 @@ pub(super) struct Run<'a> {
     stand_ins: Mutex<HashMap<EntryPath, EntryPath>>,
     /// What was wanted and is not there as it was.
     lacking: Mutex<Lacking>,
-    /// What was not captured, where something else may stand in its place.
+    /// What was not captured, where something else may stand in its place, or another of its names was to stand in for it.
     absent: Mutex<HashSet<EntryPath>>,
     /// Directories that keep the metadata they have.
     not_ours: Mutex<HashSet<EntryPath>>,
@@ -369,7 +369,7 @@ impl Run<'_> {
             Kind::Directory if item.state != State::Vanished => self.directory(writer, &item.entry),
             _ if !item.state.is_stored() => {
                 if self.tree.options.overwrite {
-                    self.absent.lock().unwrap_or_else(|e| e.into_inner()).insert(item.entry.path.clone());
+                    self.mark_absent(&item.entry.path);
                 }
                 Ok(())
             }
@@ -412,9 +412,21 @@ impl Run<'_> {
             return Ok(());
         }
         drop(stand_ins);
-        for item in self.archive.find(target)?.iter().filter(|item| item.state.is_stored()) {
-            add(item.renamed(path.clone()))?;
+        let found = self.archive.find(target);
+        if !found.as_ref().is_ok_and(|parts| directories::is_stored(parts)) {
+            self.mark_absent(target);
         }
-        Ok(())
+        found?.iter().map(|item| item.renamed(path.clone())).try_for_each(|item| match item.state.is_stored() {
+            true => add(item),
+            false => {
+                self.lacking.lock().unwrap_or_else(|e| e.into_inner()).note(&item);
+                Ok(())
+            }
+        })
+    }
+
+    /// No name of it is given to what stands in its place.
+    fn mark_absent(&self, path: &EntryPath) {
+        self.absent.lock().unwrap_or_else(|e| e.into_inner()).insert(path.clone());
     }
 }
