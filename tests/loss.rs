@@ -1169,12 +1169,14 @@ fn no_name_is_given_to_what_stands_in_for_a_file_that_was_not_captured() {
     assert!(ran.err.contains("it was not captured: it was lost"), "{}", ran.err);
 }
 
-/// Damage the page of a backup that begins so, in the manifest and in the segment.
-fn spoil_page(home: &Path, begins: impl Fn(&Value) -> bool) {
+/// Damage the first page of a backup for which that holds, in the manifest and in the segment; gives where it is in that.
+fn spoil_page(home: &Path, holds: impl Fn(&Value) -> bool) -> u64 {
     let root: Value = serde_json::from_slice(&fs::read(home.join("root.json")).unwrap()).unwrap();
-    let page = root["pages"].as_array().unwrap().iter().find(|page| begins(page)).unwrap();
+    let page = root["pages"].as_array().unwrap().iter().find(|page| holds(page)).unwrap();
     spoil(&home.join("manifest"), page["manifest_offset"].as_u64().unwrap() + 20);
-    spoil(&home.join("s01-000001.tar.zst"), page["offset"].as_u64().unwrap() + 20);
+    let at = page["offset"].as_u64().unwrap();
+    spoil(&home.join("s01-000001.tar.zst"), at + 20);
+    at
 }
 
 /// A backup of [`linked`] with many pages, and the directory it is in.
@@ -1201,4 +1203,50 @@ fn no_name_is_given_to_what_stands_in_for_a_file_whose_page_is_lost() {
         assert!(has_old_names(&to), "{how}: {}", ran.err);
         assert!(["p/y", "p/z"].iter().all(|name| ran.err.contains(name)), "{how}: {}", ran.err);
     }
+}
+
+/// Of the names of a file that was cut off none is told to be there, and a restore of one is refused.
+fn has_no_name_of_a(repo: &str, to: &Path) {
+    let listed = fullbore(args!["list", repo, "--json"]).ends_with(0).json();
+    for name in ["a", "p/y", "p/z"] {
+        let entry = listed.iter().find(|entry| entry["path"] == name).unwrap();
+        assert_eq!(entry["state"], "unreadable", "{entry}");
+        let ran = fullbore(args!["restore", repo, name, "--to", to.join("none")]).ends_with(1);
+        assert!(ran.err.contains("it was not captured"), "{}", ran.err);
+    }
+    for how in ["--overwrite", "--delta"] {
+        old_names(to);
+        write(to.join("a"), "old a");
+        let ran = fullbore(args!["restore", repo, "--to", to, "--quiet", how]).ends_with(3);
+        assert!(has_old_names(to) && fs::read(to.join("a")).unwrap() == b"old a", "{how}: {}", ran.err);
+    }
+}
+
+#[test]
+fn a_repair_gives_up_the_names_of_a_file_that_was_lost_with_a_page() {
+    let dir = temp();
+    let (repo, home) = linked_pages(dir.path());
+    // One in the midst of those that go on with it, and what of the tar would tell the same.
+    let seen = std::cell::Cell::new(0);
+    let at = spoil_page(&home, |page| page["first"] == "a" && seen.replace(seen.get() + 1) == 2);
+    let segment = fs::File::options().write(true).open(home.join("s01-000001.tar.zst")).unwrap();
+    segment.write_all_at(&[0; 60_000], at - 64_000).unwrap();
+    fullbore(args!["repair", &repo, "--yes"]).ends_with(0);
+    has_no_name_of_a(&format!("{}@latest", repo.display()), &dir.path().join("to"));
+    fullbore(args!["verify", &repo]).ends_with(0);
+}
+
+#[test]
+fn a_repair_gives_up_the_names_of_a_file_that_was_lost_with_the_root() {
+    let dir = temp();
+    let (repo, _) = linked_pages(dir.path());
+    let tree = dir.path().join("tree");
+    write(tree.join("0"), "1");
+    write(tree.join("p/x"), "xx");
+    fullbore(args!["backup", &tree, "--to", &repo, "--quiet", "--frame-size", "64K"]).ends_with(0);
+    let id = runs::names(&repo.join("backups")).pop().unwrap();
+    fs::remove_file(repo.join("backups").join(&id).join("root.json")).unwrap();
+    fullbore(args!["repair", &repo, "--yes"]).ends_with(0);
+    has_no_name_of_a(&format!("{}@{id}", repo.display()), &dir.path().join("to"));
+    fullbore(args!["repair", &repo]).ends_with(0);
 }

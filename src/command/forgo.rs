@@ -73,27 +73,37 @@ pub(super) fn forgo(archive: &Archive, loss: Option<&Loss>, missing: &HashSet<Se
     Ok(rest)
 }
 
-/// The files that no restore gives: those that are lost in themselves, and those of which nothing says where all is, not the
-/// pages that were made anew either.
+/// The files that no restore gives, and their other names: those that are lost in themselves, and those of which nothing says
+/// where all is, not the pages that were made anew either.
 fn lost(archive: &Archive, loss: Option<&Loss>, anew: &Anew) -> HashSet<EntryPath> {
-    let (mut parts, no_pages) = (Vec::new(), Vec::new());
-    let mut take = |records: Vec<Record>| {
-        let of_many = records.into_iter().filter(|record| record.more || record.from > 0);
-        parts.extend(of_many.map(|record| lean(&record)));
-    };
-    for (index, at) in archive.root.pages.iter().enumerate() {
-        match whole(archive, at) {
-            Some(page) => take(page.records),
-            None => anew.pages.get(&index).unwrap_or(&no_pages).iter().for_each(|page| take(page.records.clone())),
-        }
-    }
+    let mut parts = Vec::new();
+    each_page(archive, anew, |page| {
+        let of_many = page.records.iter().filter(|record| record.more || record.from > 0);
+        parts.extend(of_many.map(lean));
+    });
     let mut files = severed::cut_off(parts.iter());
     if let Some(loss) = loss {
         let is_lost = |path: &&EntryPath| loss.cut_off.get(*path).is_none_or(|of| files.contains(of));
         let told: Vec<EntryPath> = loss.files.iter().filter(is_lost).cloned().collect();
         files.extend(told);
     }
+    // Only now it is known of which files names are looked for: all of them are too many to be kept.
+    if !files.is_empty() {
+        let mut names = Vec::new();
+        each_page(archive, anew, |page| names.extend(severed::names_of(&files, page.records.iter())));
+        files.extend(names);
+    }
     files
+}
+
+/// Each page, or those that were made anew in its place.
+fn each_page(archive: &Archive, anew: &Anew, mut take: impl FnMut(&Page)) {
+    for (index, at) in archive.root.pages.iter().enumerate() {
+        match whole(archive, at) {
+            Some(page) => take(&page),
+            None => anew.pages.get(&index).into_iter().flatten().for_each(&mut take),
+        }
+    }
 }
 
 /// A part of a file, with as much as says which bytes of it it describes.

@@ -83,15 +83,17 @@ pub(super) fn concerns(archive: &Archive, selection: &Selection) -> Result<Optio
     Ok(selection.paths().is_empty().then_some(why))
 }
 
-/// Take the content from files of which these pages say a part only; gives how many there were.
+/// Take the content from files of which these pages say a part only, and all their other names; gives how many files there were.
 ///
 /// # Errors
 /// If a page cannot be encoded.
 pub(super) fn give_up(found: &mut Vec<Found>) -> Result<usize> {
-    let files = cut_off(found.iter().flat_map(|found| &found.page.records));
+    let mut files = cut_off(found.iter().flat_map(|found| &found.page.records));
     if files.is_empty() {
         return Ok(0);
     }
+    let count = files.len();
+    files.extend(names_of(&files, found.iter().flat_map(|found| &found.page.records)));
     for found in found.iter_mut() {
         if found.page.records.iter().any(|record| files.contains(&record.entry.path)) {
             let page = without(std::mem::take(&mut found.page), &files, CUT_OFF, |_| {});
@@ -102,7 +104,13 @@ pub(super) fn give_up(found: &mut Vec<Found>) -> Result<usize> {
     // An earlier repair may have come to the same.
     let mut seen = HashSet::new();
     found.retain(|found| !found.page.records.is_empty() && seen.insert(found.stored.clone()));
-    Ok(files.len())
+    Ok(count)
+}
+
+/// Those of these records that are other names of `files`.
+pub(super) fn names_of<'a>(files: &HashSet<EntryPath>, records: impl Iterator<Item = &'a Record>) -> Vec<EntryPath> {
+    let is_name = |record: &&Record| matches!(&record.entry.kind, Kind::HardLink(target) if files.contains(target));
+    records.filter(is_name).map(|record| record.entry.path.clone()).collect()
 }
 
 /// The files of which these records do not say where all is.
