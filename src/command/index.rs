@@ -171,3 +171,40 @@ fn lz4(store: &dyn Store, object: &Object, start: u64, header: &[u8]) -> Result<
     }
     Ok(None)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+    /// A segment of 10 GiB that begins so and goes on with zeros; how much of it was read at once.
+    struct Endless([u8; 4], AtomicUsize);
+
+    impl Store for Endless {
+        fn read_at(&self, _: &Object, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()> {
+            self.1.fetch_max(len, Relaxed);
+            out.clear();
+            out.resize(len, 0);
+            out.iter_mut().zip(self.0).filter(|_| offset == 0).for_each(|(to, byte)| *to = byte);
+            Ok(())
+        }
+
+        fn len(&self, _: &Object) -> Result<u64> {
+            Ok(10 << 30)
+        }
+
+        fn name(&self, _: &Object) -> String {
+            "endless".to_owned()
+        }
+    }
+
+    #[test]
+    fn a_frame_without_an_end_is_not_read_for_ever() {
+        let object = Object::Segment(SegmentId { backup: String::new(), stream: 1, number: 1 });
+        for (begins, most) in [([0; 4], 16), (ZSTD_MAGIC, MOST_BYTES as usize)] {
+            let store = Endless(begins, AtomicUsize::new(0));
+            assert!(walk(&store, Codec::Zstd(1), &object).is_err());
+            assert!(store.1.load(Relaxed) <= most, "{begins:?}: {}", store.1.load(Relaxed));
+        }
+    }
+}
