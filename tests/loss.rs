@@ -4,11 +4,19 @@
 
 mod runs;
 
-use fullbore::format::{
-    digest::hex,
-    page::{Page, Record, State},
-    root::Root,
-    seal::seal,
+use fullbore::{
+    command::repair::{self, Repair, Step},
+    format::{
+        digest::hex,
+        page::{Page, Record, State},
+        root::Root,
+        seal::seal,
+    },
+    pipeline::meter::Meter,
+    repo::{
+        objects::{Directory, Objects, Seized},
+        protocol::intent_key,
+    },
 };
 use runs::{fullbore, has, noise, or_skip, shell, tampered, temp, text, write};
 use serde_json::Value;
@@ -16,6 +24,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     ffi::OsString,
     fs,
+    num::NonZeroUsize,
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
 };
@@ -1249,4 +1258,89 @@ fn a_repair_gives_up_the_names_of_a_file_that_was_lost_with_the_root() {
     fullbore(args!["repair", &repo, "--yes"]).ends_with(0);
     has_no_name_of_a(&format!("{}@{id}", repo.display()), &dir.path().join("to"));
     fullbore(args!["repair", &repo]).ends_with(0);
+}
+
+/// What a repair would do.
+fn planned(repository: &Path) -> Vec<Step> {
+    let repair = Repair { repository: repository.to_owned(), data: false, workers: NonZeroUsize::MIN };
+    repair.plan(&Meter::default()).unwrap()
+}
+
+#[test]
+fn a_root_that_is_back_before_it_is_rebuilt_stays() {
+    let dir = temp();
+    let (_, home) = small(dir.path(), 1).remove(0);
+    let (repository, root) = (dir.path().join("repo"), home.join("root.json"));
+    let good = fs::read(&root).unwrap();
+    fs::write(&root, &good[..good.len() - 20]).unwrap();
+    let steps = planned(&repository);
+    fs::write(&root, &good).unwrap();
+    assert_eq!(repair::execute(&steps).unwrap(), [""; 0]);
+    assert_eq!(fs::read(&root).unwrap(), good);
+}
+
+#[test]
+fn the_root_of_another_backup_is_none_that_is_back() {
+    let dir = temp();
+    let all = small(dir.path(), 2);
+    fs::copy(all[0].1.join("root.json"), all[1].1.join("root.json")).unwrap();
+    let repository = dir.path().join("repo");
+    fullbore(args!["verify", repository]).ends_with(4);
+    fullbore(args!["repair", repository, "--yes"]).ends_with(0);
+    fullbore(args!["verify", repository, "--data"]).ends_with(0);
+}
+
+#[test]
+fn a_root_that_became_another_since_is_not_written_over() {
+    let dir = temp();
+    let (repository, home) = ten(dir.path(), &[]);
+    fs::remove_file(segments(&repository).remove(0)).unwrap();
+    let steps = planned(&repository);
+    let root = home.join("root.json");
+    let before = fs::read(&root).unwrap();
+    change_root(&home, |root| root.tool = "another".to_owned());
+    let other = fs::read(&root).unwrap();
+    let left = repair::execute(&steps).unwrap();
+    assert!(left.len() == 1 && left[0].ends_with("its root is another than when this was found"), "{left:?}");
+    assert_eq!(fs::read(&root).unwrap(), other);
+    fs::write(&root, before).unwrap();
+    assert_eq!(repair::execute(&steps).unwrap(), [""; 0]);
+    fullbore(args!["verify", repository, "--data"]).ends_with(0);
+}
+
+#[test]
+fn what_another_has_the_lock_of_is_left_for_the_next_repair() {
+    let dir = temp();
+    let (id, home) = small(dir.path(), 1).remove(0);
+    let repository = dir.path().join("repo");
+    fs::remove_file(home.join("root.json")).unwrap();
+    let steps = planned(&repository);
+    let claimed = Directory::new(&repository).claim(&intent_key(&id)).unwrap();
+    assert!(matches!(claimed, Seized::Free(Some(_))));
+    let left = repair::execute(&steps).unwrap();
+    assert!(left.len() == 1 && left[0].contains("is being pruned or copied"), "{left:?}");
+    assert!(!home.join("root.json").exists());
+    drop(claimed);
+    assert_eq!(repair::execute(&steps).unwrap(), [""; 0]);
+    fullbore(args!["verify", repository, "--data"]).ends_with(0);
+}
+
+#[test]
+fn what_is_gone_before_it_is_repaired_ends_no_repair() {
+    let dir = temp();
+    let all = small(dir.path(), 2);
+    let repository = dir.path().join("repo");
+    all.iter().for_each(|(_, home)| spoil(&home.join("manifest"), 20));
+    let steps = planned(&repository);
+    assert_eq!(steps.len(), 2);
+    let gone = &all[0].1;
+    fs::remove_dir_all(gone).unwrap();
+    assert_eq!(repair::execute(&steps).unwrap(), [""; 0]);
+    assert!(!gone.exists());
+    fullbore(args!["verify", format!("{}@{}", repository.display(), all[1].0)]).ends_with(0);
+    // As a prune that was killed leaves it.
+    fs::create_dir(gone).unwrap();
+    assert_eq!(repair::execute(&steps).unwrap(), [""; 0]);
+    assert_eq!(runs::names(gone), [""; 0]);
+    assert_eq!(runs::names(&repository.join("intents")), [""; 0]);
 }

@@ -161,12 +161,12 @@ pub(super) fn repair(args: RepairArgs) -> Result<u8> {
     printed(|out| steps.iter().try_for_each(|step| say_step(step, args.json, out)).map(|()| 0))?;
     let possible = steps.iter().filter(|step| step.can_be_done()).count() as u64;
     let agreed = possible > 0 && (args.yes || !args.json && is_agreed());
-    if agreed {
-        repair::execute(&steps)?;
-    }
-    let goes_on = agreed && steps.iter().any(Step::is_first) && !repair.plan(&Meter::default())?.is_empty();
+    let left = if agreed { repair::execute(&steps)? } else { Vec::new() };
+    left.iter().for_each(|step| aside(format_args!("not done: {step}")));
+    let done = if agreed { possible - left.len() as u64 } else { 0 };
+    let is_more = || Ok(steps.iter().any(Step::is_first) && !repair.plan(&Meter::default())?.is_empty());
+    let goes_on = agreed && (!left.is_empty() || is_more()?);
     if args.json {
-        let done = if agreed { possible } else { 0 };
         let line = json!({"type": "result", "steps": possible, "done": done, "again": goes_on});
         told(|out| text::json(out, &line).map(|()| 0))?;
     } else if steps.is_empty() {
@@ -176,8 +176,10 @@ pub(super) fn repair(args: RepairArgs) -> Result<u8> {
     } else if !agreed {
         aside("nothing was changed; --yes does it");
     } else {
-        aside(format_args!("done: {}", counted(possible, "step")));
-        if goes_on {
+        aside(format_args!("done: {}", counted(done, "step")));
+        if !left.is_empty() {
+            aside("run the same command again, for what was not done");
+        } else if goes_on {
             aside("run the same command again: there is more to be done, which could be found out only now");
         }
     }

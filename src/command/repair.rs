@@ -25,6 +25,7 @@ use crate::{
     pipeline::meter::Meter,
     platform::{Tricks, regular},
     repo::{
+        documents,
         notes::Notes,
         objects::{Directory, Objects, Seized},
         open::{directories, read_repository},
@@ -36,7 +37,9 @@ use crate::{
 };
 use std::{
     collections::{BTreeMap, HashSet},
+    ffi::OsStr,
     fs::File,
+    io,
     num::NonZeroUsize,
     path::{Path, PathBuf},
 };
@@ -70,12 +73,12 @@ enum Action {
     File(PathBuf, Vec<u8>),
     /// Write the file beside a segment, if the backup is there still: its directory, the name.
     Beside(PathBuf, String, Vec<u8>),
-    /// Write a manifest of these pages.
+    /// Write these pages of the manifest in a directory.
     Manifest(PathBuf, Vec<(u64, Vec<u8>)>),
     /// Add pages to a manifest, then write the root that was rebuilt.
     Root(PathBuf, Vec<(u64, Vec<u8>)>, Box<Root>),
-    /// Add pages to a manifest, then write the root anew, if the backup was not forgotten meanwhile.
-    Rewrite(PathBuf, Vec<(u64, Vec<u8>)>, Box<Root>),
+    /// Add pages to a manifest, then write the root anew in place of the second, if that is there still.
+    Rewrite(PathBuf, Vec<(u64, Vec<u8>)>, Box<(Root, Root)>),
     /// Write what was noted of this backup anew: that it is pinned.
     Pin(PathBuf, String),
     /// There is nothing that can be done.
@@ -187,60 +190,76 @@ impl Step {
         matches!(self.action, Action::File(..) | Action::Beside(..) | Action::Root(..))
     }
 
-    /// Do it.
+    /// Do it. What is not needed any more is done; why it is left for the next run is said if it is.
     ///
     /// # Errors
     /// The system's; then what was there is there still.
-    pub fn execute(&self) -> Result<()> {
+    pub fn execute(&self) -> Result<Option<&'static str>> {
         match &self.action {
             Action::File(path, bytes) => {
+                let write = || replace(path, bytes).map(|()| None);
                 // The repository itself may be a link; the directory of a backup not.
                 let of_backup =
                     path.parent().filter(|dir| dir.parent().is_some_and(|above| above.ends_with(layout::BACKUPS)));
-                of_backup.map_or(Ok(()), not_a_link).and_then(|()| replace(path, bytes))
+                of_backup.map_or_else(write, |dir| locked(dir, write))
             }
-            Action::Beside(dir, name, bytes) => not_a_link(dir).and_then(|()| replace(&dir.join(name), bytes)),
-            Action::Manifest(path, pages) => {
-                path.parent().map_or(Ok(()), not_a_link).and_then(|()| manifest(path, pages))
-            }
-            Action::Root(dir, pages, root) => {
-                not_a_link(dir)?;
-                let Some(_lock) = still_wanted(dir, &root.id)? else { return Ok(()) };
-                let path = dir.join(layout::ROOT);
+            Action::Beside(dir, name, bytes) => locked(dir, || replace(&dir.join(name), bytes).map(|()| None)),
+            Action::Manifest(dir, pages) => locked(dir, || manifest(&dir.join(layout::MANIFEST), pages).map(|()| None)),
+            Action::Root(dir, pages, root) => locked(dir, || {
                 // Somebody may have brought back the right one since this was planned.
-                if regular::read(&path, MAX_BYTES).is_ok_and(|bytes| Root::open(&bytes, "").is_ok()) {
-                    return Ok(());
+                if dir.join(layout::FORGOTTEN).exists() || is_back(&dir.join(layout::ROOT), &root.id) {
+                    return Ok(None);
                 }
-                manifest(&dir.join(layout::MANIFEST), pages)?;
-                replace(&path, &seal(&**root)?)
+                write_root(dir, pages, root)
+            }),
+            Action::Rewrite(dir, pages, roots) => locked(dir, || rewrite(dir, pages, &roots.0, &roots.1)),
+            Action::Pin(repository, id) => {
+                Notes { pinned: true, ..Notes::default() }.write(repository, id).map(|()| None)
             }
-            Action::Rewrite(dir, pages, root) => {
-                not_a_link(dir)?;
-                let Some(_lock) = still_wanted(dir, &root.id)? else { return Ok(()) };
-                let path = dir.join(layout::ROOT);
-                if !path.exists() {
-                    return Ok(());
-                }
-                manifest(&dir.join(layout::MANIFEST), pages)?;
-                replace(&path, &seal(&**root)?)
-            }
-            Action::Pin(repository, id) => Notes { pinned: true, ..Notes::default() }.write(repository, id),
-            Action::Nothing => Ok(()),
+            Action::Nothing => Ok(None),
         }
     }
 }
 
-/// The lock under which a root may be written; `None` if the backup was forgotten since that was planned, or is being pruned.
-fn still_wanted(dir: &Path, id: &str) -> Result<Option<Lock>> {
-    let Some(repository) = dir.parent().and_then(Path::parent) else { return Ok(None) };
+/// Change a backup under the lock of its intent: beside no prune, and no copy. If nothing of it is left, nothing is to be done.
+fn locked(dir: &Path, work: impl FnOnce() -> Result<Option<&'static str>>) -> Result<Option<&'static str>> {
+    let (Some(repository), Some(id)) = (dir.parent().and_then(Path::parent), dir.file_name().and_then(OsStr::to_str))
+    else {
+        return Err(Error::new(Kind::Bug, "what is repaired is in no repository"));
+    };
     let (objects, key) = (Directory::new(repository), intent_key(id));
-    let lock = match objects.claim(&key)? {
-        Seized::Held => return Ok(None),
+    let file = match objects.claim(&key)? {
+        Seized::Held => return Ok(Some("the backup is being pruned or copied, or is under way")),
         Seized::Free(file) => file,
         Seized::Unknown => None,
     };
-    let lock = Lock { objects, key, file: lock };
-    Ok((!dir.join(layout::FORGOTTEN).exists()).then_some(lock))
+    let lock = Lock { objects, key, file };
+    if lock.objects.list(&documents::dir(id))?.is_empty() {
+        return Ok(None);
+    }
+    not_a_link(dir)?;
+    work()
+}
+
+/// Is a root there of this backup, be it of a newer program?
+fn is_back(path: &Path, id: &str) -> bool {
+    let found = regular::read(path, MAX_BYTES);
+    found.is_ok_and(|bytes| Root::of_backup(id, &bytes, "").map_or_else(|error| error.kind != Kind::Corrupt, |_| true))
+}
+
+fn rewrite(dir: &Path, pages: &[(u64, Vec<u8>)], root: &Root, planned: &Root) -> Result<Option<&'static str>> {
+    let path = dir.join(layout::ROOT);
+    match regular::read(&path, MAX_BYTES) {
+        Ok(bytes) if Root::open(&bytes, "").is_ok_and(|found| found == *planned) => write_root(dir, pages, root),
+        Ok(_) => Ok(Some("its root is another than when this was found")),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None), // forgotten
+        Err(e) => Err(Error::io(format!("could not read {path:?}"), e)),
+    }
+}
+
+fn write_root(dir: &Path, pages: &[(u64, Vec<u8>)], root: &Root) -> Result<Option<&'static str>> {
+    manifest(&dir.join(layout::MANIFEST), pages)?;
+    replace(&dir.join(layout::ROOT), &seal(root)?).map(|()| None)
 }
 
 /// Of an intent, which goes with it.
@@ -341,8 +360,8 @@ fn manifests(repository: &Path, stock: &Stock) -> Vec<Step> {
             "write {} of the manifest of backup {id:?} again, from their copies",
             counted(pages.len() as u64, "page")
         );
-        let path = repository.join(layout::BACKUPS).join(&id).join(layout::MANIFEST);
-        Step { what, detail: Vec::new(), action: Action::Manifest(path, pages) }
+        let dir = repository.join(layout::BACKUPS).join(&id);
+        Step { what, detail: Vec::new(), action: Action::Manifest(dir, pages) }
     };
     of.into_iter().map(step).collect()
 }
@@ -373,7 +392,11 @@ fn forgo_step(repository: &Path, archive: &Archive, loss: Option<&Loss>, missing
     Ok(Step {
         what,
         detail,
-        action: Action::Rewrite(repository.join(layout::BACKUPS).join(id), rest.added, Box::new(rest.root)),
+        action: Action::Rewrite(
+            repository.join(layout::BACKUPS).join(id),
+            rest.added,
+            Box::new((rest.root, archive.root.clone())),
+        ),
     })
 }
 
@@ -387,11 +410,12 @@ fn anew(pages: usize, id: &str) -> String {
     format!("make {pages} of the manifest of backup {id:?} anew, from the headers of the tar in its segments")
 }
 
-/// Do these, one after the other.
+/// Do these, one after the other; what is left for the next run, and why.
 ///
 /// # Errors
 /// The first of those of [`Step::execute`]; the steps after it are not done.
-pub fn execute(steps: &[Step]) -> Result<()> {
+pub fn execute(steps: &[Step]) -> Result<Vec<String>> {
     let failed = |error: Error| error.detail("what was done before is done; run the same command again");
-    steps.iter().try_for_each(Step::execute).map_err(failed)
+    let left = |step: &Step| Ok(step.execute()?.map(|why| format!("{}: {why}", step.what)));
+    steps.iter().filter_map(|step| left(step).transpose()).collect::<Result<_>>().map_err(failed)
 }
