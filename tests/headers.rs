@@ -4,6 +4,7 @@
 
 mod runs;
 
+use fullbore::format::{root::Root, seal::seal};
 use runs::{assert_same, fullbore, noise, sample, segments, shape, temp, text, write};
 use std::{
     ffi::OsString,
@@ -260,4 +261,21 @@ fn of_a_file_of_which_a_part_is_nowhere_no_part_is_left() {
     let next = backup();
     restore(&repository, &next, &to);
     assert_same(&shape(&tree), &shape(&to), "next");
+}
+
+#[test]
+fn a_root_that_says_of_blocks_what_cannot_be_ends_no_repair() {
+    for block_bytes in [0, 1, u64::MAX] {
+        let dir = temp();
+        let (tree, repository) = (tree(dir.path()), dir.path().join("repo"));
+        let id = backup(&tree, &repository, "zstd");
+        let home = repository.join("backups").join(&id);
+        let mut root = Root::open(&fs::read(home.join("root.json")).unwrap(), "root.json").unwrap();
+        root.options.block_bytes = block_bytes;
+        fs::write(home.join("root.json"), seal(&root).unwrap()).unwrap();
+        fs::remove_file(home.join("manifest")).unwrap();
+        segments(&repository).iter().for_each(|segment| assert!(lose_pages(segment) > 0));
+        fullbore(args!["repair", repository, "--yes"]).ends_with(0);
+        fullbore(args!["verify", repository, "--data"]).ends_with(0);
+    }
 }

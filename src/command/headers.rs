@@ -58,17 +58,7 @@ impl Tar<'_> {
     /// # Errors
     /// If a page cannot be encoded.
     pub(super) fn recover(&self, index: &Index, wanted: &HashSet<Stretch>) -> Result<Recovered> {
-        let input =
-            Input { tar: self, index, decompressor: self.codec.decompressor(), next: 0, plain: Vec::new(), at: 0 };
-        let mut run = Run {
-            input,
-            wanted,
-            page: Page::default(),
-            text_bytes: 0,
-            extents: 0,
-            stretch: 0,
-            recovered: Recovered::default(),
-        };
+        let mut run = self.run(index, wanted);
         match run.members() {
             Err(error) if matches!(error.kind, ErrorKind::Bug) => return Err(error),
             other => run.recovered.damage = other.err(),
@@ -79,6 +69,13 @@ impl Tar<'_> {
             run.recovered.drop_open()?;
         }
         Ok(run.recovered)
+    }
+
+    fn run<'a>(&'a self, index: &'a Index, wanted: &'a HashSet<Stretch>) -> Run<'a> {
+        let input =
+            Input { tar: self, index, decompressor: self.codec.decompressor(), next: 0, plain: Vec::new(), at: 0 };
+        let (page, recovered) = (Page::default(), Recovered::default());
+        Run { input, wanted, page, text_bytes: 0, extents: 0, stretch: 0, recovered }
     }
 }
 
@@ -256,5 +253,43 @@ impl Run<'_> {
             self.recovered.pages.entry(self.stretch).or_default().push(page.encode()?);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{format::entry::Entry, source::store::Directory};
+    use std::path::Path;
+
+    /// Pages of so many records like this one, by how many records each has.
+    fn pages(count: usize, record: &Record) -> Vec<usize> {
+        let store = Directory::new(Path::new("none"), "none");
+        let id = SegmentId { backup: String::new(), stream: 1, number: 1 };
+        let (codec, algorithm) = (Codec::None, Algorithm::Blake3);
+        let tar = Tar { store: &store, codec, id, format: FORMAT_ALONE, algorithm, block_bytes: 1 << 20 };
+        let (index, wanted) = (Index::default(), HashSet::from([0]));
+        let mut run = tar.run(&index, &wanted);
+        for number in 0..count {
+            let path = [format!("{number:06}").as_bytes(), &record.entry.path].concat();
+            run.push(0, Record { entry: Entry { path, ..record.entry.clone() }, ..record.clone() }).unwrap();
+        }
+        run.close().unwrap();
+        let pages = &run.recovered.pages[&0];
+        pages.iter().map(|page| Page::decode(page).unwrap().records.len()).collect()
+    }
+
+    #[test]
+    fn pages_made_anew_are_no_larger_than_those_of_a_backup() {
+        let file = Entry { path: "f".into(), kind: Kind::File { size: 0, map: None }, ..Entry::default() };
+        let plain = Record { entry: file.clone(), ..Record::default() };
+        assert_eq!(pages(MAX_RECORDS + 1, &plain), [MAX_RECORDS, 1]);
+        let frame = FrameAt { segment: 0, offset: 0, stored_len: 5, plain_len: 10 };
+        let extents = vec![Extent { frame, inner: 0, len: 10 }; MAX_EXTENTS / 4];
+        let size = (MAX_EXTENTS / 4 * 10) as u64;
+        let cut = Entry { kind: Kind::File { size, map: None }, ..file.clone() };
+        assert_eq!(pages(9, &Record { entry: cut, extents, ..Record::default() }), [4, 4, 1]);
+        let path = vec![b'x'; MAX_TEXT_BYTES / 4];
+        assert_eq!(pages(9, &Record { entry: Entry { path, ..file }, ..Record::default() }), [4, 4, 1]);
     }
 }
