@@ -231,7 +231,7 @@ fn locked(dir: &Path, work: impl FnOnce() -> Result<Option<&'static str>>) -> Re
     let file = match objects.claim(&key)? {
         Seized::Held => return Ok(Some("the backup is being pruned or copied, or is under way")),
         Seized::Free(file) => file,
-        Seized::Unknown => None,
+        Seized::Unknown | Seized::Absent => None,
     };
     let lock = Lock { objects, key, file };
     if lock.objects.list(&documents::dir(id))?.is_empty() {

@@ -63,7 +63,7 @@ pub trait Objects {
     /// Remove a directory, unless something is in it.
     fn remove_dir(&self, dir: &str) -> Result<()>;
 
-    /// Take the lock of an intent that nobody holds, or that is not there.
+    /// Take the lock of an intent that nobody holds.
     fn seize(&self, key: &str) -> Result<Seized<Self::Lock>>;
 
     /// The same, but an intent that is not there is made, so that nobody else begins anything of its name until it is removed.
@@ -75,6 +75,8 @@ pub trait Objects {
 pub enum Seized<L> {
     /// Nobody held it, and now we do.
     Free(L),
+    /// It is not there, and we hold nothing: the next moment another may begin under that name.
+    Absent,
     /// Somebody holds it.
     Held,
     /// There is no telling: the place has no locks.
@@ -205,7 +207,7 @@ impl Objects for Directory {
 
     fn seize(&self, key: &str) -> Result<Seized<Option<File>>> {
         let path = self.path(key);
-        let Some(file) = if_there(open_to_lock(&path), "open", &path)? else { return Ok(Seized::Free(None)) };
+        let Some(file) = if_there(open_to_lock(&path), "open", &path)? else { return Ok(Seized::Absent) };
         Ok(match locked(file, &path) {
             // Whoever held it has removed it, and another may have come by now.
             Seized::Free(Some(file)) if !is_at(&file, &path) => Seized::Held,

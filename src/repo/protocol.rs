@@ -79,7 +79,8 @@ fn is_there<O: Objects>(objects: &O, id: &str) -> Result<bool> {
         return Ok(true);
     }
     // In this order: one that is alive may give up, and remove its partial root before its intent.
-    Ok(matches!(objects.seize(&intent_key(id))?, Seized::Free(_)) && objects.size(&key(id, PARTIAL))?.is_some())
+    let is_dead = matches!(objects.seize(&intent_key(id))?, Seized::Free(_) | Seized::Absent);
+    Ok(is_dead && objects.size(&key(id, PARTIAL))?.is_some())
 }
 
 /// Step 6: is all there that `root` refers to, with at least the bytes it should have?
@@ -128,7 +129,7 @@ pub fn write_off<O: Objects>(objects: &O, id: &str) -> Result<bool> {
     let lock = objects.seize(&intent_key(id))?;
     let refused = |why: &str| Err(Error::new(Kind::Usage, format!("cannot forget backup {id:?}: {why}")));
     match lock {
-        Seized::Free(_) => {}
+        Seized::Free(_) | Seized::Absent => {}
         Seized::Held => return refused("it is under way, or being pruned or copied"),
         Seized::Unknown => {
             let hint = format!("if it is not, remove {:?} and run the same command again", intent_key(id));
@@ -199,7 +200,7 @@ pub fn alive<O: Objects>(objects: &O) -> Result<BTreeMap<String, Alive>> {
     for id in intents(objects)? {
         let key = intent_key(&id);
         let is_doubtful = match objects.seize(&key)? {
-            Seized::Free(_) => continue,
+            Seized::Free(_) | Seized::Absent => continue,
             Seized::Held => false,
             Seized::Unknown => true,
         };
@@ -226,7 +227,8 @@ pub(super) fn intents<O: Objects>(objects: &O) -> Result<Vec<String>> {
 /// neither a document nor an intent has lost its root. Or the system's.
 pub fn remove_abandoned<O: Objects>(objects: &O) -> Result<()> {
     for id in intents(objects)? {
-        // Held until its end: a backup that is about to take the lock will see that its intent is gone.
+        // Held until its end: a backup that is about to take the lock will see that its intent is gone. One that is gone by now
+        // keeps nobody away.
         let Seized::Free(_lock) = objects.seize(&intent_key(&id))? else { continue };
         let has_none = documents::state(objects, &id)?.is_none();
         if has_none && !is_referred_to(objects, &id)? && !shows_document(objects, &id)? {

@@ -221,7 +221,7 @@ impl First {
                 claimed => claimed?,
             };
             let lock = match claimed {
-                Seized::Held => None,
+                Seized::Held | Seized::Absent => None,
                 Seized::Unknown => continue,
                 Seized::Free(lock) => Some(lock),
             };

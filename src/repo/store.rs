@@ -285,7 +285,7 @@ fn write_intent(file: &File, bytes: &[u8]) -> io::Result<()> {
 
 /// Is nobody making the backup `id` any more?
 pub(super) fn is_dead(root: &Path, id: &str) -> bool {
-    matches!(Directory::new(root).seize(&intent_key(id)), Ok(Seized::Free(_)))
+    matches!(Directory::new(root).seize(&intent_key(id)), Ok(Seized::Free(_) | Seized::Absent))
 }
 
 pub(super) fn withdraw(root: &Path, id: &str) {

@@ -122,9 +122,9 @@ fn an_intent_is_held_while_its_backup_lives_and_free_after_it() {
     let store = Store::begin(repository, &id(5), "2026-11-05T05:45:01Z", "tar.zst", Tricks::Auto).unwrap();
     let seize = |day| objects.seize(&intent_key(&id(day))).unwrap();
     assert!(matches!(seize(5), Seized::Held));
-    assert!(matches!(seize(6), Seized::Free(None)));
+    assert!(matches!(seize(6), Seized::Absent));
     Box::new(store).abort(false);
-    assert!(matches!(seize(5), Seized::Free(None)));
+    assert!(matches!(seize(5), Seized::Absent));
     let path = repository.join(intent_key(&id(6)));
     fs::write(&path, "").unwrap();
     // NFS refuses the lock of a file that is open for reading only.

@@ -13,7 +13,7 @@ use fullbore::{
     },
     repo::{
         objects::{Directory, Objects, Seized},
-        protocol::write_off,
+        protocol::{intent_key, remove_abandoned, write_off},
     },
 };
 use std::{
@@ -21,10 +21,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A place where nobody can tell who is alive.
-struct Lockless(Directory);
+/// A place where this is told of every lock.
+struct Told(Directory, fn() -> Seized<()>);
 
-impl Objects for Lockless {
+impl Objects for Told {
     type Lock = ();
 
     fn list(&self, dir: &str) -> Result<Vec<String>> {
@@ -64,11 +64,11 @@ impl Objects for Lockless {
     }
 
     fn seize(&self, _: &str) -> Result<Seized<()>> {
-        Ok(Seized::Unknown)
+        Ok(self.1())
     }
 
     fn claim(&self, _: &str) -> Result<Seized<()>> {
-        Ok(Seized::Unknown)
+        Ok(self.1())
     }
 }
 
@@ -315,7 +315,7 @@ fn where_there_are_no_locks_a_prune_says_whom_it_left_alone() {
     full(repository, 1, "/data");
     died(repository, 2);
     full(repository, 3, "/data");
-    let (objects, before) = (Lockless(Directory::new(repository)), names(&dir(repository, 2)));
+    let (objects, before) = (Told(Directory::new(repository), || Seized::Unknown), names(&dir(repository, 2)));
     assert_eq!(fullbore::repo::prune::prune(&objects, false).unwrap().doubtful, [id(2)]);
     let error = write_off(&objects, &id(2)).unwrap_err();
     assert!(error.kind == Kind::Usage && error.what.contains("nobody can tell"), "{}", error.what);
@@ -417,4 +417,20 @@ fn a_repository_that_lost_its_own_file_is_not_made_anew_around_its_backups() {
     assert!(ran.err.contains("fullbore repair"), "{}", ran.err);
     fullbore(args!["repair", repository, "--yes"]).ends_with(0);
     backup(&tree, &repository);
+}
+
+#[test]
+fn nothing_is_cleared_away_under_a_lock_that_nobody_has() {
+    let dir_ = temp();
+    let repository = dir_.path();
+    full(repository, 1, "/data");
+    // Of a run that was cut off before it had a document, or of a copy that begins just now under the name of one.
+    let left = dir(repository, 2).join("s01-000001.tar.zst");
+    write(&left, "stored");
+    let intent = repository.join(intent_key(&id(2)));
+    write(&intent, "");
+    remove_abandoned(&Told(Directory::new(repository), || Seized::Absent)).unwrap();
+    assert!(left.exists() && intent.exists());
+    remove_abandoned(&Told(Directory::new(repository), || Seized::Free(()))).unwrap();
+    assert!(!left.exists() && !intent.exists());
 }

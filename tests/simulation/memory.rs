@@ -337,7 +337,11 @@ impl Objects for Actor {
     }
 
     fn seize(&self, key: &str) -> Result<Seized<Option<Claimed>>> {
-        let what = |state: &mut State| if state.held.contains_key(key) { Seized::Held } else { Seized::Free(None) };
+        let what = |state: &mut State| match state.objects.contains_key(key) {
+            _ if state.held.contains_key(key) => Seized::Held,
+            true => Seized::Free(None),
+            false => Seized::Absent,
+        };
         self.step(|| format!("tries the lock of {key}"), what)
     }
 
