@@ -403,3 +403,16 @@ fn a_damaged_root_of_the_copy_is_written_again() {
     assert!(fs::read(&root).unwrap() == whole);
     chain.assert_restores(&other);
 }
+
+#[test]
+fn damaged_notes_at_the_other_place_are_a_warning_once_the_copy_is_there() {
+    let chain = chain("zstd:1");
+    let other = chain.other();
+    chain.copy(0, &other).ends_with(0);
+    fullbore(args!["tag", chain.at(0), "a=1"]).ends_with(0);
+    runs::write(other.join("backups").join(&chain.ids[0]).join("notes.json"), "{");
+    let again = chain.copy(0, &other).ends_with(0);
+    assert!(again.err.contains("warning: the copy was not given the tags of the backup: "), "{}", again.err);
+    assert_eq!(again.json().pop().unwrap()["warnings"].as_array().unwrap().len(), 1);
+    fullbore(args!["restore", other, "--to", chain.dir.path().join("to"), "--quiet"]).ends_with(0);
+}

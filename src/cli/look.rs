@@ -174,6 +174,7 @@ pub(super) fn copy(args: CopyArgs) -> Result<u8> {
     let copied = progress.watch(&meter, || copy.run(&meter));
     progress.clear();
     let copied = copied?;
+    copied.warnings.iter().for_each(|warning| aside(format_args!("warning: {warning}")));
     progress.end(&report::copy(&copied, &copy.to), || report::copy_json(&copied));
     Ok(0)
 }

@@ -368,7 +368,8 @@ pub(super) fn copy(copied: &Copied, to: &Path) -> Vec<String> {
 /// The result of a copy as JSON.
 pub(super) fn copy_json(copied: &Copied) -> Value {
     json!({"type": "result", "id": copied.id, "others": copied.others, "objects": copied.objects,
-        "bytes": copied.bytes, "there": copied.there, "there_bytes": copied.there_bytes, "seconds": copied.seconds})
+        "bytes": copied.bytes, "there": copied.there, "there_bytes": copied.there_bytes, "seconds": copied.seconds,
+        "warnings": copied.warnings})
 }
 
 /// Busy, starved and blocked shares of each side, by name.

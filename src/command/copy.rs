@@ -67,6 +67,8 @@ pub struct Copied {
     pub there_bytes: u64,
     /// Wall-clock seconds.
     pub seconds: f64,
+    /// What could not be noted of the copy, which is whole.
+    pub warnings: Vec<String>,
 }
 
 /// One object that the backup needs.
@@ -128,17 +130,15 @@ impl Copy {
         let run = Run { archive: &archive, incoming: &incoming, meter, there: Default::default() };
         let copied = run.all(self.workers, &tasks);
         let (there, there_bytes) = (run.there.0.load(Relaxed), run.there.1.load(Relaxed));
-        match copied {
-            Ok(()) => {
-                let objects: Vec<_> = tasks.iter().map(|t| (t.backup.clone(), t.name.clone(), t.least())).collect();
-                incoming.commit(&objects)?;
-                self.tag(&repository, &archive.root.id)?;
-            }
-            Err(error) => {
-                incoming.abort();
-                return Err(error);
-            }
+        if let Err(error) = copied {
+            incoming.abort();
+            return Err(error);
         }
+        let objects: Vec<_> = tasks.iter().map(|t| (t.backup.clone(), t.name.clone(), t.least())).collect();
+        incoming.commit(&objects)?;
+        // It is listed there.
+        let untagged = self.tag(&repository, &archive.root.id).err();
+        let warning = |error: Error| format!("the copy was not given the tags of the backup: {}", error.line());
         Ok(Copied {
             id: archive.root.id.clone(),
             others: others.into_iter().map(str::to_owned).collect(),
@@ -147,6 +147,7 @@ impl Copy {
             there,
             there_bytes,
             seconds: start.elapsed().as_secs_f64(),
+            warnings: untagged.map(warning).into_iter().collect(),
         })
     }
 
