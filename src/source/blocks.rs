@@ -10,9 +10,9 @@ use std::ops::Range;
 /// Larger blocks are not compared: one is held in memory.
 const MAX_BLOCK_BYTES: u64 = 64 << 20;
 
-/// Does the record say the digest of each block of what it describes?
-pub fn are_digested(record: &Record, options: &Options) -> bool {
-    let (len, block) = (record.described_bytes(), options.block_bytes);
+/// Does the record say the digest of each block of what it describes, which is so `len`?
+pub fn are_digested(record: &Record, len: u64, options: &Options) -> bool {
+    let block = options.block_bytes;
     let whole = (1024..=MAX_BLOCK_BYTES).contains(&block)
         && record.from.is_multiple_of(block)
         && record.blocks.len() as u64 == len.div_ceil(block);
@@ -36,12 +36,12 @@ pub fn judged(record: &Record, block: u64, offset: u64, found: &[u8], len: usize
     (0..len.div_ceil(block)).map(|at| (span(at), same(at))).collect()
 }
 
-/// Where in these bytes of the data at `offset` is a block that is not what the record says? Only whole ones are looked at.
-pub fn first_wrong(record: &Record, block: u64, offset: u64, content: &[u8]) -> Option<u64> {
+/// Where in these bytes of the data at `offset` is a block that is not what the record says, which describes `len` of them? Only
+/// whole ones are looked at.
+pub fn first_wrong(record: &Record, len: u64, block: u64, offset: u64, content: &[u8]) -> Option<u64> {
     let total = record.entry.data_len();
-    let (from, end) =
-        (offset.max(record.from), (offset + content.len() as u64).min(record.from + record.described_bytes()));
-    let from = from.next_multiple_of(block);
+    let from = offset.max(record.from).next_multiple_of(block);
+    let end = (offset + content.len() as u64).min(record.from + len);
     let end = if end == total { end } else { end - end % block };
     let whole = content.get(from.checked_sub(offset)? as usize..end.checked_sub(offset)? as usize)?;
     let wrong = judged(record, block, from, whole, whole.len()).into_iter().find(|(_, same)| *same == Some(false));

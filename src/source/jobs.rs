@@ -95,8 +95,8 @@ pub struct Shared<H> {
     /// What the consumer knows of it.
     pub handle: H,
     joined: Mutex<Joined>,
-    /// Its records, if only its blocks have digests.
-    blocks: Mutex<Vec<Item>>,
+    /// Its records, if only its blocks have digests, and how much each describes: all extents are asked for that.
+    blocks: Mutex<Vec<(Item, u64)>>,
     damaged: AtomicBool,
 }
 
@@ -136,7 +136,7 @@ impl<H> Shared<H> {
         self.joined.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    fn blocks(&self) -> MutexGuard<'_, Vec<Item>> {
+    fn blocks(&self) -> MutexGuard<'_, Vec<(Item, u64)>> {
         self.blocks.lock().unwrap_or_else(|e| e.into_inner())
     }
 
@@ -145,8 +145,9 @@ impl<H> Shared<H> {
         let may_be_digested = self.item.more || self.item.digest.is_some();
         let algorithm = if may_be_digested { options.digest } else { Algorithm::None };
         let blocks = self.blocks().clone();
-        let mut known = blocks.iter().filter(|record| are_digested(record, options));
-        if let Some(at) = known.find_map(|record| first_wrong(record, options.block_bytes, offset, content)) {
+        let mut known = blocks.iter().filter(|(record, len)| are_digested(record, *len, options));
+        let wrong = |(record, len): &(Item, u64)| first_wrong(record, *len, options.block_bytes, offset, content);
+        if let Some(at) = known.find_map(wrong) {
             self.joined().wrong = Some(at);
         }
         piece_of_any(algorithm, content, offset, self.item.entry.data_len())
@@ -285,7 +286,7 @@ impl<H: Default, S: FnMut(Job<H>) -> Result<()>> Planner<H, S> {
         }
         shared.joined().digest = item.digest;
         if item.digest.is_none() && !item.blocks.is_empty() && item.entry.data_len() <= MOST_OF_BLOCKS {
-            shared.blocks().push(item.clone());
+            shared.blocks().push((item.clone(), item.described_bytes()));
         }
         for extent in &item.extents {
             let frame = (item.segment(&extent.frame).clone(), extent.frame);

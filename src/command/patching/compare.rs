@@ -20,7 +20,7 @@ impl Work<'_> {
 
     /// Does the record say the digest of each block of what it describes?
     pub(super) fn has_blocks(&self, item: &Item) -> bool {
-        are_digested(item, &self.run.archive.root.options)
+        are_digested(item, item.described_bytes(), &self.run.archive.root.options)
     }
 
     pub(super) fn compare(&self, hand: &mut Hand, unit: Unit) -> Result<Vec<Want>> {
