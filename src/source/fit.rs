@@ -32,7 +32,7 @@ impl Inner {
     /// What nobody repairs is stored as long as it is now: another may have its name since the scan. Its inode and ctime stay
     /// those of the scan, so that the next backup reads it again.
     pub(super) fn fit(&self, fd: &OwnedFd, entry: &mut Entry) {
-        if self.rules.overlay.as_ref().is_none_or(|overlay| overlay.repairs(&entry.path)) {
+        if !self.is_written(&entry.path) {
             return;
         }
         let Ok(now) = walk::stat_fd(fd) else { return };

@@ -25,6 +25,8 @@ pub mod stdin;
 pub mod store;
 pub mod stored;
 pub mod stream;
+#[cfg(test)]
+mod tests;
 pub mod tree;
 mod walk;
 

@@ -42,7 +42,7 @@ use std::{
 };
 
 /// How long somebody may take to write a file anew that was removed before: so many times.
-const MOMENT: Duration = Duration::from_millis(10);
+pub(super) const MOMENT: Duration = Duration::from_millis(10);
 const AGAIN: usize = 10;
 
 /// The device and inode of each file and directory that the backup itself is written to: those files, and what is in those
@@ -307,7 +307,7 @@ impl Inner {
             }
         };
         let same = known.take_if(|known| matches!(known.trust, Trust::Content | Trust::Claim));
-        let is_written = self.is_plain() && !self.repairs(&entry.path); // by hand, or by who knows what
+        let is_written = self.is_written(&entry.path);
         let unsure = exposed || !is_home || self.rules.looks_twice || same.is_some() || is_written;
         if let Some(same) = same {
             if !self.now_of(&fd, &entry).is_some_and(|now| is_replaced(&fd, &now, &entry, born)) {
@@ -391,6 +391,11 @@ impl Inner {
 
     fn repairs(&self, path: &[u8]) -> bool {
         self.rules.overlay.as_ref().is_some_and(|overlay| overlay.repairs(path))
+    }
+
+    /// Is it a file of a program that does not repair a copy of it? It may be written by hand, or by who knows what.
+    pub(super) fn is_written(&self, path: &[u8]) -> bool {
+        self.is_plain() && !self.repairs(path)
     }
 
     fn misses(&self, path: &[u8]) -> bool {
@@ -482,71 +487,4 @@ pub(super) fn part(what: What, inner: usize, len: usize) -> Part {
 /// Is it not what the scan saw?
 pub(super) fn changed(now: &Stat, entry: &Entry) -> bool {
     now.size != entry.size() || now.mtime != entry.mtime
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{platform::walk::open_root, source::patterns::Patterns};
-    use std::{collections::BTreeMap, fs, path::PathBuf};
-
-    /// What `goes` goes when it was listed, and one of it returns a moment later. What is `own` the server takes away itself.
-    struct Server {
-        dir: PathBuf,
-        goes: [&'static str; 3],
-        returns: &'static str,
-    }
-
-    impl Overlay for Server {
-        fn pick(&self, _: &[u8], _: &mut Vec<walk::Name>) {
-            self.goes.iter().for_each(|name| fs::remove_file(self.dir.join(name)).unwrap());
-            let back = self.dir.join(self.returns);
-            std::thread::spawn(move || {
-                sleep(MOMENT + MOMENT / 2);
-                fs::write(back, "again").unwrap();
-            });
-        }
-
-        fn open(&self, _: &[u8]) -> Option<io::Result<OwnedFd>> {
-            None
-        }
-
-        fn repairs(&self, _: &[u8]) -> bool {
-            false
-        }
-
-        fn misses(&self, path: &[u8]) -> bool {
-            !path.starts_with(b"own")
-        }
-    }
-
-    #[test]
-    fn what_somebody_writes_anew_is_waited_for_and_only_what_is_a_server_s_own_goes_without_a_word() {
-        let dir = tempfile::tempdir().unwrap();
-        let goes = ["lost", "own", "returns"];
-        goes.iter().chain(&["stays"]).for_each(|name| fs::write(dir.path().join(name), "x").unwrap());
-        let rules = Rules {
-            exclude: Patterns::default(),
-            exclude_caches: false,
-            exclude_if_present: Vec::new(),
-            one_file_system: false,
-            looks_twice: false,
-            walkers: 1,
-            tricks: Tricks::Auto,
-            own: Own::default(),
-            overlay: Some(Arc::new(Server { dir: dir.path().to_owned(), goes, returns: "returns" })),
-            torn: |_, _| None,
-        };
-        let top = Top { at: Vec::new(), dir: open_root(dir.path()).unwrap(), name: None, alone: false };
-        let tree = Tree::new(vec![top], HashSet::new(), Closed::new(), Arc::new(rules));
-        let found: BTreeMap<Path, State> = tree
-            .scan()
-            .unwrap()
-            .map(|scanned| scanned.unwrap())
-            .map(|scanned| (scanned.entry.path, scanned.state))
-            .collect();
-        let states =
-            [("", State::Whole), ("lost", State::Vanished), ("returns", State::Whole), ("stays", State::Whole)];
-        assert_eq!(found, states.map(|(path, state)| (path.as_bytes().to_vec(), state)).into());
-    }
 }

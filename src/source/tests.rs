@@ -1,0 +1,161 @@
+//! Trees that change while they are looked at, and programs that have their own ideas of their files.
+
+use super::{
+    Source,
+    listing::Pace,
+    patterns::Patterns,
+    tree::{Inner, MOMENT, Overlay, Rules, Top, Tree},
+    walk::LOST,
+};
+use crate::{
+    format::{
+        entry::{Entry, Kind, Path},
+        page::State,
+    },
+    frame::{Scanned, Slice},
+    platform::{Tricks, walk},
+    queue::promise,
+};
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    os::fd::OwnedFd,
+    path::PathBuf,
+    sync::{
+        Arc,
+        mpsc::{RecvTimeoutError, channel},
+    },
+    thread::sleep,
+    time::Duration,
+};
+
+/// Of a program that stumbles over its own files, or not.
+struct Program(bool);
+
+impl Overlay for Program {
+    fn pick(&self, _: &[u8], _: &mut Vec<walk::Name>) {
+        assert!(!self.0, "a defect that this test has put there");
+    }
+
+    fn open(&self, _: &[u8]) -> Option<io::Result<OwnedFd>> {
+        None
+    }
+
+    fn repairs(&self, _: &[u8]) -> bool {
+        false
+    }
+
+    fn misses(&self, _: &[u8]) -> bool {
+        false
+    }
+}
+
+fn rules(overlay: Option<Arc<dyn Overlay>>, one_file_system: bool) -> Arc<Rules> {
+    Arc::new(Rules {
+        exclude: Patterns::default(),
+        exclude_caches: false,
+        exclude_if_present: Vec::new(),
+        one_file_system,
+        looks_twice: false,
+        walkers: 2,
+        tricks: Tricks::Auto,
+        own: Arc::default(),
+        overlay,
+        torn: |_, _| None,
+    })
+}
+
+fn top(dir: &std::path::Path, at: &str) -> Top {
+    Top { at: at.into(), dir: walk::open_root(dir).unwrap(), name: None, alone: false }
+}
+
+#[test]
+fn where_no_thread_is_left_to_list_directories_none_is_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let tops = ["a", "b", "c", "d"].map(|at| top(dir.path(), at)).into();
+    let tree = Tree::new(tops, Default::default(), Default::default(), rules(Some(Arc::new(Program(true))), false));
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || {
+        let states: Vec<State> = tree.scan().unwrap().map(|scanned| scanned.unwrap().state).collect();
+        sender.send(states).unwrap();
+    });
+    let states = receiver.recv_timeout(Duration::from_secs(60));
+    assert_ne!(states, Err(RecvTimeoutError::Timeout), "it hangs");
+    assert_eq!(states.unwrap(), vec![State::Unreadable(LOST.into()); 4]);
+}
+
+/// As one of an automounter is, or one of an NFS server's: to open it mounts what is there.
+#[test]
+fn a_directory_that_is_on_another_device_once_it_is_open_has_no_names() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("file"), "").unwrap();
+    for (one_file_system, apart) in [(false, 0), (false, 1), (true, 0), (true, 1)] {
+        let inner = Inner::new(vec![top(dir.path(), "")], rules(None, one_file_system));
+        let dev = walk::stat_fd(&inner.tops[0].dir).unwrap().dev + apart;
+        let (promise, answer) = promise();
+        inner.list_all(vec![(Path::new(), dev, promise)], &mut Vec::new(), &mut Pace::begin());
+        let count = answer.wait().unwrap().unwrap().children.len();
+        assert_eq!(count, usize::from(!one_file_system || apart == 0), "{one_file_system} {apart}");
+    }
+}
+
+#[test]
+fn of_a_directory_that_a_program_took_away_nothing_is_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let program: Arc<dyn Overlay> = Arc::new(Program(false));
+    for (overlay, there) in [(Some(program), false), (None, true)] {
+        let entry = Entry { path: "gone".into(), kind: Kind::Directory, ..Entry::default() };
+        let members = vec![Scanned::new(entry, State::Vanished)];
+        let tree = Tree::new(vec![top(dir.path(), "")], Default::default(), Default::default(), rules(overlay, false));
+        let frame = tree.read(Slice::Members(members, None), Vec::new().into()).unwrap();
+        assert_eq!((frame.parts.is_empty(), frame.data.is_empty()), (!there, !there));
+    }
+}
+
+/// What `goes` goes when it was listed, and one of it returns a moment later. What is `own` the server takes away itself.
+struct Server {
+    dir: PathBuf,
+    goes: [&'static str; 3],
+    returns: &'static str,
+}
+
+impl Overlay for Server {
+    fn pick(&self, _: &[u8], _: &mut Vec<walk::Name>) {
+        self.goes.iter().for_each(|name| fs::remove_file(self.dir.join(name)).unwrap());
+        let back = self.dir.join(self.returns);
+        std::thread::spawn(move || {
+            sleep(MOMENT + MOMENT / 2);
+            fs::write(back, "again").unwrap();
+        });
+    }
+
+    fn open(&self, _: &[u8]) -> Option<io::Result<OwnedFd>> {
+        None
+    }
+
+    fn repairs(&self, _: &[u8]) -> bool {
+        false
+    }
+
+    fn misses(&self, path: &[u8]) -> bool {
+        !path.starts_with(b"own")
+    }
+}
+
+#[test]
+fn what_somebody_writes_anew_is_waited_for_and_only_what_is_a_server_s_own_goes_without_a_word() {
+    let dir = tempfile::tempdir().unwrap();
+    let goes = ["lost", "own", "returns"];
+    goes.iter().chain(&["stays"]).for_each(|name| fs::write(dir.path().join(name), "x").unwrap());
+    let server = Server { dir: dir.path().to_owned(), goes, returns: "returns" };
+    let tops = vec![top(dir.path(), "")];
+    let tree = Tree::new(tops, Default::default(), Default::default(), rules(Some(Arc::new(server)), false));
+    let found: BTreeMap<Path, State> = tree
+        .scan()
+        .unwrap()
+        .map(|scanned| scanned.unwrap())
+        .map(|scanned| (scanned.entry.path, scanned.state))
+        .collect();
+    let states = [("", State::Whole), ("lost", State::Vanished), ("returns", State::Whole), ("stays", State::Whole)];
+    assert_eq!(found, states.map(|(path, state)| (path.as_bytes().to_vec(), state)).into());
+}
