@@ -141,7 +141,8 @@ fn tar<'a>(archive: &'a Archive, id: &SegmentId) -> Tar<'a> {
         id: id.clone(),
         format,
         algorithm: options.digest,
-        block_bytes: options.block_bytes.checked_next_power_of_two().map_or(CHUNK, |bytes| bytes.max(CHUNK)), // of any root
+        // A root may say anything.
+        block_bytes: options.block_bytes.checked_next_power_of_two().map_or(CHUNK, |bytes| bytes.max(CHUNK)),
     }
 }
 

@@ -17,6 +17,7 @@ use crate::{
     platform::{self, owner::Names, walk::real_path},
     postgres::{
         offline::small_text,
+        relation,
         restore::{
             AUTO_CONF, Fate, Options, PG_CONTROL, PG_WAL, POSTMASTER_PID, Plan, conf, notes, recovery::Known,
             tablespaces,
@@ -134,8 +135,7 @@ fn in_place(archive: &Archive, cluster: &Cluster, plan: &Plan) -> Result<Option<
     if cluster.major < IN_PLACE_SINCE || !recovers || is_told {
         return Ok(None);
     }
-    let is_number = |name: &[u8]| !name.is_empty() && name.iter().all(u8::is_ascii_digit);
-    let is_own = |path: &[u8]| path.strip_prefix(b"pg_tblspc/").is_some_and(is_number);
+    let is_own = |path: &[u8]| path.strip_prefix(b"pg_tblspc/").and_then(relation::number).is_some();
     let is_linked = |path: &[u8]| cluster.tablespaces.iter().any(|space| space.path() == path);
     let below = Selection::new(&[b"pg_tblspc"])?;
     // A page that cannot be read is reported by the restore itself.

@@ -331,8 +331,8 @@ fn end(store: &Directory, id: &str, others: &[Archive]) -> u64 {
     ends.max().unwrap_or(0).max(store.len(&Object::Manifest(String::new())).unwrap_or(0))
 }
 
-/// Where each page is in the manifest, which has `least` bytes. Other backups may refer to it there: pages stay where they are known to be; the
-/// others follow behind.
+/// Where each page is in the manifest, which has `least` bytes. Other backups may refer to it there: pages stay where they are known
+/// to be; the others follow behind.
 fn place(known: &HashMap<String, u64>, least: u64, found: &mut [Found]) -> Vec<u64> {
     found.sort_by_key(|found| (found.stream, found.segment, found.order));
     let places: Vec<Option<u64>> =

@@ -315,8 +315,8 @@ pub struct Live {
     /// Stored bytes of the whole segment; 0 in roots of early versions, where it is always one of [`Root::segments`].
     #[serde(default)]
     pub of_bytes: u64,
-    /// So much of it is referred to by a backup that keeps all that the segment's own has in it: without copies of pages, and headers of
-    /// what has no content. 0 if that is not known.
+    /// So much of it is referred to by a backup that keeps all that the segment's own has in it: without copies of pages, and
+    /// headers of what has no content. 0 if that is not known.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub data_bytes: u64,
 }

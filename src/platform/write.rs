@@ -18,8 +18,8 @@ use std::{
 
 use rustix::{
     fs::{
-        Access, AtFlags, CWD, FallocateFlags, FileType, FlockOperation, Gid, Mode, OFlags, Timespec, Timestamps,
-        UTIME_NOW, Uid,
+        Access, AtFlags, CWD, FallocateFlags, FileType, FlockOperation, Gid, Mode, OFlags, StatVfs, Timespec,
+        Timestamps, UTIME_NOW, Uid,
     },
     io::{Errno, retry_on_intr},
 };
@@ -193,7 +193,11 @@ fn some(written: usize) -> io::Result<usize> {
 /// # Errors
 /// As [`allocate`].
 pub fn preallocate(fd: impl AsFd, len: u64, tricks: Tricks) -> io::Result<bool> {
-    if tricks == Tricks::Never || len == 0 || IN_MEMORY.contains(&file_system(&fd)?) || compresses(&fd)? {
+    if tricks == Tricks::Never || len == 0 {
+        return Ok(false);
+    }
+    let kind = file_system(&fd)?;
+    if IN_MEMORY.contains(&kind) || COMPRESSING.contains(&kind) {
         return Ok(false);
     }
     allocate(fd, len)
@@ -414,9 +418,7 @@ pub fn lock_exclusive(fd: impl AsFd) -> io::Result<bool> {
 /// # Errors
 /// The system's.
 pub fn free_bytes(fd: impl AsFd) -> io::Result<u64> {
-    let fs = rustix::fs::fstatvfs(fd)?;
-    // Some network file systems say 0 for "unknown".
-    Ok(if fs.f_blocks == 0 { u64::MAX } else { fs.f_bavail.saturating_mul(fs.f_frsize) })
+    free(fd, |fs| fs.f_bavail)
 }
 
 /// The same for this process, with what file systems as ext4 keep for root if it is root's.
@@ -424,12 +426,13 @@ pub fn free_bytes(fd: impl AsFd) -> io::Result<u64> {
 /// # Errors
 /// The system's.
 pub fn free_to_us(fd: impl AsFd) -> io::Result<u64> {
-    let free = free_bytes(&fd)?;
-    if super::user().0 != 0 {
-        return Ok(free);
-    }
+    if super::user().0 == 0 { free(fd, |fs| fs.f_bfree.max(fs.f_bavail)) } else { free_bytes(fd) }
+}
+
+fn free(fd: impl AsFd, blocks: impl Fn(&StatVfs) -> u64) -> io::Result<u64> {
     let fs = rustix::fs::fstatvfs(fd)?;
-    Ok(free.max(fs.f_bfree.saturating_mul(fs.f_frsize)))
+    // Some network file systems say 0 for "unknown".
+    Ok(if fs.f_blocks == 0 { u64::MAX } else { blocks(&fs).saturating_mul(fs.f_frsize) })
 }
 
 /// Was standard output closed when the program began? Then it is `/dev/null`, opened for both as no shell opens it.

@@ -255,8 +255,8 @@ fn is_trusted(base: &Root, like: &Like<'_>) -> bool {
     past && alike
 }
 
-/// Bytes of a segment, and those that are live as long as all that is in it is kept. Copies of pages and headers of what has no content
-/// are no reason to store a segment again: they would be there again.
+/// Bytes of a segment, and those that are live as long as all that is in it is kept. Copies of pages and headers of what has no
+/// content are no reason to store a segment again: they would be there again.
 #[derive(Debug, Clone, Copy, Default)]
 struct Size {
     bytes: u64,

@@ -37,7 +37,7 @@ use std::{
     io,
     os::{fd::OwnedFd, unix::ffi::OsStrExt},
     path::{Path, PathBuf},
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, MutexGuard},
     thread::JoinHandle,
 };
 
@@ -79,10 +79,7 @@ impl Store {
     }
 
     fn make_durable(&self, root: &[u8]) -> Result<()> {
-        match self.manifest.lock() {
-            Ok(manifest) => manifest.sync()?,
-            Err(_) => return Err(Error::new(Kind::Bug, "a stream stopped while it wrote the manifest")),
-        }
+        locked(&self.manifest)?.sync()?;
         let dir = self.dir();
         sync_dir(&dir)?;
         sync_dir(&self.root.join(BACKUPS))?;
@@ -315,6 +312,10 @@ pub(super) fn remove_backup(root: &Path, id: &str) -> bool {
     given_up.inspect_err(|error| platform::debug(|| error.line())).is_ok()
 }
 
+fn locked(manifest: &Mutex<Output>) -> Result<MutexGuard<'_, Output>> {
+    manifest.lock().map_err(|_| Error::new(Kind::Bug, "a stream stopped while it wrote the manifest"))
+}
+
 /// Segments that may be on their way to the device while the next is written.
 const SYNCING: usize = 4;
 
@@ -384,10 +385,7 @@ impl Sink for Segments {
         match role {
             Role::Stream | Role::Amend => self.segment(number)?.segment.write(&data, offset),
             Role::Side => self.side(number)?.write(&data, offset),
-            Role::Page => match self.manifest.lock() {
-                Ok(mut manifest) => manifest.write(&data, offset),
-                Err(_) => Err(Error::new(Kind::Bug, "a stream stopped while it wrote the manifest")),
-            },
+            Role::Page => locked(&self.manifest)?.write(&data, offset),
         }
     }
 
@@ -395,10 +393,7 @@ impl Sink for Segments {
         self.synced(0)?;
         self.open.as_ref().map_or(Ok(()), Open::sync)?;
         sync_dir(&self.dir)?;
-        match self.manifest.lock() {
-            Ok(manifest) => manifest.sync(),
-            Err(_) => Err(Error::new(Kind::Bug, "a stream stopped while it wrote the manifest")),
-        }
+        locked(&self.manifest)?.sync()
     }
 
     fn finish(mut self: Box<Self>) -> Result<()> {

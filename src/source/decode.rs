@@ -219,14 +219,11 @@ impl<R: BufRead> Read for Zstd<R> {
 fn refused(code: usize, passed: u64) -> io::Error {
     let why = zstd_safe::get_error_name(code);
     let beyond = match why {
-        "Frame requires too much memory for decoding" => "--long=31",
-        "Dictionary mismatch" => "-D DICTIONARY",
+        "Frame requires too much memory for decoding" if passed == 0 => "--long=31",
+        "Dictionary mismatch" if passed == 0 => "-D DICTIONARY",
         _ => return io::Error::new(io::ErrorKind::InvalidData, why),
     };
-    match passed {
-        0 => io::Error::new(io::ErrorKind::Unsupported, format!("{why}: use `zstd -dc {beyond} FILE | fullbore …`")),
-        _ => io::Error::new(io::ErrorKind::InvalidData, why),
-    }
+    io::Error::new(io::ErrorKind::Unsupported, format!("{why}: use `zstd -dc {beyond} FILE | fullbore …`"))
 }
 
 /// Many members of gzip; zeros behind the last are padding, as `gzip` has it.

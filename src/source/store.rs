@@ -155,7 +155,7 @@ impl Directory {
         if *object != Object::Root {
             let mut kept = lock();
             if kept.len() as u64 >= MAX_KEPT.min(open_files_limit() / 4) {
-                // What a backup is by is kept for as long as anything is: were it forgotten meanwhile, it could not be opened again.
+                // Manifests stay for as long as they can: those of a backup that was forgotten meanwhile could not be opened again.
                 kept.retain(|(_, path), _| path.ends_with(layout::MANIFEST));
             }
             if kept.len() as u64 >= MAX_KEPT.min(open_files_limit() / 4) {
