@@ -409,10 +409,13 @@ fn a_root_that_is_lost_after_a_repair_has_every_entry_once() {
     fs::hard_link(tree.join("f1"), tree.join("hard link")).unwrap();
     let ran = fullbore(args!["backup", tree, "--to", repository, "--json"]).ends_with(0);
     let home = repository.join("backups").join(ran.json().pop().unwrap()["id"].as_str().unwrap());
-    let segment = fs::File::options().write(true).open(home.join("s01-000001.tar.zst")).unwrap();
+    let segment = home.join("s01-000001.tar.zst");
     let mut given = Vec::new();
-    for at in [1_100_000, 100_000] {
-        segment.write_all_at(b"damage", at).unwrap();
+    for file in [399, 10] {
+        let content = &noise(file, 3000)[1000..1300];
+        let stored = fs::read(&segment).unwrap();
+        let at = stored.windows(300).position(|bytes| bytes == content).expect("noise is stored as it is");
+        spoil(&segment, at as u64 + 150);
         fullbore(args!["repair", repository, "--data", "--yes"]).ends_with(0);
         for is_lost in [false, true] {
             if is_lost {
