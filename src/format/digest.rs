@@ -5,6 +5,7 @@
 //! CRC-32C joins likewise. The digest of a sparse file covers its data runs, one after the other, without the holes:
 //! hashing a terabyte of zeros would cost minutes for nothing, and the runs' places stand in the manifest.
 
+use super::lanes;
 use blake3::hazmat::{HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_root};
 use crc_fast::{CrcAlgorithm, checksum, checksum_combine};
 use serde::{Deserialize, Serialize};
@@ -70,11 +71,16 @@ pub fn piece(algorithm: Algorithm, data: &[u8], offset: u64, total: u64, block: 
         Algorithm::None => Piece::None,
         Algorithm::Crc32c => Piece::Crc(crc32c(data), data.len() as u64),
         Algorithm::Blake3 if total <= block => Piece::Whole(Digest::Blake3(blake3::hash(data).into())),
-        Algorithm::Blake3 => {
-            let blocks = data.chunks(block as usize).enumerate();
-            Piece::Blocks(blocks.map(|(i, bytes)| block_digest(bytes, offset + i as u64 * block)).collect())
-        }
+        Algorithm::Blake3 => Piece::Blocks(block_digests(data, offset, block)),
     }
+}
+
+fn block_digests(data: &[u8], offset: u64, block: u64) -> Vec<BlockDigest> {
+    let whole = if lanes::are_short(block) { data.len() - data.len() % block as usize } else { 0 };
+    let mut digests = lanes::chaining_values(&data[..whole], offset, block);
+    let rest = data[whole..].chunks(block as usize).zip((offset + whole as u64..).step_by(block as usize));
+    digests.extend(rest.map(|(bytes, at)| block_digest(bytes, at)));
+    digests
 }
 
 fn block_digest(bytes: &[u8], offset: u64) -> BlockDigest {
@@ -291,6 +297,16 @@ mod tests {
             prop_assert_eq!(joined(Algorithm::Blake3, &data, frame, block), Some(Digest::Blake3(blake3::hash(&data).into())));
             prop_assert_eq!(joined(Algorithm::Crc32c, &data, frame, block), Some(Digest::Crc32c(crc32c(&data))));
             prop_assert_eq!(joined(Algorithm::None, &data, frame, block), None);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn blocks_are_hashed_together_as_each_by_itself(len in 0usize..300_000, block_log in 10u32..18, first in 0u64..1 << 30) {
+            let data: Vec<u8> = (0..len).map(|i| (i / 7 % 251) as u8).collect();
+            let (block, offset) = (1usize << block_log, first << block_log);
+            let alone = data.chunks(block).zip((offset..).step_by(block)).map(|(bytes, at)| block_digest(bytes, at));
+            prop_assert_eq!(block_digests(&data, offset, block as u64), alone.collect::<Vec<_>>());
         }
     }
 

@@ -3,6 +3,7 @@
 pub mod chunk;
 pub mod digest;
 pub mod entry;
+mod lanes;
 pub mod layout;
 pub mod name;
 pub mod page;
