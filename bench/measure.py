@@ -66,9 +66,12 @@ class Side:
     prepare: Callable = lambda: None
     check: Callable = lambda: None
     env: dict = field(default_factory=dict)
+    source: str | None = None       # its files are read into the page cache right before
 
     def __call__(self, check=False):
         self.prepare()
+        if self.source:
+            warm(self.source)
         result = run(self.command, self.env)
         if check:
             self.check()
@@ -147,6 +150,12 @@ def zstd_alone(path):
 
 
 # -------------------------------------------------------------------- places
+
+def warm(source):
+    """Reads all files below `source`, so that they are in the page cache: borg takes what it reads out of it, and some
+    machines what was not read for a minute."""
+    subprocess.run(f"find {shlex.quote(source)} -type f -print0 | xargs -0 -r cat > /dev/null", shell=True, check=True)
+
 
 def touch(place, size):
     """Fills a tmpfs and empties it again: a host may take back what its guest has freed, and to get it again takes longer

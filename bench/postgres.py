@@ -82,7 +82,7 @@ class Postgres:
     def basebackup(self, corpus, cluster, *options, place="out"):
         folder, prepare = self.bench.place(place, corpus)
         return Side([cluster.tool("pg_basebackup"), *cluster.client(), "-D", folder, "-Ft", "-X", "none",
-                     "-c", "fast", "--no-sync", *options], prepare)
+                     "-c", "fast", "--no-sync", *options], prepare, source=corpus.cached)
 
     def zstd_basebackup(self, corpus, cluster, place="out"):
         return self.basebackup(corpus, cluster, f"--compress=server-zstd:level=1,workers={CORES}", place=place)
@@ -107,7 +107,7 @@ class Postgres:
                                   f"--process-max={CORES}", "--compress-type=zst", "--compress-level=1",
                                   "--repo1-bundle", *(["--repo1-block"] if blocks else []), "--start-fast",
                                   "--no-archive-check", program=program),
-                    init)
+                    init, source=corpus.cached)
 
     def restored(self, corpus, command):
         """A restore of the cluster into a fresh place, checked by the files of its relations."""

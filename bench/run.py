@@ -44,6 +44,11 @@ class Corpus:
         """Bytes of tmpfs that hold a copy; None if memory is the wrong place for one."""
         return None if self.bytes > 4 << 30 else int(self.bytes * 1.1) + self.files * 5000 + 256 * MIB
 
+    @property
+    def cached(self):
+        """What of it is in the page cache before each run."""
+        return self.path if self.room else None
+
 
 class Bench:
     """The rows, and what they share."""
@@ -76,11 +81,12 @@ class Bench:
     def backup(self, corpus, *options, source=None, place="out"):
         folder, prepare = self.place(place, corpus)
         return Side([self.fullbore, "backup", source or corpus.path, "--to",
-                     f"{folder}/{corpus.name}.repo", *options], prepare)
+                     f"{folder}/{corpus.name}.repo", *options], prepare, source=corpus.cached)
 
     def tar_zstd(self, corpus, place="out"):
         folder, prepare = self.place(place, corpus)
-        return Side(f"tar -C {corpus.path} -cf - . | zstd -1 -T0 -q -o {folder}/{corpus.name}.tar.zst", prepare)
+        return Side(f"tar -C {corpus.path} -cf - . | zstd -1 -T0 -q -o {folder}/{corpus.name}.tar.zst", prepare,
+                    source=corpus.cached)
 
     def into(self, corpus, command):
         """A restore into the fresh place `restored`, checked by count and size."""
@@ -181,7 +187,8 @@ class Bench:
         def init():
             prepare()
             run(["restic", "init", "-q", "-r", f"{folder}/repo"], env)
-        return Side(["restic", "backup", "-q", "-r", f"{folder}/repo", *options, corpus.path], init, env=env)
+        return Side(["restic", "backup", "-q", "-r", f"{folder}/repo", *options, corpus.path], init, env=env,
+                    source=corpus.cached)
 
     def backup_restic(self, row, name, target):
         corpus, modes = self.corpus(name), self.restic_modes()
@@ -206,7 +213,8 @@ class Bench:
             prepare()
             os.mkdir(f"{folder}/base")
             run(["borg", "init", "--encryption", "none", f"{folder}/repo"], env)
-        borg = Side(["borg", "create", "--compression", "zstd,1", f"{folder}/repo::a", corpus.path], init, env=env)
+        borg = Side(["borg", "create", "--compression", "zstd,1", f"{folder}/repo::a", corpus.path], init, env=env,
+                    source=corpus.cached)
         pairs = self.alternate(self.backup(corpus), borg)
         yield wall_line(row, "wall", target, pairs)
         yield self.zstd_floor(row, name, pairs)
@@ -246,9 +254,10 @@ class Bench:
 
     def digest(self, row, name, target):
         corpus = self.corpus(name)
-        ours = Side([self.fullbore, "backup", corpus.path, "--to", "null:", "--compress", "none"])
+        ours = Side([self.fullbore, "backup", corpus.path, "--to", "null:", "--compress", "none"],
+                    source=corpus.cached)
         rdiff = Side(f"find {corpus.path} -type f -print0 | "
-                     f"xargs -0 -n1 -P{CORES} rdiff signature > /dev/null")
+                     f"xargs -0 -n1 -P{CORES} rdiff signature > /dev/null", source=corpus.cached)
         pairs = self.alternate(ours, rdiff)
         yield wall_line(row, "wall", target, pairs)
 
