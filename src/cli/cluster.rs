@@ -2,7 +2,8 @@
 
 use crate::postgres::restore::{
     Options,
-    recovery::{self, Action, Mode, Target},
+    recovery::{self, Action, Mode},
+    target::Target,
 };
 use clap::{Args, ValueEnum, ValueHint, builder::TypedValueParser};
 use std::{

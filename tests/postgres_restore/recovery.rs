@@ -10,7 +10,8 @@ use fullbore::{
     },
     postgres::restore::{
         Options,
-        recovery::{self, Action, Mode, Target},
+        recovery::{self, Action, Mode},
+        target::Target,
     },
     source::archive::Archive,
 };

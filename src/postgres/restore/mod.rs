@@ -8,6 +8,7 @@ pub mod conf;
 pub mod notes;
 pub mod recovery;
 pub mod tablespaces;
+pub mod target;
 
 use super::relation;
 use crate::{

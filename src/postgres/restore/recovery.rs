@@ -1,12 +1,15 @@
 //! How a restored server recovers: settings, a signal file, and what cannot work.
 
-use super::notes;
+use super::{
+    notes,
+    target::{self, Target},
+};
 use crate::{
     error::{Error, Kind, Result},
     format::root::Cluster,
     postgres::timeline::Fork,
 };
-use jiff::{Timestamp, Zoned, civil::DateTime, tz::TimeZone};
+use jiff::Timestamp;
 
 /// The file that says: recover from the archive, then open.
 pub const RECOVERY_SIGNAL: &[u8] = b"recovery.signal";
@@ -37,21 +40,6 @@ pub enum Mode {
     Point,
     /// For ever, as a standby.
     Standby,
-}
-
-/// Where recovery ends.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Target {
-    /// With the last transaction before this time, as the operator wrote it.
-    Time(String),
-    /// At this place in the WAL, as `0/2000028`.
-    Lsn(String),
-    /// At this restore point.
-    Name(String),
-    /// With this transaction.
-    Xid(String),
-    /// As soon as the cluster is consistent.
-    Immediate,
 }
 
 /// What a server does when it has reached its target.
@@ -144,8 +132,8 @@ impl Options {
     pub fn can_begin_with(&self, cluster: &Cluster, stopped: &str) -> bool {
         timeline(self, cluster).is_ok()
             && match &self.target {
-                Some(Target::Time(text)) => time(text, stopped).is_ok(),
-                Some(Target::Lsn(text)) => lsn(text, cluster).is_ok(),
+                Some(Target::Time(text)) => target::time(text, stopped).is_ok(),
+                Some(Target::Lsn(text)) => target::lsn(text, cluster).is_ok(),
                 _ => true,
             }
     }
@@ -182,7 +170,7 @@ pub(super) fn plan(options: &Options, cluster: &Cluster, known: &Known<'_>) -> R
     let primary = known.primary || has("primary_conninfo");
     let missing = notes::missing(mode, cluster, (archive, primary), known.is_all)?;
     let until = match &options.target {
-        Some(Target::Time(text)) => Some(until(moment(text)?, known.now)),
+        Some(Target::Time(text)) => Some(target::until(text, known.now)?),
         _ => None,
     };
     let beside = known.fork.map(|fork| notes::beside(mode, options, cluster, fork));
@@ -230,10 +218,10 @@ fn setting(name: &str, value: &str) -> (String, String) {
 fn targets(options: &Options, cluster: &Cluster, known: &Known<'_>) -> Result<Vec<(String, String)>> {
     let target = match &options.target {
         None => return Ok(Vec::new()),
-        Some(Target::Time(text)) => setting(TARGET_TIME, &time(text, known.stopped)?),
-        Some(Target::Lsn(text)) => setting("recovery_target_lsn", lsn(text, cluster)?),
-        Some(Target::Name(text)) => setting("recovery_target_name", name(text)?),
-        Some(Target::Xid(text)) => setting("recovery_target_xid", &xid(text)?.to_string()),
+        Some(Target::Time(text)) => setting(TARGET_TIME, &target::time(text, known.stopped)?),
+        Some(Target::Lsn(text)) => setting("recovery_target_lsn", target::lsn(text, cluster)?),
+        Some(Target::Name(text)) => setting("recovery_target_name", target::name(text)?),
+        Some(Target::Xid(text)) => setting("recovery_target_xid", &target::xid(text)?.to_string()),
         Some(Target::Immediate) if !cluster.online => {
             let what =
                 "cannot recover to immediate: the cluster was shut down for the backup, and is consistent as it is";
@@ -272,77 +260,6 @@ fn timeline(options: &Options, cluster: &Cluster) -> Result<Option<String>> {
     }
     // The server would take one that begins with 0 for an octal one.
     Ok(Some(number.map_or_else(|| timeline.clone(), |number| number.to_string())))
-}
-
-const EARLIER: &str = "a backup is wanted that ended before that; `fullbore list` shows which there are";
-
-/// As the server reads it whatever its own time zone.
-fn utc(time: Timestamp) -> String {
-    time.strftime("%Y-%m-%d %H:%M:%S.%6f+00").to_string()
-}
-
-/// What is said of a time that is recovered to.
-fn until(time: Timestamp, now: Option<Timestamp>) -> String {
-    let later = "; that is later than now: if the WAL does not come to it, recovery ends with an error";
-    format!("the server will recover to {}{}", utc(time), if now.is_some_and(|now| now < time) { later } else { "" })
-}
-
-/// A time; without an offset it is local time here.
-fn moment(text: &str) -> Result<Timestamp> {
-    let local = |time: DateTime| time.to_zoned(TimeZone::system()).map(|zoned| zoned.timestamp());
-    let parsed = text.parse::<Timestamp>().or_else(|_| text.parse::<Zoned>().map(|zoned| zoned.timestamp()));
-    parsed.or_else(|_| text.parse::<DateTime>().and_then(local)).map_err(|_| {
-        let what = format!("cannot recover to time {text:?}: it is no time");
-        Error::new(Kind::Usage, what).hint("use a time like \"2026-11-21 05:45:01+00\"")
-    })
-}
-
-/// The time in UTC, if the backup had ended by then.
-fn time(text: &str, stopped: &str) -> Result<String> {
-    let time = moment(text)?;
-    if let Some(end) = stopped.parse::<Timestamp>().ok().filter(|end| time < *end) {
-        let what = format!("cannot recover to {time}: the backup ended later, at {end}");
-        return Err(Error::new(Kind::Usage, what).hint(EARLIER));
-    }
-    Ok(utc(time))
-}
-
-/// A place in the WAL at which the cluster is consistent.
-fn lsn<'a>(text: &'a str, cluster: &Cluster) -> Result<&'a str> {
-    let Some(wanted) = number(text) else {
-        let what = format!("cannot recover to LSN {text:?}: it is none");
-        return Err(Error::new(Kind::Usage, what).hint("use one like 0/2000028"));
-    };
-    let why = match number(&cluster.stop_lsn) {
-        Some(stop) if wanted < stop => format!("the backup is consistent only at {}", cluster.stop_lsn),
-        // So it is with older backups of clusters that were shut down.
-        None => "the backup does not say where it is consistent".to_owned(),
-        Some(_) => return Ok(text),
-    };
-    Err(Error::new(Kind::Usage, format!("cannot recover to LSN {text}: {why}")).hint(EARLIER))
-}
-
-/// The number that `X/Y` stands for.
-fn number(lsn: &str) -> Option<u64> {
-    let half = |text: &str| (1..=8).contains(&text.len()).then(|| u32::from_str_radix(text, 16).ok()).flatten();
-    let (high, low) = lsn.split_once('/')?;
-    Some(u64::from(half(high)?) << 32 | u64::from(half(low)?))
-}
-
-/// An empty one would be no target to the server: it would go on to the end of the archive.
-fn name(text: &str) -> Result<&str> {
-    if text.is_empty() {
-        return Err(Error::new(Kind::Usage, "cannot recover to a restore point without a name"));
-    }
-    Ok(text)
-}
-
-/// The server would take a number that begins with 0 for an octal one.
-fn xid(text: &str) -> Result<u64> {
-    match text.parse::<u64>() {
-        Ok(number) => Ok(number),
-        Err(_) => Err(Error::new(Kind::Usage, format!("cannot recover to transaction {text:?}: it is no number"))),
-    }
 }
 
 /// Names and values that a configuration file can hold.
@@ -524,14 +441,6 @@ mod tests {
             assert_eq!(planned(to(Target::Time(text.into()))).unwrap(), wanted);
         }
         assert!(planned(to(Target::Time("2026-12-21 05:45:02".into()))).is_ok());
-    }
-
-    #[test]
-    fn a_time_that_is_later_than_now_is_spoken_of() {
-        let at = |text: &str| text.parse::<Timestamp>().unwrap();
-        let said = |now| until(at("2026-11-21T05:45:02Z"), now);
-        assert!(said(Some(at("2026-11-21T05:45:01Z"))).contains("05:45:02.000000+00; that is later than now"));
-        assert!(said(Some(at("2026-11-21T05:45:02Z"))).ends_with("+00") && said(None).ends_with("+00"));
     }
 
     #[test]

@@ -1,0 +1,102 @@
+//! Where recovery ends, as an operator writes it and as the server reads it.
+
+use crate::{
+    error::{Error, Kind, Result},
+    format::root::Cluster,
+    postgres::lsn::Lsn,
+};
+use jiff::{Timestamp, Zoned, civil::DateTime, tz::TimeZone};
+
+/// Where recovery ends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Target {
+    /// With the last transaction before this time, as the operator wrote it.
+    Time(String),
+    /// At this place in the WAL, as `0/2000028`.
+    Lsn(String),
+    /// At this restore point.
+    Name(String),
+    /// With this transaction.
+    Xid(String),
+    /// As soon as the cluster is consistent.
+    Immediate,
+}
+
+const EARLIER: &str = "a backup is wanted that ended before that; `fullbore list` shows which there are";
+
+/// As the server reads it whatever its own time zone.
+fn utc(time: Timestamp) -> String {
+    time.strftime("%Y-%m-%d %H:%M:%S.%6f+00").to_string()
+}
+
+/// What is said of a time that is recovered to.
+pub(super) fn until(text: &str, now: Option<Timestamp>) -> Result<String> {
+    let time = moment(text)?;
+    let later = "; that is later than now: if the WAL does not come to it, recovery ends with an error";
+    let later = if now.is_some_and(|now| now < time) { later } else { "" };
+    Ok(format!("the server will recover to {}{later}", utc(time)))
+}
+
+/// A time; without an offset it is local time here.
+fn moment(text: &str) -> Result<Timestamp> {
+    let local = |time: DateTime| time.to_zoned(TimeZone::system()).map(|zoned| zoned.timestamp());
+    let parsed = text.parse::<Timestamp>().or_else(|_| text.parse::<Zoned>().map(|zoned| zoned.timestamp()));
+    parsed.or_else(|_| text.parse::<DateTime>().and_then(local)).map_err(|_| {
+        let what = format!("cannot recover to time {text:?}: it is no time");
+        Error::new(Kind::Usage, what).hint("use a time like \"2026-11-21 05:45:01+00\"")
+    })
+}
+
+/// The time in UTC, if the backup had ended by then.
+pub(super) fn time(text: &str, stopped: &str) -> Result<String> {
+    let time = moment(text)?;
+    if let Some(end) = stopped.parse::<Timestamp>().ok().filter(|end| time < *end) {
+        let what = format!("cannot recover to {time}: the backup ended later, at {end}");
+        return Err(Error::new(Kind::Usage, what).hint(EARLIER));
+    }
+    Ok(utc(time))
+}
+
+/// A place in the WAL at which the cluster is consistent.
+pub(super) fn lsn<'a>(text: &'a str, cluster: &Cluster) -> Result<&'a str> {
+    let Ok(wanted) = text.parse::<Lsn>() else {
+        let what = format!("cannot recover to LSN {text:?}: it is none");
+        return Err(Error::new(Kind::Usage, what).hint("use one like 0/2000028"));
+    };
+    let why = match cluster.stop_lsn.parse::<Lsn>() {
+        Ok(stop) if wanted < stop => format!("the backup is consistent only at {stop}"),
+        Ok(_) => return Ok(text),
+        // So it is with older backups of clusters that were shut down.
+        Err(_) => "the backup does not say where it is consistent".to_owned(),
+    };
+    Err(Error::new(Kind::Usage, format!("cannot recover to LSN {text}: {why}")).hint(EARLIER))
+}
+
+/// An empty one would be no target to the server: it would go on to the end of the archive.
+pub(super) fn name(text: &str) -> Result<&str> {
+    if text.is_empty() {
+        return Err(Error::new(Kind::Usage, "cannot recover to a restore point without a name"));
+    }
+    Ok(text)
+}
+
+/// The server would take a number that begins with 0 for an octal one.
+pub(super) fn xid(text: &str) -> Result<u64> {
+    match text.parse::<u64>() {
+        Ok(number) => Ok(number),
+        Err(_) => Err(Error::new(Kind::Usage, format!("cannot recover to transaction {text:?}: it is no number"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_that_is_later_than_now_is_spoken_of() {
+        let at = |text: &str| text.parse::<Timestamp>().unwrap();
+        let said = |now| until("2026-11-21T05:45:02Z", now).unwrap();
+        assert!(said(Some(at("2026-11-21T05:45:01Z"))).contains("05:45:02.000000+00; that is later than now"));
+        assert!(said(Some(at("2026-11-21T05:45:02Z"))).ends_with("+00") && said(None).ends_with("+00"));
+    }
+}
