@@ -16,6 +16,8 @@ use crate::format::entry::Xattr;
 
 /// Linux allows 64 KiB for a value and 64 KiB for all names (`XATTR_SIZE_MAX`, `XATTR_LIST_MAX`), on every file system.
 const LIMIT: usize = 64 << 10;
+/// Room that is offered first: the system allocates as much for each call, and 64 KiB take it three times as long as the rest of it.
+const USUAL: usize = 1 << 10;
 
 /// The access list of a directory that what is made in it inherits.
 const DEFAULT_LIST: &str = "system.posix_acl_default";
@@ -25,7 +27,7 @@ thread_local! {
     static BUFFERS: RefCell<[Vec<u8>; 2]> = RefCell::new([vec![0; LIMIT], vec![0; LIMIT]]);
 }
 
-/// All attributes of an open file or directory, in the order the system lists them; exactly one call if it has none.
+/// All attributes of an open file or directory, in the order the system lists them; one call if it has none.
 ///
 /// A file system that knows no attributes has none; one that is removed meanwhile is left out.
 ///
@@ -88,7 +90,7 @@ fn collect(
     get: impl Fn(&[u8], &mut [u8]) -> rustix::io::Result<usize>,
 ) -> io::Result<Vec<Xattr>> {
     BUFFERS.with_borrow_mut(|[names, value]| {
-        let listed = match list(names) {
+        let listed = match with_room(names, list) {
             Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NODATA) => 0,
             other => other?,
         };
@@ -97,13 +99,21 @@ fn collect(
     })
 }
 
+/// Ask with little room, and if that is not enough with all of it.
+fn with_room(buffer: &mut [u8], ask: impl Fn(&mut [u8]) -> rustix::io::Result<usize>) -> rustix::io::Result<usize> {
+    match ask(&mut buffer[..USUAL]) {
+        Err(Errno::RANGE) => ask(buffer),
+        answered => answered,
+    }
+}
+
 /// `None` if it has been removed since it was listed.
 fn read_one(
     name: &[u8],
     value: &mut [u8],
     get: impl Fn(&[u8], &mut [u8]) -> rustix::io::Result<usize>,
 ) -> io::Result<Option<Xattr>> {
-    match get(name, value) {
+    match with_room(value, |value| get(name, value)) {
         Ok(len) => Ok(Some((name.to_vec(), value[..len].to_vec()))),
         Err(Errno::NODATA) => Ok(None),
         Err(error) => Err(error.into()),
@@ -147,6 +157,18 @@ mod tests {
             assert_eq!(read_all(&file).unwrap(), [(b"user.large".to_vec(), value)]);
         }
         assert!(set_fd(&file, b"user.larger", &vec![9; LIMIT + 1]).is_err());
+    }
+
+    #[test]
+    fn names_that_need_more_room_than_usual_are_all_listed() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = std::fs::File::create(dir.path().join("f")).unwrap();
+        let names: Vec<Vec<u8>> = (0..40).map(|n| format!("user.{n:040}").into_bytes()).collect();
+        assert!(names.iter().map(|name| name.len() + 1).sum::<usize>() > USUAL);
+        names.iter().for_each(|name| set_fd(&file, name, b"1").unwrap());
+        let mut found: Vec<Vec<u8>> = read_all(&file).unwrap().into_iter().map(|(name, _)| name).collect();
+        found.sort();
+        assert_eq!(found, names);
     }
 
     #[test]
