@@ -55,6 +55,26 @@ fn refused(error: io::Error) -> Error {
     )
 }
 
+/// A mutex as one thread has it. What a thread that panicked left in one is taken as it is: nothing that can panic runs while
+/// one of ours is held, and a panic elsewhere ends the run by what it was to deliver, not by a lock.
+pub trait Locked<T> {
+    /// What is in it, alone.
+    fn locked(&self) -> MutexGuard<'_, T>;
+
+    /// What is in it, for good.
+    fn opened(self) -> T;
+}
+
+impl<T> Locked<T> for Mutex<T> {
+    fn locked(&self) -> MutexGuard<'_, T> {
+        self.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn opened(self) -> T {
+        self.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// A state that threads wait for.
 #[derive(Debug, Default)]
 pub struct Monitor<T> {
@@ -69,9 +89,9 @@ impl<T> Monitor<T> {
         Self { state: Mutex::new((state, 0)), changed: Condvar::new() }
     }
 
-    /// The state, and how many threads sleep. The lock of a thread that panicked is taken all the same: nothing that can panic runs while it is held.
+    /// The state, and how many threads sleep.
     pub fn lock(&self) -> MutexGuard<'_, (T, usize)> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.locked()
     }
 
     /// Sleep while `waits`.

@@ -25,6 +25,7 @@ use crate::{
         xattr,
     },
     postgres::restore::TABLESPACE_MAP,
+    queue::Locked,
     source::archive::{Archive, Selection},
 };
 use std::{
@@ -80,7 +81,7 @@ pub(super) fn compare(
         |hand, items: Vec<Item>| items.iter().try_for_each(|item| tree.item(hand, item)),
         |send| tree.walk(send),
     )?;
-    let mut found = tree.found.into_inner().unwrap_or_else(|e| e.into_inner());
+    let mut found = tree.found.opened();
     found.sort_by(|a, b| entry::order(&a.path, &b.path).then_with(|| a.what.cmp(&b.what)));
     Ok(found)
 }
@@ -114,7 +115,7 @@ type Looks = (Stat, Option<Vec<u8>>, io::Result<Vec<entry::Xattr>>);
 impl Against<'_> {
     fn note(&self, path: &[u8], what: impl Into<String>) {
         let difference = Difference { path: path.to_vec(), what: what.into() };
-        self.found.lock().unwrap_or_else(|e| e.into_inner()).push(difference);
+        self.found.locked().push(difference);
     }
 
     /// Hand out everything the backup has, and note what it has not.

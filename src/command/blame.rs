@@ -14,6 +14,7 @@ use crate::{
         entry::{Kind, Path as EntryPath},
         page::{FrameAt, Item, SegmentId, are_all},
     },
+    queue::Locked,
     source::{
         archive::{Archive, Selection},
         store::Object,
@@ -66,7 +67,7 @@ impl Things {
 
 impl Bad {
     fn things(&self) -> MutexGuard<'_, Things> {
-        self.0.lock().unwrap_or_else(|e| e.into_inner())
+        self.0.locked()
     }
 
     pub(super) fn missing(&self, segment: SegmentId) {

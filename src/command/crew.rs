@@ -7,7 +7,7 @@ use crate::{
         meter::Meter,
     },
     platform,
-    queue::{End, Queue, change, start_in},
+    queue::{End, Locked, Queue, change, start_in},
 };
 use std::{
     num::NonZeroUsize,
@@ -56,7 +56,7 @@ struct Failure {
 
 impl Failure {
     fn note(&self, error: Error) {
-        let mut first = self.error.lock().unwrap_or_else(|e| e.into_inner());
+        let mut first = self.error.locked();
         if !self.failed.swap(true, Relaxed) {
             *first = Some(error);
         }
@@ -111,7 +111,7 @@ pub(super) fn work<J: Send, W>(
         jobs.0.drain();
         drop(done);
     });
-    failure.error.into_inner().unwrap_or_else(|e| e.into_inner()).map_or(Ok(()), Err)
+    failure.error.opened().map_or(Ok(()), Err)
 }
 
 /// Until nothing waits any more: more workers where they pay, fewer where they did not.

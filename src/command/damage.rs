@@ -7,6 +7,7 @@ use crate::{
         entry::Path,
         page::{FrameAt, Item, SegmentId},
     },
+    queue::Locked,
     source::{archive::Archive, store::Object},
 };
 use std::{
@@ -57,7 +58,7 @@ impl Report {
             ));
         }
         let damage = Damage { what: error.line(), detail: error.detail, files };
-        self.damage.lock().unwrap_or_else(|e| e.into_inner()).push(damage);
+        self.damage.locked().push(damage);
         Ok(())
     }
 
@@ -88,17 +89,17 @@ impl Report {
 
     /// Say something of what is damaged without harm, or of what became of it.
     pub(super) fn note(&self, line: String) {
-        self.warnings.lock().unwrap_or_else(|e| e.into_inner()).push(line);
+        self.warnings.locked().push(line);
     }
 
     /// Something is damaged that this backup stored.
     pub(super) fn stored_by(&self, backup: &str) {
-        self.stored_by.lock().unwrap_or_else(|e| e.into_inner()).insert(backup.to_owned());
+        self.stored_by.locked().insert(backup.to_owned());
     }
 
     /// Who stored what is damaged, whether that does harm or not.
     pub(super) fn storers(&self) -> BTreeSet<String> {
-        std::mem::take(&mut *self.stored_by.lock().unwrap_or_else(|e| e.into_inner()))
+        std::mem::take(&mut *self.stored_by.locked())
     }
 
     /// Say what became of a file of the target that cannot be had from the backup.
@@ -108,25 +109,25 @@ impl Report {
 
     /// Files that are not restored because of damage.
     pub(super) fn files(&self) -> HashSet<Path> {
-        let damage = self.damage.lock().unwrap_or_else(|e| e.into_inner());
+        let damage = self.damage.locked();
         damage.iter().flat_map(|damage| damage.files.iter().cloned()).collect()
     }
 
     /// Is there damage that begins so?
     pub(super) fn has(&self, what: &str) -> bool {
-        self.damage.lock().unwrap_or_else(|e| e.into_inner()).iter().any(|damage| damage.what.starts_with(what))
+        self.damage.locked().iter().any(|damage| damage.what.starts_with(what))
     }
 
     /// Add a line to damage that begins so, of which it is known only later what it costs.
     pub(super) fn detail(&self, what: &str, line: &str) {
-        let mut damage = self.damage.lock().unwrap_or_else(|e| e.into_inner());
+        let mut damage = self.damage.locked();
         let those = damage.iter_mut().filter(|damage| damage.what.starts_with(what));
         those.for_each(|damage| damage.detail.push(line.to_owned()));
     }
 
     /// What did no harm, and what became of files; sorted.
     pub(super) fn warnings(&self) -> Vec<String> {
-        let mut lines = std::mem::take(&mut *self.warnings.lock().unwrap_or_else(|e| e.into_inner()));
+        let mut lines = std::mem::take(&mut *self.warnings.locked());
         lines.sort();
         lines.dedup();
         lines
@@ -134,7 +135,7 @@ impl Report {
 
     /// What was found, sorted, so that the same damage gives the same list whatever the number of workers.
     pub(super) fn damage(&self) -> Vec<Damage> {
-        let mut damage = std::mem::take(&mut *self.damage.lock().unwrap_or_else(|e| e.into_inner()));
+        let mut damage = std::mem::take(&mut *self.damage.locked());
         damage.sort_by(|a, b| (&a.what, &a.files).cmp(&(&b.what, &b.files)));
         damage
     }

@@ -22,6 +22,7 @@ use crate::{
     pipeline::meter::Meter,
     platform::walk::Stat,
     postgres::restore::{PG_CONTROL, Plan},
+    queue::Locked,
     repo::open::must_be_told,
     sink::{places::Layout, writer::Writer},
     source::archive::{Archive, Selection},
@@ -77,7 +78,7 @@ impl<'a> Delta<'a> {
 
     /// Was no other file of the backup found to be this one?
     pub(super) fn is_first(&self, there: &Stat) -> bool {
-        self.linked.lock().unwrap_or_else(|e| e.into_inner()).insert((there.dev, there.inode))
+        self.linked.locked().insert((there.dev, there.inode))
     }
 
     /// Do it.

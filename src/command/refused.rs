@@ -5,6 +5,7 @@ use crate::{
     error::{Error, Kind, Result, quoted},
     format::entry::{self, Path},
     platform::{is_shortage, write::is_failure_of_the_disk},
+    queue::Locked,
     sink::tree::Tree,
 };
 use std::{
@@ -30,7 +31,7 @@ struct Left {
 
 impl Refused {
     fn left(&self) -> MutexGuard<'_, Left> {
-        self.0.lock().unwrap_or_else(|e| e.into_inner())
+        self.0.locked()
     }
 
     /// Leave out what is at `path`, for this error. Of several errors of one path the first is told.
@@ -77,7 +78,7 @@ impl Refused {
 
     /// One error for all of them, if there are any; `of` is what the rest of is restored.
     pub(super) fn into_error(self, of: &str) -> Option<Error> {
-        let Left { errors, others, .. } = self.0.into_inner().unwrap_or_else(|e| e.into_inner());
+        let Left { errors, others, .. } = self.0.opened();
         let told = errors.len();
         let mut errors = errors.into_iter().map(|(_, error)| error);
         let first = errors.next()?;

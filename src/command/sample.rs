@@ -18,6 +18,7 @@ use crate::{
     format::page::FrameAt,
     pipeline::meter::Meter,
     platform,
+    queue::Locked,
     repo::covered::{Covered, DAMAGED},
     source::store::Object,
 };
@@ -122,14 +123,14 @@ impl Sample {
             let is_known = checksum(&stock.segments[part.place], part.index).is_some();
             let is_right = !is_known || content.part(hand, part)?;
             let is_whole = frames(&content, tables, hand, part)? && is_right;
-            checked.lock().unwrap_or_else(|e| e.into_inner()).insert(part.clone(), is_whole);
+            checked.locked().insert(part.clone(), is_whole);
             Ok(())
         };
         let is_over = || matches!(self.amount, Amount::Time(time) if start.elapsed() >= time);
         crew::work(&self.workers.into(), Hand::default, each, |send| {
             parts.iter().take_while(|_| !is_over()).try_for_each(send)
         })?;
-        Ok(checked.into_inner().unwrap_or_else(|e| e.into_inner()))
+        Ok(checked.opened())
     }
 }
 

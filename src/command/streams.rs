@@ -14,7 +14,7 @@ use crate::{
     },
     plan::{Depths, StageSpec, Tuning, chain, fast},
     platform,
-    queue::start_in,
+    queue::{Locked, start_in},
     sink::{Partial, Sink},
     source::{self, Source},
     stage::Stage,
@@ -203,7 +203,7 @@ pub(super) struct Checkpoints<'a> {
 
 impl Checkpoints<'_> {
     fn store(&self, stream: u32, laid: Laid) -> Result<()> {
-        let mut all = self.laid.lock().unwrap_or_else(|e| e.into_inner());
+        let mut all = self.laid.locked();
         all.insert(stream, laid);
         (self.write)(&(self.root)(all.values().cloned().collect())?)
     }

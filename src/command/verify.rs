@@ -24,6 +24,7 @@ use crate::{
         root::FORMAT_ALONE,
     },
     platform::Tricks,
+    queue::Locked,
     repo::{
         notes::Notes,
         open::{backup_ids, is_repository, must_be_told},
@@ -383,7 +384,7 @@ impl<'a> Check<'a> {
                 self.extent(&item, extent, tables, &mut used, &mut bad);
             }
         }
-        let mut all = self.used.lock().unwrap_or_else(|e| e.into_inner());
+        let mut all = self.used.locked();
         sheet.of.iter().for_each(|archive| all[*archive].extend(used.iter().cloned()));
         drop(all);
         bad.into_values().try_for_each(|(frame, error, files): Misplaced| {
@@ -420,7 +421,7 @@ impl<'a> Check<'a> {
 
     /// A root mentions every segment that its pages speak of: what is not mentioned would be removed as not needed.
     fn mentions(&self) -> Result<()> {
-        let used = std::mem::take(&mut *self.used.lock().unwrap_or_else(|e| e.into_inner()));
+        let used = std::mem::take(&mut *self.used.locked());
         for (archive, used) in self.stock.archives.iter().zip(used) {
             let root = &archive.root;
             let mentioned: HashSet<SegmentId> = root.liveness.iter().map(|live| full(archive, &live.id())).collect();

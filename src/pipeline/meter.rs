@@ -1,7 +1,7 @@
 //! What each part of a run did with its time, and which part was the limit.
 
 use super::waits::Waits;
-use crate::platform;
+use crate::{platform, queue::Locked};
 use std::{
     collections::BTreeMap,
     sync::{
@@ -41,12 +41,12 @@ impl Default for Staff {
 impl Gauge {
     /// So many may be at work at once from now on; at least one.
     pub fn staff(&self, threads: usize) {
-        let mut staff = self.staff.lock().unwrap_or_else(|e| e.into_inner());
+        let mut staff = self.staff.locked();
         *staff = Staff { threads: threads.max(1), since: Instant::now(), before: staff.seconds() };
     }
 
     fn capacity(&self) -> f64 {
-        self.staff.lock().unwrap_or_else(|e| e.into_inner()).seconds()
+        self.staff.locked().seconds()
     }
 }
 
@@ -248,12 +248,12 @@ impl Meter {
 
     /// The parts begin now: what was waited for before is none of their time.
     pub fn begin(&self) {
-        *self.begun.lock().unwrap_or_else(|e| e.into_inner()) = self.sample();
+        *self.begun.locked() = self.sample();
     }
 
     /// The verdict since the parts began, with the time of the whole run.
     pub fn verdict(&self) -> Verdict {
-        let (begun, now) = (*self.begun.lock().unwrap_or_else(|e| e.into_inner()), self.sample());
+        let (begun, now) = (*self.begun.locked(), self.sample());
         Verdict { seconds: now.seconds, ..verdict(&begun, &now) }
     }
 

@@ -6,7 +6,7 @@
 use super::meter::{Gauge, timed};
 use crate::{
     error::{Error, Kind, Result},
-    queue::{Monitor, Queue, start},
+    queue::{Locked, Monitor, Queue, start},
     source::Stream,
 };
 use std::{
@@ -71,9 +71,8 @@ impl<O> Line<O> {
         self.room.notify_one();
     }
 
-    /// The lock of a thread that panicked is taken all the same: nothing that can panic runs while it is held.
     fn lock(&self) -> MutexGuard<'_, Places<O>> {
-        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+        self.places.locked()
     }
 
     /// Wait for a place and give its number; `None` if nobody will take what comes.

@@ -1,5 +1,6 @@
 //! Holds reading to a rate that the operator chose, so that others have the rest of a disk or a network.
 
+use crate::queue::Locked;
 use std::{
     num::NonZeroU64,
     sync::Mutex,
@@ -28,7 +29,7 @@ impl Pace {
     pub fn keep(&self, bytes: u64) {
         let time = Duration::from_secs_f64(bytes as f64 / self.bytes_per_second.get() as f64);
         let due = {
-            let mut due = self.due.lock().unwrap_or_else(|e| e.into_inner());
+            let mut due = self.due.locked();
             let earliest = Instant::now().checked_sub(CREDIT).unwrap_or(*due);
             *due = (*due).max(earliest) + time;
             *due

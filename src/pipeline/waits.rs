@@ -1,5 +1,6 @@
 //! What a run waits for that is none of its parts: that a server does something first.
 
+use crate::queue::Locked;
 use std::{
     sync::Mutex,
     time::{Duration, Instant},
@@ -24,23 +25,23 @@ pub struct Wait {
 impl Waits {
     /// Wait for `what` by doing `work`.
     pub fn during<T>(&self, what: &'static str, work: impl FnOnce() -> T) -> T {
-        let set = |now| *self.now.lock().unwrap_or_else(|e| e.into_inner()) = now;
+        let set = |now| *self.now.locked() = now;
         set(Some(what));
         let start = Instant::now();
         let result = work();
         set(None);
-        self.over.lock().unwrap_or_else(|e| e.into_inner()).push(Wait { what, time: start.elapsed() });
+        self.over.locked().push(Wait { what, time: start.elapsed() });
         result
     }
 
     /// What is waited for at this moment.
     pub fn now(&self) -> Option<&'static str> {
-        *self.now.lock().unwrap_or_else(|e| e.into_inner())
+        *self.now.locked()
     }
 
     /// Waits of a second and longer that are over.
     pub fn long(&self) -> Vec<Wait> {
-        let over = self.over.lock().unwrap_or_else(|e| e.into_inner());
+        let over = self.over.locked();
         over.iter().filter(|wait| wait.time >= Duration::from_secs(1)).copied().collect()
     }
 }

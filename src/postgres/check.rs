@@ -13,6 +13,7 @@ use crate::{
     frame::{Frame, Part, What},
     known::Stored,
     platform::{Tricks, read},
+    queue::Locked,
     source::tree::Tree,
     stage::Stage,
 };
@@ -66,7 +67,7 @@ fn place(part: &Part) -> Option<(&[u8], u64)> {
 fn note(what: &mut What, bad: Vec<u32>) {
     match what {
         What::Whole(_, state) => *state = State::bad_pages(bad),
-        What::Piece { file, .. } => file.bad_pages.lock().unwrap_or_else(|e| e.into_inner()).extend(bad),
+        What::Piece { file, .. } => file.bad_pages.locked().extend(bad),
         What::Head(..) => {}
     }
 }

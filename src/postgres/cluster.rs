@@ -33,13 +33,14 @@ use crate::{
     frame::{Buf, Frame, Scanned, Slice, What},
     pipeline::waits::Waits,
     platform, queue,
+    queue::Locked,
     source::{Source, Stream, tree::Tree},
 };
 use std::{
     collections::BTreeSet,
     path::PathBuf,
     sync::{
-        Arc, Mutex, MutexGuard,
+        Arc, Mutex,
         mpsc::{Sender, channel},
     },
 };
@@ -80,10 +81,6 @@ struct Part {
     unread: Mutex<Option<Sender<()>>>,
 }
 
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|e| e.into_inner())
-}
-
 impl Cluster {
     /// A source for each stream, if there may be several with one for the WAL.
     pub(super) fn sources(self, split: bool) -> (Arc<Self>, Sources) {
@@ -110,13 +107,13 @@ impl Cluster {
 
     /// What the root says of it; complete once the backup is.
     pub fn facts(&self) -> root::Cluster {
-        lock(&self.facts).clone()
+        self.facts.locked().clone()
     }
 
     /// How its pages are looked at, if they have checksums.
     pub fn page_check(&self) -> Option<Arc<PageCheck>> {
         let start_lsn = self.start.map_or(u64::MAX, |start| start.0);
-        let (trees, sizes, checked) = (self.trees.clone(), self.sizes, lock(&self.facts).checksums);
+        let (trees, sizes, checked) = (self.trees.clone(), self.sizes, self.facts.locked().checksums);
         checked.then(|| Arc::new(PageCheck { trees, sizes, start_lsn }))
     }
 
@@ -145,19 +142,19 @@ impl Cluster {
         if !entry.is_file() || !record.state.is_stored() || entry.path.starts_with(b"pg_wal/") {
             return;
         }
-        if let Some(manifest) = &mut *lock(&self.manifest)
+        if let Some(manifest) = &mut *self.manifest.locked()
             && let Err(error) = {
                 let crc32c = if entry.size() == 0 { Some(0) } else { crc32c };
                 manifest.add(&entry.path, entry.size(), entry.mtime.seconds, crc32c)
             }
         {
-            lock(&self.failed).get_or_insert(error);
+            self.failed.locked().get_or_insert(error);
         }
     }
 
     /// End the backup, and say what belongs to it that was not there before.
     fn finish(&self, tree: &Tree) -> Result<Vec<Scanned>> {
-        if let Some(error) = lock(&self.failed).take() {
+        if let Some(error) = self.failed.locked().take() {
             return Err(error);
         }
         let mut scanned = Vec::new();
@@ -177,7 +174,7 @@ impl Cluster {
                 }
                 if let Some(start) = self.start {
                     let timelines = Timelines::read(&self.data, stopped.start_timeline, stopped.timeline)?;
-                    let bytes = lock(&self.facts).wal_segment_bytes;
+                    let bytes = self.facts.locked().wal_segment_bytes;
                     let names = timelines.segments(start, stopped.lsn, bytes);
                     let segments = Segments { directory: self.data.join("pg_wal"), names: &names, bytes };
                     self.check_copies(&catalog, &segments, stopped.lsn)?;
@@ -187,13 +184,13 @@ impl Cluster {
             }
             None => offline::still_clean(&self.data, &self.control)?,
         }
-        let manifest = lock(&self.manifest).take();
+        let manifest = self.manifest.locked().take();
         if let Some(manifest) = manifest {
             let finished = manifest.finish(&ranges)?;
             scanned.push(self.late.stand_in(tree, b"backup_manifest", Arc::new(finished.file))?);
         }
         scanned.sort_by(|a, b| order(&a.entry.path, &b.entry.path));
-        lock(&self.awaited).extend(scanned.iter().map(|late| late.entry.path.clone()));
+        self.awaited.locked().extend(scanned.iter().map(|late| late.entry.path.clone()));
         Ok(scanned)
     }
 
@@ -203,7 +200,7 @@ impl Cluster {
     /// # Errors
     /// That the backup is void.
     pub fn check(&self) -> Result<()> {
-        lock(&self.awaited).first().map_or_else(|| self.holds(), |path| Err(self.missing(path)))
+        self.awaited.locked().first().map_or_else(|| self.holds(), |path| Err(self.missing(path)))
     }
 
     /// Is what the backup needs kept for it?
@@ -216,7 +213,7 @@ impl Cluster {
         let (Some(start), now) = (self.start, self.facts()) else { return };
         let otherwise = "the next backup will not ask which blocks changed";
         let noted = self.of_summaries(otherwise, |session| witness::of(session, &now, start));
-        lock(&self.facts).witness = noted;
+        self.facts.locked().witness = noted;
     }
 
     /// A database that was moved meanwhile is not in the backup as it can be recovered; a tablespace that was made meanwhile will
@@ -231,7 +228,7 @@ impl Cluster {
         }
         let mut spaces = opening::named(opening::tablespaces(&self.data)?, &now.tablespaces);
         spaces.retain(|space| self.catalog.is_new(space.oid) && space.location.0.starts_with(b"/"));
-        lock(&self.facts).tablespaces_meanwhile = spaces;
+        self.facts.locked().tablespaces_meanwhile = spaces;
         Ok(now)
     }
 
@@ -241,7 +238,7 @@ impl Cluster {
         if self.catalog == *now {
             return Ok(());
         }
-        let mut followed = lock(&self.followed);
+        let mut followed = self.followed.locked();
         let (spoiled, why) = match followed.copies(segments, stop) {
             Some(copies) => {
                 (self.catalog.spoiled(now, copies.found()), "recovery would copy it again, from what has changed since")
@@ -256,7 +253,7 @@ impl Cluster {
     }
 
     fn check_timeline(&self, stopped: &Stopped) -> Result<()> {
-        let mut facts = lock(&self.facts);
+        let mut facts = self.facts.locked();
         if facts.timeline != stopped.timeline {
             let (from, to) = (facts.timeline, stopped.timeline);
             let what = format!("cannot complete the backup: the server went from timeline {from} to {to} meanwhile");
@@ -277,7 +274,7 @@ impl Cluster {
     /// A late file that PostgreSQL's manifest lists.
     fn add(&self, tree: &Tree, path: &[u8], bytes: &[u8]) -> Result<Scanned> {
         let scanned = self.late(tree, path, bytes)?;
-        if let Some(manifest) = &mut *lock(&self.manifest) {
+        if let Some(manifest) = &mut *self.manifest.locked() {
             manifest.add(path, bytes.len() as u64, scanned.entry.mtime.seconds, Some(crc32c(bytes)))?;
         }
         Ok(scanned)
@@ -350,12 +347,12 @@ impl Source for Part {
     fn laid(&self, record: &Record, crc32c: Option<u32>) {
         self.cluster.list(record, crc32c);
         if record.state == State::Whole {
-            lock(&self.cluster.awaited).remove(&record.entry.path);
+            self.cluster.awaited.locked().remove(&record.entry.path);
         }
     }
 
     fn drained(&self) {
-        lock(&self.unread).take();
+        self.unread.locked().take();
     }
 
     fn finish(&self) -> Result<Stream<Scanned>> {

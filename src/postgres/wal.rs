@@ -2,7 +2,7 @@
 //! that the server keeps little (decision 29); the rest is known at the end.
 
 use super::{
-    cluster::{Cluster, lock},
+    cluster::Cluster,
     control,
     copied::{Copies, Segments},
     lsn::{Lsn, segment_name},
@@ -16,6 +16,7 @@ use crate::{
     format::page::{Record, State},
     frame::{Buf, Frame, Scanned, Slice},
     platform,
+    queue::Locked,
     source::{Source, Stream, tree::Tree},
 };
 use std::{
@@ -109,7 +110,7 @@ impl Source for Follower {
             end: Lsn(0),
             kept: self.start,
         };
-        let over = lock(&self.over).take();
+        let over = self.over.locked().take();
         Ok(Box::new(over.map(follow).into_iter().flat_map(Iterator::fuse)))
     }
 
@@ -118,10 +119,10 @@ impl Source for Follower {
     }
 
     fn laid(&self, record: &Record, _: Option<u32>) {
-        let mut followed = lock(&self.cluster.followed);
+        let mut followed = self.cluster.followed.locked();
         match followed.next() {
             Some(path) if record.state != State::Whole || record.entry.path != path => {
-                lock(&self.cluster.failed).get_or_insert_with(|| self.cluster.missing(&path));
+                self.cluster.failed.locked().get_or_insert_with(|| self.cluster.missing(&path));
             }
             _ => followed.laid += 1,
         }
@@ -132,7 +133,7 @@ impl Source for Follower {
     }
 
     fn is_pressed(&self) -> bool {
-        let followed = lock(&self.cluster.followed);
+        let followed = self.cluster.followed.locked();
         followed.complete > followed.laid + IN_TIME
     }
 }
@@ -183,7 +184,7 @@ impl Following {
 
     /// The next segment, if the server has come to its end.
     fn complete(&mut self) -> Result<Option<Scanned>> {
-        let mut followed = lock(&self.cluster.followed);
+        let mut followed = self.cluster.followed.locked();
         let begin = (self.start.0 / self.bytes + followed.named.len() as u64) * self.bytes;
         if begin + self.bytes > self.end.0 {
             return Ok(None);
@@ -199,7 +200,7 @@ impl Following {
         self.end = self.cluster.wal_end(session)?.unwrap_or(self.end);
         let directory = self.cluster.data.join("pg_wal");
         let done = {
-            let mut followed = lock(&self.cluster.followed);
+            let mut followed = self.cluster.followed.locked();
             followed.complete = (self.end.0 / self.bytes).saturating_sub(self.start.0 / self.bytes);
             followed.is_done_with(&directory, self.start, self.bytes)
         };
@@ -224,7 +225,7 @@ impl Cluster {
             // That the session is lost, others notice.
             let Ok(Some(end)) = self.wal_end(session) else { continue };
             let names: Vec<_> = names(end).collect();
-            lock(&self.followed).copies(&Segments { directory: self.data.join("pg_wal"), names: &names, bytes }, end);
+            self.followed.locked().copies(&Segments { directory: self.data.join("pg_wal"), names: &names, bytes }, end);
         }
     }
 
@@ -255,7 +256,7 @@ impl Cluster {
     /// archive.
     pub(super) fn wal_files(&self, session: &Held, timeline: u32, names: &[Vec<String>]) -> Result<Vec<Scanned>> {
         let bytes = {
-            let mut facts = lock(&self.facts);
+            let mut facts = self.facts.locked();
             facts.wal_segments =
                 [names.first(), names.last()].into_iter().flatten().map(|same| same[0].clone()).collect();
             facts.wal_segment_bytes
@@ -271,7 +272,7 @@ impl Cluster {
             return Ok(history.into_iter().collect());
         }
         let mut stored: BTreeSet<String> = {
-            let followed = lock(&self.followed);
+            let followed = self.followed.locked();
             followed.next().map_or(Ok(()), |path| Err(self.missing(&path)))?;
             followed.named.iter().flatten().cloned().collect()
         };
@@ -291,7 +292,7 @@ impl Cluster {
         }
         let empty = self.late.file_of(b"")?;
         // A primary ends the last segment with the backup; that of a standby the restored server may write on.
-        let unfinished = names.last().filter(|_| lock(&self.facts).standby).map_or(&[][..], |same| same);
+        let unfinished = names.last().filter(|_| self.facts.locked().standby).map_or(&[][..], |same| same);
         for name in stored.iter().filter(|name| !unfinished.contains(name)) {
             // So that the restored server does not archive it again.
             let path = format!("pg_wal/archive_status/{name}.done");

@@ -22,6 +22,7 @@ use crate::{
     frame::Scanned,
     known::{Known, Trust},
     platform,
+    queue::Locked,
     sink::Referred,
     source::{Stream, archive::Archive, store::Object},
     stage::codec::Codec,
@@ -163,11 +164,11 @@ impl Base {
 
     /// The pages of which no copy could be read so far.
     pub fn damage(&self) -> BTreeSet<String> {
-        self.damage.lock().unwrap_or_else(|e| e.into_inner()).clone()
+        self.damage.locked().clone()
     }
 
     pub(super) fn note(&self, error: &Error) {
-        self.damage.lock().unwrap_or_else(|e| e.into_inner()).insert(error.line());
+        self.damage.locked().insert(error.line());
     }
 
     /// The ids of the backups.
@@ -236,7 +237,7 @@ impl Base {
     /// A file at a path that no base has, or that another had: one that had another?
     pub(super) fn moved(&self, scanned: &Scanned, cursors: &[Cursor]) -> Option<(Vec<Item>, Trust)> {
         let (archive, begun) = cursors.first().map(Cursor::place)?;
-        let parts = self.moved.lock().unwrap_or_else(|e| e.into_inner()).find(archive, &scanned.entry)?;
+        let parts = self.moved.locked().find(archive, &scanned.entry)?;
         let trust = self.rules.trust_moved(scanned, parts.first()?, begun)?;
         are_all(&parts).then_some((parts, trust))
     }

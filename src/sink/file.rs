@@ -12,13 +12,14 @@ use crate::{
         regular::{self, Access},
         user, write,
     },
+    queue::Locked,
 };
 use std::{
     ffi::{OsStr, OsString},
     fs::{self, File},
     os::unix::{ffi::OsStrExt, fs::MetadataExt},
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
 };
 
 /// Bytes after which the system is told to start writing: a few milliseconds of a fast drive.
@@ -108,7 +109,7 @@ static PARTIALS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 /// Remove what this process, which is about to end, has written of archives.
 pub fn remove_partials() {
-    let partials = PARTIALS.lock().unwrap_or_else(PoisonError::into_inner);
+    let partials = PARTIALS.locked();
     partials.iter().for_each(|partial| _ = fs::remove_file(partial)); // what stays, the next backup removes
 }
 
@@ -131,7 +132,7 @@ impl OneFile {
         let (partial, side_path) = (hidden(path, id), beside.then(|| side_of(path)));
         let side_partial = side_path.as_deref().map(|side| hidden(side, id));
         let began = side_partial.iter().chain([&partial]).cloned();
-        PARTIALS.lock().unwrap_or_else(PoisonError::into_inner).extend(began);
+        PARTIALS.locked().extend(began);
         let side = side_path.as_deref().zip(side_partial.as_deref());
         let side = side.map(|(side, partial)| Output::create(partial, mode_of(side), tricks)).transpose()?;
         side.iter().for_each(Output::lock);
@@ -248,7 +249,7 @@ impl OneFile {
             _ => {} // or a run that was killed has put it aside
         }
         // Who removes what was begun waits: of two files that get their names none may be left alone.
-        let mut begun = PARTIALS.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut begun = PARTIALS.locked();
         rename(&self.partial, &self.path).inspect_err(|_| {
             let _ = fs::rename(&aside, &old); // the first error is the one to tell
         })?;

@@ -14,6 +14,7 @@ use crate::{
     error::Result,
     format::entry::Entry,
     platform::{Tricks, read::each_piece, write},
+    queue::Locked,
 };
 use std::{
     fs::File,
@@ -38,7 +39,7 @@ struct State {
 
 impl Large {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(|e| e.into_inner())
+        self.0.locked()
     }
 
     /// Write a piece, `offset` bytes from the start of the data. From any thread.

@@ -4,6 +4,7 @@
 use crate::{
     error::quoted,
     format::entry::{self, Path},
+    queue::Locked,
 };
 use std::{collections::BTreeMap, sync::Mutex};
 
@@ -26,7 +27,7 @@ impl Notes {
     }
 
     fn count(&self, mut reason: String, path: &[u8]) {
-        let mut notes = self.0.lock().unwrap_or_else(|e| e.into_inner());
+        let mut notes = self.0.locked();
         if notes.len() >= REASONS && !notes.contains_key(&reason) {
             reason = "other things not restored (for too many reasons to list)".to_owned();
         }
@@ -40,7 +41,7 @@ impl Notes {
 
     /// One line for each reason: `owner not restored (operation not permitted): 12 entries, the first is "a/b"`.
     pub fn lines(&self) -> Vec<String> {
-        let notes = self.0.lock().unwrap_or_else(|e| e.into_inner());
+        let notes = self.0.locked();
         let line = |(what, (count, first)): (&String, &(u64, Path))| match count {
             1 => format!("{what}: {}", quoted(first)),
             _ => format!("{what}: {count} entries, the first is {}", quoted(first)),

@@ -12,11 +12,12 @@ use crate::{
         walk::{self, Stat},
         write, xattr,
     },
+    queue::Locked,
 };
 use std::{
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{Arc, Mutex, Weak},
 };
 
 /// The access list of a file.
@@ -55,7 +56,7 @@ impl Writer {
             // Where the system refuses it there are no owners, or nothing can be made in it either. What is new keeps its group.
             let _ = write::chown_fd(dir, mine, stat.gid);
             let _ = write::chmod_fd(dir, stat.mode & SPECIAL | 0o700);
-            let mut changed = self.tree.changed.lock().unwrap_or_else(|e| e.into_inner());
+            let mut changed = self.tree.changed.locked();
             if !is_new && changed.len() < GIVEN_BACK {
                 changed.entry(entry.path.clone()).or_insert(stat);
             }
@@ -121,7 +122,7 @@ impl Tree {
     }
 
     fn open_up(&self, path: &[u8], dir: BorrowedFd<'_>) -> bool {
-        let mut changed = self.changed.lock().unwrap_or_else(|e| e.into_inner());
+        let mut changed = self.changed.locked();
         let (mine, Ok(stat)) = (platform::user().0, walk::stat_fd(dir)) else { return false };
         if changed.contains_key(path) {
             return true;
@@ -148,20 +149,20 @@ static TREES: Mutex<Vec<Weak<Tree>>> = Mutex::new(Vec::new());
 
 /// What was taken over or opened up is given back by a process that is about to end.
 pub fn give_back() {
-    let trees = TREES.lock().unwrap_or_else(PoisonError::into_inner);
+    let trees = TREES.locked();
     trees.iter().filter_map(Weak::upgrade).for_each(|tree| tree.give_back());
 }
 
 impl Tree {
     /// A signal must not end this process without it.
     pub(super) fn enlist(self: &Arc<Self>) {
-        let mut trees = TREES.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut trees = TREES.locked();
         trees.retain(|tree| tree.strong_count() > 0);
         trees.push(Arc::downgrade(self));
     }
 
     fn give_back(&self) {
-        let changed = std::mem::take(&mut *self.changed.lock().unwrap_or_else(|e| e.into_inner()));
+        let changed = std::mem::take(&mut *self.changed.locked());
         for (path, was) in changed {
             let Ok(dir) = self.open_dir(&path) else { continue };
             if walk::stat_fd(&dir).is_ok_and(|stat| (stat.dev, stat.inode) == (was.dev, was.inode)) {

@@ -9,6 +9,7 @@ use crate::{
         walk::{self, FileKind, Stat},
         write,
     },
+    queue::Locked,
 };
 use std::{
     io,
@@ -49,7 +50,7 @@ impl Tree {
     /// The system's, of anything that was written since the tree was opened.
     pub fn sync(&self) -> Result<()> {
         let mut is_durable = true;
-        let systems = self.systems.lock().unwrap_or_else(|e| e.into_inner());
+        let systems = self.systems.locked();
         for fd in systems.values() {
             match durable::sync_fs(fd) {
                 Err(e) if matches!(e.kind(), io::ErrorKind::Unsupported) => is_durable = false,

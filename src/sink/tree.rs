@@ -23,6 +23,7 @@ use crate::{
         walk::{self, Stat, open_dir},
         write::{self, Umask},
     },
+    queue::Locked,
 };
 use std::{
     collections::{HashMap, hash_map},
@@ -76,7 +77,7 @@ static MASK: Mutex<(usize, Option<Umask>)> = Mutex::new((0, None));
 
 impl Mask {
     fn clear() -> Self {
-        let mut mask = MASK.lock().unwrap_or_else(|e| e.into_inner());
+        let mut mask = MASK.locked();
         mask.0 += 1;
         Self(mask.1.get_or_insert_with(Umask::clear).before())
     }
@@ -84,7 +85,7 @@ impl Mask {
 
 impl Drop for Mask {
     fn drop(&mut self) {
-        let mut mask = MASK.lock().unwrap_or_else(|e| e.into_inner());
+        let mut mask = MASK.locked();
         mask.0 -= 1;
         if mask.0 == 0 {
             mask.1 = None;
@@ -168,7 +169,7 @@ impl Tree {
     /// The system's, or that one of them was made under another name.
     pub(super) fn open_parent(&self, parent: &[u8]) -> io::Result<OwnedFd> {
         let Some(made) = &self.made else { return self.open_or_make(parent) };
-        let mut made = made.lock().unwrap_or_else(|e| e.into_inner());
+        let mut made = made.locked();
         let ends = (0..parent.len()).filter(|at| parent[*at] == b'/').chain([parent.len()]);
         for above in ends.map(|end| &parent[..end]).filter(|above| !above.is_empty()) {
             if made.has(above) || self.places.mounted(above).is_some() {
@@ -253,7 +254,7 @@ impl Tree {
     /// Remember the file system of a directory that was there before.
     pub(super) fn touch(&self, fd: OwnedFd) -> io::Result<()> {
         let dev = walk::stat_fd(&fd)?.dev;
-        if let hash_map::Entry::Vacant(new) = self.systems.lock().unwrap_or_else(|e| e.into_inner()).entry(dev) {
+        if let hash_map::Entry::Vacant(new) = self.systems.locked().entry(dev) {
             self.goes(durable::way(&fd)?);
             new.insert(fd);
         }
@@ -272,7 +273,7 @@ impl Tree {
         make: impl FnOnce() -> io::Result<T>,
     ) -> io::Result<T> {
         let Some(made) = &self.made else { return make() };
-        let mut made = made.lock().unwrap_or_else(|e| e.into_inner());
+        let mut made = made.locked();
         let before = walk::stat(&dir, name).ok();
         if before.is_some_and(|stat| made.is_taken(path, &stat)) {
             return Err(taken());
@@ -286,7 +287,7 @@ impl Tree {
     /// Was what is called `name` made under another name than `path`?
     pub(super) fn is_taken(&self, path: &[u8], dir: impl AsFd, name: &[u8]) -> bool {
         self.made.as_ref().is_some_and(|made| {
-            let made = made.lock().unwrap_or_else(|e| e.into_inner());
+            let made = made.locked();
             walk::stat(dir, name).is_ok_and(|stat| made.is_taken(path, &stat))
         })
     }

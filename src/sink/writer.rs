@@ -9,6 +9,7 @@ use crate::{
         walk::{self, FileKind, Stat, open_dir},
         write, xattr,
     },
+    queue::Locked,
 };
 use std::{
     io,
@@ -157,7 +158,7 @@ impl Writer {
             return Err(failed(replaced()));
         }
         self.dress(dir.as_fd(), entry, Before::There(stat))?;
-        tree.changed.lock().unwrap_or_else(|e| e.into_inner()).remove(&entry.path);
+        tree.changed.locked().remove(&entry.path);
         match tree.places.mounted(&entry.path) {
             None => Ok(()),
             Some(to) => {

@@ -18,6 +18,7 @@ use crate::{
         root::{Name, PageAt, Root},
         seal::MAX_BYTES,
     },
+    queue::Locked,
     stage::codec::Codec,
 };
 use std::{
@@ -209,7 +210,7 @@ impl Archive {
     /// # Errors
     /// [`Kind::Corrupt`] if no copy of it is whole; [`Kind::Gone`] if the backup was forgotten.
     pub fn page(&self, index: usize) -> Result<Arc<Page>> {
-        let mut kept = self.kept.lock().unwrap_or_else(|e| e.into_inner());
+        let mut kept = self.kept.locked();
         if let Some((_, page)) = kept.iter().find(|(i, _)| *i == index) {
             return Ok(page.clone());
         }
@@ -223,7 +224,7 @@ impl Archive {
 
     /// Keep no pages.
     pub(super) fn let_go(&self) {
-        self.kept.lock().unwrap_or_else(|e| e.into_inner()).clear();
+        self.kept.locked().clear();
     }
 
     /// Read the page `at` from the first of its copies that is whole; it is not kept.

@@ -15,8 +15,9 @@ use crate::{
         read,
         walk::{self, FileKind, Stat},
     },
+    queue::Locked,
 };
-use std::{io, os::fd::OwnedFd, sync::PoisonError};
+use std::{io, os::fd::OwnedFd};
 
 /// Bytes by which a small file may have grown since the scan if it is to be stored as it is now: frames were cut by then, and
 /// memory counts on them. What grows faster is a log, and the beginning of one is what it was.
@@ -52,14 +53,14 @@ impl Inner {
     /// The first name of a file leads to another one now, if `is_gone`, or to none.
     pub(super) fn disown(&self, first: &Entry, is_gone: bool) {
         if is_gone && !self.is_plain() {
-            self.orphaned.lock().unwrap_or_else(PoisonError::into_inner).insert(first.path.clone());
+            self.orphaned.locked().insert(first.path.clone());
         }
     }
 
     /// Another name of a file whose first one is gone is a file of its own, if there is room for it. Is it one now?
     pub(super) fn unlink(&self, entry: &mut Entry, room: u64) -> Result<bool, State> {
         let Kind::HardLink(first) = &entry.kind else { return Ok(false) };
-        if !self.orphaned.lock().unwrap_or_else(PoisonError::into_inner).contains(first) {
+        if !self.orphaned.locked().contains(first) {
             return Ok(false);
         }
         let now = self.open(&entry.path).and_then(|fd| walk::stat_fd(&fd)).map_err(|error| self.state_of(&error))?;

@@ -4,11 +4,12 @@ use super::archive::Archive;
 use crate::{
     error::{Error, Result},
     format::page::{FrameAt, SegmentId},
+    queue::Locked,
     stage::codec::Decompressor,
 };
 use std::{
     collections::VecDeque,
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{Arc, Mutex},
 };
 
 /// Plain bytes that are kept, for all threads together.
@@ -26,10 +27,6 @@ pub(super) struct Frames {
     archive: Arc<Archive>,
     hands: Mutex<Vec<Hand>>,
     kept: Mutex<VecDeque<(Place, Arc<Vec<u8>>)>>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|e| e.into_inner())
 }
 
 impl Frames {
@@ -50,7 +47,7 @@ impl Frames {
     /// # Errors
     /// [`Kind::Corrupt`](crate::error::Kind::Corrupt) if it is damaged, or the system's.
     pub(super) fn plain(&self, segment: &SegmentId, frame: &FrameAt, keep: bool) -> Result<Arc<Vec<u8>>> {
-        let found = lock(&self.kept).iter().find(|(at, _)| at.0 == *segment && at.1 == frame.offset).cloned();
+        let found = self.kept.locked().iter().find(|(at, _)| at.0 == *segment && at.1 == frame.offset).cloned();
         if let Some((_, plain)) = found {
             return Ok(plain);
         }
@@ -65,17 +62,17 @@ impl Frames {
 
     /// The plain bytes, with what is wrong with the checksum if that is all.
     fn decode(&self, segment: &SegmentId, frame: &FrameAt) -> Result<(Vec<u8>, Option<Error>)> {
-        let hand = lock(&self.hands).pop();
+        let hand = self.hands.locked().pop();
         let (mut decompressor, mut stored) = hand.unwrap_or_else(|| (self.archive.codec.decompressor(), Vec::new()));
         let mut plain = Vec::new();
         self.archive.fetch(segment, frame, &mut stored)?;
         let wrong = decompressor.salvage(&stored, frame.plain_len as usize, &mut plain)?;
-        lock(&self.hands).push((decompressor, stored));
+        self.hands.locked().push((decompressor, stored));
         Ok((plain, wrong))
     }
 
     fn keep(&self, place: Place, plain: Arc<Vec<u8>>) {
-        let mut kept = lock(&self.kept);
+        let mut kept = self.kept.locked();
         kept.push_back((place, plain));
         while kept.iter().map(|(_, plain)| plain.len()).sum::<usize>() > KEPT_BYTES && kept.len() > 1 {
             kept.pop_front();

@@ -14,6 +14,7 @@ use crate::{
         },
     },
     platform::{is_media_error, open_files_limit, regular},
+    queue::Locked,
     sink::{Place, place_of},
 };
 use std::{
@@ -146,7 +147,7 @@ impl Directory {
 
     fn file(&self, object: &Object) -> Result<(PathBuf, Arc<File>)> {
         let key = (self.number, self.path(object));
-        let lock = || KEPT.lock().unwrap_or_else(|e| e.into_inner());
+        let lock = || KEPT.locked();
         if let Some(file) = lock().get(&key).cloned() {
             return Ok((key.1, file));
         }
@@ -169,7 +170,7 @@ impl Directory {
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        KEPT.lock().unwrap_or_else(|e| e.into_inner()).retain(|(number, _), _| *number != self.number);
+        KEPT.locked().retain(|(number, _), _| *number != self.number);
     }
 }
 

@@ -24,13 +24,14 @@ use crate::{
         root::PageAt,
     },
     frame::{Buf, Frame, Large, Part, Scanned, Slice, What},
+    queue::Locked,
 };
 use std::{
     collections::HashMap,
     fmt,
     iter::Peekable,
     sync::{
-        Arc, Mutex, MutexGuard,
+        Arc, Mutex,
         atomic::{
             AtomicBool,
             Ordering::{Relaxed, Release},
@@ -67,10 +68,6 @@ struct Inner {
     lacks_pages: AtomicBool,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|e| e.into_inner())
-}
-
 impl Stored {
     /// All of a backup. `tell` is asked whether to go on after damage.
     pub fn new(archive: Arc<Archive>, tell: Tell) -> Self {
@@ -89,7 +86,7 @@ impl Stored {
     /// # Errors
     /// [`Kind::Corrupt`](crate::error::Kind::Corrupt) if one had not.
     pub fn check(&self) -> Result<()> {
-        lock(&self.0.wrong).take().map_or(Ok(()), Err)
+        self.0.wrong.locked().take().map_or(Ok(()), Err)
     }
 
     /// The pages whose entries could not be scanned, as no copy of them is whole. Known once all were.
@@ -169,7 +166,7 @@ impl Entries {
         let (mut entry, mut state) = (last.entry.clone(), last.state.clone());
         if entry.is_file() && state.is_stored() {
             match Content::new(parts) {
-                Some(content) => drop(lock(&self.inner.under_way).insert(entry.path.clone(), Arc::new(content))),
+                Some(content) => drop(self.inner.under_way.locked().insert(entry.path.clone(), Arc::new(content))),
                 None => {
                     state = self.inner.lose(None, misfit(&entry.path), vec![entry.path.clone()])?;
                     entry.lose_content();
@@ -206,7 +203,7 @@ impl Inner {
     }
 
     fn content(&self, path: &[u8]) -> Option<Arc<Content>> {
-        lock(&self.under_way).get(path).cloned()
+        self.under_way.locked().get(path).cloned()
     }
 
     fn members(&self, small: Vec<Scanned>, large: Option<Arc<Large>>, mut buf: Buf) -> Result<Frame> {
@@ -283,7 +280,7 @@ impl Inner {
         match self.content(&large.entry.path).as_deref().map(Content::state) {
             Some(State::Changed) => large.changed.store(true, Release),
             Some(State::BadPages(pages)) => {
-                lock(&large.bad_pages).clone_from(pages);
+                large.bad_pages.locked().clone_from(pages);
             }
             _ => {}
         }
@@ -328,12 +325,13 @@ impl Inner {
 
     fn laid(&self, record: &Record) {
         let path = &record.entry.path;
-        let Some(content) = lock(&self.under_way).remove(path) else { return };
+        let Some(content) = self.under_way.locked().remove(path) else { return };
         if let (Some(was), Some(is)) = (content.digest(), record.digest)
             && was != is
         {
             let error = Error::corrupt(format!("file {} is damaged", quoted(path)));
-            lock(&self.wrong)
+            self.wrong
+                .locked()
                 .get_or_insert_with(|| error.because(format!("its digest is {is}, the manifest says {was}")));
         }
     }

@@ -16,6 +16,7 @@ use crate::{
         page::{Extent, FrameAt, Item, SegmentId},
     },
     pipeline::meter::lap,
+    queue::Locked,
     sink::{patch::Patch, writer::Writer},
     source::{
         blocks::judged,
@@ -123,7 +124,7 @@ impl<'a> Work<'a> {
     }
 
     fn ends(&self, target: Arc<Target>) {
-        self.ended.lock().unwrap_or_else(|e| e.into_inner()).push(target);
+        self.ended.locked().push(target);
     }
 
     fn hand(&self) -> Hand {
@@ -143,7 +144,7 @@ impl<'a> Work<'a> {
             let mut clock = Instant::now();
             let found = self.compare(hand, unit)?;
             lap(&self.run.meter.source.busy, &mut clock);
-            wants.lock().unwrap_or_else(|e| e.into_inner()).extend(found);
+            wants.locked().extend(found);
             Ok(())
         };
         crew::work(
@@ -155,14 +156,14 @@ impl<'a> Work<'a> {
                 batch.items.into_iter().try_for_each(&mut units)
             },
         )?;
-        let wants = wants.into_inner().unwrap_or_else(|e| e.into_inner());
+        let wants = wants.opened();
         crew::work(
             self.hands,
             || self.hand(),
             |hand, job| self.write(hand, job),
             |send| by_frame(wants).into_values().try_for_each(send),
         )?;
-        let ended = std::mem::take(&mut *self.ended.lock().unwrap_or_else(|e| e.into_inner()));
+        let ended = std::mem::take(&mut *self.ended.locked());
         crew::work(
             self.hands,
             || self.hand(),

@@ -15,6 +15,7 @@ use crate::{
         entry::{Entry, Kind, Path, order, split},
         page::{Item, State, are_all},
     },
+    queue::Locked,
     sink::writer::Writer,
 };
 use std::{
@@ -29,7 +30,7 @@ impl Run<'_> {
     /// Second pass, deepest first. What stands at the place of a damaged file, if anything, is something else.
     pub(super) fn links_and_directories(&self, hands: &Hands<'_>, damaged: &HashSet<Path>) -> Result<()> {
         let (upwards, nameless) = (Upwards::default(), Mutex::new(Vec::new()));
-        let lost = |path: &Path| nameless.lock().unwrap_or_else(|e| e.into_inner()).push(path.clone());
+        let lost = |path: &Path| nameless.locked().push(path.clone());
         let all = |writer: &mut Writer, mut entries: Vec<Entry>| {
             while let Some(entry) = entries.pop() {
                 match &entry.kind {
@@ -72,7 +73,7 @@ impl Run<'_> {
                 send(batch)
             },
         )?;
-        self.lost_with_their_files(nameless.into_inner().unwrap_or_else(|e| e.into_inner()))
+        self.lost_with_their_files(nameless.opened())
     }
 
     /// Other names of files that damage cost.
@@ -96,11 +97,11 @@ impl Run<'_> {
     }
 
     fn stand_in_of(&self, target: &Path) -> Option<Path> {
-        self.stand_ins.lock().unwrap_or_else(|e| e.into_inner()).get(target).cloned()
+        self.stand_ins.locked().get(target).cloned()
     }
 
     fn finish(&self, writer: &mut Writer, entry: &Entry) -> Result<()> {
-        let not_ours = self.not_ours.lock().unwrap_or_else(|e| e.into_inner()).contains(&entry.path);
+        let not_ours = self.not_ours.locked().contains(&entry.path);
         if self.refused.holds(&entry.path) {
             return Ok(());
         }
@@ -145,7 +146,7 @@ impl Run<'_> {
     /// knows what it described.
     fn was_restored(&self, target: &Path) -> Result<()> {
         let is_doubtful = self.tree.options.overwrite && self.report.has("");
-        let is_absent = self.absent.lock().unwrap_or_else(|e| e.into_inner()).contains(target)
+        let is_absent = self.absent.locked().contains(target)
             || is_doubtful && !self.archive.find(target).is_ok_and(|parts| is_stored(&parts));
         match is_absent {
             true => Err(Error::new(ErrorKind::NotFound, format!("{} was not restored", quoted(target)))),
@@ -179,7 +180,7 @@ struct Waiting {
 
 impl Upwards {
     fn lock(&self) -> MutexGuard<'_, HashMap<Path, Waiting>> {
-        self.0.lock().unwrap_or_else(|e| e.into_inner())
+        self.0.locked()
     }
 
     /// The next, for which these directories wait; it is given back if it need not wait itself.

@@ -32,6 +32,7 @@ use crate::{
     pipeline::{meter::Meter, ordered::Permits},
     platform::{self, Tricks, walk::real_path},
     postgres::restore::{self as postgres, Fate, Plan},
+    queue::Locked,
     repo::open::{Opened, must_be_told, open_any, place},
     sink::{
         is_in,
@@ -202,7 +203,7 @@ impl Restore {
         }
         run.links_and_directories(&hands, &damaged)?;
         run.tree.sync()?;
-        let lacking = run.lacking.into_inner().unwrap_or_else(|e| e.into_inner());
+        let lacking = run.lacking.opened();
         let damage = run.report.damage();
         // A cluster of which something is missing, or may be, must not look complete.
         let is_whole = run.refused.is_empty() && lacking.is_captured();
@@ -352,7 +353,7 @@ impl Run<'_> {
     ) -> Result<()> {
         let item = match self.cluster.fate(&item.entry.path) {
             Fate::Restored => {
-                self.lacking.lock().unwrap_or_else(|e| e.into_inner()).note(&item);
+                self.lacking.locked().note(&item);
                 item
             }
             Fate::Emptied if item.from == 0 => item.hollow(),
@@ -400,14 +401,14 @@ impl Run<'_> {
         let (path, asked_for) = (&entry.path, self.selection.holds(&entry.path));
         let Some(ours) = self.unless_refused(path, writer.directory(entry, asked_for))? else { return Ok(()) };
         if !ours && !asked_for {
-            self.not_ours.lock().unwrap_or_else(|e| e.into_inner()).insert(path.clone());
+            self.not_ours.locked().insert(path.clone());
         }
         Ok(())
     }
 
     /// The first selected name of a file whose own name was not selected becomes the file.
     fn stand_in(&self, add: &mut dyn FnMut(Item) -> Result<()>, target: &EntryPath, path: &EntryPath) -> Result<()> {
-        let mut stand_ins = self.stand_ins.lock().unwrap_or_else(|e| e.into_inner());
+        let mut stand_ins = self.stand_ins.locked();
         if stand_ins.entry(target.clone()).or_insert_with(|| path.clone()) != path {
             return Ok(());
         }
@@ -419,7 +420,7 @@ impl Run<'_> {
         found?.iter().map(|item| item.renamed(path.clone())).try_for_each(|item| match item.state.is_stored() {
             true => add(item),
             false => {
-                self.lacking.lock().unwrap_or_else(|e| e.into_inner()).note(&item);
+                self.lacking.locked().note(&item);
                 Ok(())
             }
         })
@@ -427,6 +428,6 @@ impl Run<'_> {
 
     /// No name of it is given to what stands in its place.
     fn mark_absent(&self, path: &EntryPath) {
-        self.absent.lock().unwrap_or_else(|e| e.into_inner()).insert(path.clone());
+        self.absent.locked().insert(path.clone());
     }
 }

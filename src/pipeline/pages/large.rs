@@ -9,6 +9,7 @@ use crate::{
     },
     frame::Large,
     known::{Finder, Known, Stored},
+    queue::Locked,
 };
 use std::{collections::HashMap, sync::atomic::Ordering::Acquire};
 
@@ -133,7 +134,7 @@ impl Pages {
         if file.changed.load(Acquire) {
             record.state = State::Changed;
         }
-        let bad_pages = std::mem::take(&mut *file.bad_pages.lock().unwrap_or_else(|e| e.into_inner()));
+        let bad_pages = std::mem::take(&mut *file.bad_pages.locked());
         if !bad_pages.is_empty() {
             record.state = State::bad_pages(bad_pages);
         }

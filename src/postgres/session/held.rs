@@ -5,11 +5,11 @@ use crate::{
     error::{Error, Kind, Result},
     platform,
     postgres::conninfo::Params,
-    queue::start,
+    queue::{Locked, start},
 };
 use std::{
     sync::{
-        Arc, Mutex, OnceLock, PoisonError,
+        Arc, Mutex, OnceLock,
         mpsc::{Receiver, RecvTimeoutError, Sender, channel},
     },
     time::Duration,
@@ -112,7 +112,7 @@ impl Shared {
 
     /// Whoever copies may be waiting, for its own disk or a reader: the server does not.
     fn give_up(&self) {
-        let mut session = self.session.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut session = self.session.locked();
         if let Some(Err(error)) = session.as_mut().map(Session::make_room) {
             platform::debug(|| error.line());
         }
@@ -124,7 +124,7 @@ impl Shared {
     }
 
     fn with<T>(&self, run: impl FnOnce(&mut Session) -> Result<T>) -> Result<T> {
-        let mut session = self.session.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut session = self.session.locked();
         self.check()?;
         let Some(open) = session.as_mut() else { return Err(void("the session has ended")) };
         let done = run(open);
