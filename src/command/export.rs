@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     error::{Error, Kind, Result},
-    format::digest::CHUNK,
+    format::digest::is_block_size,
     pipeline::meter::Meter,
     plan::{SinkSpec, Tuning},
     platform::Tricks,
@@ -94,9 +94,8 @@ impl Export {
     /// The same frames, blocks and digests, so that what was compared before is compared again.
     fn backup(&self, archive: &Archive, stored: Arc<Stored>) -> Result<Backup> {
         let options = &archive.root.options;
-        let is_size = |bytes: u64| bytes.is_power_of_two() && bytes >= CHUNK;
-        let frame_bytes = u32::try_from(options.frame_bytes).ok().filter(|bytes| is_size((*bytes).into()));
-        let (Some(frame_bytes), true) = (frame_bytes, is_size(options.block_bytes)) else {
+        let frame_bytes = u32::try_from(options.frame_bytes).ok().filter(|bytes| is_block_size((*bytes).into()));
+        let (Some(frame_bytes), true) = (frame_bytes, is_block_size(options.block_bytes)) else {
             return Err(Error::new(Kind::Unsupported, "cannot export a backup with frames or blocks of this size"));
         };
         Ok(Backup {

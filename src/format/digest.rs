@@ -63,9 +63,14 @@ pub enum Piece {
     Crc(u32, u64),
 }
 
+/// May blocks have so many bytes? Others cannot be hashed each by itself. A root may say anything.
+pub fn is_block_size(bytes: u64) -> bool {
+    bytes.is_power_of_two() && bytes >= CHUNK
+}
+
 /// Hash the piece of a file that starts at `offset`; `total` is the length of the whole file's data.
 ///
-/// `block` is a power of two of at least 1,024 bytes, and `offset` is a multiple of it.
+/// `block` [can be one](is_block_size), and `offset` is a multiple of it.
 pub fn piece(algorithm: Algorithm, data: &[u8], offset: u64, total: u64, block: u64) -> Piece {
     match algorithm {
         Algorithm::None => Piece::None,

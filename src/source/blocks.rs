@@ -1,7 +1,7 @@
 //! Content against the digests that a record has of its blocks.
 
 use crate::format::{
-    digest::{Algorithm, Piece, piece},
+    digest::{Algorithm, Piece, is_block_size, piece},
     page::{Record, is_block},
     root::Options,
 };
@@ -13,7 +13,8 @@ const MAX_BLOCK_BYTES: u64 = 64 << 20;
 /// Does the record say the digest of each block of what it describes, which is so `len`?
 pub fn are_digested(record: &Record, len: u64, options: &Options) -> bool {
     let block = options.block_bytes;
-    let whole = (1024..=MAX_BLOCK_BYTES).contains(&block)
+    let whole = is_block_size(block)
+        && block <= MAX_BLOCK_BYTES
         && record.from.is_multiple_of(block)
         && record.blocks.len() as u64 == len.div_ceil(block);
     whole && options.digest == Algorithm::Blake3 && record.entry.data_len() > block
@@ -46,4 +47,23 @@ pub fn first_wrong(record: &Record, len: u64, block: u64, offset: u64, content: 
     let whole = content.get(from.checked_sub(offset)? as usize..end.checked_sub(offset)? as usize)?;
     let wrong = judged(record, block, from, whole, whole.len()).into_iter().find(|(_, same)| *same == Some(false));
     wrong.map(|(span, _)| from + span.start as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::entry::{Entry, Kind};
+
+    /// BLAKE3 panics at an offset within a chunk.
+    #[test]
+    fn blocks_of_a_length_that_cannot_be_are_not_compared() {
+        let digested = |block_bytes: u64| {
+            let len = 4 * block_bytes;
+            let entry = Entry { kind: Kind::File { size: len, map: None }, ..Entry::default() };
+            let record = Record { entry, blocks: vec![[0; 16]; 4], ..Record::default() };
+            are_digested(&record, len, &Options { block_bytes, ..Options::default() })
+        };
+        assert!(digested(1024) && digested(1 << 20));
+        assert!([0, 1, 512, 1000, 1536, 128 << 20].iter().all(|block| !digested(*block)));
+    }
 }

@@ -8,7 +8,7 @@ use super::{
 use crate::{
     error::{Error, Result, quoted},
     format::{
-        digest::{Algorithm, Digest, Piece, piece},
+        digest::{Algorithm, Digest, Piece, is_block_size, piece},
         entry::Path,
         page::{FrameAt, Item, SegmentId, State, begin, is_block},
     },
@@ -107,7 +107,7 @@ impl Content {
         }
         let options = &archive.root.options;
         let block = options.block_bytes;
-        if options.digest != Algorithm::Blake3 || !block.is_power_of_two() || !offset.is_multiple_of(block) {
+        if options.digest != Algorithm::Blake3 || !is_block_size(block) || !offset.is_multiple_of(block) {
             return Ok(());
         }
         let Piece::Blocks(found) = piece(Algorithm::Blake3, content, offset, self.data_len(), block) else {
