@@ -22,7 +22,7 @@ use crate::{
     pipeline::meter::{Meter, lap},
     source::{
         archive::{Archive, Selection},
-        jobs::{self, End, Of, Planner, check_whole, misfit},
+        jobs::{self, End, Of, Planner, check_pieces, misfit},
         store::Object,
     },
     stage::codec::Decompressor,
@@ -191,7 +191,7 @@ impl Content<'_> {
         let mut clock = Instant::now();
         let (error, is_out) = match hand.salvage(archive, segment, frame) {
             Ok(None) => {
-                let checked = job.pieces.iter().try_for_each(|wanted| self.piece(archive, wanted, &hand.plain));
+                let checked = self.pieces(archive, &job.pieces, &hand.plain);
                 lap(&self.meter.workers.busy, &mut clock);
                 return checked;
             }
@@ -208,25 +208,23 @@ impl Content<'_> {
         Ok(())
     }
 
-    fn piece(&self, archive: &Archive, wanted: &jobs::Wanted<()>, plain: &[u8]) -> Result<()> {
-        let content = wanted.content(plain);
-        self.meter.bytes.fetch_add(content.len() as u64, Relaxed);
-        let end = match &wanted.of {
-            Of::Whole(item) => check_whole(item, content),
-            Of::Part(shared, offset) => {
-                let hashed = shared.hash(&archive.root.options, *offset, content);
-                let end = shared.done(*offset, content.len() as u64, hashed);
-                if shared.is_damaged() { End::NotYet } else { end }
-            }
+    fn pieces(&self, archive: &Archive, pieces: &[jobs::Wanted<()>], plain: &[u8]) -> Result<()> {
+        let bytes = pieces.iter().map(|wanted| wanted.content(plain).len() as u64).sum();
+        self.meter.bytes.fetch_add(bytes, Relaxed);
+        let part = |shared: &jobs::Shared<()>, offset, content: &[u8]| {
+            let hashed = shared.hash(&archive.root.options, offset, content);
+            let end = shared.done(offset, content.len() as u64, hashed);
+            if shared.is_damaged() { End::NotYet } else { end }
         };
-        match end {
+        let ends = check_pieces(pieces, plain, |end| end, part);
+        pieces.iter().zip(ends).try_for_each(|(wanted, end)| match end {
             End::Damaged(why) => {
                 self.bad.file(archive, wanted.item());
                 self.report.file(wanted.item(), &why)
             }
             End::Unknown(digest) => self.in_one_go(archive, wanted.item(), digest),
             End::NotYet | End::Right => Ok(()),
-        }
+        })
     }
 
     /// A file whose pieces cannot be hashed each by itself. Mostly its frames carry checksums of their own: of the codecs that

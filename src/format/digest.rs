@@ -80,6 +80,11 @@ pub fn piece(algorithm: Algorithm, data: &[u8], offset: u64, total: u64, block: 
     }
 }
 
+/// BLAKE3 of each of these contents.
+pub fn digests(contents: &[&[u8]]) -> Vec<Digest> {
+    lanes::hashes(contents).into_iter().map(Digest::Blake3).collect()
+}
+
 fn block_digests(data: &[u8], offset: u64, block: u64) -> Vec<BlockDigest> {
     let whole = if lanes::are_short(block) { data.len() - data.len() % block as usize } else { 0 };
     let mut digests = lanes::chaining_values(&data[..whole], offset, block);
@@ -88,7 +93,7 @@ fn block_digests(data: &[u8], offset: u64, block: u64) -> Vec<BlockDigest> {
     digests
 }
 
-fn block_digest(bytes: &[u8], offset: u64) -> BlockDigest {
+pub(super) fn block_digest(bytes: &[u8], offset: u64) -> BlockDigest {
     let mut hasher = blake3::Hasher::new();
     hasher.set_input_offset(offset);
     hasher.update(bytes);
@@ -312,6 +317,19 @@ mod tests {
             let (block, offset) = (1usize << block_log, first << block_log);
             let alone = data.chunks(block).zip((offset..).step_by(block)).map(|(bytes, at)| block_digest(bytes, at));
             prop_assert_eq!(block_digests(&data, offset, block as u64), alone.collect::<Vec<_>>());
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn files_are_hashed_together_as_each_by_itself(lens in prop::collection::vec(
+            prop_oneof![4 => 0usize..5000, 2 => 0usize..40_000, 1 => 0usize..300_000, 1 => (0usize..70).prop_map(|n| n * 1024)],
+            0..40,
+        )) {
+            let data: Vec<u8> = (0..400_000).map(|i| (i / 7 % 251) as u8).collect();
+            let contents: Vec<&[u8]> = lens.iter().enumerate().map(|(at, len)| &data[at * 17..][..*len]).collect();
+            let alone = contents.iter().map(|content| Digest::Blake3(blake3::hash(content).into()));
+            prop_assert_eq!(digests(&contents), alone.collect::<Vec<_>>());
         }
     }
 

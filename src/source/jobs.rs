@@ -8,11 +8,12 @@ use super::blocks::{are_digested, first_wrong};
 use crate::{
     error::{Error, Result, quoted},
     format::{
-        digest::{Algorithm, Digest, Joiner, Piece as Hashed, piece, piece_of_any},
+        digest::{Algorithm, Digest, Joiner, Piece as Hashed, digests, piece, piece_of_any},
         entry::xattr_bytes,
         page::{FrameAt, Item, SegmentId},
         root::Options,
     },
+    queue::Locked,
 };
 use std::{
     collections::{BTreeMap, HashMap},
@@ -133,11 +134,11 @@ pub enum End {
 
 impl<H> Shared<H> {
     fn joined(&self) -> MutexGuard<'_, Joined> {
-        self.joined.lock().unwrap_or_else(|e| e.into_inner())
+        self.joined.locked()
     }
 
     fn blocks(&self) -> MutexGuard<'_, Vec<(Item, u64)>> {
-        self.blocks.lock().unwrap_or_else(|e| e.into_inner())
+        self.blocks.locked()
     }
 
     /// Hash a piece that starts at `offset` of the data.
@@ -206,6 +207,30 @@ pub fn check_whole(item: &Item, content: &[u8]) -> End {
         Some(Digest::Blake3(_)) => check_with(item, Algorithm::Blake3, content),
         Some(Digest::Crc32c(_)) => check_with(item, Algorithm::Crc32c, content),
     }
+}
+
+/// What is to be said of all pieces of a frame: of whole files how they end, which are hashed together, and of pieces of others what
+/// `part` makes of them.
+pub fn check_pieces<H, C>(
+    pieces: &[Wanted<H>],
+    plain: &[u8],
+    whole: impl Fn(End) -> C,
+    part: impl Fn(&Shared<H>, u64, &[u8]) -> C,
+) -> Vec<C> {
+    let is_hashed = |wanted: &&Wanted<H>| match &wanted.of {
+        Of::Whole(item) => matches!(item.digest, Some(Digest::Blake3(_))),
+        Of::Part(..) => false,
+    };
+    let contents: Vec<&[u8]> = pieces.iter().filter(is_hashed).map(|wanted| wanted.content(plain)).collect();
+    let mut found = digests(&contents).into_iter();
+    let mut check = |wanted: &Wanted<H>| match &wanted.of {
+        Of::Part(shared, offset) => part(shared, *offset, wanted.content(plain)),
+        Of::Whole(item) => whole(match item.digest {
+            Some(wanted @ Digest::Blake3(_)) => compare(wanted, found.next()),
+            _ => check_whole(item, wanted.content(plain)),
+        }),
+    };
+    pieces.iter().map(&mut check).collect()
 }
 
 /// Is this all of the content of a file, as its BLAKE3 says? Without one nothing is known of what comes out of a damaged frame.

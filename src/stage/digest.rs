@@ -5,7 +5,7 @@ use crate::{
     error::Result,
     format::{
         chunk::{self, Chunk, MAX_FILE_BYTES},
-        digest::{Algorithm, Piece, crc32c, piece},
+        digest::{Algorithm, Piece, crc32c, digests, piece},
     },
     frame::{Frame, Part, What},
     known::Stored,
@@ -28,10 +28,16 @@ pub struct Digest {
 impl Stage for Digest {
     fn apply(&mut self, mut frame: Frame) -> Result<Frame> {
         let Frame { parts, data, .. } = &mut frame;
-        for part in parts {
+        let (mut files, mut contents) = (Vec::new(), Vec::new());
+        for (at, part) in parts.iter_mut().enumerate() {
             if let Some((offset, total)) = place(part) {
                 let content = &data[part.inner as usize..][..part.len as usize];
-                part.piece = piece(self.algorithm, content, offset, total, self.block);
+                if self.algorithm == Algorithm::Blake3 && total <= self.block {
+                    files.push(at);
+                    contents.push(content);
+                } else {
+                    part.piece = piece(self.algorithm, content, offset, total, self.block);
+                }
                 part.chunks = self.cut(part, content);
                 if self.crc32c {
                     part.crcs = content.chunks(self.block as usize).map(crc32c).collect();
@@ -40,6 +46,7 @@ impl Stage for Digest {
                 self.patches(part, data);
             }
         }
+        files.into_iter().zip(digests(&contents)).for_each(|(at, digest)| parts[at].piece = Piece::Whole(digest));
         Ok(frame)
     }
 }

@@ -19,7 +19,7 @@ use crate::{
     },
     pipeline::meter::lap,
     sink::{large::Large, writer::Writer},
-    source::jobs::{self, End, Hash, Of, Planner, Shared, Stretches, Wanted, check_whole},
+    source::jobs::{self, End, Hash, Of, Planner, Shared, Stretches, Wanted, check_pieces},
     stage::codec::Decompressor,
 };
 use std::{
@@ -90,7 +90,10 @@ impl Run<'_> {
             Ok(Some(error)) => self.salvage(hand, job, error)?,
         };
         let plain = std::mem::take(&mut hand.plain);
-        let checked: Vec<_> = self.permits.hold(|| job.pieces.iter().map(|piece| self.check(piece, &plain)).collect());
+        let part = |shared: &Shared<Large>, at, bytes: &[u8]| {
+            Checked::Part(shared.hash(&self.archive.root.options, at, bytes))
+        };
+        let checked = self.permits.hold(|| check_pieces(&job.pieces, &plain, Checked::Whole, part));
         lap(&self.meter.workers.busy, &mut clock);
         let mut pieces = job.pieces.iter().zip(checked);
         let written = pieces.try_for_each(|(piece, checked)| self.write(&mut hand.writer, piece, &plain, checked));
@@ -155,14 +158,6 @@ impl Run<'_> {
             frame => self.spoil(hand, frame.as_ref(), lost, error)?,
         }
         Ok(Job { frame, pieces: saved, bare })
-    }
-
-    fn check(&self, wanted: &Wanted<Large>, plain: &[u8]) -> Checked {
-        let content = wanted.content(plain);
-        match &wanted.of {
-            Of::Whole(item) => Checked::Whole(check_whole(item, content)),
-            Of::Part(shared, offset) => Checked::Part(shared.hash(&self.archive.root.options, *offset, content)),
-        }
     }
 
     fn write(&self, writer: &mut Writer, wanted: &Wanted<Large>, plain: &[u8], checked: Checked) -> Result<()> {
