@@ -78,7 +78,7 @@ pub struct Base {
     frame_bytes: u64,
     block_bytes: u64,
     moved: Mutex<Moved>,
-    damage: Mutex<BTreeSet<String>>,
+    damage: Arc<Mutex<BTreeSet<String>>>,
 }
 
 impl Base {
@@ -145,9 +145,11 @@ impl Base {
             }
         }
         let refers_to_pages = referred.manifests.is_empty();
+        let found: Arc<Mutex<BTreeSet<String>>> = Arc::default();
         let archives = archives.into_iter().map(|archive| {
-            let trusted = is_trusted(&archive.root, like);
-            (Arc::new(archive.as_base(refers_to_pages)), trusted)
+            let (trusted, found) = (is_trusted(&archive.root, like), found.clone());
+            let warn = move |damage: Error| _ = found.locked().insert(damage.line());
+            (Arc::new(archive.as_base(refers_to_pages).warn_with(warn)), trusted)
         });
         Self {
             archives: archives.collect(),
@@ -158,11 +160,11 @@ impl Base {
             frame_bytes: like.options.frame_bytes,
             block_bytes: like.options.block_bytes,
             moved: Mutex::default(),
-            damage: Mutex::default(),
+            damage: found,
         }
     }
 
-    /// The pages of which no copy could be read so far.
+    /// The pages of which a copy, or none, could be read so far.
     pub fn damage(&self) -> BTreeSet<String> {
         self.damage.locked().clone()
     }

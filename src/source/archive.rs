@@ -292,7 +292,9 @@ impl Archive {
                 segment.backup.clear();
             }
         }
-        page.origin = self.pages_know.then(|| Arc::new(PageAt { backup: home.clone(), ..at.clone() }));
+        // Who refers to a page keeps the manifest that it is in, and not the segment of another copy.
+        let is_referable = self.pages_know && matches!(copy.0, Object::Manifest(_));
+        page.origin = is_referable.then(|| Arc::new(PageAt { backup: home.clone(), ..at.clone() }));
         Ok(page)
     }
 
