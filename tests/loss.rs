@@ -27,6 +27,8 @@ use std::{
     num::NonZeroUsize,
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
+    thread,
+    time::Duration,
 };
 
 /// Files of a tree and their content.
@@ -717,6 +719,11 @@ fn a_repository_without_its_own_file_is_one_that_can_be_repaired() {
     }
     fullbore(args!["repair", repository, "--yes"]).ends_with(0);
     fullbore(args!["verify", repository, "--data"]).ends_with(0);
+    // What others mention of it makes no leftover of it.
+    fullbore(args!["backup", dir.path().join("tree"), "--to", repository, "--quiet"]).ends_with(0);
+    fs::remove_file(repository.join("backups").join(id).join("root.json")).unwrap();
+    fullbore(args!["verify", repository]).ends_with(4);
+    fullbore(args!["prune", repository]).ends_with(4);
 }
 
 #[test]
@@ -903,6 +910,34 @@ fn the_file_of_a_repository_is_made_anew_wherever_labels_are() {
         let after: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
         assert_eq!(before["id"], after["id"], "{codec}");
         fullbore(args!["verify", repository, "--data"]).ends_with(0);
+    }
+}
+
+/// Who refers to a page keeps the manifest that it is in, whole or not, and not the segment of another copy.
+#[test]
+fn a_page_whose_manifest_is_damaged_is_not_referred_to() {
+    for is_shorter in [false, true] {
+        let dir = temp();
+        let (repository, home) = ten(dir.path(), &[]);
+        let again = || {
+            let ran = fullbore(args!["backup", dir.path().join("tree"), "--to", repository, "--json"]).ends_with(0);
+            let done = ran.json().pop().unwrap();
+            let root = home.with_file_name(done["id"].as_str().unwrap()).join("root.json");
+            let root: Value = serde_json::from_slice(&fs::read(root).unwrap()).unwrap();
+            (done["base_damage"].clone(), root["pages"][0]["backup"].clone())
+        };
+        let first = home.file_name().unwrap().to_str().unwrap();
+        thread::sleep(Duration::from_millis(2100)); // what is younger than a base is looked at again
+        again();
+        assert_eq!(again().1, first, "unchanged pages are referred to");
+        let manifest = home.join("manifest");
+        let len = fs::metadata(&manifest).unwrap().len();
+        match is_shorter {
+            true => fs::File::options().write(true).open(&manifest).unwrap().set_len(len - 10).unwrap(),
+            false => spoil(&manifest, len / 2),
+        }
+        let (damage, page) = again();
+        assert!(damage[0].as_str().is_some_and(|what| what.contains("manifest")) && page != first, "{damage} {page}");
     }
 }
 

@@ -297,7 +297,10 @@ fn manifest(path: &Path, pages: &[(u64, Vec<u8>)]) -> Result<()> {
 fn repository_file(repository: &Path) -> Option<Step> {
     let ids = directories(repository).ok()?;
     let label = ids.iter().find_map(|id| label(repository, id))?;
-    let facts = Repository { format: FORMAT_ALONE, id: label.repository, ..Repository::default() };
+    // In one of an early version, which kept nothing of what was forgotten, a leftover counts as a backup whose root is lost now:
+    // `forget` settles that, and nothing a root that is lost later, if it counted as a leftover.
+    let facts =
+        Repository { format: FORMAT_ALONE, id: label.repository, keeps_forgotten: true, ..Repository::default() };
     let path = repository.join(layout::REPOSITORY);
     Some(Step {
         what: format!("write {path:?} again, from the label of a segment"),
