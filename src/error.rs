@@ -17,6 +17,10 @@ pub struct Error {
     pub source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
 
+/// What helps where there is no room.
+const ROOM: &str = "free space or choose another place, and run the same command again; in a repository `fullbore forget` and \
+                    `fullbore prune` free what old backups need";
+
 /// What a caller may act on: the exit code and the retry policy follow from it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -81,7 +85,8 @@ impl Error {
     pub fn io(what: impl Into<String>, error: impl Into<io::Error>) -> Self {
         let error = error.into();
         let kind = Kind::of(&error);
-        Self { source: Some(Box::new(Reason(error))), ..Self::new(kind, what) }
+        let hint = (kind == Kind::Full).then(|| ROOM.into());
+        Self { source: Some(Box::new(Reason(error))), hint, ..Self::new(kind, what) }
     }
 
     /// Damage: bytes differ from what was recorded.

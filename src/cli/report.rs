@@ -72,7 +72,7 @@ pub(super) fn base_damage(damage: &[String]) -> Option<String> {
     let more = if more > 0 { format!("; and {more} more") } else { String::new() };
     (!damage.is_empty()).then(|| {
         format!(
-            "WARNING: earlier backups are damaged: {few}{more}; this one is not, as it stores again what it needs of that; \
+            "WARNING: earlier backups are damaged, or cannot be read: {few}{more}; this one is not, as it stores again what it needs of that; \
              `fullbore verify` tells what is lost"
         )
     })

@@ -113,7 +113,9 @@ pub fn forget<O: Objects>(objects: &O, id: &str) -> Result<bool> {
         return Ok(false);
     }
     // Of a backup that was killed right after its commit: without its root it would look as if it had died before.
-    objects.remove(&key(id, PARTIAL))?;
+    if objects.size(&key(id, PARTIAL))?.is_some() {
+        objects.remove(&key(id, PARTIAL))?;
+    }
     objects.rename(&key(id, ROOT), &key(id, FORGOTTEN))
 }
 

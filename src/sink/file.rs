@@ -83,11 +83,7 @@ impl Output {
     }
 
     fn failed(&self, verb: &str, error: std::io::Error) -> Error {
-        let full = Error::io(format!("could not {verb} {}", name(&self.path)), error).detail("nothing was committed");
-        match full.kind {
-            crate::error::Kind::Full => full.hint("free space or choose another --to, and run the same command again"),
-            _ => full,
-        }
+        Error::io(format!("could not {verb} {}", name(&self.path)), error).detail("nothing was committed")
     }
 }
 
