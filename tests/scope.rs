@@ -126,7 +126,7 @@ fn an_empty_standard_input_is_an_error_and_what_it_holds_is_not_foretold() {
     assert!(!dir.path().join("x.tar.zst").exists());
     assert_eq!(fullbore(args!["list", dir.path().join("r")]).out, "");
     fullbore(args!["backup", "--stdin-name", "s", "--to", dir.path().join("r"), "--dry-run"]).ends_with(2);
-    for name in ["", ".", "..", "/s", "s/", "a//b", "a/../b"] {
+    for name in ["", ".", "..", "/s", "s/", "a//b", "a/../b", &"x".repeat(256)] {
         fullbore(args!["backup", "--stdin-name", name, "--to", dir.path().join("r")]).ends_with(2);
     }
     fullbore(args!["backup", "-", "--to", dir.path().join("r")]).ends_with(1).has_one_error("--stdin-name NAME");

@@ -174,7 +174,8 @@ pub(super) fn target(path: PathBuf) -> Result<PathBuf, String> {
 }
 
 pub(super) fn stream_name(text: &str) -> Result<String, String> {
-    let fits = !text.is_empty() && is_safe(text.as_bytes());
+    // No Linux file system takes a longer name.
+    let fits = !text.is_empty() && is_safe(text.as_bytes()) && text.split('/').all(|name| name.len() <= 255);
     if fits {
         Ok(text.to_owned())
     } else {
