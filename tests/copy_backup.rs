@@ -416,3 +416,16 @@ fn damaged_notes_at_the_other_place_are_a_warning_once_the_copy_is_there() {
     assert_eq!(again.json().pop().unwrap()["warnings"].as_array().unwrap().len(), 1);
     fullbore(args!["restore", other, "--to", chain.dir.path().join("to"), "--quiet"]).ends_with(0);
 }
+
+#[test]
+fn a_segment_that_is_far_too_long_is_refused_before_it_is_cut_in_pieces() {
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let (tree, repository) = (dir.path().join("tree"), dir.path().join("repo"));
+    runs::write(tree.join("f"), "content");
+    fullbore(args!["backup", tree, "--to", repository, "--quiet"]).ends_with(0);
+    let home = fs::read_dir(repository.join("backups")).unwrap().next().unwrap().unwrap().path();
+    let segment = fs::File::options().write(true).open(home.join("s01-000001.tar.zst")).unwrap();
+    segment.set_len(1 << 60).unwrap();
+    let ran = fullbore(args!["copy-backup", repository, "--to", dir.path().join("other")]).ends_with(4);
+    ran.has_one_error("is damaged: it has 1152921504606846976 bytes");
+}

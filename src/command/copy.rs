@@ -286,13 +286,14 @@ fn facts<'a>(archive: &'a Archive, known: &'a [(Known, Vec<u8>)]) -> HashMap<Seg
     own.chain(others).collect()
 }
 
+/// An object and its length, before anything is known of its bytes: that may be far too long to be cut in pieces.
 fn task(archive: &Archive, object: Object, backup: &str, name: String) -> Result<Task> {
     let bytes = archive.store().len(&object).map_err(|error| match error.kind {
         Kind::NotFound => Error::corrupt(format!("{} is missing", archive.store().name(&object))),
         _ => error,
     })?;
     let backup = if backup.is_empty() { &archive.root.id } else { backup }.to_owned();
-    Ok(Task { object, backup, name, bytes, sums: with_gaps(Vec::new(), bytes) })
+    Ok(Task { object, backup, name, bytes, sums: Vec::new() })
 }
 
 /// All bytes of a segment. If it was not surely ended, more may be there than anybody knows of.
@@ -322,7 +323,9 @@ fn side(archive: &Archive, id: &SegmentId) -> Result<Option<Task>> {
         return Ok(None);
     }
     let name = layout::segment(id.stream, id.number, archive.codec.suffix()) + SIDE_SUFFIX;
-    task(archive, object, &id.backup, name).map(Some)
+    let task = task(archive, object, &id.backup, name)?;
+    let sums = with_gaps(Vec::new(), task.bytes);
+    Ok(Some(Task { sums, ..task }))
 }
 
 /// The pages of a backup. One that is not there is not missed if it had none for this backup.

@@ -368,8 +368,10 @@ fn failed(what: String, error: io::Error) -> Error {
 
 /// Checks the length against the file before memory is taken.
 fn read_exactly(file: &File, path: &Path, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()> {
-    // A megabyte costs less to read than to ask for: the length of the file is looked at for what is larger only.
-    if len > 1 << 20 && offset.saturating_add(len as u64) > file_len(file, path)? {
+    let end = offset.saturating_add(len as u64);
+    // A megabyte costs less to read than to ask for: the length of the file is looked at for what is larger only. No file is so
+    // long that the system would not take the offset.
+    if end > i64::MAX as u64 || len > 1 << 20 && end > file_len(file, path)? {
         return Err(Error::corrupt(format!("could not read {path:?}")).because("it ends too early"));
     }
     out.resize(len, 0);
@@ -378,4 +380,18 @@ fn read_exactly(file: &File, path: &Path, offset: u64, len: usize, out: &mut Vec
         io::ErrorKind::UnexpectedEof => Error::corrupt(what()).because("it ends too early"),
         _ => failed(what(), e),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_no_file_can_have_is_damage() {
+        let file = tempfile::tempfile().unwrap();
+        for (offset, len) in [(i64::MAX as u64 - 1, 2), (u64::MAX, 1), (0, 1), (1 << 40, 1)] {
+            let error = read_exactly(&file, Path::new("f"), offset, len, &mut Vec::new()).unwrap_err();
+            assert_eq!(error.kind, Kind::Corrupt, "{offset} {len}: {error}");
+        }
+    }
 }
