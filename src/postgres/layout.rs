@@ -10,7 +10,7 @@ use crate::{
     format::entry::{is_within, split},
     platform::walk::{FileKind, Name},
 };
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 /// Emptied: the server removes or makes anew what is in them when it starts (rule 11). Slots of replication are left out
 /// even though they would survive: in a copy they would hold WAL back for standbys that are not its own.
@@ -36,7 +36,9 @@ const SKIPPED: [&[u8]; 10] = [
 const STATUS: [&[u8]; 4] = [b"pg_commit_ts", b"pg_multixact/members", b"pg_multixact/offsets", b"pg_xact"];
 
 /// What else it keeps there, beside relations and WAL.
-const OWN: [&[u8]; 5] = [b"pg_commit_ts", b"pg_logical", b"pg_multixact", b"pg_twophase", b"pg_xact"];
+const OWN: [&[u8]; 5] = [b"pg_commit_ts", b"pg_logical", b"pg_multixact", PREPARED, b"pg_xact"];
+/// Where the server keeps prepared transactions.
+const PREPARED: &[u8] = b"pg_twophase";
 
 /// What of a cluster is backed up.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,6 +48,8 @@ pub struct Layout {
     /// Has it `pg_wal/summaries`?
     summaries: bool,
     online: bool,
+    /// Names in `pg_twophase` when the backup had begun.
+    prepared: BTreeSet<Vec<u8>>,
 }
 
 /// What a directory of a cluster is.
@@ -69,7 +73,17 @@ impl Layout {
     /// Of version `major` with the catalog version `catalog`. `online`: the server runs, so a label is made, and WAL and
     /// `global/pg_control` are added after everything else.
     pub fn new(major: u32, catalog: u32, online: bool) -> Self {
-        Self { version: format!("PG_{major}_{catalog}").into_bytes(), summaries: major >= 17, online }
+        let (version, prepared) = (format!("PG_{major}_{catalog}").into_bytes(), BTreeSet::new());
+        Self { version, summaries: major >= 17, online, prepared }
+    }
+
+    /// With the files of prepared transactions that were there when the backup had begun. Of a server that runs no others are
+    /// stored: those that a later checkpoint writes are of transactions that the WAL has, and a server that finds one of the
+    /// future does not take it from there, and from 17 on may lose the transaction.
+    #[must_use]
+    pub fn with_prepared(mut self, names: BTreeSet<Vec<u8>>) -> Self {
+        self.prepared = names;
+        self
     }
 
     /// Leave in `names`, which were found in the directory `dir`, those that are backed up (rules 10 to 13 and 15).
@@ -86,6 +100,7 @@ impl Layout {
             Place::Wal => names.retain(|name| !self.online || self.keeps_of_wal(name)),
             Place::WalPart => names.retain(|_| !self.online),
             Place::Emptied => names.clear(),
+            Place::Other if self.online && dir == PREPARED => names.retain(|name| self.prepared.contains(&name.bytes)),
             Place::Other => {}
         }
     }
@@ -189,6 +204,18 @@ mod tests {
         let mut names: Vec<Name> = names.iter().map(name).collect();
         Layout::new(major, 202_209_061, online).pick(dir.as_bytes(), &mut names);
         names.into_iter().map(|name| String::from_utf8(name.bytes).unwrap()).collect()
+    }
+
+    #[test]
+    fn of_prepared_transactions_only_those_from_before_the_start_are_taken_while_the_server_runs() {
+        let picked = |online| {
+            let name = |bytes: &str| Name { bytes: bytes.into(), kind: FileKind::File, inode: 1 };
+            let mut names = vec![name("000002E4"), name("000002E5")];
+            let before = BTreeSet::from([b"000002E4".to_vec(), b"000002E3".to_vec()]);
+            Layout::new(15, 202_209_061, online).with_prepared(before).pick(b"pg_twophase", &mut names);
+            names.len()
+        };
+        assert_eq!((picked(true), picked(false)), (1, 2));
     }
 
     #[test]

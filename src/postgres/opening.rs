@@ -14,10 +14,10 @@ use crate::{
     },
 };
 use std::{
-    collections::HashSet,
+    collections::{BTreeSet, HashSet},
     ffi::{OsStr, OsString},
     fs,
-    io::ErrorKind,
+    io::{self, ErrorKind},
     os::{
         fd::OwnedFd,
         unix::ffi::{OsStrExt, OsStringExt},
@@ -41,8 +41,8 @@ impl Opening<'_> {
     /// The data directory with the tablespaces on its device, and a tree for each other device.
     pub(super) fn trees(&self, spaces: &[Tablespace], reading: &Reading) -> Result<(Arc<Late>, Vec<Arc<Tree>>)> {
         let stored = spaces.iter().map(Tablespace::path).collect();
-        let late =
-            Arc::new(Late::new(Layout::new(self.major, self.catalog, self.online), self.data.to_owned(), stored));
+        let layout = Layout::new(self.major, self.catalog, self.online).with_prepared(self.prepared()?);
+        let late = Arc::new(Late::new(layout, self.data.to_owned(), stored));
         let rules = Arc::new(Rules {
             exclude: Patterns::default(),
             exclude_caches: false,
@@ -65,6 +65,14 @@ impl Opening<'_> {
             Arc::new(Tree::new(tops, elsewhere, Closed::new(), rules.clone()))
         };
         Ok((late, devices.drain(..).map(tree).collect()))
+    }
+
+    /// The names of the files of prepared transactions as they are now.
+    fn prepared(&self) -> Result<BTreeSet<Vec<u8>>> {
+        let path = self.data.join("pg_twophase");
+        let names = fs::read_dir(&path)
+            .and_then(|entries| entries.map(|entry| Ok(entry?.file_name().into_vec())).collect::<io::Result<_>>());
+        names.map_err(|e| Error::io(format!("could not list {path:?}"), e))
     }
 
     /// The path of a tablespace in the data directory, if its directory is there.

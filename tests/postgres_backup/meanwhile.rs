@@ -54,6 +54,31 @@ fn tables_that_change_while_they_are_read_are_restored_as_they_were_at_the_end()
     }
 }
 
+/// A later checkpoint writes files of what the WAL has: a server from 17 on that finds them loses the transactions.
+#[test]
+fn transactions_that_are_prepared_while_files_are_read_come_back_from_the_wal() {
+    for version in versions() {
+        let cluster = Cluster::new(version, &["max_prepared_transactions = 10"]);
+        let mut session = cluster.client();
+        let mut prepare = |name: &str| {
+            let work = "BEGIN; DELETE FROM small WHERE n = 0";
+            session
+                .batch_execute(&format!("{work}; SELECT pg_current_xact_id(); PREPARE TRANSACTION '{name}'"))
+                .unwrap();
+        };
+        prepare("before");
+        let slow = Slow::of_running(&cluster);
+        ["first", "second", "third"].into_iter().for_each(&mut prepare);
+        cluster.psql("CHECKPOINT");
+        let restored = slow.end_well(&cluster);
+        restored.assert_verifies();
+        restored.start();
+        let prepared =
+            restored.psql("SELECT string_agg(gid, ' ' ORDER BY transaction::text::int) FROM pg_prepared_xacts");
+        assert_eq!(prepared, "before first second third", "{version:?}");
+    }
+}
+
 #[test]
 fn a_database_that_is_moved_makes_the_backup_void_and_a_new_tablespace_is_warned_of() {
     for version in some_versions() {

@@ -29,10 +29,12 @@ const OLDEST: u32 = 13;
 const FIRST: &str = "SET statement_timeout = 0; SET search_path = pg_catalog, pg_temp; \
     SET default_transaction_isolation = 'read committed'; SET default_transaction_deferrable = off";
 
-/// Rule 4, and no limits: a checkpoint or an archive may take hours. Those that a version lacks are left out.
+/// Rule 4, and no limits: a checkpoint or an archive may take hours, and one that nobody waits for any more ends. Those that a version
+/// lacks are left out.
 const SETTINGS: &str = "SELECT set_config(name, value, false) FROM (VALUES \
     ('max_parallel_workers_per_gather', '0'), ('lock_timeout', '0'), \
-    ('idle_in_transaction_session_timeout', '0'), ('idle_session_timeout', '0'), ('transaction_timeout', '0')) \
+    ('idle_in_transaction_session_timeout', '0'), ('idle_session_timeout', '0'), ('transaction_timeout', '0'), \
+    ('client_connection_check_interval', '1000')) \
     AS wanted (name, value) JOIN pg_settings USING (name)";
 
 pub(super) fn connect(params: &Params) -> Result<Session> {
