@@ -8,8 +8,6 @@
 use super::digest::{BlockDigest, CHUNK, block_digest};
 use blake3::{IncrementCounter, platform::Platform};
 
-/// Chunks that are hashed together: their values, 2 KiB, stay in the cache.
-const GROUP: usize = 64;
 /// Bytes of a value.
 const VALUE: usize = size_of::<BlockDigest>();
 /// Bytes that one input of a level has: a chunk, or two values.
@@ -27,36 +25,39 @@ const LANES: usize = 16;
 
 /// Is it worth it for blocks of so many bytes? Longer ones fill all lanes each by itself.
 pub(super) fn are_short(block: u64) -> bool {
-    block < GROUP as u64 * CHUNK
+    block < 64 * CHUNK
 }
 
 /// The chaining values of blocks of `block` bytes, a power of two of at least 1,024 that [`are_short`]. `data` is whole blocks,
 /// and starts `offset` bytes, a multiple of 1,024, into its file.
 pub(super) fn chaining_values(data: &[u8], offset: u64, block: u64) -> Vec<BlockDigest> {
-    let platform = Platform::detect();
-    let mut values = Vec::with_capacity(data.len() / block as usize);
-    let (mut level, mut above) = ([0; GROUP * VALUE], [0; GROUP * VALUE]);
-    for (at, group) in (offset / CHUNK..).step_by(GROUP).zip(data.chunks(GROUP * INPUT)) {
-        let chunks: Vec<&[u8; INPUT]> = group.as_chunks().0.iter().collect();
-        platform.hash_many(&chunks, &IV, at, IncrementCounter::Yes, 0, CHUNK_START, CHUNK_END, &mut level);
-        let mut count = chunks.len();
-        for _ in 0..(block / CHUNK).trailing_zeros() {
-            let pairs: Vec<&[u8; PAIR]> = level[..count * VALUE].as_chunks().0.iter().collect();
-            platform.hash_many(&pairs, &IV, 0, IncrementCounter::No, PARENT, 0, 0, &mut above);
-            count = pairs.len();
-            std::mem::swap(&mut level, &mut above);
-        }
-        values.extend_from_slice(level[..count * VALUE].as_chunks().0);
+    let mut count = data.len() / INPUT;
+    let mut forest = Forest::of(count);
+    forest.run(data, offset / CHUNK, 0);
+    for _ in 0..(block / CHUNK).trailing_zeros() {
+        forest.parents(&[(0, count)], PARENT);
+        count /= 2;
     }
-    values
+    forest.values.truncate(count);
+    forest.values
 }
 
 /// The chunks of one content, and where their values stand among those of all.
+#[derive(Clone, Copy)]
 struct Tree<'a> {
     data: &'a [u8],
-    whole: usize,
     start: usize,
-    count: usize,
+}
+
+impl Tree<'_> {
+    fn count(&self) -> usize {
+        self.data.len().div_ceil(INPUT)
+    }
+
+    /// Those of 1,024 bytes.
+    fn whole(&self) -> usize {
+        self.data.len() / INPUT
+    }
 }
 
 /// BLAKE3 of each of these.
@@ -64,16 +65,15 @@ pub(super) fn hashes(contents: &[&[u8]]) -> Vec<[u8; VALUE]> {
     let mut trees = Vec::with_capacity(contents.len());
     let mut start = 0;
     for data in contents {
-        let count = data.len().div_ceil(INPUT);
-        trees.push(Tree { data, whole: data.len() / INPUT, start, count });
-        start += count;
+        let tree = Tree { data, start };
+        start += tree.count();
+        trees.push(tree);
     }
-    let mut forest = Forest { platform: Platform::detect(), values: vec![[0; VALUE]; start], out: Vec::new() };
-    let branched = || trees.iter().filter(|tree| tree.count > 1);
+    let mut forest = Forest::of(start);
+    let branched = || trees.iter().filter(|tree| tree.count() > 1);
     branched().for_each(|tree| forest.long(tree));
-    (0..LANES).for_each(|at| forest.chunks(at, branched().filter(|tree| (at + 1..LANES).contains(&tree.whole))));
-    let roots: Vec<_> = trees.iter().map(|tree| if tree.count > 1 { tree.start } else { usize::MAX }).collect();
-    let mut level: Vec<(usize, usize)> = branched().map(|tree| (tree.start, tree.count)).collect();
+    (0..LANES).for_each(|at| forest.chunks(at, branched().filter(|tree| (at + 1..LANES).contains(&tree.whole()))));
+    let mut level: Vec<(usize, usize)> = branched().map(|tree| (tree.start, tree.count())).collect();
     loop {
         level.retain(|(_, count)| *count > 2);
         if level.is_empty() {
@@ -83,11 +83,11 @@ pub(super) fn hashes(contents: &[&[u8]]) -> Vec<[u8; VALUE]> {
         level.iter_mut().for_each(|(_, count)| *count = count.div_ceil(2));
     }
     forest.parents(&branched().map(|tree| (tree.start, 2)).collect::<Vec<_>>(), PARENT | ROOT);
-    let value = |(root, data): (&usize, &&[u8])| match forest.values.get(*root) {
-        Some(value) => *value,
-        None => blake3::hash(data).into(),
+    let root = |tree: &Tree<'_>| match tree.count() {
+        0 | 1 => blake3::hash(tree.data).into(),
+        _ => forest.values[tree.start],
     };
-    roots.iter().zip(contents).map(value).collect()
+    trees.iter().map(root).collect()
 }
 
 /// Values of chunks of many trees, of which those of parents take the place.
@@ -98,15 +98,25 @@ struct Forest {
 }
 
 impl Forest {
+    /// Of so many chunks.
+    fn of(chunks: usize) -> Self {
+        Self { platform: Platform::detect(), values: vec![[0; VALUE]; chunks], out: Vec::new() }
+    }
+
+    /// Chunks that follow each other, from number `first` of their file on; their values are to stand at `start`.
+    fn run(&mut self, data: &[u8], first: u64, start: usize) {
+        let chunks: Vec<&[u8; INPUT]> = data.as_chunks().0.iter().collect();
+        let out = self.values[start..][..chunks.len()].as_flattened_mut();
+        self.platform.hash_many(&chunks, &IV, first, IncrementCounter::Yes, 0, CHUNK_START, CHUNK_END, out);
+    }
+
     /// The chunks of a tree that are hashed with no others: of a long one all that are whole, and one that is not.
     fn long(&mut self, tree: &Tree<'_>) {
-        let Tree { data, whole, start, .. } = *tree;
+        let (Tree { data, start }, whole) = (*tree, tree.whole());
         if whole >= LANES {
-            let chunks: Vec<&[u8; INPUT]> = data.as_chunks().0.iter().collect();
-            let out = self.values[start..][..whole].as_flattened_mut();
-            self.platform.hash_many(&chunks, &IV, 0, IncrementCounter::Yes, 0, CHUNK_START, CHUNK_END, out);
+            self.run(data, 0, start);
         }
-        if whole < tree.count {
+        if whole < tree.count() {
             self.values[start + whole] = block_digest(&data[whole * INPUT..], (whole * INPUT) as u64);
         }
     }

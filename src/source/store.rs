@@ -147,14 +147,13 @@ impl Directory {
 
     fn file(&self, object: &Object) -> Result<(PathBuf, Arc<File>)> {
         let key = (self.number, self.path(object));
-        let lock = || KEPT.locked();
-        if let Some(file) = lock().get(&key).cloned() {
+        if let Some(file) = KEPT.locked().get(&key).cloned() {
             return Ok((key.1, file));
         }
         let file = Arc::new(open_file(&key.1, regular::open).map_err(|error| self.gone_or(error))?);
         // A root is read once.
         if *object != Object::Root {
-            let mut kept = lock();
+            let mut kept = KEPT.locked();
             if kept.len() as u64 >= MAX_KEPT.min(open_files_limit() / 4) {
                 // Manifests stay for as long as they can: those of a backup that was forgotten meanwhile could not be opened again.
                 kept.retain(|(_, path), _| path.ends_with(layout::MANIFEST));
