@@ -1382,3 +1382,29 @@ fn what_is_gone_before_it_is_repaired_ends_no_repair() {
     assert_eq!(runs::names(gone), [""; 0]);
     assert_eq!(runs::names(&repository.join("intents")), [""; 0]);
 }
+
+#[test]
+fn what_may_be_on_a_page_that_is_lost_keeps_nothing_else_from_coming_back() {
+    let dir = temp();
+    let (tree, repo) = (dir.path().join("tree"), dir.path().join("repo"));
+    (0..8).for_each(|i| write(tree.join(format!("d/f{i}")), noise(i, 60_000)));
+    std::thread::sleep(std::time::Duration::from_millis(3100));
+    let more = ["--frame-size", "64K", "--checkpoint-interval", "0", "--quiet"];
+    fullbore(args!["backup", &tree, "--to", &repo].into_iter().chain(runs::args(more))).ends_with(0);
+    let home = repo.join("backups").join(runs::names(&repo.join("backups")).remove(0));
+    let root: Value = serde_json::from_slice(&fs::read(home.join("root.json")).unwrap()).unwrap();
+    let firsts: Vec<&str> = root["pages"].as_array().unwrap().iter().map(|p| p["first"].as_str().unwrap()).collect();
+    assert!(firsts.len() > 3, "{firsts:?}");
+    // The page with the directory itself, and that before the one that begins with a file.
+    spoil_page(&home, |page| page["first"] == firsts[0]);
+    for (path, wanted) in [("d", &firsts[1..]), (firsts[1], &firsts[1..2]), ("d/f0", &[])] {
+        let to = dir.path().join(path.replace('/', "-"));
+        fullbore(args!["restore", &repo, path, "--to", &to, "--quiet"]).ends_with(4);
+        for how in ["--overwrite", "--delta"] {
+            let ran = fullbore(args!["restore", &repo, path, "--to", &to, "--keep-going", how, "-q"]).ends_with(4);
+            assert!(ran.err.contains("it describes"), "{path}: {}", ran.err);
+            let given = files(&to);
+            assert!(wanted.iter().all(|name| given.contains_key(*name)), "{path} {wanted:?}: {:?}", given.keys());
+        }
+    }
+}

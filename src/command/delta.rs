@@ -106,7 +106,7 @@ impl<'a> Delta<'a> {
         must_be_told(&self.restore.from)?;
         let archive = target::opened(self.restore)?;
         let selection = Selection::new(&self.restore.paths)?;
-        must_be_there(&archive, &selection)?;
+        must_be_there(&archive, &selection, self.restore.keep_going)?;
         let plan = cluster::plan(self.restore, &archive, &selection)?;
         let layout = cluster::layout(self.restore, &archive, &selection, &plan);
         let unnamed = severed::concerns(&archive, &selection)?;

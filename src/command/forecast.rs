@@ -137,7 +137,7 @@ impl Forecast {
         }
         let archive = target::opened(&self.restore)?;
         let selection = Selection::new(&self.restore.paths)?;
-        must_be_there(&archive, &selection)?;
+        must_be_there(&archive, &selection, self.restore.keep_going)?;
         let workers = self.restore.workers;
         let contract = Contract { id: archive.root.id.clone(), workers: workers.get(), ..Contract::default() };
         let (mut contract, sample) = self.count(&archive, &selection, contract)?;

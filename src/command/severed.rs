@@ -6,7 +6,7 @@
 
 use super::{forgo::without, rebuild::Found};
 use crate::{
-    error::Result,
+    error::{Kind as ErrorKind, Result},
     format::{
         entry::{Kind, Path as EntryPath},
         page::{Record, are_all},
@@ -71,11 +71,12 @@ fn unnamed(lost: &NotCaptured) -> Option<&'static str> {
 /// Why there may be less of what is selected than there was, if that is so. A single file is there, or it is not.
 ///
 /// # Errors
-/// Damage to a page.
+/// [`ErrorKind::Gone`], or the system's.
 pub(super) fn concerns(archive: &Archive, selection: &Selection) -> Result<Option<&'static str>> {
     let Some(why) = archive.root.not_captured.iter().find_map(unnamed) else { return Ok(None) };
     for path in selection.paths() {
-        let found = archive.find(path)?;
+        // On a page that is lost it may be anything.
+        let found = archive.find(path).or_else(|e| if e.kind == ErrorKind::Corrupt { Ok(Vec::new()) } else { Err(e) })?;
         if found.first().is_none_or(|item| matches!(item.entry.kind, Kind::Directory | Kind::HardLink(_))) {
             return Ok(Some(why));
         }

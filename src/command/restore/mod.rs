@@ -157,7 +157,7 @@ impl Restore {
         let noted = report.clone();
         let archive = archive.warn_with(move |damage| noted.warn(damage));
         let selection = Selection::new(&self.paths)?;
-        must_be_there(&archive, &selection)?;
+        must_be_there(&archive, &selection, self.keep_going)?;
         platform::raise_open_files_limit();
         let cluster = cluster::plan(self, &archive, &selection)?;
         let layout = cluster::layout(self, &archive, &selection, &cluster);
@@ -243,10 +243,15 @@ impl Restore {
     }
 }
 
-/// Every path that was asked for exists, and something of it was captured.
-pub(super) fn must_be_there(archive: &Archive, selection: &Selection) -> Result<()> {
+/// Every path that was asked for exists, and something of it was captured. With `keep_going` one may also be on a page that is lost:
+/// that is told when it is restored, and what is on other pages is given.
+pub(super) fn must_be_there(archive: &Archive, selection: &Selection, keep_going: bool) -> Result<()> {
     for path in selection.paths() {
-        if let Some(item) = archive.find(path)?.first().filter(|item| item.entry.kind != Kind::Directory) {
+        let found = match archive.find(path) {
+            Err(damage) if keep_going && damage.kind == ErrorKind::Corrupt => continue,
+            found => found?,
+        };
+        if let Some(item) = found.first().filter(|item| item.entry.kind != Kind::Directory) {
             must_be_stored(archive, item)?;
             // What another name leads to may be damaged; that is told when it is restored.
             if let Kind::HardLink(target) = &item.entry.kind
