@@ -1408,3 +1408,26 @@ fn what_may_be_on_a_page_that_is_lost_keeps_nothing_else_from_coming_back() {
         }
     }
 }
+
+#[test]
+fn a_page_that_says_too_little_of_a_file_costs_that_file_and_no_later_backup() {
+    let dir = temp();
+    let (repo, home) = ten(dir.path(), &[]);
+    change_page(&home, |page| {
+        let record = page.records.iter_mut().find(|record| record.entry.path == b"f3").unwrap();
+        record.extents[0].len -= 1;
+    });
+    let first = home.file_name().unwrap().to_str().unwrap();
+    let ran = fullbore(args!["verify", &repo]).ends_with(4);
+    assert!(ran.out.contains("f3"), "{}", ran.out);
+    // What is stored anew is whole.
+    fullbore(args!["backup", dir.path().join("tree"), "--to", &repo, "--quiet"]).ends_with(0);
+    fullbore(args!["restore", &repo, "--to", dir.path().join("second"), "-q"]).ends_with(0);
+    assert_eq!(files(&dir.path().join("second")), files(&dir.path().join("tree")));
+    fullbore(args!["repair", &repo, "--yes"]).ends_with(0);
+    fullbore(args!["verify", &repo, "--data"]).ends_with(0);
+    fullbore(args!["repair", &repo]).ends_with(0);
+    let back = dir.path().join("first");
+    fullbore(args!["restore", format!("{}@{first}", repo.display()), "--to", &back, "-q"]).ends_with(3);
+    assert_eq!(files(&back).len(), 9);
+}

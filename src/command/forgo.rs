@@ -10,7 +10,7 @@ use crate::{
     format::{
         digest::hex,
         entry::{Path as EntryPath, order},
-        page::{Extent, Page, Record, SegmentId, State},
+        page::{Extent, Page, Record, SegmentId, State, are_all},
         root::{MAX_NOT_CAPTURED, Name, NotCaptured, PageAt, Root},
     },
     source::{archive::Archive, store::Object},
@@ -78,8 +78,7 @@ pub(super) fn forgo(archive: &Archive, loss: Option<&Loss>, missing: &HashSet<Se
 fn lost(archive: &Archive, loss: Option<&Loss>, anew: &Anew) -> HashSet<EntryPath> {
     let mut parts = Vec::new();
     each_page(archive, anew, |page| {
-        let of_many = page.records.iter().filter(|record| record.more || record.from > 0);
-        parts.extend(of_many.map(lean));
+        parts.extend(page.records.iter().filter(|record| !are_all(&[*record])).map(lean));
     });
     let mut files = severed::cut_off(parts.iter());
     if let Some(loss) = loss {

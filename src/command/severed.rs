@@ -76,7 +76,8 @@ pub(super) fn concerns(archive: &Archive, selection: &Selection) -> Result<Optio
     let Some(why) = archive.root.not_captured.iter().find_map(unnamed) else { return Ok(None) };
     for path in selection.paths() {
         // On a page that is lost it may be anything.
-        let found = archive.find(path).or_else(|e| if e.kind == ErrorKind::Corrupt { Ok(Vec::new()) } else { Err(e) })?;
+        let found =
+            archive.find(path).or_else(|e| if e.kind == ErrorKind::Corrupt { Ok(Vec::new()) } else { Err(e) })?;
         if found.first().is_none_or(|item| matches!(item.entry.kind, Kind::Directory | Kind::HardLink(_))) {
             return Ok(Some(why));
         }
@@ -117,7 +118,7 @@ pub(super) fn names_of<'a>(files: &HashSet<EntryPath>, records: impl Iterator<It
 /// The files of which these records do not say where all is.
 pub(super) fn cut_off<'a>(records: impl Iterator<Item = &'a Record>) -> HashSet<EntryPath> {
     let mut files: BTreeMap<&EntryPath, Vec<&Record>> = BTreeMap::new();
-    for record in records.filter(|record| record.more || record.from > 0) {
+    for record in records.filter(|record| !are_all(&[*record])) {
         files.entry(&record.entry.path).or_default().push(record);
     }
     files.retain(|_, parts| {

@@ -1,7 +1,7 @@
 //! Check backups: their structure, or every byte.
 //!
 //! Structure is each root, every copy of every page, the size and seek table of every segment, that each extent lies in a
-//! frame that the seek table knows, and that the root mentions what is referred to. With `data`, all stored bytes are
+//! frame that the seek table knows, that the extents of a file are all of it, and that the root mentions what is referred to. With `data`, all stored bytes are
 //! compared with their checksums, all frames decoded and all files digested. What several backups share is looked at
 //! once; what is damaged is said with the files of each backup that are lost with it.
 
@@ -15,21 +15,21 @@ use super::{
     streamed::{self, Looked, look},
     text::counted,
 };
-use crate::pipeline::meter::Meter;
 use crate::{
     error::{Error, Kind as ErrorKind, Result, quoted},
     format::{
         entry::{Kind, Path as EntryPath},
-        page::{Extent, FrameAt, Item, Page, SegmentId},
+        page::{Extent, FrameAt, Item, Page, SegmentId, are_all},
         root::FORMAT_ALONE,
     },
+    pipeline::meter::Meter,
     platform::Tricks,
     queue::Locked,
     repo::{
         notes::Notes,
         open::{backup_ids, is_repository, must_be_told},
     },
-    source::{archive::Archive, store::Object},
+    source::{archive::Archive, jobs::misfit, store::Object},
 };
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
@@ -371,7 +371,8 @@ impl<'a> Check<'a> {
         self.report.add((error.detail(format!("it describes {what}{of}; no other copy is whole")), Vec::new()))
     }
 
-    /// Do the extents of a page lie in frames that there are?
+    /// Do the extents of a page lie in frames that there are, and are they all of each file? With `data` a look at the content tells that,
+    /// also of files that go on over pages.
     fn records(&self, sheet: &Sheet, page: Page, tables: &Tables) -> Result<()> {
         let archive = &self.stock.archives[sheet.at.0];
         let (mut used, mut bad) = (HashSet::new(), BTreeMap::new());
@@ -379,6 +380,10 @@ impl<'a> Check<'a> {
             self.meter.entries.fetch_add(u64::from(item.from == 0), Relaxed);
             if !matches!(item.entry.kind, Kind::File { .. }) || !item.state.is_stored() {
                 continue;
+            }
+            if !self.data && !item.more && item.from == 0 && !are_all(&[&*item]) {
+                self.bad.file(archive, &item);
+                self.report.add((misfit(&item.entry.path), Vec::new()))?;
             }
             for extent in &item.extents {
                 self.extent(&item, extent, tables, &mut used, &mut bad);

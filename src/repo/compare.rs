@@ -116,7 +116,7 @@ impl Compared {
             let parts = cursor.take(&scanned.entry.path);
             if found.is_none() && are_all(&parts) {
                 found = Some((parts, cursor.begun));
-            } else if self.base.rules.unfinished && begin(&parts) {
+            } else if self.base.rules.unfinished && begin(&parts) && parts.last().is_some_and(|last| last.more) {
                 unfinished = Some(parts);
             }
         }
