@@ -5,7 +5,15 @@
 
 #![allow(unsafe_code)]
 
-use std::{fs, io, num::NonZeroUsize, os::unix::fs::MetadataExt, path::Path, thread, time::Duration};
+use std::{
+    fs,
+    io::{self, Read},
+    num::NonZeroUsize,
+    os::unix::fs::MetadataExt,
+    path::Path,
+    thread,
+    time::Duration,
+};
 
 use rustix::{
     io::Errno,
@@ -86,7 +94,10 @@ pub fn thread_cpu_time() -> Duration {
 
 /// What no process used of all processors since the system started, in seconds; `None` where `/proc` is not mounted.
 pub fn idle_seconds() -> Option<f64> {
-    let stat = fs::read_to_string("/proc/stat").ok()?;
+    // All of it is a line for each processor and interrupt; the first has the sums.
+    let mut stat = [0; 256];
+    let len = fs::File::open("/proc/stat").and_then(|mut file| file.read(&mut stat)).ok()?;
+    let stat = String::from_utf8_lossy(&stat[..len]);
     // user, nice, system, idle, waiting for a device; in hundredths of a second (`USER_HZ`).
     let ticks = stat.lines().next()?.split_whitespace().skip(4).take(2).map(str::parse::<u64>);
     Some(ticks.sum::<Result<u64, _>>().ok()? as f64 / 100.0)
