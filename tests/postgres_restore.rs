@@ -60,7 +60,8 @@ fn cluster() -> Fixture {
 }
 
 fn facts(location: &Path) -> Cluster {
-    let database = |oid, name: &str| Database { oid, name: name.into(), template: name.starts_with("template") };
+    let database =
+        |oid, name: &str| Database { oid, name: name.into(), template: name.starts_with("template"), subscriptions: 0 };
     let names = [(1, "template1"), (4, "template0"), (5, "postgres"), (16384, "app"), (16385, "o\"ther")];
     Cluster {
         version: "15.18".into(),

@@ -7,6 +7,7 @@ use super::{
     holder,
     restore::Restore,
     target::Kin,
+    text::counted,
 };
 use crate::{
     error::{Error, Kind as ErrorKind, Result, quoted},
@@ -16,6 +17,7 @@ use crate::{
     },
     platform::{self, owner::Names, walk::real_path},
     postgres::{
+        layout::PREPARED,
         offline::small_text,
         relation,
         restore::{
@@ -109,9 +111,15 @@ pub(super) fn plan(restore: &Restore, archive: &Archive, selection: &Selection) 
     plan.mounts.retain(|mount| selection.takes(&mount.at));
     refuse_tablespaces_of_another(restore, cluster, &plan)?;
     holder::refuse_foreign(restore, archive, cluster, &mut plan)?;
+    if is_whole && !plan.is_of_everything() {
+        leave_out_prepared(archive, &mut plan)?;
+    }
     // One that is not restored must not be taken out of the target either.
     plan.last = plan.last.filter(|_| is_whole);
     if is_whole {
+        let stays = plan.recovery.signal.is_none();
+        plan.notes.extend(kin.iter().filter(|_| stays).filter_map(|kin| kin.note_of_later(&archive.root, cluster)));
+        plan.notes.extend(kin.iter().filter_map(|kin| kin.note_of_another(restore, &archive.root, cluster)));
         plan.notes.extend(kin.and_then(|kin| kin.note(restore, &archive.root)));
         plan.notes.extend(conf.notes(cluster));
         plan.before_start.extend(conf.before_start(cluster));
@@ -125,6 +133,24 @@ pub(super) fn plan(restore: &Restore, archive: &Archive, selection: &Selection) 
         plan.notes.clear(); // there will be no server to speak of
     }
     Ok(plan)
+}
+
+/// Leave out the transactions that were prepared in databases that come back empty, and say how many.
+fn leave_out_prepared(archive: &Archive, plan: &mut Plan) -> Result<()> {
+    let below = Selection::new(&[PREPARED])?;
+    // What cannot be read is reported by the restore itself.
+    let files = archive.records(&below, false).flatten().filter(|item| item.entry.is_file());
+    let paths: Vec<_> = files.map(|item| item.entry.path.clone()).collect();
+    let mut lost = 0;
+    for path in paths {
+        let content = content(archive, &path).ok().flatten();
+        lost += u64::from(content.is_some_and(|(_, content)| plan.leave_out_prepared(&path, &content)));
+    }
+    if lost > 0 {
+        plan.notes
+            .push(format!("rolled back in databases that are left out: {}", counted(lost, "prepared transaction")));
+    }
+    Ok(())
 }
 
 /// The first tablespace that was made in place, a directory where others have a link, if the server will recover and no option says

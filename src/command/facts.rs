@@ -95,5 +95,5 @@ fn databases(archive: &Archive) -> Vec<Database> {
         let name = item.entry.path.strip_prefix(b"base/")?.to_vec();
         String::from_utf8(name).ok()?.parse().ok()
     });
-    oids.map(|oid| Database { oid, name: Name::default(), template: false }).collect()
+    oids.map(|oid| Database { oid, ..Database::default() }).collect()
 }

@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn a_file_is_cut_off_if_one_of_its_parts_is_not_there() {
         let parts = |path: &str| [part(path, 0, true), part(path, 10, true), part(path, 20, false)];
-        let mut records = vec![part("one part", 0, false)];
+        let mut records = vec![part("too little in one part", 0, false)];
         records.extend(parts("whole").into_iter().rev());
         for (gone, path) in ["no start", "no middle", "no end"].into_iter().enumerate() {
             records.extend(parts(path).into_iter().enumerate().filter(|(at, _)| *at != gone).map(|(_, part)| part));
@@ -153,6 +153,6 @@ mod tests {
         let cut_off = cut_off(records.iter());
         let mut names: Vec<_> = cut_off.iter().map(|path| String::from_utf8_lossy(path)).collect();
         names.sort();
-        assert_eq!(names, ["no end", "no middle", "no start"]);
+        assert_eq!(names, ["no end", "no middle", "no start", "too little in one part"]);
     }
 }

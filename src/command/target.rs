@@ -1,6 +1,6 @@
 //! The backup that recovery begins with: of a repository the last one of the cluster from which the server comes to where it is to.
 
-use super::{cluster::content, restore::Restore};
+use super::{cluster::content, list::source_text, restore::Restore};
 use crate::{
     error::{Error, Kind, Result},
     format::root::{Cluster, Root},
@@ -12,6 +12,7 @@ use crate::{
     repo::open::{is_repository, list_backups, open, place},
     source::archive::Archive,
 };
+use jiff::Timestamp;
 use std::path::{Path, PathBuf};
 
 /// Open it; if nothing is recovered to, or a backup is named, what FROM means.
@@ -42,7 +43,10 @@ pub(super) fn early_enough(restore: &Restore, last: Archive) -> Result<Archive> 
         let what = format!("cannot tell which cluster is meant: {:?} has backups of several", restore.from);
         return Err(Error::new(Kind::Usage, what).hint("name a backup: @ID; `fullbore list` shows them"));
     }
-    let id = all.beginning(recovery).map_or(id, |root| root.id.clone());
+    let id = match all.beginning(recovery) {
+        Some(chosen) => all.must_be_of_one_past(chosen)?,
+        None => id,
+    };
     if id == last.root.id { Ok(last) } else { open(&format!("{}@{id}", restore.from)) }
 }
 
@@ -89,6 +93,28 @@ impl Kin {
         found.map(|(root, _)| root)
     }
 
+    /// Its id, if nothing shows that servers of two pasts wrote its timeline: a copy that went on, or the server after it was set back.
+    /// WAL of the one brings what the other has to no state that ever was, and nobody notices.
+    ///
+    /// # Errors
+    /// [`Kind::Usage`].
+    fn must_be_of_one_past(&self, chosen: &Root) -> Result<String> {
+        let timeline = chosen.postgres.as_ref().map_or(0, |cluster| cluster.timeline);
+        // A standby may be behind its primary.
+        let of_primaries = |member: &(&Root, &Cluster)| member.1.timeline == timeline && !member.1.standby;
+        let all: Vec<_> = self.members().filter(of_primaries).collect();
+        let Some((one, other, why)) = (0..all.len()).rev().find_map(|at| of_two_pasts(all[at], &all[..at])) else {
+            return Ok(chosen.id.clone());
+        };
+        let what = format!("cannot tell which past of the cluster is meant: backups {other} and {one} are of two");
+        let why = format!("both are of timeline {timeline}, and {why}");
+        let best =
+            format!("the last one that may lead to the target is @{}, of {}", chosen.id, source_text(&chosen.source));
+        Err(Error::new(Kind::Usage, what)
+            .because(why)
+            .hint(format!("name a backup, or forget those of the past that was given up; {best}")))
+    }
+
     /// The timeline that recovery ends on, and all on the way there; `None` if that of each backup leads there, as far as is known.
     fn way(&self, recovery: &recovery::Options) -> Option<(u32, Timelines)> {
         let timelines = || self.members().map(|(_, cluster)| cluster.timeline);
@@ -112,6 +138,32 @@ impl Kin {
         Some(Fork { timeline, left: way.left(cluster.timeline), newest: newest.id.clone() })
     }
 
+    /// What is to be said where the backup that was chosen is of another server than those before it on its timeline: of one that was
+    /// moved, or of a copy.
+    pub(super) fn note_of_another(&self, restore: &Restore, root: &Root, cluster: &Cluster) -> Option<String> {
+        let recovery = &restore.postgres.recovery;
+        let was_chosen = is_repository(&restore.from) && (recovery.is_choosy() || recovery.follows_timelines());
+        let is_alike = |of: &Cluster| of.timeline == cluster.timeline && !of.standby;
+        let mut before = self.members().filter(|(before, of)| before.id < root.id && is_alike(of));
+        let (before, _) = before.next_back().filter(|(before, _)| before.source != root.source)?;
+        (was_chosen && !cluster.standby).then(|| {
+            let (this, other) = (source_text(&root.source), source_text(&before.source));
+            format!("backup {} is of {this}, and backup {} before it was of {other}: if that is not the same server that was moved, name a backup", root.id, before.id)
+        })
+    }
+
+    /// What is to be said where the server goes on along the timeline of a backup as if later ones had not been made.
+    pub(super) fn note_of_later(&self, root: &Root, cluster: &Cluster) -> Option<String> {
+        let is_later = |(other, of): &(&Root, &Cluster)| other.id > root.id && of.timeline == cluster.timeline;
+        let (later, _) = self.members().rfind(is_later)?;
+        Some(format!(
+            "the server goes on along timeline {} as if no later backup had been made, and the last of them is {}: if it takes the \
+             place of the one that was backed up, forget them, as recovery could begin with one; --recovery point begins a timeline of \
+             its own",
+            cluster.timeline, later.id
+        ))
+    }
+
     /// What is to be said where it is not the last one that was chosen.
     pub(super) fn note(&self, restore: &Restore, root: &Root) -> Option<String> {
         let recovery = &restore.postgres.recovery;
@@ -127,6 +179,29 @@ impl Kin {
         let why = "later ones are of a timeline that was left before they ended";
         Some(format!("backup {id} is the last one on the way to timeline {timeline}; {why}, @ID takes one of them"))
     }
+}
+
+/// A backup, and one of the earlier ones of its timeline by which it shows that they are of two pasts, with the reason.
+fn of_two_pasts<'a>(
+    (root, cluster): (&'a Root, &Cluster),
+    earlier: &[(&'a Root, &Cluster)],
+) -> Option<(&'a str, &'a str, &'static str)> {
+    let last_where = |is_it: &dyn Fn(&Root, &Cluster) -> bool| earlier.iter().rev().find(|(root, of)| is_it(root, of));
+    if let Some((before, _)) = last_where(&|before, of| begins_too_early(root, cluster, before, of)) {
+        return Some((&root.id, &before.id, "the second began at a place in the WAL that the first had passed before"));
+    }
+    let (before, _) = earlier.last().filter(|(before, _)| before.source != root.source)?;
+    last_where(&|before, _| before.source == root.source)?;
+    Some((&root.id, &before.id, "two servers were backed up in turn"))
+}
+
+/// Does a backup begin before the place where one ended that was over by then?
+fn begins_too_early(root: &Root, cluster: &Cluster, before: &Root, earlier: &Cluster) -> bool {
+    let place = |text: &str| text.parse::<Lsn>().ok();
+    let begin = place(&cluster.start_lsn).or_else(|| place(&cluster.stop_lsn));
+    let time = |text: &str| text.parse::<Timestamp>().ok();
+    let was_over = time(&before.finished).zip(time(&root.time)).is_some_and(|(end, begin)| end < begin);
+    was_over && begin.zip(place(&earlier.stop_lsn)).is_some_and(|(begin, end)| begin < end)
 }
 
 /// Does a way lead on from where a backup of this cluster ended? `None` if that is not known.

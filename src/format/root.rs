@@ -169,6 +169,9 @@ pub struct Database {
     pub name: Name,
     /// Is it a template?
     pub template: bool,
+    /// Logical subscriptions that it has; not in older roots, nor if the cluster was not running.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub subscriptions: u32,
 }
 
 /// How it was stored.
@@ -321,8 +324,8 @@ pub struct Live {
     pub data_bytes: u64,
 }
 
-fn is_zero(number: &u64) -> bool {
-    *number == 0
+fn is_zero<T: Default + PartialEq>(number: &T) -> bool {
+    *number == T::default()
 }
 
 impl Root {

@@ -38,7 +38,7 @@ const STATUS: [&[u8]; 4] = [b"pg_commit_ts", b"pg_multixact/members", b"pg_multi
 /// What else it keeps there, beside relations and WAL.
 const OWN: [&[u8]; 5] = [b"pg_commit_ts", b"pg_logical", b"pg_multixact", PREPARED, b"pg_xact"];
 /// Where the server keeps prepared transactions.
-const PREPARED: &[u8] = b"pg_twophase";
+pub const PREPARED: &[u8] = b"pg_twophase";
 
 /// What of a cluster is backed up.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -159,7 +159,9 @@ impl Layout {
     /// primary (pgBackRest leaves both out as well, `pg_basebackup` copies them).
     fn keeps_in_root(&self, name: &[u8]) -> bool {
         let signal = name == b"recovery.signal" || name == b"standby.signal";
-        !(SKIPPED.contains(&name) || signal && self.online)
+        // Beside a socket in the data directory; with the number of a process that lives, as any may, no server starts.
+        let is_lock = name.starts_with(b".s.PGSQL.") && name.ends_with(b".lock");
+        !(SKIPPED.contains(&name) || is_lock || signal && self.online)
     }
 
     /// `pg_control` of a running server is read after everything else (rule 15).
@@ -226,6 +228,7 @@ mod tests {
             ["postmaster.pid", "postmaster.pid.mine", "postgresql.auto.conf", "postgresql.auto.conf.tmp", "pg_wal/"];
         assert_eq!(picked(15, true, "", &all), ["postmaster.pid.mine", "postgresql.auto.conf", "pg_wal"]);
         assert_eq!(picked(15, true, "", &["pg_notify/", "pg_replslot/"]), ["pg_notify", "pg_replslot"]);
+        assert_eq!(picked(15, true, "", &[".s.PGSQL.5432.lock", ".s.PGSQL.note"]), [".s.PGSQL.note"]);
     }
 
     #[test]

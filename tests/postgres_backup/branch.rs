@@ -132,3 +132,58 @@ fn what_is_restored_from_a_timeline_that_was_left_starts_and_is_told() {
         assert_eq!(promoted(&restored), "before new newer");
     }
 }
+
+/// A restore that recovers from the archive, and begins with whatever backup fits.
+fn recovery(repository: &Path, more: &[&str]) -> Ran {
+    let to = repository.parent().unwrap().join("recovered");
+    let line = args!["restore", repository, "--to", &to, "--restore-command", "false"];
+    let ran = fullbore(line.into_iter().chain(more.iter().map(Into::into)));
+    let _ = std::fs::remove_dir_all(&to);
+    ran
+}
+
+#[test]
+fn of_two_servers_on_one_timeline_none_is_chosen_to_recover_with() {
+    for version in some_versions() {
+        let live = Cluster::stopped(version, &[]);
+        live.start();
+        let repository = live.path("repository");
+        back_up(&live, &repository);
+        let copy = Cluster::restored_with(version, &repository, &[]);
+        copy.start();
+        let switch =
+            |cluster: &Cluster| cluster.psql_each(&["SELECT pg_create_restore_point('x')", "SELECT pg_switch_wal()"]);
+        let pause = || std::thread::sleep(std::time::Duration::from_millis(2100));
+        // The copy is where the live server was before: its backup begins behind the end of one that was over.
+        (0..2).for_each(|_| switch(&live));
+        back_up(&live, &repository);
+        recovery(&repository, &["--recovery", "standby"]).ends_with(0);
+        pause();
+        back_up(&copy, &repository);
+        let time = now(&live);
+        for target in [&["--target-time", &time][..], &["--recovery", "standby"], &["--target-name", "x"]] {
+            let ran = recovery(&repository, target).ends_with(2);
+            assert!(ran.err.contains("are of two") && ran.err.contains("had passed before"), "{}", ran.err);
+        }
+        let listed = fullbore(args!["list", &repository, "--json"]).json();
+        let ids: Vec<&str> = listed.iter().map(|line| line["id"].as_str().unwrap()).collect();
+        let to = live.path("plain");
+        let line = args!["restore", format!("{}@{}", repository.display(), ids[0]), "--to", &to];
+        assert!(fullbore(line).ends_with(0).err.contains("as if no later backup had been made"));
+        let named = repository.with_file_name(format!("repository@{}", ids[1]));
+        recovery(&named, &["--target-time", &time]).ends_with(0);
+        fullbore(args!["forget", &repository, ids[2]]).ends_with(0);
+        recovery(&repository, &["--target-time", &time]).ends_with(0);
+        // It may also be further, and be another all the same: the two are backed up in turn.
+        (0..4).for_each(|_| switch(&copy));
+        pause();
+        back_up(&copy, &repository);
+        let ran = recovery(&repository, &["--target-time", &now(&live)]).ends_with(0);
+        assert!(ran.err.contains("if that is not the same server"), "{}", ran.err);
+        (0..8).for_each(|_| switch(&live));
+        pause();
+        back_up(&live, &repository);
+        let ran = recovery(&repository, &["--target-time", &now(&live)]).ends_with(2);
+        assert!(ran.err.contains("in turn"), "{}", ran.err);
+    }
+}

@@ -12,7 +12,7 @@ use fullbore::postgres::{
     conninfo::{Environment, Params},
     session::Session,
 };
-use std::{fs, path::Path, time::Duration};
+use std::{fs, path::Path, process::Command, time::Duration};
 
 /// Into a directory beside the cluster's.
 const ARCHIVE: &str = "archive_command = 'cp %p ../archive/%f'";
@@ -162,26 +162,47 @@ fn an_archive_that_is_behind_is_waited_for_while_it_moves() {
 #[test]
 fn one_database_is_recovered_though_wal_speaks_of_pages_of_the_others() {
     let Some(version) = debian() else { return };
-    let cluster = Cluster::stopped(version, &["archive_mode = on", ARCHIVE, "autovacuum = off"]);
-    let archive = cluster.make_dir("archive");
-    assert!(cluster.command("pg_checksums").args(["--disable", "-D"]).arg(cluster.data()).status().unwrap().success());
-    cluster.start();
-    cluster.psql_each(&["CREATE DATABASE shop", "CREATE DATABASE other"]);
-    cluster.in_database("shop", "CREATE TABLE t AS SELECT generate_series(1, 1000)");
-    cluster.in_database("other", "CREATE TABLE t AS SELECT generate_series(1, 100000)");
-    let ran = cluster.backup("repository", &[]).ends_with(0);
-    assert!(!ran.err.contains("error"), "{}", ran.err);
-    // What VACUUM says of pages has no image of them where there are no checksums.
-    cluster.in_database("other", "VACUUM t");
-    cluster.in_database("shop", "INSERT INTO t VALUES (1)");
-    cluster.psql("SELECT pg_switch_wal()");
-    let fetch = format!("cp {}/%f %p", archive.display());
-    let flags = ["--database", "shop", "--restore-command", &fetch, "--set", "archive_mode=off"];
-    let restored = Cluster::restored_with(version, &cluster.path("repository"), &flags);
-    restored.start();
-    wait_until("it is promoted", || restored.psql("SELECT pg_is_in_recovery()") == "f");
-    assert_eq!(restored.in_database("shop", "SELECT count(*) FROM t"), "1001");
-    restored.psql_each(&["DROP DATABASE other", "ALTER SYSTEM RESET ignore_invalid_pages"]);
+    for checksums in [true, false] {
+        let lines = ["archive_mode = on", ARCHIVE, "autovacuum = off", "max_prepared_transactions = 2"];
+        let cluster = Cluster::stopped(version, &lines);
+        let archive = cluster.make_dir("archive");
+        let disable = |mut command: Command| command.args(["--disable", "-D"]).arg(cluster.data()).status().unwrap();
+        assert!(checksums || disable(cluster.command("pg_checksums")).success());
+        cluster.start();
+        cluster.psql_each(&["CREATE DATABASE shop", "CREATE DATABASE other"]);
+        cluster.in_database("shop", "CREATE TABLE t AS SELECT generate_series(1, 1000)");
+        cluster.in_database("other", "CREATE TABLE t AS SELECT generate_series(1, 100000)");
+        cluster.in_database("other", "CREATE TABLE h AS SELECT 1 AS a, b FROM generate_series(1, 3000) b");
+        cluster.in_database("other", "CREATE INDEX ON h USING hash (a)");
+        cluster.in_database("other", "DELETE FROM h WHERE b BETWEEN 1000 AND 2500");
+        for database in ["shop", "other"] {
+            let work = "CREATE TABLE p (); PREPARE TRANSACTION";
+            cluster.in_database(database, &format!("BEGIN; {work} '{database}'"));
+        }
+        cluster.in_database("other", "CREATE SUBSCRIPTION s CONNECTION '' PUBLICATION p WITH (connect = false)");
+        let ran = cluster.backup("repository", &[]).ends_with(0);
+        assert!(!ran.err.contains("error"), "{}", ran.err);
+        // What VACUUM says of pages has no image of them where there are no checksums, of hash indexes nowhere.
+        cluster.in_database("other", "VACUUM t");
+        cluster.in_database("other", "VACUUM h");
+        cluster.in_database("shop", "INSERT INTO t VALUES (1)");
+        cluster.psql("SELECT pg_switch_wal()");
+        let fetch = format!("cp {}/%f %p", archive.display());
+        let restored = Cluster::empty(version);
+        let line = args!["restore", cluster.path("repository"), "--to", restored.data(), "--database", "shop"];
+        let more = args!["--restore-command", fetch, "--set", "archive_mode=off"];
+        let ran = fullbore(line.into_iter().chain(more)).ends_with(0);
+        assert!(ran.err.contains("subscriptions (1)") && ran.err.contains(": 1 prepared transaction"), "{}", ran.err);
+        restored.start();
+        wait_until("it is promoted", || restored.psql("SELECT pg_is_in_recovery()") == "f");
+        assert_eq!(restored.in_database("shop", "SELECT count(*) FROM t"), "1001");
+        // Nobody could end a transaction in a database that one cannot connect to, nor drop that.
+        assert_eq!(restored.psql("SELECT string_agg(gid, ' ') FROM pg_prepared_xacts"), "shop");
+        let next: Vec<&str> = ran.err.lines().filter_map(|line| line.strip_prefix("next: ")).skip(1).collect();
+        assert_eq!(next.len(), 3, "{next:?}");
+        restored.psql_each(&next);
+        assert_eq!(restored.psql("SELECT count(*) FROM pg_database WHERE datname = 'other'"), "0");
+    }
 }
 
 #[test]

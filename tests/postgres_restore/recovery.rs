@@ -44,7 +44,8 @@ fn a_target_is_written_for_the_server_and_earlier_ones_become_comments() {
     let wanted = "work_mem = '1MB'\n#recovery_target_time = 'x'\n\
         # set by the restore of backup 20261121T054501Z-k3f9qz\nrecovery_target = ''\n\
         recovery_target_name = ''\nrecovery_target_time = ''\nrecovery_target_xid = ''\n\
-        recovery_target_timeline = 'latest'\nrecovery_target_lsn = '0/2000100'\n\
+        recovery_target_timeline = 'latest'\nrecovery_min_apply_delay = '0'\narchive_cleanup_command = ''\n\
+        recovery_end_command = ''\nrecovery_target_lsn = '0/2000100'\n\
         recovery_target_inclusive = 'false'\nrecovery_target_action = 'promote'\n\
         restore_command = 'cp ''/archive/%f'' \"%p\"'\n";
     assert_eq!(conf, wanted);

@@ -91,7 +91,12 @@ fn facts(server: &Server) -> Cluster {
     let row = |line: &String| line.split('|').map(str::to_owned).collect::<Vec<_>>();
     let database = |line: &String| {
         let row = row(line);
-        Database { oid: row[0].parse().unwrap(), name: row[1].as_str().into(), template: row[2] == "t" }
+        Database {
+            oid: row[0].parse().unwrap(),
+            name: row[1].as_str().into(),
+            template: row[2] == "t",
+            subscriptions: 0,
+        }
     };
     let tablespace = |line: &String| {
         let row = row(line);

@@ -73,7 +73,7 @@ pub struct Plan {
     pub in_place: bool,
     /// Numbers of the databases that come back empty.
     emptied: Vec<u32>,
-    left_out: Vec<&'static [u8]>,
+    left_out: Vec<entry::Path>,
 }
 
 /// What becomes of an entry.
@@ -101,17 +101,19 @@ impl Plan {
         let unwanted = unwanted(options, cluster)?;
         let (mut recovery, mut notes) = recovery::plan(&options.recovery, cluster, known)?;
         notes.extend(notes::meanwhile(cluster));
+        notes.extend(notes::subscriptions(&options.recovery, cluster));
         let mut next: Vec<String> =
             options.recovery.stands_still().then(|| STANDS_STILL.to_owned()).into_iter().collect();
-        next.extend(unwanted.iter().map(|database| drop_database(database)));
-        // Without checksums WAL speaks of pages that it does not bring: in those that are holes now, recovery would stop.
-        if cluster.online && !cluster.checksums && !unwanted.is_empty() {
+        next.extend(unwanted.iter().flat_map(|database| drop_database(database)));
+        // WAL speaks of pages that it does not bring, of hash indexes also where pages have checksums: in those that are holes now,
+        // recovery would stop.
+        if cluster.online && !unwanted.is_empty() {
             recovery.settings.push((IGNORE_INVALID_PAGES.to_owned(), "on".to_owned()));
             next.push(format!("ALTER SYSTEM RESET {IGNORE_INVALID_PAGES};"));
         }
         // A server without `backup_label` would start from the wrong checkpoint, and nobody would notice (rule 9).
         let only_with = cluster.online.then(|| BACKUP_LABEL.to_vec());
-        let mut left_out: Vec<&[u8]> = vec![POSTMASTER_PID];
+        let mut left_out: Vec<&'static [u8]> = vec![POSTMASTER_PID];
         if cluster.online || options.recovery.is_chosen() {
             // Signals of an earlier recovery are not meant for this one (rule 12).
             left_out.extend([recovery::RECOVERY_SIGNAL, recovery::STANDBY_SIGNAL]);
@@ -129,8 +131,16 @@ impl Plan {
             next,
             in_place: false,
             emptied: unwanted.into_iter().map(|database| database.oid).collect(),
-            left_out,
+            left_out: left_out.into_iter().map(<[u8]>::to_vec).collect(),
         })
+    }
+
+    /// Leave out a transaction that was prepared, by its file in `pg_twophase`, if it is of a database that comes back empty: nobody
+    /// could end it there, nor drop the database because of it. Is it?
+    pub fn leave_out_prepared(&mut self, path: &[u8], content: &[u8]) -> bool {
+        let is_lost = database_of_prepared(content).is_some_and(|database| self.emptied.contains(&database));
+        self.left_out.extend(is_lost.then(|| path.to_vec()));
+        is_lost
     }
 
     /// Does every file come back with its content?
@@ -151,7 +161,7 @@ impl Plan {
     pub fn fate(&self, path: &[u8]) -> Fate {
         let is_emptied = || database_of(path).is_some_and(|oid| self.emptied.contains(&oid));
         match () {
-            () if self.left_out.contains(&path) => Fate::LeftOut,
+            () if self.left_out.iter().any(|left_out| left_out == path) => Fate::LeftOut,
             () if !self.emptied.is_empty() && is_emptied() => Fate::Emptied,
             () => Fate::Restored,
         }
@@ -161,6 +171,13 @@ impl Plan {
 /// The database whose content a file is. `PG_VERSION` is of none: `DROP DATABASE` wants to find it (rule 39).
 fn database_of(path: &[u8]) -> Option<u32> {
     relation::database_of(path).filter(|_| !path.ends_with(b"/PG_VERSION"))
+}
+
+/// The database that a prepared transaction is of, by its file: `TwoPhaseFileHeader` of twophase.c, from 13 to 18, begins with a magic
+/// number, the length, the transaction's number, and that of the database, 4 bytes each.
+fn database_of_prepared(content: &[u8]) -> Option<u32> {
+    let number = |at: usize| Some(u32::from_ne_bytes(content.get(at..at + 4)?.try_into().ok()?));
+    (number(4)? as usize == content.len()).then(|| number(12)).flatten()
 }
 
 /// Numbers and names of the databases that are not wanted. Templates and `postgres` always are.
@@ -183,14 +200,17 @@ fn unwanted<'a>(options: &Options, cluster: &'a Cluster) -> Result<Vec<&'a Datab
     Ok(cluster.databases.iter().filter(|database| !database.template && !kept(&database.name.0)).collect())
 }
 
-/// The statement; where the name cannot be written, one for `psql` that makes it.
-fn drop_database(database: &Database) -> String {
-    match str::from_utf8(&database.name.0) {
+/// The statement; where the name cannot be written, one for `psql` that makes it. A database that has subscriptions is not dropped, and
+/// they can be dropped only in there.
+fn drop_database(database: &Database) -> impl Iterator<Item = String> {
+    let oid = database.oid;
+    let subscribes =
+        (database.subscriptions > 0).then(|| format!("DELETE FROM pg_subscription WHERE subdbid = {oid};"));
+    let drop = match str::from_utf8(&database.name.0) {
         Ok(name) => format!("DROP DATABASE \"{}\";", name.replace('"', "\"\"")),
-        Err(_) => {
-            format!("SELECT format('DROP DATABASE %I', datname) FROM pg_database WHERE oid = {} \\gexec", database.oid)
-        }
-    }
+        Err(_) => format!("SELECT format('DROP DATABASE %I', datname) FROM pg_database WHERE oid = {oid} \\gexec"),
+    };
+    subscribes.into_iter().chain([drop])
 }
 
 #[cfg(test)]

@@ -7,6 +7,8 @@ use crate::{
     postgres::timeline::Fork,
 };
 
+/// How many subscriptions are served at the same time.
+const APPLY_WORKERS: &str = "max_logical_replication_workers";
 /// Two servers that write the same timeline.
 const ARCHIVES: &str = "the server will go on along the timeline of the backup, and archive (archive_mode): its WAL can get in the way of \
     that of the server that was backed up; --recovery point begins a timeline of its own, --set archive_mode=off archives nothing";
@@ -57,6 +59,18 @@ pub(super) fn fetch(recovery: &Recovery, cluster: &Cluster) -> Option<String> {
     };
     is_lacking.then(|| {
         format!("put the WAL {wal} into \"pg_wal\", or restore once more with --recovery point --restore-command CMD: without it the server does not start")
+    })
+}
+
+/// That the server will be a second one with the subscriptions of the one that was backed up.
+pub(super) fn subscriptions(options: &Options, cluster: &Cluster) -> Option<String> {
+    let is_set = options.settings.iter().any(|(name, _)| name == APPLY_WORKERS);
+    let count: u64 = cluster.databases.iter().map(|database| u64::from(database.subscriptions)).sum();
+    (count > 0 && !is_set).then(|| {
+        format!(
+            "the databases have logical subscriptions ({count}): as soon as the server is open for writing it takes the changes that \
+             are meant for the one that was backed up; --set {APPLY_WORKERS}=0 lets it take none"
+        )
     })
 }
 

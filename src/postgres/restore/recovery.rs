@@ -30,6 +30,9 @@ const UNLESS_SAID: [(&str, &str); 8] = [
     ("recovery_target_inclusive", "true"),
     ("recovery_target_timeline", "latest"),
 ];
+/// Nor is it meant for a recovery to a point what a standby was told: to wait, or to remove from the archive what it has replayed.
+const UNLESS_SAID_TO_A_POINT: [(&str, &str); 3] =
+    [("recovery_min_apply_delay", "0"), ("archive_cleanup_command", ""), ("recovery_end_command", "")];
 
 /// How a server recovers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -181,8 +184,13 @@ pub(super) fn plan(options: &Options, cluster: &Cluster, known: &Known<'_>) -> R
         Mode::Point => Some(RECOVERY_SIGNAL),
         Mode::Standby => Some(STANDBY_SIGNAL),
     };
-    let unsaid = UNLESS_SAID.iter().filter(|(name, _)| settings.iter().all(|(said, _)| said != name));
-    let unsaid = unsaid.filter(|_| signal.is_some()).map(|(name, value)| setting(name, value));
+    let usual: &[&[_]] = match mode {
+        Mode::None => &[],
+        Mode::Point => &[&UNLESS_SAID, &UNLESS_SAID_TO_A_POINT],
+        Mode::Standby => &[&UNLESS_SAID],
+    };
+    let unsaid = usual.iter().copied().flatten().filter(|(name, _)| settings.iter().all(|(said, _)| said != name));
+    let unsaid = unsaid.map(|(name, value)| setting(name, value));
     let settings = unsaid.chain(settings.iter().cloned()).collect();
     Ok((Recovery { settings, signal }, notes))
 }
@@ -338,7 +346,10 @@ mod tests {
         let times = |name: &str| recovery.settings.iter().filter(|(set, _)| set == name).count();
         assert!(recovery.signal.is_none() || UNLESS_SAID.iter().all(|(name, _)| times(name) == 1));
         let is_said = |name: &str| name == "recovery_target_timeline" && options.timeline.is_some();
-        let said = |pair: &&(String, String)| is_said(&pair.0) || !UNLESS_SAID.contains(&(&pair.0, &pair.1));
+        let is_usual = |pair: (&str, &str)| UNLESS_SAID.contains(&pair) || UNLESS_SAID_TO_A_POINT.contains(&pair);
+        let said = |pair: &&(String, String)| is_said(&pair.0) || !is_usual((&pair.0, &pair.1));
+        let delay = times("recovery_min_apply_delay");
+        assert_eq!(delay, usize::from(recovery.signal == Some(RECOVERY_SIGNAL)));
         let settings = recovery.settings.iter().filter(said).map(|(name, value)| format!("{name}={value}"));
         let signal = recovery.signal.map(|name| String::from_utf8_lossy(name).into_owned());
         Ok(settings.chain(signal).collect::<Vec<_>>().join(" "))

@@ -66,7 +66,8 @@ const SETTINGS: &str = "SELECT current_setting('server_version'), \
 
 const TABLESPACES: &str = "SELECT oid, textsend(spcname::text) FROM pg_tablespace ORDER BY oid";
 
-const DATABASES: &str = "SELECT oid, textsend(datname::text), datistemplate FROM pg_database ORDER BY oid";
+const DATABASES: &str = "SELECT oid, textsend(datname::text), datistemplate, \
+    (SELECT count(*)::oid FROM pg_subscription WHERE subdbid = d.oid) FROM pg_database d ORDER BY oid";
 
 const ROLE: &str = "SELECT current_user::text, quote_ident(current_user), rolsuper, rolsuper OR rolreplication \
     FROM pg_roles WHERE rolname = current_user";
@@ -114,7 +115,12 @@ impl Session {
     fn databases(&mut self) -> Result<Vec<Database>> {
         let rows = self.raw_rows("could not ask the server for its databases", DATABASES, &[])?;
         let database = |row: &Row| -> Result<Database> {
-            Ok(Database { oid: row.get(0)?, name: Name(row.get(1)?), template: row.get(2)? })
+            Ok(Database {
+                oid: row.get(0)?,
+                name: Name(row.get(1)?),
+                template: row.get(2)?,
+                subscriptions: row.get(3)?,
+            })
         };
         rows.iter().map(database).collect()
     }
