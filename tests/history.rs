@@ -267,3 +267,29 @@ fn a_backup_that_has_no_room_is_not_begun_to_be_restored_wherever_its_bytes_are(
         runs::write(tree.join("little"), b"x");
     }
 }
+
+#[test]
+fn what_became_of_a_file_is_told_of_each_of_its_names() {
+    let mut repo = Repo::new();
+    let tree = repo.tree();
+    write(&tree, "a", b"1".to_vec());
+    (0..100).for_each(|i| write(&tree, &format!("m/{i}"), noise(i, 30_000)));
+    fs::create_dir(tree.join("n")).unwrap();
+    fs::hard_link(tree.join("a"), tree.join("n/z")).unwrap();
+    repo.backup(&["--frame-size", "64K"]);
+    repo.backup(&["--frame-size", "64K"]);
+    fs::write(tree.join("a"), "22").unwrap();
+    repo.backup(&["--frame-size", "64K"]);
+    let held = |name: &str| -> Vec<_> {
+        let lines = repo.find(name).ends_with(0).json().into_iter();
+        lines
+            .map(|line| (line["size"].clone(), line["digest"].clone(), line["first"].clone(), line["last"].clone()))
+            .collect()
+    };
+    assert_eq!(held("/a").len(), 2);
+    assert_eq!(held("/n/z"), held("/a"));
+    let differences = repo.diff(1, 2, &["n/z"]);
+    let changed: Vec<_> = differences.iter().filter(|line| line["type"] == "difference").collect();
+    assert!(changed.iter().any(|line| line["path"] == "a" && line["what"][0] == "content"), "{changed:?}");
+    assert!(repo.diff(0, 1, &["n/z"]).iter().all(|line| line["type"] == "result"));
+}

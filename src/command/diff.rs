@@ -114,6 +114,7 @@ impl Diff {
                 return Err(Error::new(ErrorKind::NotFound, what));
             }
         }
+        let selection = with_first_names(selection, [&a, &b])?;
         let ids = (a.root.id.clone(), b.root.id.clone());
         let totals = Totals { r#type: "result", a: ids.0, b: ids.1, ..Totals::default() };
         let mut run = Run { a: &a, b: &b, selection: &selection, json: self.json, out, totals };
@@ -125,6 +126,20 @@ impl Diff {
         }
         Ok(totals)
     }
+}
+
+/// With the first names of files of which another one is selected: what becomes of the content stands with them.
+fn with_first_names(selection: Selection, backups: [&Archive; 2]) -> Result<Selection> {
+    let mut paths = selection.paths().to_vec();
+    for path in selection.paths() {
+        for backup in backups {
+            paths.extend(backup.find(path)?.first().and_then(|item| match &item.entry.kind {
+                Kind::HardLink(target) => Some(target.clone()),
+                _ => None,
+            }));
+        }
+    }
+    Selection::new(&paths)
 }
 
 struct Run<'a> {

@@ -218,7 +218,18 @@ impl<'a> Sweep<'a> {
         let is_held = |record: &&Record| !record.more && (record.state.is_stored() || !record.entry.is_file());
         for record in page.records.iter().filter(is_held).filter(|record| matches(self.pattern, record)) {
             let versions = self.met.entry(InOrder(record.entry.path.clone())).or_default();
-            hold(versions, version(record), &of);
+            let entry::Kind::HardLink(target) = &record.entry.kind else {
+                hold(versions, version(record), &of);
+                continue;
+            };
+            // What the file is stands with its first name, and that may be on another page in each backup.
+            for at in &sheet.of {
+                let file = self.archives[*at].last_of(target);
+                let of_file = file.map(|file| (file.entry.size(), file.digest));
+                let name = version(record);
+                let (size, digest) = of_file.unwrap_or((name.size, name.digest));
+                hold(versions, Version { size, digest, ..name }, &[*at..=*at]);
+            }
         }
         Ok(())
     }
