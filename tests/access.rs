@@ -5,7 +5,8 @@
 mod runs;
 
 use runs::{
-    Mount, assert_same, fullbore, is_root, noise, or_skip, set_mode, set_mtime, set_xattr, shape, shell, temp, write,
+    Mount, assert_same, fullbore, has, is_root, noise, or_skip, set_mode, set_mtime, set_xattr, shape, shell, tampered,
+    temp, write,
 };
 use std::{
     fs,
@@ -194,4 +195,21 @@ fn directories_above_what_was_asked_for_stay_as_they_are() {
         assert_eq!(mode(&at("empty")), 0o700, "an empty target is as good as one that was made");
         fs::remove_dir_all(at("empty")).unwrap();
     }
+}
+
+#[test]
+fn attributes_of_a_directory_that_cannot_be_read_keep_nothing_in_it_from_being_stored() {
+    if !or_skip(has("strace"), "strace") {
+        return;
+    }
+    let dir = temp();
+    let (tree, repo, to) = (dir.path().join("tree"), dir.path().join("repo"), dir.path().join("to"));
+    write(tree.join("d/below/f"), b"content");
+    write(tree.join("e"), b"beside");
+    let backup = args!["backup", &tree, "--to", &repo];
+    let ran = tampered("flistxattr:error=E2BIG", Some(&tree.join("d")), backup).ends_with(3);
+    assert!(ran.err.contains("\"d\": its attributes could not be read"), "{}", ran.err);
+    fullbore(args!["restore", &repo, "--to", &to, "--quiet"]).ends_with(3);
+    assert_eq!(fs::read(to.join("d/below/f")).unwrap(), b"content");
+    assert_eq!(fs::read(to.join("e")).unwrap(), b"beside");
 }

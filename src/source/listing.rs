@@ -4,7 +4,7 @@ use super::{fit::is_another, tree::Inner};
 use crate::{
     error::{self, Error, Kind as ErrorKind, quoted},
     format::{
-        entry::{Entry, Kind, Map, Owner, Path, Time, is_within, join, split, xattr_bytes},
+        entry::{Entry, Kind, Map, Owner, Path, Time, Xattr, is_within, join, split, xattr_bytes},
         page::State,
         pax,
     },
@@ -81,7 +81,7 @@ pub(super) struct Listing {
     pub(super) children: Vec<Child>,
     /// and the names of the rest.
     pub(super) rest: Vec<walk::Name>,
-    pub(super) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+    pub(super) xattrs: io::Result<Vec<Xattr>>,
     /// What it is, as it was opened.
     pub(super) now: Stat,
 }
@@ -165,7 +165,7 @@ impl Inner {
         }
         let rest = names.split_off(names.len().min(BATCH));
         let children = self.children(Ok((&dir, &now)), path, names);
-        let xattrs = if self.rules.overlay.is_some() { Vec::new() } else { xattr::read_all(&dir)? };
+        let xattrs = self.xattrs(&dir);
         Ok(Listing { children, rest, xattrs, now })
     }
 
@@ -238,7 +238,7 @@ impl Inner {
     /// List a directory, and what comes after it below it while there are objects left to list.
     fn list_below(&self, directory: &[u8], dev: u64, buffer: &mut Vec<u8>, pace: &mut Pace) -> io::Result<Listing> {
         let mut listing = self.list(directory, dev, buffer)?;
-        pace.spend(1 + listing.children.len() + xattr_bytes(&listing.xattrs) / XATTRS);
+        pace.spend(1 + listing.children.len() + listing.xattrs.as_deref().map_or(0, xattr_bytes) / XATTRS);
         for child in &mut listing.children {
             if pace.left == 0 {
                 break;

@@ -222,7 +222,11 @@ impl Walk {
     fn descend(&mut self, scanned: &mut Scanned, listing: Option<io::Result<Listing>>) {
         match listing {
             Some(Ok(listing)) => {
-                scanned.entry.xattrs = listing.xattrs;
+                match listing.xattrs {
+                    Ok(xattrs) => scanned.entry.xattrs = xattrs,
+                    // As there may be too many of them; what is in the directory is there all the same.
+                    Err(error) => scanned.state = without_xattrs(self.inner.state_of(&error)),
+                }
                 self.inner.take_after(&listing.now, &mut scanned.entry);
                 self.levels.push(Level {
                     directory: scanned.entry.path.clone(),
@@ -274,6 +278,13 @@ impl Walk {
         let scanned = self.deliver(child, dev);
         self.look_ahead();
         Some(Ok(scanned))
+    }
+}
+
+fn without_xattrs(state: State) -> State {
+    match state {
+        State::Unreadable(why) => State::Unreadable(format!("its attributes could not be read: {why}")),
+        other => other,
     }
 }
 
