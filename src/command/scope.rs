@@ -235,7 +235,8 @@ fn is_dir(path: &Path) -> io::Result<bool> {
         return Ok(there.is_dir());
     }
     match path.metadata() {
-        Err(e) if e.kind() == io::ErrorKind::NotFound || is_in_the_way(&e) => Ok(false),
+        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidFilename) => Ok(false),
+        Err(e) if is_in_the_way(&e) => Ok(false),
         found => found.map(|found| found.is_dir()),
     }
 }
