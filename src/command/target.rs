@@ -148,7 +148,11 @@ impl Kin {
         let (before, _) = before.next_back().filter(|(before, _)| before.source != root.source)?;
         (was_chosen && !cluster.standby).then(|| {
             let (this, other) = (source_text(&root.source), source_text(&before.source));
-            format!("backup {} is of {this}, and backup {} before it was of {other}: if that is not the same server that was moved, name a backup", root.id, before.id)
+            let (is, was) = (&root.id, &before.id);
+            format!(
+                "backup {is} is of {this}, and backup {was} before it was of {other}: if that is not the same server that was \
+                 moved, name a backup"
+            )
         })
     }
 

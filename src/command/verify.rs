@@ -1,9 +1,9 @@
 //! Check backups: their structure, or every byte.
 //!
 //! Structure is each root, every copy of every page, the size and seek table of every segment, that each extent lies in a
-//! frame that the seek table knows, that the extents of a file are all of it, and that the root mentions what is referred to. With `data`, all stored bytes are
-//! compared with their checksums, all frames decoded and all files digested. What several backups share is looked at
-//! once; what is damaged is said with the files of each backup that are lost with it.
+//! frame that the seek table knows, that those of a file are all of it, and that the root mentions what is referred to. With
+//! `data`, all stored bytes are compared with their checksums, all frames decoded and all files digested. What several
+//! backups share is looked at once; what is damaged is said with the files of each backup that are lost with it.
 
 use super::{
     blame::{Bad, Loss, blame},
