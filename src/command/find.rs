@@ -216,22 +216,28 @@ impl<'a> Sweep<'a> {
         let of = joined(sheet.of.iter().map(|at| *at..=*at).collect());
         // A file that goes on over pages is found once, by the part that has its digest. One that was not captured is not held.
         let is_held = |record: &&Record| !record.more && (record.state.is_stored() || !record.entry.is_file());
+        let mut links = Vec::new();
         for record in page.records.iter().filter(is_held).filter(|record| matches(self.pattern, record)) {
-            let versions = self.met.entry(InOrder(record.entry.path.clone())).or_default();
-            let entry::Kind::HardLink(target) = &record.entry.kind else {
-                hold(versions, version(record), &of);
-                continue;
-            };
-            // What the file is stands with its first name, and that may be on another page in each backup.
-            for at in &sheet.of {
-                let file = self.archives[*at].last_of(target);
-                let of_file = file.map(|file| (file.entry.size(), file.digest));
-                let name = version(record);
-                let (size, digest) = of_file.unwrap_or((name.size, name.digest));
-                hold(versions, Version { size, digest, ..name }, &[*at..=*at]);
+            match &record.entry.kind {
+                entry::Kind::HardLink(target) => links.push((record, target)),
+                _ => hold(self.versions(record), version(record), &of),
             }
         }
+        // What a file is stands with its first name, and that may be on another page in each backup; each is read once.
+        links.sort_by(|(_, a), (_, b)| order(a, b));
+        for at in sheet.of.iter().filter(|_| !links.is_empty()) {
+            for (record, target) in &links {
+                let (link, file) = (version(record), self.archives[*at].last_of(target));
+                let (size, digest) = file.map_or((link.size, link.digest), |file| (file.entry.size(), file.digest));
+                hold(self.versions(record), Version { size, digest, ..link }, &[*at..=*at]);
+            }
+            self.archives[*at].let_go();
+        }
         Ok(())
+    }
+
+    fn versions(&mut self, record: &Record) -> &mut Vec<Held> {
+        self.met.entry(InOrder(record.entry.path.clone())).or_default()
     }
 }
 

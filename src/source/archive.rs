@@ -222,8 +222,8 @@ impl Archive {
         Ok(page)
     }
 
-    /// Keep no pages.
-    pub(super) fn let_go(&self) {
+    /// Keep no pages, as who goes from backup to backup.
+    pub fn let_go(&self) {
         self.kept.locked().clear();
     }
 
