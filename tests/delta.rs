@@ -796,6 +796,24 @@ fn where_there_is_no_room_for_both_what_is_replaced_goes_first() {
 }
 
 #[test]
+fn what_is_replaced_stays_where_there_is_no_room_without_it_either() {
+    if !or_skip(is_root(), "not root") {
+        return;
+    }
+    let place = Place { dir: temp() };
+    let (tree, to) = (place.at("tree"), place.at("to"));
+    write(tree.join("large"), noise(1, 12 << 20));
+    fullbore(args!["backup", &tree, "--to", place.at("repo"), "-q"]).ends_with(0);
+    fs::create_dir(&to).unwrap();
+    let Some(_mount) = Mount::tmpfs(&to, "8m") else { return };
+    write(to.join("large"), noise(2, 5 << 20));
+    fullbore(args!["restore", place.at("repo"), "--to", &to, "--overwrite"])
+        .ends_with(1)
+        .has_one_error("no space left");
+    assert!(fs::read(to.join("large")).unwrap() == noise(2, 5 << 20));
+}
+
+#[test]
 fn a_restore_that_fails_gives_the_directories_back_that_it_took_over() {
     if !or_skip(is_root(), "not root") {
         return;

@@ -2,7 +2,8 @@
 //! damaged or is cut off costs nothing of what is there.
 //!
 //! A file has no name until then, where the system knows such files, so that nothing of it is left if the run is killed. Where
-//! there is no room for both, what is there is removed first: nobody could restore into a disk that is full otherwise.
+//! there is no room for both, what is there is removed first, if that makes enough: nobody could restore into a disk that is full
+//! otherwise.
 
 use super::{
     dress::Before,
@@ -121,7 +122,7 @@ impl Writer {
         let mode = self.creation_mode(entry);
         let made = self.create(entry, mode)?;
         match self.fill(&made, entry, mode, data) {
-            Err(e) if e.kind == ErrorKind::Full && !made.has_its_name() => {
+            Err(e) if e.kind == ErrorKind::Full && !made.has_its_name() && self.fits_without(&made, entry) => {
                 drop(made);
                 self.remove(&entry.path)?;
                 let made = self.create(entry, mode)?;
@@ -142,7 +143,9 @@ impl Writer {
     pub(super) fn create_with_room(&mut self, entry: &Entry, mode: u32) -> Result<NewFile> {
         let made = self.create(entry, mode)?;
         let (made, reserved) = match made.reserve(entry, !made.has_its_name()) {
-            Err(e) if ErrorKind::of(&e) == ErrorKind::Full && !made.has_its_name() => {
+            Err(e)
+                if ErrorKind::of(&e) == ErrorKind::Full && !made.has_its_name() && self.fits_without(&made, entry) =>
+            {
                 drop(made);
                 self.remove(&entry.path)?;
                 let made = self.create(entry, mode)?;
@@ -152,6 +155,18 @@ impl Writer {
             done => (made, done),
         };
         reserved.map(|()| made).map_err(|e| self.tree.error("write", &entry.path, e))
+    }
+
+    /// Is there room for a file where what `made` is to replace does not take any? As far as is known: what is compressed may need less.
+    fn fits_without(&mut self, made: &NewFile, entry: &Entry) -> bool {
+        let bytes = |stat: walk::Stat| stat.blocks512.saturating_mul(512);
+        let mut room = || {
+            let (dir, name) = self.enter(&entry.path).ok()?;
+            let replaced = walk::stat(dir, name).ok().filter(|stat| stat.nlink == 1).map_or(0, bytes);
+            let taken = walk::stat_fd(&made.file).map_or(0, bytes);
+            Some(write::free_to_us(&made.file).ok()?.saturating_add(taken).saturating_add(replaced))
+        };
+        write::compresses(&made.file).unwrap_or(true) || room().is_none_or(|room| room >= entry.data_len())
     }
 
     /// Create an empty file with this mode.
