@@ -79,9 +79,14 @@ impl Kin {
         self.backups.iter().filter_map(|root| Some((root, root.postgres.as_ref()?)))
     }
 
+    /// Those of servers that wrote this timeline; a standby may be behind its primary.
+    fn of_primaries(&self, timeline: u32) -> impl DoubleEndedIterator<Item = (&Root, &Cluster)> {
+        self.members().filter(move |(_, cluster)| cluster.timeline == timeline && !cluster.standby)
+    }
+
     /// The one that recovery begins with; `None` if it may be any.
     fn beginning(&self, recovery: &recovery::Options) -> Option<&Root> {
-        if !recovery.is_choosy() && !recovery.follows_timelines() {
+        if !recovery.chooses() {
             return None;
         }
         let way = self.way(recovery);
@@ -100,9 +105,7 @@ impl Kin {
     /// [`Kind::Usage`].
     fn must_be_of_one_past(&self, chosen: &Root) -> Result<String> {
         let timeline = chosen.postgres.as_ref().map_or(0, |cluster| cluster.timeline);
-        // A standby may be behind its primary.
-        let of_primaries = |member: &(&Root, &Cluster)| member.1.timeline == timeline && !member.1.standby;
-        let all: Vec<_> = self.members().filter(of_primaries).collect();
+        let all: Vec<_> = self.of_primaries(timeline).collect();
         let Some((one, other, why)) = (0..all.len()).rev().find_map(|at| of_two_pasts(all[at], &all[..at])) else {
             return Ok(chosen.id.clone());
         };
@@ -141,12 +144,9 @@ impl Kin {
     /// What is to be said where the backup that was chosen is of another server than those before it on its timeline: of one that was
     /// moved, or of a copy.
     pub(super) fn note_of_another(&self, restore: &Restore, root: &Root, cluster: &Cluster) -> Option<String> {
-        let recovery = &restore.postgres.recovery;
-        let was_chosen = is_repository(&restore.from) && (recovery.is_choosy() || recovery.follows_timelines());
-        let is_alike = |of: &Cluster| of.timeline == cluster.timeline && !of.standby;
-        let mut before = self.members().filter(|(before, of)| before.id < root.id && is_alike(of));
-        let (before, _) = before.next_back().filter(|(before, _)| before.source != root.source)?;
-        (was_chosen && !cluster.standby).then(|| {
+        let before = self.of_primaries(cluster.timeline).rfind(|(before, _)| before.id < root.id);
+        let (before, _) = before.filter(|(before, _)| before.source != root.source)?;
+        (was_chosen(restore) && !cluster.standby).then(|| {
             let (this, other) = (source_text(&root.source), source_text(&before.source));
             let (is, was) = (&root.id, &before.id);
             format!(
@@ -171,8 +171,7 @@ impl Kin {
     /// What is to be said where it is not the last one that was chosen.
     pub(super) fn note(&self, restore: &Restore, root: &Root) -> Option<String> {
         let recovery = &restore.postgres.recovery;
-        let was_chosen = is_repository(&restore.from) && (recovery.is_choosy() || recovery.follows_timelines());
-        if !was_chosen || self.backups.last().is_none_or(|last| last.id <= root.id) {
+        if !was_chosen(restore) || self.backups.last().is_none_or(|last| last.id <= root.id) {
             return None;
         }
         let id = &root.id;
@@ -183,6 +182,11 @@ impl Kin {
         let why = "later ones are of a timeline that was left before they ended";
         Some(format!("backup {id} is the last one on the way to timeline {timeline}; {why}, @ID takes one of them"))
     }
+}
+
+/// Was the backup that is restored not named, but chosen for where the server is to come to?
+fn was_chosen(restore: &Restore) -> bool {
+    is_repository(&restore.from) && restore.postgres.recovery.chooses()
 }
 
 /// A backup, and one of the earlier ones of its timeline by which it shows that they are of two pasts, with the reason.

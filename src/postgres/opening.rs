@@ -1,6 +1,12 @@
 //! Opens the trees of a cluster: its data directory, and what is on other devices.
 
-use super::{late::Late, layout::Layout, relation, request::Reading, restore::conf};
+use super::{
+    late::Late,
+    layout::{Layout, PREPARED},
+    relation,
+    request::Reading,
+    restore::conf,
+};
 use crate::{
     error::{Error, Result},
     format::{
@@ -69,7 +75,7 @@ impl Opening<'_> {
 
     /// The names of the files of prepared transactions as they are now.
     fn prepared(&self) -> Result<BTreeSet<Vec<u8>>> {
-        let path = self.data.join("pg_twophase");
+        let path = self.data.join(OsStr::from_bytes(PREPARED));
         let names = fs::read_dir(&path)
             .and_then(|entries| entries.map(|entry| Ok(entry?.file_name().into_vec())).collect::<io::Result<_>>());
         names.map_err(|e| Error::io(format!("could not list {path:?}"), e))

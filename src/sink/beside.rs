@@ -122,10 +122,8 @@ impl Writer {
         let mode = self.creation_mode(entry);
         let made = self.create(entry, mode)?;
         match self.fill(&made, entry, mode, data) {
-            Err(e) if e.kind == ErrorKind::Full && !made.has_its_name() && self.fits_without(&made, entry) => {
-                drop(made);
-                self.remove(&entry.path)?;
-                let made = self.create(entry, mode)?;
+            Err(e) if e.kind == ErrorKind::Full && self.fits_without(&made, entry) => {
+                let made = self.create_instead(made, entry, mode)?;
                 self.fill(&made, entry, mode, data)
             }
             done => done,
@@ -143,12 +141,8 @@ impl Writer {
     pub(super) fn create_with_room(&mut self, entry: &Entry, mode: u32) -> Result<NewFile> {
         let made = self.create(entry, mode)?;
         let (made, reserved) = match made.reserve(entry, !made.has_its_name()) {
-            Err(e)
-                if ErrorKind::of(&e) == ErrorKind::Full && !made.has_its_name() && self.fits_without(&made, entry) =>
-            {
-                drop(made);
-                self.remove(&entry.path)?;
-                let made = self.create(entry, mode)?;
+            Err(e) if ErrorKind::of(&e) == ErrorKind::Full && self.fits_without(&made, entry) => {
+                let made = self.create_instead(made, entry, mode)?;
                 let reserved = made.reserve(entry, true);
                 (made, reserved)
             }
@@ -157,7 +151,14 @@ impl Writer {
         reserved.map(|()| made).map_err(|e| self.tree.error("write", &entry.path, e))
     }
 
-    /// Is there room for a file where what `made` is to replace does not take any? As far as is known: what is compressed may need less.
+    /// Create it once more, and remove first what it replaces.
+    fn create_instead(&mut self, made: NewFile, entry: &Entry, mode: u32) -> Result<NewFile> {
+        drop(made);
+        self.remove(&entry.path)?;
+        self.create(entry, mode)
+    }
+
+    /// Does `made` replace something, and is there room for it where that does not take any? As far as is known: what is compressed may need less.
     fn fits_without(&mut self, made: &NewFile, entry: &Entry) -> bool {
         let bytes = |stat: walk::Stat| stat.blocks512.saturating_mul(512);
         let mut room = || {
@@ -166,7 +167,9 @@ impl Writer {
             let taken = walk::stat_fd(&made.file).map_or(0, bytes);
             Some(write::free_to_us(&made.file).ok()?.saturating_add(taken).saturating_add(replaced))
         };
-        write::compresses(&made.file).unwrap_or(true) || room().is_none_or(|room| room >= entry.data_len())
+        let mut fits =
+            || write::compresses(&made.file).unwrap_or(true) || room().is_none_or(|room| room >= entry.data_len());
+        !made.has_its_name() && fits()
     }
 
     /// Create an empty file with this mode.

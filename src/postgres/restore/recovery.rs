@@ -121,6 +121,11 @@ impl Options {
         self.timeline.is_some() || matches!(self.target, Some(Target::Time(_) | Target::Lsn(_)))
     }
 
+    /// Is it not the same which backup it begins with?
+    pub fn chooses(&self) -> bool {
+        self.is_choosy() || self.follows_timelines()
+    }
+
     /// Does the server replay WAL on the way to a timeline that is not just the backup's? From a backup beside that way it does not
     /// even start.
     pub fn follows_timelines(&self) -> bool {
