@@ -67,6 +67,8 @@ candidate() { apt-cache policy "$1" 2>/dev/null | sed -n 's/^ *Candidate: *\([0-
 # A C compiler and a cargo of at least the version that Cargo.toml asks for.
 need_cargo() {
     command -v cc >/dev/null || need build-essential
+    # cargo, rustup and curl download over HTTPS; a minimal Debian knows no certificate authority.
+    need ca-certificates
     local wanted have
     wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
     if command -v cargo >/dev/null; then
@@ -83,7 +85,7 @@ need_cargo() {
         rustup toolchain install --profile minimal --component clippy,rustfmt stable
         rustup default stable
     else
-        need curl ca-certificates
+        need curl
         say "installing Rust for this user with rustup"
         curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs |
             sh -s -- -y --no-modify-path --profile minimal --component clippy,rustfmt >&2 ||
