@@ -1,7 +1,8 @@
 //! Local files, written without filling the page cache; and the archive that is one file.
 //!
-//! An archive stands under its final name only once it is durable. Until then it is called `.NAME.ID.partial`; what a
-//! killed run left under such a name is removed by the next backup to the same place, if nobody holds its lock.
+//! An archive stands under its final name only once it is durable. Until then it is called `.NAME.ID.partial`, where a long
+//! NAME is shortened; what a killed run left under such a name is removed by the next backup to the same place, if nobody
+//! holds its lock.
 
 use super::{Abilities, Destination, Place, Placed, Role, Sink, named, place_of};
 use crate::{
@@ -17,7 +18,11 @@ use crate::{
 use std::{
     ffi::{OsStr, OsString},
     fs::{self, File},
-    os::unix::{ffi::OsStrExt, fs::MetadataExt},
+    io,
+    os::unix::{
+        ffi::{OsStrExt, OsStringExt},
+        fs::MetadataExt,
+    },
     path::{Path, PathBuf},
     sync::{Arc, Mutex},
 };
@@ -82,7 +87,7 @@ impl Output {
         }
     }
 
-    fn failed(&self, verb: &str, error: std::io::Error) -> Error {
+    fn failed(&self, verb: &str, error: io::Error) -> Error {
         Error::io(format!("could not {verb} {}", name(&self.path)), error).detail("nothing was committed")
     }
 }
@@ -124,9 +129,11 @@ impl OneFile {
     /// # Errors
     /// The system's.
     pub fn create(path: &Path, id: &str, beside: bool, tricks: Tricks) -> Result<Self> {
+        let side_path = beside.then(|| side_of(path));
+        check_names(path, side_path.as_deref())?;
         remove_leftovers(path);
-        let (partial, side_path) = (hidden(path, id), beside.then(|| side_of(path)));
-        let side_partial = side_path.as_deref().map(|side| hidden(side, id));
+        let partial = hidden(path, id);
+        let side_partial = side_path.as_deref().map(|_| hidden_side(path, id));
         let began = side_partial.iter().chain([&partial]).cloned();
         PARTIALS.locked().extend(began);
         let side = side_path.as_deref().zip(side_partial.as_deref());
@@ -153,38 +160,81 @@ pub fn side_of(path: &Path) -> PathBuf {
     name.into()
 }
 
+/// Fail now if the file system does not take a final name, not when the backup is complete.
+fn check_names(path: &Path, side: Option<&Path>) -> Result<()> {
+    let is_too_long = |path: &Path| fs::symlink_metadata(path).err().filter(is_long_name);
+    let refused = |path: &Path, error| Error::io(format!("cannot create {}", name(path)), error);
+    if let Some(error) = is_too_long(path) {
+        return Err(refused(path, error).hint("choose a shorter name"));
+    }
+    match side.and_then(|side| Some((side, is_too_long(side)?))) {
+        Some((side, error)) => Err(refused(side, error).hint(format!(
+            "choose a name that is at least {} bytes shorter, or .tar.zst or .tar.lz4, which have no file beside them",
+            SIDE_SUFFIX.len()
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// Does the error say that the file system takes no name of this length? Then there is no such file.
+fn is_long_name(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::InvalidFilename
+}
+
+/// A longer name is shortened in its hidden names. So no hidden name has more than 122 bytes; eCryptfs, which takes the shortest
+/// names of all file systems in use, takes 143.
+const LONG_NAME_BYTES: usize = 80;
+/// Bytes of a longer name that its hidden names begin with; `~` and 16 digits of its digest follow.
+const KEPT_NAME_BYTES: usize = 60;
+
+/// The beginning of all hidden names of this archive, and of no other archive.
+fn hidden_start(path: &Path) -> Vec<u8> {
+    let name = path.file_name().unwrap_or_default().as_bytes();
+    if name.len() <= LONG_NAME_BYTES {
+        return [b".", name, b"."].concat();
+    }
+    let text = String::from_utf8_lossy(name);
+    // Some file systems refuse half a character.
+    let kept = (0..=KEPT_NAME_BYTES).rfind(|end| text.is_char_boundary(*end)).unwrap_or(0);
+    let digest = &blake3::hash(name).to_hex()[..16];
+    format!(".{}~{digest}.", &text[..kept]).into_bytes()
+}
+
 fn hidden(path: &Path, id: &str) -> PathBuf {
-    let mut hidden = OsString::from(".");
-    hidden.push(path.file_name().unwrap_or_default());
-    hidden.push(format!(".{id}.partial"));
+    let mut hidden = OsString::from_vec(hidden_start(path));
+    hidden.push(id);
+    hidden.push(".partial");
     path.with_file_name(hidden)
+}
+
+/// The hidden name of the file beside the archive `path`.
+fn hidden_side(path: &Path, id: &str) -> PathBuf {
+    hidden(path, &format!("{}.{id}", &SIDE_SUFFIX[1..]))
+}
+
+fn dir_of(path: &Path) -> &Path {
+    path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// Was the run that wrote `path` killed when it had given the archive its name, and its side file not yet?
 pub fn is_half_named(path: &Path) -> bool {
-    let start = hidden(&side_of(path), "");
-    let start = start.file_name().unwrap_or_default().as_bytes();
-    let start = start.strip_suffix(b".partial").unwrap_or(start);
-    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut entries = fs::read_dir(dir).into_iter().flatten().flatten();
-    entries.any(|entry| entry.file_name().as_bytes().starts_with(start)) && !side_of(path).exists()
+    let start = [&hidden_start(path), &SIDE_SUFFIX.as_bytes()[1..], b"."].concat();
+    let mut entries = fs::read_dir(dir_of(path)).into_iter().flatten().flatten();
+    entries.any(|entry| entry.file_name().as_bytes().starts_with(&start)) && !side_of(path).exists()
 }
 
 /// Partial files of this archive whose writer is gone: nobody holds their lock. A side file that was put aside goes only when
 /// there is one in its place.
 fn remove_leftovers(path: &Path) {
-    let hidden = hidden(path, "");
-    let start = hidden.file_name().unwrap_or_default().as_bytes();
-    let start = start.strip_suffix(b".partial").unwrap_or(start);
+    let start = hidden_start(path);
     let is_id = |middle: &[u8]| std::str::from_utf8(middle).is_ok_and(is_backup_id);
     let is_ours = |name: &OsStr| {
-        let middle = name.as_bytes().strip_prefix(start).and_then(|rest| rest.strip_suffix(b".partial"));
+        let middle = name.as_bytes().strip_prefix(&start[..]).and_then(|rest| rest.strip_suffix(b".partial"));
         let Some(middle) = middle else { return false };
         let beside = middle.strip_prefix(&SIDE_SUFFIX.as_bytes()[1..]).and_then(|rest| rest.strip_prefix(b"."));
         is_id(middle) || beside.is_some_and(|of| is_id(of) || (of == b"replaced" && side_of(path).exists()))
     };
-    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let entries = fs::read_dir(dir_of(path)).into_iter().flatten().flatten();
     for entry in entries.filter(|entry| is_ours(&entry.file_name())) {
         let lock = regular::open(&entry.path()).and_then(|file| Ok((write::lock_exclusive(&file)?, file)));
         if let Ok((true, _held)) = lock
@@ -236,10 +286,10 @@ impl OneFile {
         let rename = |from: &Path, to: &Path| {
             fs::rename(from, to).map_err(|e| Error::io(format!("could not rename {}", name(from)), e))
         };
-        let dir = self.path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let (old, aside) = (side_of(&self.path), hidden(&side_of(&self.path), "replaced"));
+        let old = side_of(&self.path);
+        let aside = hidden_side(&self.path, "replaced");
         match fs::rename(&old, &aside) {
-            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+            Err(e) if e.kind() != io::ErrorKind::NotFound && !is_long_name(&e) => {
                 return Err(Error::io(format!("could not replace {}", name(&old)), e));
             }
             _ => {} // or a run that was killed has put it aside
@@ -257,12 +307,12 @@ impl OneFile {
         begun.retain(|path| *path != self.partial && Some(path) != side.as_ref());
         drop(begun);
         if let Err(error) = fs::remove_file(&aside)
-            && error.kind() != std::io::ErrorKind::NotFound
+            && error.kind() != io::ErrorKind::NotFound
         {
             crate::platform::debug(|| format!("could not remove {}: {error}", name(&aside)));
         }
         let now = || format!("{} is the new archive, but may not be durable", name(&self.path));
-        sync_dir(dir).map_err(|error| error.detail(now()))
+        sync_dir(dir_of(&self.path)).map_err(|error| error.detail(now()))
     }
 
     /// What an error means that came when the archive had its name, and its side file not yet.

@@ -209,6 +209,11 @@ fn side_of(path: &Path) -> PathBuf {
     regular::led_to(path).map(|path| beside(&path)).filter(|side| side.exists()).unwrap_or_else(|| beside(path))
 }
 
+/// Does the error say that the file system takes no name of this length? Then there is no such file.
+fn is_long_name(error: &Error) -> bool {
+    error.system().is_some_and(|error| error.kind() == io::ErrorKind::InvalidFilename)
+}
+
 impl Archived {
     /// Open the archive at `path`; `None` if it is a file that this program did not write.
     ///
@@ -219,7 +224,7 @@ impl Archived {
         let side_path = side_of(path);
         let side = match open_file(&side_path, regular::open_linked) {
             Ok(side) => Some(side),
-            Err(e) if e.kind == Kind::NotFound => None,
+            Err(e) if e.kind == Kind::NotFound || is_long_name(&e) => None,
             Err(e) => return Err(e),
         };
         let served = side.as_ref().map_or((&file, path), |side| (side, &side_path));
