@@ -181,3 +181,29 @@ fn a_pipe_restores_backups_of_ours_and_tars_of_others() {
         assert_same(&before, &shape(&back), line);
     }
 }
+
+/// The name of another user is the beginning of the owner's, just as much as the field of ustar holds.
+#[test]
+fn neither_tar_nor_fullbore_gives_a_file_to_a_user_whose_name_is_the_beginning_of_the_owners() {
+    if !or_skip(is_root() && has("unshare"), "not root, or no unshare") {
+        return;
+    }
+    let dir = temp();
+    runs::write(dir.path().join("tree/file"), "content");
+    std::os::unix::fs::chown(dir.path().join("tree/file"), Some(70_002), Some(70_002)).unwrap();
+    for (codec, name, decoder) in DECODERS {
+        let script = format!(
+            "set -e; cd \"$1\"; name=$(printf 'u%.0s' $(seq 31)); cp /etc/passwd /etc/group .
+             printf '%s:x:70001:70001:::/bin/sh\n%sv:x:70002:70002:::/bin/sh\n' $name $name >> passwd
+             printf '%s:x:70001:\n%sv:x:70002:\n' $name $name >> group
+             mount --bind passwd /etc/passwd; mount --bind group /etc/group
+             \"$2\" backup tree --to {name} --compress {codec} --quiet
+             mkdir by-tar; {decoder} < {name} | tar -x -C by-tar
+             \"$2\" restore {name} --to by-fullbore --quiet
+             tar -c -f gnu.tar -C tree file; \"$2\" restore gnu.tar --to from-tar --quiet
+             stat -c %u:%g by-tar/file by-fullbore/file from-tar/file; rm -r by-tar by-fullbore from-tar"
+        );
+        let ran = shell("exec unshare -m bash -c \"$1\" bash \"${@:2}\"", args![script, dir.path(), runs::FULLBORE]);
+        assert_eq!(ran.ends_with(0).out, "70002:70002\n".repeat(3), "{codec}");
+    }
+}

@@ -25,6 +25,10 @@ pub(super) const MAJOR: Range<usize> = 329..337;
 pub(super) const MINOR: Range<usize> = 337..345;
 pub(super) const PREFIX: Range<usize> = 345..500;
 
+/// Bytes of the longest name of a user or group that is surely whole in its field. GNU tar cuts a longer name to 31 bytes and a
+/// NUL, Python to 32 bytes; what is left may be the name of another user.
+pub(super) const MAX_SURE_OWNER: usize = 30;
+
 /// Magic and version of POSIX.
 pub(super) const POSIX: &[u8; 8] = b"ustar\x0000";
 /// Magic and version of GNU's older format, which has no prefix.

@@ -89,7 +89,7 @@ impl Header {
         };
         let name = |record: &Option<Vec<u8>>, place| match record {
             Some(name) => owner_name(name),
-            None if self.block[field::MAGIC].starts_with(b"ustar") => owner_name(text(&self.block[place])),
+            None if self.block[field::MAGIC].starts_with(b"ustar") => owner_name(sure_owner(&self.block[place])),
             None => Arc::default(),
         };
         Ok(Owner {
@@ -103,6 +103,12 @@ impl Header {
 
 /// Whose is what belongs to a number that no system here has.
 const NOBODY: u32 = 65534;
+
+/// The name of a user or group in a field; no name if it may be the beginning of a longer one.
+fn sure_owner(field: &[u8]) -> &[u8] {
+    let name = text(field);
+    if name.len() > field::MAX_SURE_OWNER { b"" } else { name }
+}
 
 /// A name that is not text is as good as none.
 fn owner_name(name: &[u8]) -> Arc<str> {

@@ -85,7 +85,7 @@ fn refusal(bytes: &[u8]) -> String {
 #[test]
 fn what_ustar_holds_takes_one_block() {
     let mut entry = file(&[[b'a'; 155].as_slice(), b"/", &[b'b'; 100]].concat(), 0o77777777777);
-    entry.owner = Owner { uid: 0o7777777, gid: 0o7777777, user: "u".repeat(31).into(), group: "é".into() };
+    entry.owner = Owner { uid: 0o7777777, gid: 0o7777777, user: "u".repeat(30).into(), group: "é".into() };
     entry.mtime.seconds = 0o77777777777;
     assert!(is_plain_ustar(&entry));
     assert_eq!(header(&entry).len(), BLOCK);
@@ -104,7 +104,7 @@ fn each_value_that_ustar_cannot_hold_takes_a_record_of_its_own() {
     assert_eq!(change(|e| e.kind = Kind::File { size: 1 << 33, map: None }), "19 size=8589934592\n");
     assert_eq!(change(|e| e.owner.uid = 3_000_000_000), "18 uid=3000000000\n");
     assert_eq!(change(|e| e.owner.gid = 1 << 21), "15 gid=2097152\n");
-    assert_eq!(change(|e| e.owner.user = "u".repeat(32).into()), format!("42 uname={}\n", "u".repeat(32)));
+    assert_eq!(change(|e| e.owner.user = "u".repeat(31).into()), format!("41 uname={}\n", "u".repeat(31)));
     assert_eq!(change(|e| e.owner.group = "é".repeat(16).into()), format!("42 gname={}\n", "é".repeat(16)));
     assert_eq!(change(|e| e.mtime = Time { seconds: 1, nanos: 500 }), "19 mtime=1.0000005\n");
     assert_eq!(change(|e| e.mtime = Time { seconds: -2, nanos: 250_000_000 }), "15 mtime=-1.75\n");
@@ -113,6 +113,35 @@ fn each_value_that_ustar_cannot_hold_takes_a_record_of_its_own() {
     assert_eq!(change(|e| e.path = vec![b'p'; 101]), format!("111 path={}\n", "p".repeat(101)));
     assert_eq!(change(|e| e.kind = Kind::Symlink(vec![b'l'; 101])), format!("115 linkpath={}\n", "l".repeat(101)));
     assert_eq!(change(|e| e.xattrs = vec![(b"user.a=b".to_vec(), b"=".to_vec())]), "29 SCHILY.xattr.user.a%3Db==\n");
+}
+
+#[test]
+fn the_field_of_an_owner_holds_the_whole_name_or_nothing() {
+    for (name, in_field) in [("u".repeat(31), true), ("u".repeat(32), false), ("é".repeat(16), false)] {
+        let mut entry = file(b"f", 0);
+        entry.owner = Owner { uid: 1, gid: 2, user: name.clone().into(), group: name.clone().into() };
+        let bytes = header(&entry);
+        let block = &bytes[bytes.len() - BLOCK..];
+        let expected = if in_field { name.as_bytes() } else { b"" };
+        assert_eq!((field::text(&block[field::USER]), field::text(&block[field::GROUP])), (expected, expected));
+        assert_eq!(first(&bytes).unwrap().entry, entry);
+    }
+}
+
+#[test]
+fn an_owner_whose_name_another_program_may_have_cut_is_known_by_number_alone() {
+    for (len, is_read) in [(30, true), (31, false), (32, false)] {
+        let mut block = foreign(b"f", b'0', 0);
+        field::put_text(&mut block[field::MAGIC], field::GNU);
+        field::put_number(&mut block[field::UID], 70_002);
+        let name = "u".repeat(len);
+        field::put_text(&mut block[field::USER], name.as_bytes());
+        field::put_text(&mut block[field::GROUP], name.as_bytes());
+        field::seal(&mut block);
+        let owner = first(&block).unwrap().entry.owner;
+        let expected = if is_read { &*name } else { "" };
+        assert_eq!((owner.uid, &*owner.user, &*owner.group), (70_002, expected, expected));
+    }
 }
 
 #[test]

@@ -172,13 +172,24 @@ fn member_block(plan: &Plan) -> Block {
     put_number(&mut block[field::UID], entry.owner.uid.into());
     put_number(&mut block[field::GID], entry.owner.gid.into());
     put_number(&mut block[field::MTIME], entry.mtime.seconds);
-    put_text(&mut block[field::USER.start..field::USER.end - 1], entry.owner.user.as_bytes());
-    put_text(&mut block[field::GROUP.start..field::GROUP.end - 1], entry.owner.group.as_bytes());
+    put_owner(&mut block[field::USER], &entry.owner.user);
+    put_owner(&mut block[field::GROUP], &entry.owner.group);
     let device = plan.device.unwrap_or(Device { major: 0, minor: 0 });
     put_number(&mut block[field::MAJOR], device.major.into());
     put_number(&mut block[field::MINOR], device.minor.into());
     field::seal(&mut block);
     block
+}
+
+/// Put the name of a user or group in its field, all of it or nothing.
+///
+/// GNU tar looks the owner up by the field, even if a record has the whole name: with a name that is cut, it would give the file
+/// to the user who has the shorter name. If the field is empty, GNU tar takes the number.
+fn put_owner(field: &mut [u8], name: &str) {
+    let fits = name.len() < field.len(); // a NUL follows
+    if fits {
+        put_text(field, name.as_bytes());
+    }
 }
 
 /// A POSIX header block with a type and a size; owner, mode and time are zero.
@@ -254,10 +265,11 @@ fn needs_mtime(mtime: Time) -> bool {
     mtime.nanos != 0 || !(0..=octal_max(12)).contains(&mtime.seconds)
 }
 
-/// 31 bytes and a NUL is what the field holds. Not being ASCII is no reason: bsdtar takes any bytes from the field, while
-/// in the C locale it fails (exit 1) for a record that is not ASCII.
+/// The field holds 31 bytes and a NUL. A name of just 31 bytes has a record too: without one, it could be a name that was cut
+/// ([`field::MAX_SURE_OWNER`]). Not being ASCII is no reason: bsdtar takes any bytes from the field, while in the C locale it
+/// fails (exit 1) for a record that is not ASCII.
 fn needs_owner(name: &str) -> bool {
-    name.len() >= field::USER.len()
+    name.len() > field::MAX_SURE_OWNER
 }
 
 /// Append the `x` member.
