@@ -10,7 +10,10 @@ use crate::{
         verify::Verdict as Found,
     },
     error::{Error, quoted},
-    format::root::{Cluster, Name, NotCaptured, Root, Tablespace},
+    format::{
+        root::{Cluster, Name, NotCaptured, Root, Tablespace},
+        sizes,
+    },
     pipeline::{
         meter::{Meter, Side, Verdict},
         waits::Wait,
@@ -112,7 +115,7 @@ fn cluster(cluster: &Cluster) -> String {
 pub(super) fn not_captured(root: &Root) -> Vec<String> {
     let mut lines: Vec<_> = root.not_captured.iter().take(NAMED).map(lacks).collect();
     let totals = &root.totals;
-    let all = totals.unreadable + totals.changed + totals.vanished + totals.sockets + totals.bad_pages;
+    let all = sizes::sum([totals.unreadable, totals.changed, totals.vanished, totals.sockets, totals.bad_pages]);
     if all > lines.len() as u64 {
         lines.push(format!("and {} more: `fullbore show` lists them", all - lines.len() as u64));
     }

@@ -16,6 +16,7 @@ use crate::{
         digest::{Digest, crc32c},
         entry::{self, Entry, Kind, Path as EntryPath},
         page::{Item, Record, State},
+        sizes,
     },
     platform::{
         Tricks, is_shortage,
@@ -312,7 +313,7 @@ impl Against<'_> {
             Err(error) if error.system().is_some_and(is_shortage) => return Err(error),
             Err(error) => self.note(&item.entry.path, format!("could not be compared: {}", error.line())),
         }
-        self.meter.bytes.fetch_add(item.entry.data_len(), Relaxed);
+        sizes::add_shared(&self.meter.bytes, item.entry.data_len());
         self.meter.files.fetch_add(1, Relaxed);
         Ok(())
     }

@@ -13,6 +13,7 @@ use crate::{
         page::{SegmentId, State},
         root::{FORMAT, FORMAT_ALONE, Live, MAX_NOT_CAPTURED, Name, NotCaptured, Options, Root, Run},
         seal::seal,
+        sizes,
     },
     frame::Scanned,
     pipeline::{
@@ -236,7 +237,7 @@ impl Backup {
                 let Scanned { entry, state, .. } = scanned?;
                 count.entries += 1;
                 count.files += u64::from(entry.is_file());
-                count.bytes += entry.size();
+                sizes::add(&mut count.bytes, entry.size());
                 if let State::Unreadable(reason) = state {
                     count.unreadable += 1;
                     if count.not_captured.len() < MAX_NOT_CAPTURED {
@@ -341,7 +342,8 @@ fn complete(mut root: Root, laid: Vec<Laid>, base: Option<&Base>, meter: &Meter)
         root.liveness.extend(own.map(|(segment, kept)| Live { data_bytes: kept, ..segment.live() }));
         for live in laid.live {
             let sum = earlier.entry(live.id()).or_insert_with(|| Live { frames: 0, bytes: 0, ..live.clone() });
-            (sum.frames, sum.bytes) = (sum.frames + live.frames, sum.bytes + live.bytes);
+            sizes::add(&mut sum.frames, live.frames);
+            sizes::add(&mut sum.bytes, live.bytes);
         }
         root.segments.extend(laid.segments);
         root.pages.extend(laid.pages);
@@ -353,12 +355,8 @@ fn complete(mut root: Root, laid: Vec<Laid>, base: Option<&Base>, meter: &Meter)
     }
     root.liveness.extend(earlier);
     root.not_captured.truncate(MAX_NOT_CAPTURED);
-    root.totals.stored_bytes += root
-        .pages
-        .iter()
-        .filter(|page| page.backup.is_empty())
-        .filter_map(|page| page.manifest_offset.map(|_| page.bytes))
-        .sum::<u64>();
+    let own_pages = root.pages.iter().filter(|page| page.backup.is_empty() && page.manifest_offset.is_some());
+    sizes::add(&mut root.totals.stored_bytes, sizes::sum(own_pages.map(|page| page.bytes)));
     root.finished = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     root.run = Run { seconds: verdict.seconds, limit: verdict.limit.name().to_owned(), shares: verdict.table() };
     root

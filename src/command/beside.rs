@@ -16,6 +16,7 @@ use crate::{
         page::SegmentId,
         root::{FORMAT_ALONE, PageAt},
         segment::{Label, SERVICE_HEADER_BYTES, SeekTable, Service},
+        sizes,
     },
     source::{
         archive::Archive,
@@ -121,7 +122,7 @@ fn made(
         (Some(table), _) => table.into_iter().map(|(_, stored, plain)| (stored, plain)).collect(),
         (None, known) => all_frames(archive.store(), archive.codec, &object, place.bytes, known?)?,
     };
-    let plain_bytes: u64 = frames.iter().map(|(_, plain)| u64::from(*plain)).sum();
+    let plain_bytes = sizes::sum(frames.iter().map(|(_, plain)| u64::from(*plain)));
     let mut table = SeekTable::default();
     frames.iter().for_each(|(stored, plain)| table.push(*stored as usize, *plain as usize));
     bytes.extend(table.frame());

@@ -14,6 +14,7 @@ use crate::{
     format::{
         entry::{self, Entry, Kind, Time},
         root::Cluster,
+        sizes,
     },
     platform::{self, owner::Names, walk::real_path},
     postgres::{
@@ -301,7 +302,7 @@ pub(super) fn layout(restore: &Restore, archive: &Archive, selection: &Selection
         let path = &item.entry.path;
         let mount = layout.mounts.iter_mut().find(|mount| entry::is_within(path, &mount.at));
         let bytes = if plan.fate(path) == Fate::Restored { item.entry.data_len() } else { 0 };
-        *mount.map_or(&mut layout.bytes, |mount| &mut mount.bytes) += bytes;
+        sizes::add(mount.map_or(&mut layout.bytes, |mount| &mut mount.bytes), bytes);
     }
     layout
 }

@@ -18,6 +18,7 @@ use crate::{
         entry::Kind,
         page::{FrameAt, Item, SegmentId, are_all},
         root::PART_BYTES,
+        sizes,
     },
     pipeline::meter::{Meter, lap},
     source::{
@@ -209,7 +210,7 @@ impl Content<'_> {
     }
 
     fn pieces(&self, archive: &Archive, pieces: &[jobs::Wanted<()>], plain: &[u8]) -> Result<()> {
-        let bytes = pieces.iter().map(|wanted| wanted.content(plain).len() as u64).sum();
+        let bytes = sizes::sum(pieces.iter().map(|wanted| wanted.content(plain).len() as u64));
         self.meter.bytes.fetch_add(bytes, Relaxed);
         let part = |shared: &jobs::Shared<()>, offset, content: &[u8]| {
             let hashed = shared.hash(&archive.root.options, offset, content);

@@ -16,6 +16,7 @@ use crate::{
         page::SegmentId,
         root::{PART_BYTES, Segment},
         seal::seal,
+        sizes,
     },
     pipeline::meter::{Meter, lap},
     platform::Tricks,
@@ -87,7 +88,7 @@ impl Task {
         if self.name != MANIFEST {
             return self.bytes;
         }
-        self.needed().map(|(offset, len, _)| offset + len).max().unwrap_or(0)
+        self.needed().map(|(offset, len, _)| offset.saturating_add(*len)).max().unwrap_or(0)
     }
 
     /// The pieces that this backup speaks of.
@@ -119,7 +120,7 @@ impl Copy {
         let known: Vec<_> = others.iter().filter_map(|id| Known::read(&repository, id)).collect();
         let tasks = tasks(&archive, &known)?;
         let root = whole(&archive, &Object::Root)?;
-        meter.total_bytes.store(tasks.iter().map(|task| task.bytes).sum(), Relaxed);
+        meter.total_bytes.store(sizes::sum(tasks.iter().map(|task| task.bytes)), Relaxed);
         meter.share(self.workers.get());
         let unknown = others.iter().filter(|id| known.iter().all(|(known, _)| known.root.id != **id));
         let unknown: Vec<_> =
@@ -178,7 +179,7 @@ impl Run<'_> {
     fn one(&self, buf: &mut Vec<u8>, task: &Task) -> Result<()> {
         if self.is_there(buf, task)? {
             self.there.0.fetch_add(1, Relaxed);
-            self.there.1.fetch_add(task.bytes, Relaxed);
+            sizes::add_shared(&self.there.1, task.bytes);
             return Ok(());
         }
         let mut clock = Instant::now();

@@ -18,6 +18,7 @@ use crate::{
     format::{
         entry::{self, Path as EntryPath, xattr_bytes},
         page::Item,
+        sizes,
     },
     pipeline::meter::Meter,
     platform::walk::Stat,
@@ -179,7 +180,8 @@ pub(super) struct Batch {
 
 impl Batch {
     fn add(&mut self, item: Item) {
-        self.bytes += item.described_bytes() + xattr_bytes(&item.entry.xattrs) as u64 * HELD;
+        sizes::add(&mut self.bytes, item.described_bytes());
+        sizes::add(&mut self.bytes, xattr_bytes(&item.entry.xattrs) as u64 * HELD);
         self.items.push(item);
     }
 }

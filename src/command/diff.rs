@@ -13,6 +13,7 @@ use crate::{
     format::{
         entry::{Kind, order},
         root::{Name, PageAt, Root},
+        sizes,
     },
     repo::open::{list_backups, open},
     source::archive::{Archive, Selection},
@@ -81,7 +82,7 @@ pub struct Totals {
 impl Sum {
     fn add(&mut self, bytes: u64) {
         self.entries += 1;
-        self.bytes += bytes;
+        sizes::add(&mut self.bytes, bytes);
     }
 }
 
@@ -117,9 +118,10 @@ impl Diff {
         let selection = with_first_names(selection, [&a, &b])?;
         let ids = (a.root.id.clone(), b.root.id.clone());
         let totals = Totals { r#type: "result", a: ids.0, b: ids.1, ..Totals::default() };
-        let mut run = Run { a: &a, b: &b, selection: &selection, json: self.json, out, totals };
+        let mut run = Run { a: &a, b: &b, selection: &selection, json: self.json, out, totals, growth: 0 };
         run.all()?;
-        let Run { totals, out, .. } = run;
+        let Run { mut totals, growth, out, .. } = run;
+        totals.growth = growth.clamp(i64::MIN.into(), i64::MAX.into()) as i64;
         match self.json {
             true => text::json(out, &totals)?,
             false => text::line(out, &summary(&totals))?,
@@ -149,6 +151,8 @@ struct Run<'a> {
     json: bool,
     out: &'a mut dyn Write,
     totals: Totals,
+    /// Bytes of files, after less before, of any size.
+    growth: i128,
 }
 
 /// Backup and offset of a page in its manifest.
@@ -207,7 +211,8 @@ impl Run<'_> {
         }
         sum.add(bytes);
         let (before, after) = (was.map(size), is.map(size));
-        self.totals.growth += after.unwrap_or(0) as i64 - before.unwrap_or(0) as i64;
+        let growth = i128::from(after.unwrap_or(0)) - i128::from(before.unwrap_or(0));
+        self.growth += growth;
         let line = Line {
             r#type: "difference",
             change,

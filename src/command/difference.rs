@@ -7,6 +7,7 @@ use crate::{
         entry::{self, Entry, Kind},
         page::{BLOCK_DIGEST_BYTES, Item},
         root::Root,
+        sizes,
     },
 };
 use std::{collections::HashMap, iter::Peekable};
@@ -83,7 +84,7 @@ pub(super) fn differing_bytes(a: (&Root, &Parts), b: (&Root, &Parts)) -> u64 {
     if !is.entry.is_file() || (was.entry.is_file() && same_content(was, is)) {
         return 0;
     }
-    let all: u64 = b.1.iter().map(|part| part.described_bytes()).sum();
+    let all = sizes::sum(b.1.iter().map(|part| part.described_bytes()));
     if map(&was.entry) != map(&is.entry) {
         return all;
     }
@@ -105,7 +106,7 @@ fn map(entry: &Entry) -> Option<&[crate::format::entry::Run]> {
 fn same_places((a, was): (&Root, &Parts), (b, is): (&Root, &Parts)) -> u64 {
     let before: HashMap<_, _> = places(a, was).collect();
     let same = places(b, is).filter(|(at, place)| before.get(at) == Some(place));
-    same.map(|(_, (.., len))| u64::from(len)).sum()
+    sizes::sum(same.map(|(_, (.., len))| u64::from(len)))
 }
 
 /// Backup, stream, number, offset of the frame, bytes in it before, length.
@@ -130,7 +131,7 @@ fn same_blocks(was: &Parts, is: &Parts, block: u64) -> u64 {
     let before: HashMap<_, _> = blocks(was, block).collect();
     let len = last(is).entry.data_len();
     let same = blocks(is, block).filter(|(number, digest)| before.get(number) == Some(digest));
-    same.map(|(number, _)| block.min(len.saturating_sub(number * block))).sum()
+    sizes::sum(same.map(|(number, _)| block.min(len.saturating_sub(number * block))))
 }
 
 /// The digests that are known, by the numbers of their blocks.

@@ -14,6 +14,7 @@ use crate::{
         digest::{Algorithm, piece},
         entry::{Kind as EntryKind, Path as EntryPath},
         page::{FrameAt, Item, SegmentId},
+        sizes,
     },
     pipeline::meter::{Meter, lap},
     platform::write::{anonymous_file, fsync, pwrite_all},
@@ -228,15 +229,15 @@ struct Count {
 impl Count {
     fn job(&mut self, job: &jobs::Job<()>, id: &str) {
         let Some((segment, frame)) = &job.frame else { return };
-        let wanted: u64 = job.pieces.iter().map(|piece| u64::from(piece.len)).sum();
+        let wanted = sizes::sum(job.pieces.iter().map(|piece| u64::from(piece.len)));
         let contract = &mut self.contract;
-        contract.bytes += wanted;
+        sizes::add(&mut contract.bytes, wanted);
         contract.frames += 1;
-        contract.fetched_bytes += u64::from(frame.stored_len);
-        contract.decoded_bytes += u64::from(frame.plain_len);
+        sizes::add(&mut contract.fetched_bytes, frame.stored_len.into());
+        sizes::add(&mut contract.decoded_bytes, frame.plain_len.into());
         // Several files may want the same bytes: a frame is never wanted more than whole.
         let share = (wanted as f64 / f64::from(frame.plain_len.max(1))).min(1.0);
-        contract.wanted_bytes += (f64::from(frame.stored_len) * share).round() as u64;
+        sizes::add(&mut contract.wanted_bytes, (f64::from(frame.stored_len) * share).round() as u64);
         if self.opened.insert(segment.clone()) {
             contract.segments += 1;
             let name =

@@ -125,7 +125,8 @@ fn whole(archive: &Archive, at: &PageAt) -> Option<Page> {
 /// Where a manifest ends. Others may refer to pages that this backup does not have any more.
 fn end(archive: &Archive) -> u64 {
     let own = archive.root.pages.iter().filter(|page| page.backup.is_empty());
-    let end = own.fold(0, |end, page| page.manifest_offset.map_or(end, |offset| end.max(offset + page.bytes)));
+    let end =
+        own.fold(0, |end, page| page.manifest_offset.map_or(end, |offset| end.max(offset.saturating_add(page.bytes))));
     end.max(archive.store().len(&Object::Manifest(String::new())).unwrap_or(0))
 }
 

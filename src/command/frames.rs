@@ -10,6 +10,7 @@ use crate::{
             Label, SEEK_FOOTER_BYTES, SERVICE_HEADER_BYTES, Service, ZSTD_HEADER_BYTES, parse_seek_table,
             seek_table_len, skippable_len,
         },
+        sizes,
     },
     source::{archive::Archive, store::Object},
     stage::codec::Codec,
@@ -172,7 +173,7 @@ pub(super) type Table = Vec<Frame>;
 /// Does the table speak of as many plain bytes as the root?
 fn fits(table: &Table, segment: &Place) -> bool {
     let Some(plain_bytes) = segment.plain_bytes else { return true };
-    table.iter().map(|(_, _, plain)| u64::from(*plain)).sum::<u64>() == plain_bytes
+    sizes::sum(table.iter().map(|(_, _, plain)| u64::from(*plain))) == plain_bytes
 }
 
 /// The seek table at the end of `object`, of that very object, or of a segment of `segment_len` bytes beside it.

@@ -14,6 +14,7 @@ use crate::{
         page::{Page, SegmentId},
         root::{FORMAT_ALONE, Options, PART_BYTES, Root, Segment, Source},
         segment::{Label, SEEK_FOOTER_BYTES, SERVICE_HEADER_BYTES, Service, parse_seek_table, seek_table_len},
+        sizes,
     },
     source::{
         archive::Archive,
@@ -173,7 +174,7 @@ fn segment(
     let side = if codec.skips() { object.clone() } else { Object::Side(id.clone()) };
     let (bytes, parts) = sum(store, &object)?;
     let index = Index::read(store, codec, &id)?;
-    let plain_bytes = index.data.iter().map(|frame| u64::from(frame.3)).sum();
+    let plain_bytes = sizes::sum(index.data.iter().map(|frame| u64::from(frame.3)));
     let largest = index.data.iter().map(|frame| u64::from(frame.3)).max().unwrap_or(0);
     root.options.frame_bytes = root.options.frame_bytes.max(largest);
     root.options.segment_bytes = root.options.segment_bytes.max(bytes);
@@ -327,7 +328,7 @@ fn ends(page: &Page) -> Option<(&[u8], &[u8])> {
 /// Where the manifest ends, as far as it is there or others refer to it. They may mean pages that nothing here speaks of any more.
 fn end(store: &Directory, id: &str, others: &[Archive]) -> u64 {
     let named = others.iter().flat_map(|other| &other.root.pages).filter(|page| page.backup == id);
-    let ends = named.filter_map(|page| Some(page.manifest_offset? + page.bytes));
+    let ends = named.filter_map(|page| Some(page.manifest_offset?.saturating_add(page.bytes)));
     ends.max().unwrap_or(0).max(store.len(&Object::Manifest(String::new())).unwrap_or(0))
 }
 

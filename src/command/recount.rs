@@ -7,6 +7,7 @@ use crate::{
         entry::{self, Kind},
         page::{Record, State},
         root::{MAX_NOT_CAPTURED, Name, NotCaptured, PageAt, Root, Segment, Totals},
+        sizes,
     },
     pipeline::live::References,
 };
@@ -46,9 +47,9 @@ pub(super) fn describe(root: &mut Root, found: &[Found], placed: &[u64]) {
         }
         last = found.page.records.last().map(|record| (found.stream, late, record.entry.path.clone()));
     }
-    root.totals.stored_bytes =
-        root.segments.iter().map(|segment| segment.bytes).chain(root.pages.iter().map(|page| page.bytes)).sum();
-    root.totals.plain_bytes = root.segments.iter().map(|segment| segment.plain_bytes).sum();
+    let segments = root.segments.iter().map(|segment| segment.bytes);
+    root.totals.stored_bytes = sizes::sum(segments.chain(root.pages.iter().map(|page| page.bytes)));
+    root.totals.plain_bytes = sizes::sum(root.segments.iter().map(|segment| segment.plain_bytes));
     root.options.frame_bytes = root.options.frame_bytes.next_power_of_two();
     if root.options.block_bytes == 0 {
         root.options.block_bytes = root.options.frame_bytes.min(1 << 20);
@@ -81,7 +82,10 @@ fn count(root: &mut Root, record: &Record) {
     let totals: &mut Totals = &mut root.totals;
     totals.entries += 1;
     match record.entry.kind {
-        Kind::File { size, .. } => (totals.files, totals.bytes) = (totals.files + 1, totals.bytes + size),
+        Kind::File { size, .. } => {
+            totals.files += 1;
+            sizes::add(&mut totals.bytes, size);
+        }
         Kind::Directory => totals.directories += 1,
         _ => {}
     }

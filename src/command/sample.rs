@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     error::{Error, Kind, Result},
-    format::page::FrameAt,
+    format::{page::FrameAt, sizes},
     pipeline::meter::Meter,
     platform,
     queue::Locked,
@@ -102,12 +102,12 @@ impl Sample {
         let when = |part: &Part| covered.when(&check.stock.segments[part.place].id, part.index);
         parts.sort_by_key(|part| (when(part) != DAMAGED, when(part), part.place, part.index));
         let Amount::Share(share) = self.amount else { return parts };
-        let total: u64 = parts.iter().map(|part| bytes(check, part)).sum();
+        let total = sizes::sum(parts.iter().map(|part| bytes(check, part)));
         let (wanted, mut taken) = ((total as f64 * share).ceil() as u64, 0);
         parts.retain(|part| {
             let is_damaged = when(part) == DAMAGED;
             let take = is_damaged || taken < wanted;
-            taken += if take && !is_damaged { bytes(check, part) } else { 0 };
+            sizes::add(&mut taken, if take && !is_damaged { bytes(check, part) } else { 0 });
             take
         });
         parts
@@ -212,9 +212,9 @@ fn remember(repository: &Path, check: &Check<'_>, mut covered: Covered, all: &[P
     let times = |part: &&Part| covered.when(id(part), part.index);
     let never = all.iter().filter(|part| times(part) == 0 && !checked.contains_key(part));
     Sampled {
-        bytes: checked.keys().map(|part| bytes(check, part)).sum(),
-        of_bytes: all.iter().map(|part| bytes(check, part)).sum(),
-        never_bytes: never.map(|part| bytes(check, part)).sum(),
+        bytes: sizes::sum(checked.keys().map(|part| bytes(check, part))),
+        of_bytes: sizes::sum(all.iter().map(|part| bytes(check, part))),
+        never_bytes: sizes::sum(never.map(|part| bytes(check, part))),
         oldest: all.iter().map(|part| times(&part)).filter(|time| *time > DAMAGED).min().unwrap_or(now),
         forgotten,
     }

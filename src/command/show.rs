@@ -7,7 +7,10 @@ use super::{
 };
 use crate::{
     error::Result,
-    format::root::{Cluster, Live, MAX_NOT_CAPTURED, Root, Tablespace},
+    format::{
+        root::{Cluster, Live, MAX_NOT_CAPTURED, Root, Tablespace},
+        sizes,
+    },
     repo::{notes::Notes, open::locate},
 };
 use serde::Serialize;
@@ -111,7 +114,9 @@ fn referred(root: &Root) -> Vec<(&'static str, String)> {
     let sum = |backup: Option<&str>| {
         let live = root.liveness.iter().filter(|live| backup.is_none_or(|backup| live.backup == backup));
         let all = |live: &Live| if live.data_bytes > 0 { live.data_bytes } else { live.of_bytes };
-        live.fold((0, 0, 0), |sum, live| (sum.0 + live.bytes, sum.1 + all(live).max(live.bytes), sum.2 + 1))
+        live.fold((0, 0, 0), |(used, of, segments): (u64, u64, u64), live| {
+            (used.saturating_add(live.bytes), of.saturating_add(all(live).max(live.bytes)), segments + 1)
+        })
     };
     let line = |backup: &str| {
         let (live, all, segments) = sum(Some(backup));
@@ -177,7 +182,7 @@ fn segments(root: &Root, out: &mut dyn Write) -> Result<()> {
 
 fn not_captured(root: &Root, out: &mut dyn Write) -> Result<()> {
     let totals = &root.totals;
-    let all = totals.unreadable + totals.vanished + totals.changed + totals.bad_pages;
+    let all = sizes::sum([totals.unreadable, totals.vanished, totals.changed, totals.bad_pages]);
     let counts = [
         ("unreadable", totals.unreadable),
         ("vanished", totals.vanished),

@@ -11,3 +11,4 @@ pub mod pax;
 pub mod root;
 pub mod seal;
 pub mod segment;
+pub mod sizes;

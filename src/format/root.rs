@@ -4,7 +4,7 @@
 //! found like any other.
 
 pub use super::name::Name;
-use super::{digest::Algorithm, layout::is_backup_id, page::SegmentId, seal::open_sealed};
+use super::{digest::Algorithm, layout::is_backup_id, page::SegmentId, seal::open_sealed, sizes};
 use crate::error::{Error, Kind, Result};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, ops::AddAssign};
@@ -237,19 +237,19 @@ impl Totals {
 
 impl AddAssign<&Totals> for Totals {
     fn add_assign(&mut self, more: &Totals) {
-        self.entries += more.entries;
-        self.files += more.files;
-        self.directories += more.directories;
-        self.bytes += more.bytes;
-        self.plain_bytes += more.plain_bytes;
-        self.stored_bytes += more.stored_bytes;
-        self.unreadable += more.unreadable;
-        self.changed += more.changed;
-        self.bad_pages += more.bad_pages;
-        self.vanished += more.vanished;
-        self.sockets += more.sockets;
-        self.kept += more.kept;
-        self.kept_bytes += more.kept_bytes;
+        sizes::add(&mut self.entries, more.entries);
+        sizes::add(&mut self.files, more.files);
+        sizes::add(&mut self.directories, more.directories);
+        sizes::add(&mut self.bytes, more.bytes);
+        sizes::add(&mut self.plain_bytes, more.plain_bytes);
+        sizes::add(&mut self.stored_bytes, more.stored_bytes);
+        sizes::add(&mut self.unreadable, more.unreadable);
+        sizes::add(&mut self.changed, more.changed);
+        sizes::add(&mut self.bad_pages, more.bad_pages);
+        sizes::add(&mut self.vanished, more.vanished);
+        sizes::add(&mut self.sockets, more.sockets);
+        sizes::add(&mut self.kept, more.kept);
+        sizes::add(&mut self.kept_bytes, more.kept_bytes);
     }
 }
 

@@ -16,6 +16,7 @@ use crate::{
         pax,
         root::{Live, Name, NotCaptured, PageAt, Segment, Totals},
         segment::{EMPTY_ZSTD, Label, Locator, SERVICE_HEADER_BYTES, Service},
+        sizes,
     },
     frame::{Buf, Frame, What},
     sink::{Placed, Role, Sink},
@@ -185,8 +186,8 @@ impl Lay {
 
     fn count(&mut self) {
         self.laid.totals = self.pages.totals.clone();
-        self.laid.totals.plain_bytes = self.laid.segments.iter().map(|segment| segment.plain_bytes).sum();
-        self.laid.totals.stored_bytes = self.laid.segments.iter().map(|segment| segment.bytes).sum();
+        self.laid.totals.plain_bytes = sizes::sum(self.laid.segments.iter().map(|segment| segment.plain_bytes));
+        self.laid.totals.stored_bytes = sizes::sum(self.laid.segments.iter().map(|segment| segment.bytes));
         self.laid.not_captured.clone_from(&self.pages.not_captured);
         self.laid.live = self.pages.live();
         let id = |segment: &Segment| SegmentId { backup: String::new(), stream: self.stream, number: segment.number };

@@ -7,6 +7,7 @@ use crate::format::{
     page::{Extent, Item, Page, Record, SegmentId},
     pax::{BLOCK, padding},
     root::Live,
+    sizes,
 };
 use std::{collections::HashMap, sync::Arc};
 
@@ -109,7 +110,7 @@ impl Count {
         let at = (inner + len + padding(len) as u64).min(plain).max(from);
         let used = before.used + (at - from);
         let share = |used: u64| stored * used / plain.max(1);
-        self.bytes += share(used) - share(before.used);
+        sizes::add(&mut self.bytes, share(used) - share(before.used));
         self.last = Some(Frame { offset, used, at });
     }
 }

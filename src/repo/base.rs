@@ -18,6 +18,7 @@ use crate::{
         page::{Extent, Item, SegmentId, are_all},
         root::{Cluster, Live, Options, Root, Source as Origin},
         segment::SERVICE_HEADER_BYTES,
+        sizes,
     },
     frame::Scanned,
     known::{Known, Trust},
@@ -218,7 +219,7 @@ impl Base {
         });
         let places: Vec<Run> = places.filter_map(|(worn, run)| worn.then_some(run)).collect();
         let entry = &known.parts[0].entry;
-        let (len, again) = (entry.data_len(), places.iter().map(|run| run.len).sum::<u64>());
+        let (len, again) = (entry.data_len(), sizes::sum(places.iter().map(|run| run.len)));
         let by_blocks = self.rules.digests
             && known.has_blocks()
             && !known.has_chunks()
@@ -272,7 +273,8 @@ fn segments(root: &Root, codec: Codec) -> Vec<(SegmentId, u64, Size)> {
         |id: SegmentId| SegmentId { backup: if id.backup.is_empty() { root.id.clone() } else { id.backup }, ..id };
     let mut copies: HashMap<(u32, u32), u64> = HashMap::new();
     for page in root.pages.iter().filter(|page| page.backup.is_empty() && codec.skips()) {
-        *copies.entry((page.stream, page.segment)).or_default() += page.bytes + SERVICE_HEADER_BYTES as u64;
+        let copies = copies.entry((page.stream, page.segment)).or_default();
+        sizes::add(copies, page.bytes.saturating_add(SERVICE_HEADER_BYTES as u64));
     }
     let size = |live: &Live| {
         let at = (live.stream, live.number);

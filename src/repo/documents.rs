@@ -203,7 +203,7 @@ pub fn needs(root: &Root) -> Result<BTreeMap<String, u64>> {
         need(of(&live.backup, MANIFEST), 0);
     }
     for page in &root.pages {
-        need(of(&page.backup, MANIFEST), page.manifest_offset.map_or(0, |offset| offset + page.bytes));
+        need(of(&page.backup, MANIFEST), page.manifest_offset.map_or(0, |offset| offset.saturating_add(page.bytes)));
     }
     Ok(needs)
 }

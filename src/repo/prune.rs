@@ -26,8 +26,11 @@ use super::{
 };
 use crate::{
     error::{Error, Kind, Result},
-    format::layout::{
-        FORGOTTEN, NOTES, PARTIAL, ROOT, SIDE_SUFFIX, TOMBSTONES, is_backup_id, is_object, is_own, segment_numbers,
+    format::{
+        layout::{
+            FORGOTTEN, NOTES, PARTIAL, ROOT, SIDE_SUFFIX, TOMBSTONES, is_backup_id, is_object, is_own, segment_numbers,
+        },
+        sizes,
     },
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -66,7 +69,7 @@ pub struct Amount {
 impl Amount {
     fn add(&mut self, name: &str, bytes: u64) {
         self.segments += u64::from(segment_numbers(name).is_some() && !name.ends_with(SIDE_SUFFIX));
-        self.bytes += bytes;
+        sizes::add(&mut self.bytes, bytes);
     }
 }
 
@@ -88,8 +91,8 @@ impl Pruned {
 
     fn sum(&self, of: impl Fn(&Remains) -> Amount) -> Amount {
         self.backups.values().map(of).fold(Amount::default(), |sum, more| Amount {
-            segments: sum.segments + more.segments,
-            bytes: sum.bytes + more.bytes,
+            segments: sum.segments.saturating_add(more.segments),
+            bytes: sum.bytes.saturating_add(more.bytes),
         })
     }
 }

@@ -5,7 +5,7 @@
 //! So what a repository holds for one backup is bounded, and so is what a restore reads, whatever changes how often: each byte
 //! that is stored again lets one and a half go. A segment is emptied as a whole or not at all, and those first that hold least.
 
-use crate::format::{entry::Run, page::SegmentId};
+use crate::format::{entry::Run, page::SegmentId, sizes};
 use std::collections::{HashMap, HashSet};
 
 /// A segment of which more is live stays.
@@ -16,8 +16,8 @@ const BUDGET_PERCENT: u64 = 5;
 /// The segments to be given up, from the bytes of each that are live, and all it has.
 pub(super) fn chosen(segments: HashMap<SegmentId, (u64, u64)>) -> HashSet<SegmentId> {
     let is_worn = |live: u64, bytes: u64| u128::from(live) * 100 < u128::from(bytes) * u128::from(LEAST_LIVE_PERCENT);
-    let live: u64 = segments.values().map(|(live, _)| live).sum();
-    let mut bytes: u64 = segments.values().map(|(_, bytes)| bytes).sum();
+    let live = sizes::sum(segments.values().map(|(live, _)| *live));
+    let mut bytes = sizes::sum(segments.values().map(|(_, bytes)| *bytes));
     let mut left = live / 100 * BUDGET_PERCENT;
     let mut worn: Vec<_> = segments.into_iter().filter(|(_, (live, bytes))| is_worn(*live, *bytes)).collect();
     worn.sort_by(|(a, (live, bytes)), (b, (other, of))| {

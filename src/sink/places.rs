@@ -12,7 +12,10 @@ use super::{
 };
 use crate::{
     error::{Error, Kind, Result, quoted},
-    format::entry::{self, Path as EntryPath, Time},
+    format::{
+        entry::{self, Path as EntryPath, Time},
+        sizes,
+    },
     platform::{
         Tricks,
         regular::led_astray,
@@ -167,7 +170,7 @@ impl Layout {
         let mut systems: BTreeMap<u64, (u64, u64, &Path)> = BTreeMap::new();
         for (path, bytes) in self.directories() {
             let (dev, free) = facts(path).map_err(|e| Error::io(format!("could not look at {path:?}"), e))?;
-            systems.entry(dev).or_insert((0, free, path)).0 += bytes;
+            sizes::add(&mut systems.entry(dev).or_insert((0, free, path)).0, bytes);
         }
         systems.into_values().try_for_each(|(bytes, free, path)| fits(bytes, free, path))
     }

@@ -4,7 +4,7 @@ use super::{Hand, Target, Unit, Want, Work, unread, want};
 use crate::{
     command::against::has_content,
     error::Result,
-    format::page::Item,
+    format::{page::Item, sizes},
     sink::patch::{Patch, is_there},
     source::blocks::{are_digested, judged},
 };
@@ -47,7 +47,7 @@ impl Work<'_> {
 
     fn compare_file(&self, hand: &mut Hand, item: Item) -> Result<Vec<Want>> {
         let entry = &item.entry;
-        self.run.meter.bytes.fetch_add(entry.data_len(), Relaxed);
+        sizes::add_shared(&self.run.meter.bytes, entry.data_len());
         if let Some(patch) = Patch::open(&mut hand.writer, entry)?
             && self.is_same(hand, &patch, &item)?
         {
@@ -94,8 +94,8 @@ impl Work<'_> {
         mut offset: u64,
     ) -> Result<Vec<Want>> {
         let extents = &item.extents[range.clone()];
-        let len: u64 = extents.iter().map(|extent| u64::from(extent.len)).sum();
-        self.run.meter.bytes.fetch_add(len, Relaxed);
+        let len = sizes::sum(extents.iter().map(|extent| u64::from(extent.len)));
+        sizes::add_shared(&self.run.meter.bytes, len);
         let has_blocks = self.has_blocks(item);
         let differing = match has_blocks && !target.patch.is_new() {
             true => self.differing(hand, target, item, offset..offset + len)?,

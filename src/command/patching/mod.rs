@@ -14,6 +14,7 @@ use crate::{
     format::{
         entry::Path as EntryPath,
         page::{Extent, FrameAt, Item, SegmentId},
+        sizes,
     },
     pipeline::meter::lap,
     queue::Locked,
@@ -208,7 +209,7 @@ impl<'a> Work<'a> {
         }
         let mut offset = item.from;
         for range in stretches(&item, self.block()) {
-            let len: u64 = item.extents[range.clone()].iter().map(|extent| u64::from(extent.len)).sum();
+            let len = sizes::sum(item.extents[range.clone()].iter().map(|extent| u64::from(extent.len)));
             send(Unit::Stretch(target.clone(), item.clone(), range, offset))?;
             offset += len;
         }

@@ -276,7 +276,9 @@ fn decode_frames(c: &Columns) -> Option<Vec<FrameAt>> {
         offset = offset.wrapping_add(*c.frame_offsets.get(i)? as u64);
         let segment = *c.frame_segments.get(i)?;
         ((segment as usize) < c.segments.len()).then_some(())?;
-        Some(FrameAt { segment, offset, stored_len: *c.frame_stored.get(i)?, plain_len: *c.frame_plain.get(i)? })
+        let (stored_len, plain_len) = (*c.frame_stored.get(i)?, *c.frame_plain.get(i)?);
+        offset.checked_add(stored_len.into())?; // where it ends
+        Some(FrameAt { segment, offset, stored_len, plain_len })
     };
     (0..c.frame_segments.len()).map(&mut frame).collect()
 }

@@ -6,6 +6,7 @@ use crate::{
         entry::Entry,
         page::{Extent, Item, Page, Record, SegmentId, State},
         root::PageAt,
+        sizes,
     },
     known::{Known, Trust},
 };
@@ -16,7 +17,7 @@ impl Pages {
     pub(super) fn known(&mut self, entry: Entry, mut state: State, known: &Known) {
         self.check_link(&entry, &mut state, true);
         self.totals.kept += u64::from(entry.is_file());
-        self.totals.kept_bytes += known.parts.iter().map(|part| part.described_bytes()).sum::<u64>();
+        sizes::add(&mut self.totals.kept_bytes, sizes::sum(known.parts.iter().map(|part| part.described_bytes())));
         let crc32c = self.crc_of(known);
         for item in known.parts.iter() {
             let is_same = known.trust == Trust::Same && state.is_stored() == item.state.is_stored();

@@ -6,6 +6,7 @@ use crate::{
         digest::{Joiner, Piece},
         entry::{Entry, Kind},
         page::{Extent, Record, State, UNKNOWN_BLOCK, block_digests},
+        sizes,
     },
     frame::Large,
     known::{Finder, Known, Stored},
@@ -42,7 +43,7 @@ impl Pages {
                     open.record.extents.push(Extent { frame: here.frame, inner, len });
                 }
                 (Stored::Kept { at, len }, Some(known)) => {
-                    self.totals.kept_bytes += u64::from(len);
+                    sizes::add(&mut self.totals.kept_bytes, len.into());
                     let mut found = Vec::new();
                     open.finder.find(known, at, len.into(), |item, extent| found.push((item.clone(), extent)));
                     for (item, extent) in found {

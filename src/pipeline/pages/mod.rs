@@ -18,6 +18,7 @@ use crate::{
             State, block_digests,
         },
         root::{BAD_PAGES, CHANGED, Live, MAX_NOT_CAPTURED, Name, NotCaptured, PageAt, Totals},
+        sizes,
     },
     frame::{LOST_LINK, Part, What},
 };
@@ -187,7 +188,7 @@ impl Pages {
         match entry.kind {
             Kind::File { size, .. } => {
                 self.totals.files += 1;
-                self.totals.bytes += size;
+                sizes::add(&mut self.totals.bytes, size);
             }
             Kind::Directory => self.totals.directories += 1,
             _ => {}

@@ -3,6 +3,7 @@
 use super::{Session, void};
 use crate::{
     error::Result,
+    format::sizes,
     platform::{walk::open_root, write::free_bytes},
     postgres::lsn::Lsn,
 };
@@ -68,7 +69,7 @@ fn waiting_bytes(directory: &Path, end: Lsn) -> u64 {
         let number = (high << 32).checked_div(bytes)?.checked_add(low)?;
         (number > end.0 / bytes).then_some(bytes)
     };
-    fs::read_dir(directory).map_or(0, |entries| entries.flatten().filter_map(waits).sum())
+    fs::read_dir(directory).map_or(0, |entries| sizes::sum(entries.flatten().filter_map(waits)))
 }
 
 impl Session {
