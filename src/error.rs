@@ -21,6 +21,10 @@ pub struct Error {
 const ROOM: &str = "free space or choose another place, and run the same command again; in a repository `fullbore forget` and \
                     `fullbore prune` free what old backups need";
 
+/// What helps where the system gives no more memory.
+pub const MEMORY: &str =
+    "raise the limit of memory (`ulimit -v`, LimitAS= of a systemd unit), or use less --memory and fewer --workers";
+
 /// What a caller may act on: the exit code and the retry policy follow from it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -85,7 +89,11 @@ impl Error {
     pub fn io(what: impl Into<String>, error: impl Into<io::Error>) -> Self {
         let error = error.into();
         let kind = Kind::of(&error);
-        let hint = (kind == Kind::Full).then(|| ROOM.into());
+        let hint = match error.kind() {
+            _ if kind == Kind::Full => Some(ROOM.into()),
+            io::ErrorKind::OutOfMemory => Some(MEMORY.into()),
+            _ => None,
+        };
         Self { source: Some(Box::new(Reason(error))), hint, ..Self::new(kind, what) }
     }
 

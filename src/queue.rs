@@ -3,7 +3,10 @@
 //! They sleep where they have to wait, and wake only who sleeps. A channel spins and yields first, and a bare condition
 //! variable calls the system for every notice: either cost a system call for every four small files of a backup.
 
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result},
+    platform::memory,
+};
 use std::{
     collections::VecDeque,
     io,
@@ -22,7 +25,7 @@ use std::{
 /// # Errors
 /// [`crate::error::Kind::System`] if the system has no thread for it; `work` is dropped then.
 pub fn start<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<JoinHandle<T>> {
-    Builder::new().spawn(work).map_err(refused)
+    memory::check_thread().and_then(|()| Builder::new().spawn(work)).map_err(refused)
 }
 
 /// The same within a scope.
@@ -33,7 +36,7 @@ pub fn start_in<'scope, T: Send + 'scope>(
     scope: &'scope Scope<'scope, '_>,
     work: impl FnOnce() -> T + Send + 'scope,
 ) -> Result<ScopedJoinHandle<'scope, T>> {
-    Builder::new().spawn_scoped(scope, work).map_err(refused)
+    memory::check_thread().and_then(|()| Builder::new().spawn_scoped(scope, work)).map_err(refused)
 }
 
 /// Change a number that others change too, unless there is nothing to change it to; was it? What its threads did before is
@@ -50,7 +53,12 @@ pub fn change(number: &AtomicUsize, change: impl Fn(usize) -> Option<usize>) -> 
 }
 
 fn refused(error: io::Error) -> Error {
-    Error::io("could not start a thread", error).hint(
+    let is_memory = error.kind() == io::ErrorKind::OutOfMemory;
+    let error = Error::io("could not start a thread", error);
+    if is_memory {
+        return error;
+    }
+    error.hint(
         "raise the limit of threads (`ulimit -u`, TasksMax of a systemd unit), or use fewer --workers and --readers",
     )
 }

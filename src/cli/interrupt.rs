@@ -7,6 +7,7 @@ use crate::{
     error::{Error, Kind},
     plan::SinkSpec,
     platform,
+    queue::start,
     sink::{file::remove_partials, named::is_named, reach::give_back},
 };
 use signal_hook::{
@@ -14,7 +15,7 @@ use signal_hook::{
     iterator::Signals,
     low_level::{emulate_default_handler, signal_name},
 };
-use std::{sync::mpsc, thread};
+use std::sync::mpsc;
 
 /// What is said instead once a backup, copy or archive has its name.
 const NAMED: &str = ": what it made is complete, but may not be durable yet";
@@ -39,11 +40,11 @@ pub(super) fn watch(command: &Command) {
                 let _ = done.send(());
             };
             // Nobody may read standard error, and a disk may hang.
-            let _ = thread::Builder::new().spawn(tell).map(|_| is_done.recv_timeout(A_MOMENT));
+            let _ = start(tell).map(|_| is_done.recv_timeout(A_MOMENT));
             let _ = emulate_default_handler(signal); // it ends the process
         }
     };
-    let _ = thread::Builder::new().spawn(wait);
+    let _ = start(wait);
 }
 
 /// What is lost by an interruption, and how to go on.

@@ -143,7 +143,7 @@ pub(super) fn export(args: ExportArgs) -> Result<u8> {
         codec,
         keep_going: args.keep_going,
         workers: args.workers.unwrap_or_else(platform::cores),
-        memory: args.memory,
+        memory: super::memory(args.memory, super::FRAME_BYTES),
         segment_bytes: args.segment_size,
         tricks: tricks(args.no_tricks),
     };

@@ -35,6 +35,7 @@ use crate::{
         offline,
         request::{Request, Server},
     },
+    queue::start,
     repo::{base::Wanted, open::holds_none},
     stage::codec::Codec,
 };
@@ -53,6 +54,10 @@ use values::{CheckpointArg, Chunking, CompareArg, WalArg};
 
 /// Run the program with the arguments of this process.
 pub fn main() -> ExitCode {
+    if let Err(error) = platform::memory::prepare() {
+        aside(report::error(&Error::io("could not begin", error)));
+        return ExitCode::FAILURE;
+    }
     platform::raise_open_files_limit();
     platform::survive_file_size_limit();
     let result = habits::parse().inspect(|cli| interrupt::watch(&cli.command)).and_then(|cli| match cli.command {
@@ -147,7 +152,7 @@ fn foresee(plan: &Backup, meter: &Arc<Meter>) {
             meter.total_bytes.store(found.bytes, Relaxed);
         }
     };
-    let _ = std::thread::Builder::new().spawn(count);
+    let _ = start(count);
 }
 
 /// What a backup would be of.
@@ -285,7 +290,8 @@ fn plan(args: BackupArgs, to: SinkSpec, codec: Option<Codec>) -> Result<Backup> 
         (None, Some(name)) => Subject::Stdin(name),
         (None, None) => Subject::Files(files),
     };
-    let frame_bytes = if matches!(subject, Subject::Cluster(_)) { CLUSTER_FRAME_BYTES } else { FRAME_BYTES };
+    let usual = if matches!(subject, Subject::Cluster(_)) { CLUSTER_FRAME_BYTES } else { FRAME_BYTES };
+    let frame_bytes = args.frame_size.unwrap_or(usual);
     Ok(Backup {
         subject,
         to,
@@ -301,12 +307,17 @@ fn plan(args: BackupArgs, to: SinkSpec, codec: Option<Codec>) -> Result<Backup> 
         tuning: Tuning {
             workers: args.workers.unwrap_or_else(platform::cores),
             readers: args.readers.0,
-            memory_bytes: args.memory,
-            frame_bytes: args.frame_size.unwrap_or(frame_bytes),
+            memory_bytes: memory(args.memory, frame_bytes),
+            frame_bytes,
             segment_bytes: args.segment_size,
             tricks: tricks(args.run.no_tricks),
         },
     })
+}
+
+/// `wanted` bytes for buffers, or fewer if a limit of address space leaves no room for them; at least 8 frames.
+fn memory(wanted: u64, frame_bytes: u32) -> u64 {
+    platform::memory::within_limit(wanted, 8 * u64::from(frame_bytes))
 }
 
 /// Paths as the archive has them.
@@ -324,7 +335,7 @@ fn restore(args: RestoreArgs) -> Result<u8> {
         numeric_owner: args.numeric_owner,
         postgres: args.cluster.into(),
         workers: args.workers.unwrap_or_else(platform::cores),
-        memory: args.memory,
+        memory: memory(args.memory, FRAME_BYTES),
         tricks: tricks(args.run.no_tricks),
         say_elsewhere: care::elsewhere(args.output.json, args.output.quiet),
     };

@@ -6,7 +6,7 @@ use crate::{
         climb::{Climb, max_threads},
         meter::Meter,
     },
-    platform,
+    platform::{self, memory},
     queue::{End, Locked, Queue, change, start_in},
 };
 use std::{
@@ -197,7 +197,8 @@ fn serve<J, W>(
         if failure.failed.load(Relaxed) {
             continue;
         }
-        if let Err(error) = each(&mut with, job) {
+        let done = memory::check().map_err(|e| Error::io("could not go on", e)).and_then(|()| each(&mut with, job));
+        if let Err(error) = done {
             failure.note(error);
         }
     }

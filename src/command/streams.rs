@@ -13,7 +13,7 @@ use crate::{
         pages::Tell,
     },
     plan::{Depths, StageSpec, Tuning, chain, fast},
-    platform,
+    platform::{self, memory},
     queue::{Locked, start_in},
     sink::{Partial, Sink},
     source::{self, Source},
@@ -114,6 +114,7 @@ impl Streams<'_> {
                     if reads.is_some() {
                         slice.wait(); // else pieces hold every permit, and wait for a slice that wants one
                     }
+                    memory::check().map_err(|e| Error::io("could not go on", e))?;
                     let read = || {
                         let frame = source.read(slice, pool.take());
                         let paced = pace.as_ref().zip(frame.as_ref().ok());

@@ -17,9 +17,9 @@ const REST: u32 = 40;
 const GAIN: f64 = 1.05;
 
 /// Threads that are worth trying where so many may compute: cold small files on flash are best read by 64, and more than 8 for
-/// each core could not be digested.
+/// each core could not be digested. Fewer where a limit of address space leaves no room for more.
 pub fn max_threads(workers: usize) -> usize {
-    (8 * workers).clamp(16, 64)
+    platform::memory::threads_within_limit((8 * workers).clamp(16, 64))
 }
 
 /// Watches one run.

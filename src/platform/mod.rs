@@ -16,6 +16,7 @@ mod bare;
 pub mod descend;
 pub mod durable;
 mod machine;
+pub mod memory;
 mod mounts;
 pub mod object;
 pub mod owner;

@@ -4,9 +4,12 @@
 //! input within one of them is an error for every codec. What a frame holds is given away when its checksum was seen, if it says
 //! how long it is, as ours do, and is not larger than ours mostly are: of others as much comes out as can be decoded.
 
-use crate::format::{
-    seal::MAX_BYTES,
-    segment::{Service, ZSTD_HEADER_BYTES},
+use crate::{
+    format::{
+        seal::MAX_BYTES,
+        segment::{Service, ZSTD_HEADER_BYTES},
+    },
+    platform::memory,
 };
 use flate2::bufread::GzDecoder;
 use lzzzz::lz4f::BufReadDecompressor;
@@ -39,7 +42,8 @@ pub(super) fn decoder(mut input: impl Read + 'static, chunk: usize) -> io::Resul
     let input = BufReader::with_capacity(chunk, io::Cursor::new(magic).chain(input));
     Ok(match first {
         0xfd2f_b528 | 0x184d_2a50..=0x184d_2a5f => {
-            let (context, aside) = (DCtx::create(), Aside::default());
+            let context = DCtx::try_create().ok_or_else(memory::shortage)?;
+            let aside = Aside::default();
             Box::new(Held::new(Zstd { context, input, wanted: 0, aside, head: Vec::new(), passed: 0, sure: 0 }))
         }
         LZ4 => {

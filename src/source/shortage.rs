@@ -4,20 +4,20 @@
 //! whoever meets such an error says so here, and the run ends.
 
 use crate::{
-    error::{Error, Kind, Result, reason},
+    error::{Error, Result},
     platform,
 };
 use std::{io, sync::OnceLock};
 
-/// The first shortage, if there was one.
+/// The system's number of the first shortage, if there was one.
 #[derive(Default)]
-pub(super) struct Shortage(OnceLock<String>);
+pub(super) struct Shortage(OnceLock<i32>);
 
 impl Shortage {
     /// An error of the system, of any kind.
     pub(super) fn notice(&self, error: &io::Error) {
-        if platform::is_shortage(error) {
-            self.0.get_or_init(|| reason(error));
+        if let Some(number) = error.raw_os_error().filter(|_| platform::is_shortage(error)) {
+            self.0.get_or_init(|| number);
         }
     }
 
@@ -26,10 +26,13 @@ impl Shortage {
     /// # Errors
     /// [`Kind::System`].
     pub(super) fn check(&self) -> Result<()> {
-        self.0.get().map_or(Ok(()), |why| {
-            Err(Error::new(Kind::System, "could not go on reading")
-                .because(why.clone())
-                .hint("raise the limit (of open files: `ulimit -n`), and run the same command again"))
-        })
+        let Some(number) = self.0.get() else { return Ok(()) };
+        let why = io::Error::from_raw_os_error(*number);
+        let is_of_memory = why.kind() == io::ErrorKind::OutOfMemory;
+        let error = Error::io("could not go on reading", why);
+        if is_of_memory {
+            return Err(error);
+        }
+        Err(error.hint("raise the limit of open files (`ulimit -n`), and run the same command again"))
     }
 }

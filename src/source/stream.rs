@@ -5,6 +5,7 @@
 use super::decode::decoder;
 use crate::{
     format::seal::MAX_BYTES,
+    platform::memory,
     queue::{End, Queue},
 };
 use std::{
@@ -81,7 +82,9 @@ pub fn decode(input: impl Read + Send + 'static) -> Plain {
     let (filled, stored) = (chunks.clone(), Arc::new(AtomicU64::new(0)));
     let input = Counted(input, stored.clone());
     // Closed by the thread only: if there is none, its error is to be read.
-    if let Err(error) = thread::Builder::new().spawn(move || pump(input, &End(filled).0)) {
+    if let Err(error) =
+        memory::check_thread().and_then(|()| thread::Builder::new().spawn(move || pump(input, &End(filled).0)))
+    {
         chunks.push(Err(error));
         chunks.close();
     }

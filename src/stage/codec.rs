@@ -8,6 +8,7 @@ use crate::{
     error::{Error, Kind, Result},
     format::digest::crc32,
     frame::{Frame, Part, Pool, What},
+    platform::memory,
 };
 use flate2::{Compress as Deflate, Compression, Decompress as Inflate, FlushCompress, FlushDecompress};
 use lzzzz::lz4f::{self, BlockMode, BlockSize, ContentChecksum, PreferencesBuilder};
@@ -102,7 +103,7 @@ impl Codec {
     /// What decompresses, for one thread.
     pub fn decompressor(self) -> Decompressor {
         match self {
-            Self::Zstd(_) => Decompressor::Zstd(Box::new(DCtx::create())),
+            Self::Zstd(_) => Decompressor::Zstd(DCtx::try_create().map(Box::new)),
             Self::Lz4 => Decompressor::Lz4,
             Self::Gzip(_) => Decompressor::Gzip(Inflate::new(false)),
             Self::None => Decompressor::None,
@@ -144,7 +145,7 @@ impl FromStr for Codec {
 }
 
 fn zstd_context(level: i32) -> Result<Box<CCtx<'static>>> {
-    let mut context = CCtx::create();
+    let mut context = CCtx::try_create().ok_or_else(no_memory)?;
     let set = |parameter| context.set_parameter(parameter).map(drop);
     [CParameter::CompressionLevel(level), CParameter::ChecksumFlag(true)].into_iter().try_for_each(set).map_err(
         |code| {
@@ -182,7 +183,7 @@ impl Compressor {
     /// Put `plain` into `out` as one frame. The bytes depend on nothing but `plain`, codec, level and what is expected.
     ///
     /// # Errors
-    /// [`Kind::Bug`] only: any bytes can be compressed.
+    /// [`Kind::System`] if there is no memory, else [`Kind::Bug`] only: any bytes can be compressed.
     pub fn compress(&mut self, plain: &[u8], out: &mut Vec<u8>) -> Result<()> {
         out.clear();
         match self {
@@ -200,7 +201,19 @@ impl Compressor {
     }
 }
 
+/// Do these words of zstd or liblz4 say that there is no memory? Then nothing is wrong with a frame.
+fn is_of_memory(why: &str) -> bool {
+    why == "Allocation error : not enough memory" || why == "AllocationFailed"
+}
+
+fn no_memory() -> Error {
+    Error::io("could not go on", memory::shortage())
+}
+
 fn refused(why: &str) -> Error {
+    if is_of_memory(why) {
+        return no_memory();
+    }
     Error::new(Kind::Bug, "cannot compress a frame").because(why.to_owned())
 }
 
@@ -234,8 +247,8 @@ fn deflate(context: &mut Deflate, plain: &[u8], out: &mut Vec<u8>) -> Result<()>
 
 /// Decompresses frames on one thread.
 pub enum Decompressor {
-    /// See [`Compressor`].
-    Zstd(Box<DCtx<'static>>),
+    /// See [`Compressor`]; `None` if there was no memory for it.
+    Zstd(Option<Box<DCtx<'static>>>),
     /// Likewise.
     Lz4,
     /// Likewise.
@@ -259,7 +272,7 @@ impl Decompressor {
     }
 
     fn compare_checksums(&mut self, compare: bool) {
-        if let Self::Zstd(context) = self {
+        if let Self::Zstd(Some(context)) = self {
             // Refused only in the middle of a frame, which one call never leaves.
             let _ = context.set_parameter(DParameter::ForceIgnoreChecksum(!compare));
         }
@@ -268,7 +281,7 @@ impl Decompressor {
     /// Put the bytes of one frame into `out`; they must be `plain_len` bytes, and no more memory is taken.
     ///
     /// # Errors
-    /// [`Kind::Corrupt`] if the frame is damaged or has another length.
+    /// [`Kind::Corrupt`] if the frame is damaged or has another length, [`Kind::System`] if there is no memory.
     pub fn decompress(&mut self, stored: &[u8], plain_len: usize, out: &mut Vec<u8>) -> Result<()> {
         let gzip = matches!(self, Self::Gzip(_));
         // inflate writes over what is there: to clear it would be to fill it with zeros again.
@@ -277,7 +290,8 @@ impl Decompressor {
         }
         out.reserve_exact((plain_len + usize::from(gzip)).saturating_sub(out.len()));
         match self {
-            Self::Zstd(context) => decompress_zstd(context, stored, plain_len, out)?,
+            Self::Zstd(Some(context)) => decompress_zstd(context, stored, plain_len, out)?,
+            Self::Zstd(None) => return Err(no_memory()),
             Self::Lz4 => decompress_lz4(stored, plain_len, out)?,
             Self::Gzip(context) => inflate(context, stored, plain_len, out)?,
             Self::None => out.extend_from_slice(stored.get(..plain_len).unwrap_or_default()),
@@ -290,6 +304,9 @@ impl Decompressor {
 }
 
 fn damaged(why: &str) -> Error {
+    if is_of_memory(why) {
+        return no_memory();
+    }
     Error::corrupt("a frame is damaged").because(why.to_owned())
 }
 
@@ -357,6 +374,14 @@ impl Stage for Compress {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn the_words_for_no_memory_are_those_of_the_libraries() {
+        const NO_MEMORY: usize = 64; // `ZSTD_error_memory_allocation`
+        assert!(is_of_memory(zstd_safe::get_error_name(NO_MEMORY.wrapping_neg())));
+        assert!(is_of_memory(&lz4f::ErrorKind::AllocationFailed.to_string()));
+        assert_eq!((damaged("AllocationFailed").kind, refused("AllocationFailed").kind), (Kind::System, Kind::System));
+    }
+
     use super::*;
     use proptest::{collection::vec, prelude::*};
 
