@@ -82,7 +82,8 @@ need_cargo() {
         need cargo
     elif have=$(candidate rustup) && [ -n "$have" ]; then
         need rustup
-        rustup toolchain install --profile minimal --component clippy,rustfmt stable
+        # The toolchain first: --component takes all words that follow.
+        rustup toolchain install stable --profile minimal --component clippy,rustfmt
         rustup default stable
     else
         need curl
