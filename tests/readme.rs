@@ -137,7 +137,7 @@ fn every_link_in_the_documents_leads_to_a_file() -> Result {
     let mut documents =
         vec!["README.md".into(), "ARCHITECTURE.md".into(), "CHANGELOG.md".into(), "doc/format.md".into()];
     documents.extend(["doc/guide.md".into(), "doc/postgres.md".into(), "doc/coming-from.md".into()]);
-    documents.push("bench/README.md".into());
+    documents.extend(["bench/README.md".into(), "contrib/systemd/README.md".into(), "doc/operations.md".into()]);
     let decisions = fs::read_dir(source("doc/decisions"))?.flatten();
     documents.extend(decisions.map(|entry| format!("doc/decisions/{}", entry.file_name().to_string_lossy())));
     for document in documents {
