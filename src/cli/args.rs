@@ -174,10 +174,10 @@ pub(super) struct BackupArgs {
     /// Leave out what matches a pattern in this file; those of --exclude come after them, as --exclude '!NAME'; can be repeated
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(super) exclude_from: Vec<PathBuf>,
-    /// Leave out the contents of directories with a CACHEDIR.TAG
+    /// Leave out the contents of directories with a CACHEDIR.TAG, but not of a PATH itself
     #[arg(long)]
     pub(super) exclude_caches: bool,
-    /// Leave out the contents of directories that hold this name
+    /// Leave out the contents of directories that hold this name, but not of a PATH itself
     #[arg(long, value_name = "NAME", value_parser = name)]
     pub(super) exclude_if_present: Vec<String>,
     /// Back up only the names in this file, one a line, relative to PATH, and not what is below them; - for standard input
@@ -189,7 +189,7 @@ pub(super) struct BackupArgs {
     /// Do not go into other file systems
     #[arg(long, short = 'x')]
     pub(super) one_file_system: bool,
-    /// Store each PATH under its whole path
+    /// Store each PATH under its whole path; one below another is stored once
     #[arg(long)]
     pub(super) full_paths: bool,
     /// Whose backup it is: that host's earlier ones are what it is compared with [default: this host]

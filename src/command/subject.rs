@@ -48,7 +48,8 @@ impl Subject {
                 let scope = scope.open(split, walkers, tricks, own)?;
                 let sources = scope.trees.into_iter().map(|tree| Arc::new(tree) as Arc<dyn Source>).collect();
                 let origin = Origin { host, paths: scope.paths, contents: scope.contents };
-                Ok(Opened::new(sources, origin, None))
+                let opened = Opened::new(sources, origin, None);
+                Ok(Opened { warnings: scope.warnings, ..opened })
             }
             Self::Cluster(request) => {
                 let (cluster, sources) = request.open(id, &Reading { split, walkers, tricks, own, waits })?;
@@ -110,11 +111,13 @@ pub(super) struct Opened {
     pub(super) origin: Origin,
     pub(super) cluster: Option<Arc<Cluster>>,
     pub(super) is_compared: bool,
+    /// Warnings for the user.
+    pub(super) warnings: Vec<String>,
 }
 
 impl Opened {
     fn new(sources: Vec<Arc<dyn Source>>, origin: Origin, cluster: Option<Arc<Cluster>>) -> Self {
-        Self { sources, origin, cluster, is_compared: false }
+        Self { sources, origin, cluster, is_compared: false, warnings: Vec::new() }
     }
 
     /// Let the sources say what `base` has of what they have. A server is not asked where everything is to be read.

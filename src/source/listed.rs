@@ -23,8 +23,8 @@ use std::{iter::once, sync::Arc};
 /// # Errors
 /// If the backup goes to the top.
 pub(super) fn listed(inner: Arc<Inner>, list: Vec<Path>) -> Result<impl Iterator<Item = Result<Scanned>> + Send> {
+    inner.check_tops()?;
     let top = inner.look(b"");
-    inner.check_top(&top)?;
     let (dev, links) = (top.dev, Links::default());
     let mut listed = Listed { inner, links, dev, last: Path::new(), barred: None };
     let below = list.into_iter().flat_map(move |path| listed.objects(path));
