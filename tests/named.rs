@@ -413,3 +413,107 @@ fn a_path_is_called_as_it_was_named_wherever_it_leads() {
         assert_eq!(sources(&to), [serde_json::json!([expected])], "{line}");
     }
 }
+
+#[test]
+fn a_pattern_that_matches_nothing_is_said_once_at_the_end() {
+    let dir = temp();
+    let base = dir.path().join("t");
+    files(&base, &["a.log", "sub/b.log", "sub/cache/x"]);
+    let list = dir.path().join("list");
+    fs::write(&list, "# names\n*.bak\n\nsub/\n").unwrap();
+    let of_list = list.display().to_string();
+    let run = |options: &[&str]| backup(std::slice::from_ref(&base), &dir.path().join("r"), options).ends_with(0);
+    let said = |ran: &Ran| -> Vec<String> {
+        let lines = ran.err.lines().chain(ran.out.lines()).filter(|line| line.starts_with("warning: "));
+        lines.map(str::to_owned).collect()
+    };
+    let cases: [(&[&str], &[&str]); 6] = [
+        (&["--exclude", "*.log", "--exclude", "/sub/cache"], &[]),
+        (&["--exclude", "*.log", "--exclude", "/cahce"], &["/cahce"]),
+        (&["--exclude", "./a.log", "--exclude", "a.log/", "--exclude", "!a.log"], &["./a.log", "a.log/"]),
+        (&["--exclude-from", &of_list], &["*.bak"]),
+        (&["--exclude-from", &of_list, "--exclude", "b.log"], &["*.bak", "b.log"]),
+        // The first one is not wrong, though the second one decides.
+        (&["--exclude", "a.log", "--exclude", "*.log"], &[]),
+    ];
+    for (options, unmatched) in cases {
+        for dry in [&[][..], &["--dry-run"]] {
+            let options = [options, dry].concat();
+            let ran = run(&options);
+            let warnings = said(&ran);
+            assert_eq!(warnings.len(), usize::from(!unmatched.is_empty()), "{options:?}: {warnings:?}");
+            let names: Vec<String> = unmatched.iter().map(|name| format!("{name:?}")).collect();
+            let list = format!("{} matched nothing", names.join(", "));
+            assert!(warnings.iter().all(|line| line.contains(&list)), "{list}: {warnings:?}");
+            let quiet = run(&[&options[..], &["--quiet"]].concat());
+            assert_eq!((&*quiet.out, &*quiet.err), ("", ""), "{options:?}");
+            let json = run(&[&options[..], &["--json"]].concat()).json().pop().unwrap();
+            assert_eq!(json["warnings"].as_array().unwrap().len(), warnings.len(), "{json}");
+        }
+    }
+    let many: Vec<String> = (0..12).map(|n| format!("none-{n}")).collect();
+    let options: Vec<&str> = many.iter().flat_map(|name| ["--exclude", name]).collect();
+    let warnings = said(&run(&options));
+    assert!(warnings.len() == 1 && warnings[0].contains("12 patterns matched nothing, the first are"), "{warnings:?}");
+}
+
+#[test]
+fn no_pattern_excludes_a_path_that_is_named_and_that_is_said() {
+    let dir = temp();
+    let base = dir.path().join("t");
+    files(&base, &["a/home/f", "a/z"]);
+    let pattern = base.join("a/home").display().to_string();
+    for paths in [vec![base.join("a/home")], vec![base.join("a"), base.join("a/home")]] {
+        let to = dir.path().join(format!("r{}", paths.len()));
+        let ran = backup(&paths, &to, &["--full-paths", "--exclude", &pattern]).ends_with(0);
+        assert!(ran.err.contains("matched nothing"), "{}", ran.err);
+        assert!(listed(&to, &base).contains(&"a/home/f".to_owned()));
+    }
+}
+
+#[test]
+fn an_absolute_pattern_is_a_place_of_this_machine_or_of_the_backup() {
+    let dir = temp();
+    let base = dir.path().canonicalize().unwrap().join("t");
+    files(&base, &["data/cache/x", "data/data/cache/y", "data/f", "www/cache/z", "www/g"]);
+    symlink("data", base.join("link")).unwrap();
+    let at = |path: &str| base.join(path).display().to_string();
+    let stored = |paths: &[&str], patterns: &[&str], options: &[&str]| {
+        let to = dir.path().join("r");
+        let _ = fs::remove_dir_all(&to);
+        let paths: Vec<PathBuf> = paths.iter().map(|path| base.join(path)).collect();
+        let patterns: Vec<&str> = patterns.iter().flat_map(|pattern| ["--exclude", pattern]).collect();
+        let ran = backup(&paths, &to, &[&patterns[..], options].concat()).ends_with(0);
+        assert!(!ran.err.contains("matched nothing"), "{}", ran.err);
+        let base = if options.is_empty() { Path::new("") } else { &base };
+        let mut names = listed(&to, base);
+        names.retain(|name| !name.is_empty());
+        names
+    };
+    let rest = ["data", "data/cache", "data/cache/y", "f"];
+    assert_eq!(stored(&["data"], &["/cache"], &[]), rest);
+    for pattern in [at("data/cache"), at("data//cache/"), at("data") + "/cach*"] {
+        assert_eq!(stored(&["data"], &[&pattern], &[]), rest, "{pattern}");
+        assert_eq!(stored(&["link"], &[&pattern], &[]), rest, "{pattern}");
+    }
+    assert_eq!(stored(&["link"], &[&at("link/cache")], &[]), rest);
+    let but = "!".to_owned() + &at("data/data");
+    assert_eq!(stored(&["data"], &[&at("data/*"), "!/f", &but], &[]), rest);
+    // Of several PATHs, each of them.
+    let several = ["data", "data/data", "data/data/cache", "data/data/cache/y", "data/f", "www", "www/g"];
+    assert_eq!(stored(&["data", "www"], &["/data/cache", "/www/cache"], &[]), several);
+    assert_eq!(stored(&["www", "data"], &[&at("data/cache"), &at("www/cache")], &[]), several);
+    // Under whole paths the two are one.
+    assert_eq!(stored(&["data", "www"], &[&at("data/cache"), &at("www/cache")], &["--full-paths"]), several);
+    let linked = stored(&["link"], &[&at("data/cache")], &["--full-paths"]);
+    assert_eq!(linked, ["link", "link/data", "link/data/cache", "link/data/cache/y", "link/f"]);
+    // A PATH of the same name as what is in it: the place of this machine is meant.
+    let line = "cd \"$2\" && unshare -m sh -c 'mount --bind \"$1\" /srv && exec \"$0\" backup /srv --to \"$2\" --exclude /srv/f' \"$1\" data \"$3\"";
+    let to = dir.path().join("s");
+    runs::write(base.join("data/srv/f"), "within");
+    if or_skip(is_root() && Path::new("/srv").is_dir() && has("unshare"), "nothing can be mounted here") {
+        shell(line, args![FULLBORE, base, to]).ends_with(0);
+        let names = listed(&to, Path::new(""));
+        assert!(names.contains(&"srv/f".to_owned()) && !names.contains(&"f".to_owned()), "{names:?}");
+    }
+}

@@ -7,8 +7,8 @@ use super::{
     look::{CopyArgs, DiffArgs, ExportArgs, FindArgs},
     size,
     values::{
-        CheckpointArg, Chunking, CompareArg, DigestArg, Readers, WalArg, block_size, frame_size, interval, name,
-        pattern, rate, readers, segment_size, stream_name, tag, target, threads,
+        CheckpointArg, Chunking, CompareArg, DigestArg, Readers, WalArg, any_bytes, block_size, frame_size, interval,
+        name, pattern, rate, readers, segment_size, stream_name, tag, target, threads,
     },
 };
 use crate::stage::codec::Codec;
@@ -17,6 +17,7 @@ use clap::{
     builder::{NonEmptyStringValueParser, PathBufValueParser, TypedValueParser},
 };
 use std::{
+    ffi::OsString,
     num::{NonZeroU64, NonZeroUsize},
     path::PathBuf,
     time::Duration,
@@ -112,8 +113,8 @@ pub(super) struct BackupArgs {
     #[arg(long, value_name = "DEST", value_hint = ValueHint::AnyPath, value_parser = NonEmptyStringValueParser::new())]
     pub(super) to: String,
     /// Back up standard input as a file of this name
-    #[arg(long, value_name = "NAME", value_parser = stream_name, conflicts_with_all = ["paths", "files_from"])]
-    pub(super) stdin_name: Option<String>,
+    #[arg(long, value_name = "NAME", value_parser = any_bytes(stream_name), conflicts_with_all = ["paths", "files_from"])]
+    pub(super) stdin_name: Option<OsString>,
     /// Back up the running cluster that these settings lead to: "host=… port=… user=…"; empty: what PGHOST and the like say
     #[arg(long, value_name = "SETTINGS", conflicts_with_all = ["paths", "stdin_name"], help_heading = "PostgreSQL")]
     pub(super) connect: Option<String>,
@@ -168,9 +169,12 @@ pub(super) struct BackupArgs {
     /// How files are digested
     #[arg(long, value_enum, default_value_t = DigestArg::Blake3)]
     pub(super) digest: DigestArg,
-    /// Leave out what matches this pattern, as in .gitignore; /NAME is at the root of the backup, as `fullbore list` prints paths; can be repeated
-    #[arg(long, value_name = "GLOB", value_parser = pattern)]
-    pub(super) exclude: Vec<String>,
+    /// Leave out what matches this pattern, as in .gitignore; can be repeated
+    ///
+    /// A pattern that begins with a PATH, such as /srv/data/cache, is relative to that PATH. Another one that begins with / is at the root
+    /// of the backup, as `fullbore list` prints paths. One that matched nothing is named at the end.
+    #[arg(long, value_name = "GLOB", value_parser = any_bytes(pattern))]
+    pub(super) exclude: Vec<OsString>,
     /// Leave out what matches a pattern in this file; those of --exclude come after them, as --exclude '!NAME'; can be repeated
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(super) exclude_from: Vec<PathBuf>,
@@ -178,8 +182,8 @@ pub(super) struct BackupArgs {
     #[arg(long)]
     pub(super) exclude_caches: bool,
     /// Leave out the contents of directories that hold this name, but not of a PATH itself
-    #[arg(long, value_name = "NAME", value_parser = name)]
-    pub(super) exclude_if_present: Vec<String>,
+    #[arg(long, value_name = "NAME", value_parser = any_bytes(name))]
+    pub(super) exclude_if_present: Vec<OsString>,
     /// Back up only the names in this file, one a line, relative to PATH, and not what is below them; - for standard input
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(super) files_from: Option<PathBuf>,

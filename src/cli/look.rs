@@ -6,7 +6,7 @@ use super::{
     report,
     say::{aside, printed},
     selected, size,
-    values::{pattern, segment_size, threads},
+    values::{any_bytes, pattern, segment_size, threads},
 };
 use crate::{
     command::{
@@ -26,7 +26,7 @@ use crate::{
     stage::codec::Codec,
 };
 use clap::{Args, ValueHint, builder::NonEmptyStringValueParser};
-use std::{num::NonZeroUsize, path::PathBuf, sync::Arc};
+use std::{ffi::OsString, num::NonZeroUsize, path::PathBuf, sync::Arc};
 
 /// What a command ends with that writes a stored backup somewhere else.
 const WRITES: &str = "EXIT CODES: 0 done, with all that the backup has, though that may lack something, 1 failed (nothing was committed), \
@@ -116,8 +116,8 @@ pub(super) struct FindArgs {
     #[arg(value_name = "REPOSITORY", value_hint = ValueHint::DirPath)]
     repository: String,
     /// As in .gitignore: '*.conf' anywhere, 'etc/*.conf' or '/passwd' from the root of the backup
-    #[arg(value_name = "PATTERN", value_parser = pattern)]
-    pattern: String,
+    #[arg(value_name = "PATTERN", value_parser = any_bytes(pattern))]
+    pattern: OsString,
     /// One JSON object a line
     #[arg(long)]
     json: bool,

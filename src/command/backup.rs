@@ -52,7 +52,7 @@ pub struct Count {
     pub unreadable: u64,
     /// The first of them.
     pub not_captured: Vec<NotCaptured>,
-    /// Warnings: marks that do not count, links that are stored as directories.
+    /// Warnings: patterns that matched nothing, marks that do not count, links that are stored as directories.
     pub warnings: Vec<String>,
 }
 
@@ -96,7 +96,7 @@ pub struct Outcome {
     pub unlike: Option<Unlike>,
     /// What is damaged or missing of the backups that it was compared with; what it needs of that was stored again.
     pub damage: Vec<String>,
-    /// Warnings: marks that do not count, links that are stored as directories.
+    /// Warnings: patterns that matched nothing, marks that do not count, links that are stored as directories.
     pub warnings: Vec<String>,
 }
 
@@ -181,7 +181,7 @@ impl Backup {
             Ok((bytes, root)) => {
                 destination.commit(&bytes)?;
                 damage.extend(base.iter().flat_map(|base| base.damage()));
-                let (verdict, warnings) = (meter.verdict(), subject.warnings);
+                let (verdict, warnings) = (meter.verdict(), subject.warnings());
                 Ok(Outcome { root, verdict, unlike, damage: damage.into_iter().collect(), warnings })
             }
             Err(error) => {
@@ -251,7 +251,7 @@ impl Backup {
                 }
             }
         }
-        count.warnings = subject.warnings;
+        count.warnings = subject.warnings();
         Ok(count)
     }
 

@@ -16,11 +16,12 @@ use crate::{
     repo::store,
     sink::{is_in, place_of},
     source::{
-        patterns::Patterns,
+        patterns::{self, Patterns},
         tree::{Own, Role, Rules, Tree},
     },
 };
 use std::{
+    ffi::{OsStr, OsString},
     io::Read,
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
@@ -35,13 +36,13 @@ pub struct Scope {
     /// Store them under their whole paths.
     pub full_paths: bool,
     /// Patterns to leave out.
-    pub exclude: Vec<String>,
+    pub exclude: Vec<OsString>,
     /// Files with such patterns.
     pub exclude_from: Vec<PathBuf>,
     /// Leave out marked caches.
     pub exclude_caches: bool,
     /// Leave out directories that hold one of these.
-    pub exclude_if_present: Vec<String>,
+    pub exclude_if_present: Vec<OsString>,
     /// A file with the names to store, or `-`.
     pub files_from: Option<PathBuf>,
     /// Do the names in it end in NUL, not in a line feed?
@@ -60,6 +61,8 @@ pub struct Opened {
     pub paths: Vec<root::Name>,
     /// Is the root of the backup the contents of the one path?
     pub contents: bool,
+    /// The rules of the walks. After the scans they know which patterns matched nothing.
+    pub rules: Arc<Rules>,
     /// Warnings about PATHs.
     pub warnings: Vec<String>,
 }
@@ -67,10 +70,14 @@ pub struct Opened {
 impl Scope {
     /// The options by which something is left out.
     pub fn left_out(&self) -> Vec<String> {
-        let each = |name: &str, values: &[String]| -> Vec<String> {
-            values.iter().map(|value| format!("{name} {value}")).collect()
+        let option = |name: &str, value: &OsStr| match value.to_str() {
+            Some(text) => format!("{name} {text}"),
+            None => format!("{name} {}", value.as_bytes().escape_ascii()),
         };
-        let file = |name: &str, path: &PathBuf| format!("{name} {}", path.display());
+        let each = |name: &str, values: &[OsString]| -> Vec<String> {
+            values.iter().map(|value| option(name, value)).collect()
+        };
+        let file = |name: &str, path: &PathBuf| option(name, path.as_os_str());
         let flags = [(self.exclude_caches, "--exclude-caches"), (self.one_file_system, "--one-file-system")];
         let flags = flags.into_iter().filter(|(given, _)| *given).map(|(_, name)| name.to_owned());
         let lists = self.files_from.iter().map(|path| file("--files-from", path));
@@ -85,15 +92,16 @@ impl Scope {
     /// [`Kind::Usage`] if two paths would have one name; else the system's.
     pub fn open(&self, split: bool, walkers: usize, tricks: Tricks, own: Own) -> Result<Opened> {
         let named = named(&self.paths, self.full_paths)?;
-        let rules = Arc::new(self.rules(walkers, tricks, own)?);
+        let patterns = self.patterns(&named)?;
+        let rules = Arc::new(self.rules(patterns, walkers, tricks, own));
         let contents = matches!(&named[..], [one] if one.at.is_empty());
         let paths = named.iter().map(|one| root::Name(one.place.name.as_os_str().as_bytes().to_vec())).collect();
         let trees = match &self.files_from {
-            Some(list) => vec![self.listed(list, &named, rules)?],
+            Some(list) => vec![self.listed(list, &named, rules.clone())?],
             None => trees(&named, split, &rules)?,
         };
         let warnings = warnings(&named, &trees);
-        Ok(Opened { trees, paths, contents, warnings })
+        Ok(Opened { trees, paths, contents, rules, warnings })
     }
 
     /// Refuse a PATH that is in the repository that the backup goes to.
@@ -115,9 +123,20 @@ impl Scope {
         Ok(())
     }
 
-    fn rules(&self, walkers: usize, tricks: Tricks, own: Own) -> Result<Rules> {
-        Ok(Rules {
-            exclude: Patterns::read(&self.exclude, &self.exclude_from)?,
+    fn patterns(&self, named: &[Named]) -> Result<Patterns> {
+        let lines: Vec<&[u8]> = self.exclude.iter().map(|line| line.as_bytes()).collect();
+        let below_root = |path: &Path| path.as_os_str().as_bytes()[1..].to_vec();
+        let place = |Named { at, place }: &Named| patterns::Place {
+            names: vec![below_root(&place.name), below_root(&place.real)],
+            at: at.clone(),
+        };
+        let places: Vec<_> = named.iter().filter(|one| one.place.is_dir).map(place).collect();
+        Patterns::read(&lines, &self.exclude_from, &places)
+    }
+
+    fn rules(&self, exclude: Patterns, walkers: usize, tricks: Tricks, own: Own) -> Rules {
+        Rules {
+            exclude,
             exclude_caches: self.exclude_caches,
             exclude_if_present: self.exclude_if_present.iter().map(|name| name.as_bytes().to_vec()).collect(),
             one_file_system: self.one_file_system,
@@ -127,7 +146,7 @@ impl Scope {
             own,
             overlay: None,
             torn: offline::torn,
-        })
+        }
     }
 
     fn listed(&self, list: &Path, named: &[Named], rules: Arc<Rules>) -> Result<Tree> {

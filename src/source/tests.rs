@@ -207,7 +207,7 @@ fn more_named_tops_in_a_directory_that_is_left_out_than_one_look_takes_are_deliv
     let above = Top { role: Role::Above, ..top(&dir.path().join("a"), "a") };
     let named = names.iter().map(|name| top(&dir.path().join(name), name));
     let tops = [top(dir.path(), ""), above].into_iter().chain(named).collect();
-    let out = Rules { exclude: Patterns::of(&["a".to_owned()]), ..Arc::into_inner(rules(None, false)).unwrap() };
+    let out = Rules { exclude: Patterns::of(b"a"), ..Arc::into_inner(rules(None, false)).unwrap() };
     let tree = Tree::new(tops, Default::default(), Default::default(), Arc::new(out));
     assert_eq!(walked(&tree), [&["a".to_owned()], &names[..]].concat());
 }
