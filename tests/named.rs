@@ -517,3 +517,20 @@ fn an_absolute_pattern_is_a_place_of_this_machine_or_of_the_backup() {
         assert!(names.contains(&"srv/f".to_owned()) && !names.contains(&"f".to_owned()), "{names:?}");
     }
 }
+
+#[test]
+fn a_list_that_names_what_is_below_a_link_is_told_where_that_is() {
+    let dir = temp();
+    let base = dir.path().join("t");
+    files(&base, &["releases/42/f", "z"]);
+    symlink("releases/42", base.join("current")).unwrap();
+    let (list, to) = (dir.path().join("list"), dir.path().join("r"));
+    fs::write(&list, "current/f\ncurrent/sub/g\nz\n").unwrap();
+    let ran = fullbore(args!["backup", base, "--files-from", list, "--to", to]).ends_with(3);
+    for name in ["current/f", "current/sub/g"] {
+        let said = format!("not captured: {name:?}: \"current\" is a link to \"releases/42\", and is not followed");
+        assert!(ran.err.contains(&said), "{}", ran.err);
+    }
+    // What was not captured is listed, too.
+    assert_eq!(listed(&to, Path::new("")), ["", "current", "current/f", "current/sub/g", "z"]);
+}
