@@ -6,9 +6,12 @@ mod runs;
 
 use runs::{FULLBORE, Mount, Ran, args, assert_same, fullbore, has, is_root, or_skip, set_mode, shape, shell, temp};
 use std::{
-    ffi::OsStr,
+    ffi::{OsStr, OsString},
     fs,
-    os::unix::fs::symlink,
+    os::unix::{
+        ffi::{OsStrExt, OsStringExt},
+        fs::symlink,
+    },
     path::{Path, PathBuf},
 };
 
@@ -533,4 +536,75 @@ fn a_list_that_names_what_is_below_a_link_is_told_where_that_is() {
     }
     // What was not captured is listed, too.
     assert_eq!(listed(&to, Path::new("")), ["", "current", "current/f", "current/sub/g", "z"]);
+}
+
+#[test]
+fn names_of_any_bytes_are_taken() {
+    let dir = temp();
+    let name = |bytes: &[u8]| OsString::from_vec(bytes.to_vec());
+    let base = dir.path().join(name(b"t\xe9"));
+    let cafe = base.join(name(b"caf\xe9"));
+    runs::write(cafe.join("f"), "f");
+    runs::write(base.join(name(b"m\xff/.no\xfe")), "");
+    runs::write(base.join(name(b"m\xff/in")), "in");
+    runs::write(base.join("z"), "z");
+    let to = dir.path().join(name(b"r\xe9"));
+    let run = |args: &[OsString]| fullbore(args.iter().cloned());
+    run(&args!["backup", base, "--to", to]).ends_with(0);
+    let paths = |from: &OsString| -> Vec<Vec<u8>> {
+        let back = temp();
+        let back = back.path().join("b");
+        run(&args!["restore", from, "--to", back, "--quiet"]).ends_with(0);
+        shape(&back).into_keys().filter(|path| !path.is_empty()).collect()
+    };
+    let to = to.into_os_string();
+    assert_eq!(paths(&to).len(), 6);
+    run(&args!["find", to, name(b"caf\xe9")]).ends_with(0);
+    run(&args!["find", to, name(b"/caf\xe9/f")]).ends_with(0);
+    let none = run(&args!["find", to, name(b"caf\xea")]).ends_with(1);
+    none.has_one_error("could not find");
+    let latest = OsString::from_vec([to.as_bytes(), b"@latest"].concat());
+    for args in [
+        &args!["list", to][..],
+        &args!["list", latest, name(b"caf\xe9")],
+        &args!["show", latest],
+        &args!["verify", to, "--data"],
+        &args!["verify", latest, "--against", base],
+        &args!["verify", to, "--for", "1m"],
+        &args!["verify", to, "--sample", "50%"],
+        &args!["tag", latest, "a=b"],
+        &args!["pin", latest],
+        &args!["unpin", latest],
+        &args!["repair", to],
+        &args!["forget", to, "--keep-last", "9"],
+        &args!["prune", to],
+        &args!["restore", latest, name(b"caf\xe9/f"), "--plan"],
+        &args!["export", latest, "--to", dir.path().join(name(b"x\xe9.tar.zst"))],
+        &args!["list", dir.path().join(name(b"x\xe9.tar.zst"))],
+        &args!["export", dir.path().join(name(b"x\xe9.tar.zst")), "--to", "-"],
+        &args!["copy-backup", latest, "--to", dir.path().join(name(b"copy\xe9"))],
+        &args!["backup", base, "--to", to, "--report", dir.path().join(name(b"page\xe9.html"))],
+        &args!["diff", to, "latest", "latest", name(b"caf\xe9")],
+    ] {
+        run(args).ends_with(0);
+    }
+    let patterns = dir.path().join(name(b"patterns\xe9"));
+    fs::write(&patterns, b"m\xff\n").unwrap();
+    for (options, left) in [
+        (args!["--exclude", name(b"caf\xe9")], 4),
+        (args!["--exclude", name(b"/caf[\xe0-\xef]/")], 4),
+        (args!["--exclude", cafe], 4),
+        (args!["--exclude-from", patterns], 3),
+        (args!["--exclude-if-present", name(b".no\xfe")], 4),
+    ] {
+        let into = dir.path().join("excluded.tar");
+        let ran = run(&[&args!["backup", base, "--to", into][..], &options].concat()).ends_with(0);
+        assert!(!ran.err.contains("matched nothing"), "{options:?}: {}", ran.err);
+        assert_eq!(paths(&into.clone().into_os_string()).len(), left, "{options:?}");
+        run(&args!["show", into]).ends_with(0);
+    }
+    let stream = dir.path().join("stream.tar");
+    let ran: Ran = runs::fed(args!["backup", "--stdin-name", name(b"dump\xe9"), "--to", stream], b"dump").into();
+    ran.ends_with(0);
+    assert_eq!(paths(&stream.into_os_string()), [b"dump\xe9".to_vec()]);
 }

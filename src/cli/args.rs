@@ -7,8 +7,8 @@ use super::{
     look::{CopyArgs, DiffArgs, ExportArgs, FindArgs},
     size,
     values::{
-        CheckpointArg, Chunking, CompareArg, DigestArg, Readers, WalArg, any_bytes, block_size, frame_size, interval,
-        name, pattern, rate, readers, segment_size, stream_name, tag, target, threads,
+        CheckpointArg, Chunking, CompareArg, DigestArg, Readers, WalArg, any_bytes, block_size, destination,
+        frame_size, interval, name, pattern, rate, readers, segment_size, stream_name, tag, target, threads,
     },
 };
 use crate::stage::codec::Codec;
@@ -110,8 +110,8 @@ pub(super) struct BackupArgs {
     #[arg(value_name = "PATH", required_unless_present_any = ["stdin_name", "connect"], value_hint = ValueHint::AnyPath)]
     pub(super) paths: Vec<PathBuf>,
     /// A directory (a repository, made on first use), FILE.tar.zst (or .tzst), FILE.tar.lz4, FILE.tar.gz (or .tgz), FILE.tar, - (standard output) or null: (nowhere, to measure)
-    #[arg(long, value_name = "DEST", value_hint = ValueHint::AnyPath, value_parser = NonEmptyStringValueParser::new())]
-    pub(super) to: String,
+    #[arg(long, value_name = "DEST", value_hint = ValueHint::AnyPath, value_parser = any_bytes(destination))]
+    pub(super) to: OsString,
     /// Back up standard input as a file of this name
     #[arg(long, value_name = "NAME", value_parser = any_bytes(stream_name), conflicts_with_all = ["paths", "files_from"])]
     pub(super) stdin_name: Option<OsString>,
@@ -241,7 +241,7 @@ pub(super) struct RunArgs {
 pub(super) struct RestoreArgs {
     /// A repository, an archive, any tar or - (standard input); @ID, @PREFIX or @latest chooses the backup
     #[arg(value_name = "FROM[@BACKUP]")]
-    pub(super) from: String,
+    pub(super) from: OsString,
     /// The directory to restore into: absent or empty, unless --overwrite or --delta
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, value_parser = PathBufValueParser::new().try_map(target), required_unless_present = "plan")]
     pub(super) to: Option<PathBuf>,
@@ -286,7 +286,7 @@ pub(super) struct RestoreArgs {
 pub(super) struct ListArgs {
     /// A repository, an archive, any tar or - (standard input); @ID, @PREFIX or @latest chooses a backup, whose entries are listed
     #[arg(value_name = "FROM[@BACKUP]")]
-    pub(super) from: String,
+    pub(super) from: OsString,
     /// Only these, and what is below them
     #[arg(value_name = "PATH")]
     pub(super) paths: Vec<PathBuf>,
@@ -301,7 +301,7 @@ pub(super) struct ListArgs {
 pub(super) struct ShowArgs {
     /// A repository, an archive or - (standard input); @ID, @PREFIX or @latest chooses the backup
     #[arg(value_name = "FROM[@BACKUP]")]
-    pub(super) from: String,
+    pub(super) from: OsString,
     /// As JSON
     #[arg(long)]
     pub(super) json: bool,
@@ -313,7 +313,7 @@ pub(super) struct ShowArgs {
 pub(super) struct VerifyArgs {
     /// A repository, of which all backups are checked, an archive, any tar or - (standard input), which are read to their end; @ID, @PREFIX or @latest chooses one backup
     #[arg(value_name = "FROM[@BACKUP]")]
-    pub(super) from: String,
+    pub(super) from: OsString,
     /// Read and check every byte
     #[arg(long)]
     pub(super) data: bool,

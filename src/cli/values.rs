@@ -187,6 +187,11 @@ pub(super) fn stream_name(text: OsString) -> Result<OsString, String> {
     if fits { Ok(text) } else { Err("the path of a file below the root of the backup, like db.sql".to_owned()) }
 }
 
+/// Where a backup goes.
+pub(super) fn destination(text: OsString) -> Result<OsString, String> {
+    if text.is_empty() { Err("a place, and not an empty one".to_owned()) } else { Ok(text) }
+}
+
 /// What a directory may hold.
 pub(super) fn name(text: OsString) -> Result<OsString, String> {
     match text.as_bytes() {

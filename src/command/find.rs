@@ -38,7 +38,7 @@ use std::{
 #[derive(Debug, Clone, Default)]
 pub struct Find {
     /// The repository.
-    pub repository: String,
+    pub repository: OsString,
     /// A pattern as in `.gitignore`: `*.conf` anywhere, `/etc/*.conf` or `etc/*.conf` from the root of the backup.
     pub pattern: OsString,
     /// One JSON object a line?
