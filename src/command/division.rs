@@ -1,11 +1,11 @@
 //! Where the walks of a backup begin: each file system below a PATH is walked in a stream of its own, if there may be several.
 
-use super::named::Named;
+use super::named::NamedPath;
 use crate::{
     error::{Error, Result},
     format::entry::{Path as Relative, is_within, order},
     platform::{self, walk},
-    source::tree::{Closed, Role, Rules, Top, Tree},
+    source::tree::{Closed, Rules, Top, TopRole, Tree},
 };
 use std::{collections::HashSet, os::unix::ffi::OsStrExt, path::Path, sync::Arc};
 
@@ -13,7 +13,7 @@ use std::{collections::HashSet, os::unix::ffi::OsStrExt, path::Path, sync::Arc};
 ///
 /// # Errors
 /// If a PATH cannot be opened, or a directory above one that is stored under its whole path.
-pub(super) fn trees(named: &[Named], split: bool, rules: &Arc<Rules>) -> Result<Vec<Tree>> {
+pub(super) fn trees(named: &[NamedPath], split: bool, rules: &Arc<Rules>) -> Result<Vec<Tree>> {
     let mut division = Division::default();
     named.iter().try_for_each(|one| division.add(one, split, rules))?;
     let Division { devices, elsewhere, closed, .. } = division;
@@ -21,7 +21,7 @@ pub(super) fn trees(named: &[Named], split: bool, rules: &Arc<Rules>) -> Result<
 }
 
 /// Open where a walk begins. A symbolic link that was named itself is followed if it leads to a directory.
-pub(super) fn open_top(at: Relative, path: &Path, is_dir: bool, role: Role) -> Result<Top> {
+pub(super) fn open_top(at: Relative, path: &Path, is_dir: bool, role: TopRole) -> Result<Top> {
     let failed = |e| Error::io(format!("could not open {path:?}"), e);
     if is_dir {
         let dir = walk::open_root(path).map_err(failed)?;
@@ -51,8 +51,8 @@ struct Met {
 
 impl Division {
     /// Add a PATH; one that is above another comes before that.
-    fn add(&mut self, Named { at, place }: &Named, split: bool, rules: &Arc<Rules>) -> Result<()> {
-        let top = open_top(at.clone(), &place.real, place.is_dir, Role::Named)?;
+    fn add(&mut self, NamedPath { at, place }: &NamedPath, split: bool, rules: &Arc<Rules>) -> Result<()> {
+        let top = open_top(at.clone(), &place.real, place.is_dir, TopRole::Named)?;
         let own = walk::stat_fd(&top.dir).map(|stat| stat.dev).unwrap_or_default();
         let own = if split { own } else { 0 };
         let device = self.around(at).map_or(own, |met| met.device);
@@ -63,7 +63,7 @@ impl Division {
             }
         }
         match self.devices.iter_mut().flat_map(|(_, tops)| tops).find(|top| top.at == *at) {
-            Some(mount) => mount.role = Role::Named,
+            Some(mount) => mount.role = TopRole::Named,
             None => self.tops(device).push(top),
         }
         self.closed.remove(at);
@@ -95,12 +95,12 @@ impl Division {
     /// Does the walk of a device go around `path`? What it does not meet there cannot begin there either: a stream is in order.
     fn surrounds(&self, device: u64, path: &[u8]) -> bool {
         let tops = self.devices.iter().filter(|(known, _)| *known == device).flat_map(|(_, tops)| tops);
-        tops.into_iter().any(|top| top.role != Role::Above && is_within(path, &top.at))
+        tops.into_iter().any(|top| top.role != TopRole::Above && is_within(path, &top.at))
     }
 
     /// Place the mounts below one PATH: each is met by the walk around it, or a walk of its own device begins there.
     fn add_mounts(&mut self, at: &[u8], path: &Path, split: bool, rules: &Arc<Rules>) -> Result<()> {
-        let top = open_top(at.to_vec(), path, true, Role::Named)?;
+        let top = open_top(at.to_vec(), path, true, TopRole::Named)?;
         let whole = tree(vec![top], &HashSet::new(), &Closed::new(), rules);
         for mount in platform::mounts_below(path).unwrap_or_default() {
             let below = mount.path.strip_prefix(path).unwrap_or(&mount.path).as_os_str().as_bytes();
@@ -121,7 +121,7 @@ impl Division {
                 && !self.surrounds(mount.device, &below)
                 && let Ok(stat) = mount.path.metadata()
                 && !whole.leaves_out(&below, stat.is_dir())
-                && let Ok(top) = open_top(below.clone(), &mount.path, stat.is_dir(), Role::Mounted)
+                && let Ok(top) = open_top(below.clone(), &mount.path, stat.is_dir(), TopRole::Mounted)
                 // Else it is met like any directory that cannot be entered.
                 && walk::stat(&top.dir, top.name.as_deref().unwrap_or(b".")).is_ok()
             {
@@ -153,5 +153,5 @@ fn tree(mut tops: Vec<Top>, elsewhere: &HashSet<Relative>, closed: &Closed, rule
 fn above(at: &[u8], path: &Path) -> Result<Vec<Top>> {
     let depth = at.iter().filter(|c| **c == b'/').count();
     let above = path.ancestors().skip(1).take(depth);
-    above.map(|dir| open_top(dir.as_os_str().as_bytes()[1..].to_vec(), dir, true, Role::Above)).collect()
+    above.map(|dir| open_top(dir.as_os_str().as_bytes()[1..].to_vec(), dir, true, TopRole::Above)).collect()
 }

@@ -20,7 +20,7 @@ use std::{
 const STREAM_HINT: &str = "give the output of a program to standard input: `… | fullbore backup --stdin-name NAME`";
 
 /// A PATH, looked at once: another answer later would be about something else.
-pub(super) struct Place {
+pub(super) struct FoundPath {
     /// As it was named, from `/` on.
     pub(super) name: PathBuf,
     /// A directory without the links that lead there; anything else as it was named.
@@ -31,12 +31,12 @@ pub(super) struct Place {
 }
 
 /// A PATH, and its name in the backup.
-pub(super) struct Named {
+pub(super) struct NamedPath {
     pub(super) at: Relative,
-    pub(super) place: Place,
+    pub(super) place: FoundPath,
 }
 
-impl Place {
+impl FoundPath {
     /// Looks at a PATH.
     ///
     /// # Errors
@@ -67,7 +67,7 @@ impl Place {
 
 /// A warning if less of a PATH is stored than the user may expect. If it cannot be backed up at all, the backup says so.
 pub fn warning_of(path: &Path) -> Option<String> {
-    Place::of(path).ok()?.warning
+    FoundPath::of(path).ok()?.warning
 }
 
 /// A PATH from `/` on, as it was named, without `.`. A `..` leads out of the directory that the part before it really is.
@@ -137,18 +137,18 @@ fn warning(path: &Path, name: &Path, is_link: bool, kind: FileType) -> Option<St
 /// The PATHs with their names in the backup, ascending, whatever their order was. One directory alone is the root itself.
 ///
 /// # Errors
-/// [`Kind::Usage`] if two would have one name; those of [`Place::of`].
-pub(super) fn named(paths: &[PathBuf], full_paths: bool) -> Result<Vec<Named>> {
+/// [`Kind::Usage`] if two would have one name; those of [`FoundPath::of`].
+pub(super) fn named(paths: &[PathBuf], full_paths: bool) -> Result<Vec<NamedPath>> {
     let is_alone = paths.len() == 1;
     let mut named = Vec::new();
     for path in paths {
-        let place = Place::of(path)?;
+        let place = FoundPath::of(path)?;
         let at = match full_paths {
             true => place.name.as_os_str().as_bytes()[1..].to_vec(),
             false if is_alone && place.is_dir => Relative::new(),
             false => place.last_name()?,
         };
-        named.push(Named { at, place });
+        named.push(NamedPath { at, place });
     }
     named.sort_by(|a, b| order(&a.at, &b.at));
     named.dedup_by(|b, a| a.at == b.at && a.place.name == b.place.name);
@@ -165,10 +165,10 @@ pub(super) fn named(paths: &[PathBuf], full_paths: bool) -> Result<Vec<Named>> {
 }
 
 /// Links in one PATH on the way to another PATH. In the backup they are directories, as the other PATH is below them.
-pub(super) fn links_on_the_way(named: &[Named]) -> Vec<PathBuf> {
+pub(super) fn links_on_the_way(named: &[NamedPath]) -> Vec<PathBuf> {
     let mut links = BTreeSet::new();
     for one in named {
-        let is_around = |outer: &&Named| outer.at != one.at && is_within(&one.at, &outer.at);
+        let is_around = |outer: &&NamedPath| outer.at != one.at && is_within(&one.at, &outer.at);
         let Some(outer) = named.iter().find(is_around) else { continue };
         let way = one.place.name.ancestors().take_while(|dir| *dir != outer.place.name);
         links.extend(way.filter(|dir| dir.is_symlink() && dir.is_dir()));

@@ -3,7 +3,7 @@
 pub use super::named::warning_of;
 use super::{
     division::{open_top, trees},
-    named::{Named, Place, links_on_the_way, named},
+    named::{FoundPath, NamedPath, links_on_the_way, named},
 };
 use crate::{
     error::{Error, Kind, Result, quoted},
@@ -16,8 +16,8 @@ use crate::{
     repo::store,
     sink::{is_in, place_of},
     source::{
-        patterns::{self, Patterns},
-        tree::{Own, Role, Rules, Tree},
+        patterns::{PatternPlace, Patterns},
+        tree::{Own, Rules, TopRole, Tree},
     },
 };
 use std::{
@@ -111,7 +111,7 @@ impl Scope {
     pub fn keep_out_of(&self, repository: &Path) -> Result<()> {
         let places = store::places(repository);
         for path in &self.paths {
-            let Place { real, is_dir, .. } = Place::of(path)?;
+            let FoundPath { real, is_dir, .. } = FoundPath::of(path)?;
             let holder = if is_dir { &real } else { real.parent().unwrap_or(&real) };
             if !is_in(holder, &places) {
                 continue;
@@ -123,10 +123,10 @@ impl Scope {
         Ok(())
     }
 
-    fn patterns(&self, named: &[Named]) -> Result<Patterns> {
+    fn patterns(&self, named: &[NamedPath]) -> Result<Patterns> {
         let lines: Vec<&[u8]> = self.exclude.iter().map(|line| line.as_bytes()).collect();
         let below_root = |path: &Path| path.as_os_str().as_bytes()[1..].to_vec();
-        let place = |Named { at, place }: &Named| patterns::Place {
+        let place = |NamedPath { at, place }: &NamedPath| PatternPlace {
             names: vec![below_root(&place.name), below_root(&place.real)],
             at: at.clone(),
         };
@@ -149,11 +149,11 @@ impl Scope {
         }
     }
 
-    fn listed(&self, list: &Path, named: &[Named], rules: Arc<Rules>) -> Result<Tree> {
-        let [Named { at, place }] = named else {
+    fn listed(&self, list: &Path, named: &[NamedPath], rules: Arc<Rules>) -> Result<Tree> {
+        let [NamedPath { at, place }] = named else {
             return Err(Error::new(Kind::Usage, "--files-from takes exactly one PATH, the directory its names are in"));
         };
-        let top = open_top(at.clone(), &place.real, place.is_dir, Role::Named)?;
+        let top = open_top(at.clone(), &place.real, place.is_dir, TopRole::Named)?;
         if top.name.is_some() || !at.is_empty() {
             return Err(Error::new(Kind::Usage, "with --files-from, PATH is a directory, without --full-paths"));
         }
@@ -194,7 +194,7 @@ fn plain(name: &[u8]) -> Relative {
 }
 
 /// Warns of marks that do not count, and of links that are directories in the backup.
-fn warnings(named: &[Named], trees: &[Tree]) -> Vec<String> {
+fn warnings(named: &[NamedPath], trees: &[Tree]) -> Vec<String> {
     let mut warnings = Vec::new();
     for one in named.iter().filter(|one| one.place.is_dir) {
         let name = &one.place.name;

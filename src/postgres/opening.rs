@@ -16,7 +16,7 @@ use crate::{
     platform::walk::{self, Stat},
     source::{
         patterns::Patterns,
-        tree::{Closed, Role, Rules, Top, Tree},
+        tree::{Closed, Rules, Top, TopRole, Tree},
     },
 };
 use std::{
@@ -97,13 +97,13 @@ impl Opening<'_> {
             Ok((stat, top(at, dir, role)))
         };
         let device = |stat: &Stat| if split { stat.dev } else { 0 };
-        let (stat, data) = open(Path::new(), self.data, Role::Named)?;
+        let (stat, data) = open(Path::new(), self.data, TopRole::Named)?;
         let mut devices = vec![(device(&stat), vec![data])];
         for (name, dir) in linked_directories(self.data, &stat)? {
-            devices[0].1.push(top(name.into_vec(), dir, Role::Mounted));
+            devices[0].1.push(top(name.into_vec(), dir, TopRole::Mounted));
         }
         for space in spaces {
-            let (stat, top) = open(space.path(), place(space), Role::Mounted)?;
+            let (stat, top) = open(space.path(), place(space), TopRole::Mounted)?;
             let device = device(&stat);
             match devices.iter_mut().find(|(known, _)| *known == device) {
                 Some((_, tops)) => tops.push(top),

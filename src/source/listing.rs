@@ -2,7 +2,7 @@
 
 use super::{
     fit::is_another,
-    tree::{Inner, Role, Top},
+    tree::{Inner, Top, TopRole},
 };
 use crate::{
     error::{self, Error, Kind as ErrorKind, quoted},
@@ -38,7 +38,7 @@ pub(super) const BATCH: usize = 512;
 const XATTRS: usize = 1 << 10;
 
 /// A directory to list.
-pub(super) struct Directory {
+pub(super) struct DirectoryToList {
     pub(super) path: Path,
     /// The device it was on when it was looked at.
     pub(super) dev: u64,
@@ -47,7 +47,7 @@ pub(super) struct Directory {
 }
 
 /// A directory to list, and who is told.
-pub(super) type Request = (Directory, Promise<io::Result<Listing>>);
+pub(super) type Request = (DirectoryToList, Promise<io::Result<Listing>>);
 
 /// How one thread gets on with one job.
 pub(super) struct Pace {
@@ -140,9 +140,9 @@ impl Inner {
     }
 
     /// To list a directory that is entered.
-    pub(super) fn directory(&self, child: &Child, dev: u64) -> Directory {
+    pub(super) fn directory(&self, child: &Child, dev: u64) -> DirectoryToList {
         let is_whole = self.is_whole(child, dev);
-        Directory { path: child.scanned.entry.path.clone(), dev: child.dev, is_whole }
+        DirectoryToList { path: child.scanned.entry.path.clone(), dev: child.dev, is_whole }
     }
 
     /// Is this a directory whose contents belong to no stream: on another file system than `dev`, if that is to be left out,
@@ -168,9 +168,9 @@ impl Inner {
     /// [`ErrorKind::Usage`].
     pub(super) fn check_tops(&self) -> error::Result<()> {
         let is_begun = |top: &&Top| match top.role {
-            Role::Named => true,
-            Role::Mounted => !self.elsewhere.contains(&top.at),
-            Role::Above => false,
+            TopRole::Named => true,
+            TopRole::Mounted => !self.elsewhere.contains(&top.at),
+            TopRole::Above => false,
         };
         for top in self.tops.iter().filter(is_begun) {
             let stat = walk::stat(&top.dir, top.file_name());
@@ -185,7 +185,7 @@ impl Inner {
 
     /// List a directory: its objects in order, without what the rules leave out. Tops in it are delivered though it cannot be
     /// listed.
-    fn list(&self, directory: &Directory, buffer: &mut Vec<u8>) -> io::Result<Listing> {
+    fn list(&self, directory: &DirectoryToList, buffer: &mut Vec<u8>) -> io::Result<Listing> {
         let path = &directory.path;
         if !directory.is_whole {
             return self.list_tops(path, None);
@@ -269,14 +269,14 @@ impl Inner {
         for name in names {
             let path = join(parent, &name.bytes);
             let top = self.top(&path);
-            let is_owed = top.is_some_and(|top| top.role != Role::Mounted);
+            let is_owed = top.is_some_and(|top| top.role != TopRole::Mounted);
             // Some file systems do not say in a directory what a name is: then patterns wait for what the system says of it.
             let told = name.kind != FileKind::Unknown;
             let excluded = !is_owed && told && self.is_excluded(&path, name.kind == FileKind::Directory);
             if excluded || self.elsewhere.contains(&path) {
                 continue;
             }
-            let is_only_way = top.is_some_and(|top| top.role == Role::Above)
+            let is_only_way = top.is_some_and(|top| top.role == TopRole::Above)
                 && (is_bare || !self.is_entered_anyway(dir.ok().map(|(dir, _)| dir), parent, &path, &name.bytes));
             // A top within another stands in for what has its name there.
             let place = top.map(|top| (&top.dir, top.file_name()));
@@ -329,7 +329,7 @@ impl Inner {
     }
 
     /// List a directory, and what comes after it below it while there are objects left to list.
-    fn list_below(&self, directory: &Directory, buffer: &mut Vec<u8>, pace: &mut Pace) -> io::Result<Listing> {
+    fn list_below(&self, directory: &DirectoryToList, buffer: &mut Vec<u8>, pace: &mut Pace) -> io::Result<Listing> {
         let mut listing = self.list(directory, buffer)?;
         pace.spend(1 + listing.children.len() + listing.xattrs.as_deref().map_or(0, xattr_bytes) / XATTRS);
         for child in &mut listing.children {

@@ -24,24 +24,24 @@ use std::{
 /// See the module.
 #[derive(Debug, Default)]
 pub struct Patterns {
-    all: Vec<Rule>,
-    lines: Vec<Line>,
+    all: Vec<PatternRule>,
+    lines: Vec<PatternLine>,
     /// Those without a wildcard, by the name or by the path that they match.
     names: HashMap<Vec<u8>, Vec<usize>>,
     paths: HashMap<Vec<u8>, Vec<usize>>,
     /// The others.
-    wild: Vec<Wild>,
+    wild: Vec<WildPattern>,
 }
 
 /// A pattern with a wildcard, and the length of what every name that it matches ends with.
 #[derive(Debug)]
-struct Wild {
+struct WildPattern {
     at: usize,
     end: usize,
 }
 
 /// An object that patterns are matched against.
-struct Object<'a> {
+struct MatchedPath<'a> {
     path: &'a [u8],
     /// Where its last name begins.
     name_at: usize,
@@ -50,21 +50,21 @@ struct Object<'a> {
 
 /// One pattern, and the number of the line that it comes from.
 #[derive(Debug)]
-struct Rule {
+struct PatternRule {
     pattern: Pattern,
     line: usize,
 }
 
 /// A pattern as the user wrote it. It may stand for several, one for each directory that is backed up.
 #[derive(Debug)]
-struct Line {
+struct PatternLine {
     text: Vec<u8>,
     has_matched: AtomicBool,
 }
 
 /// A directory that is backed up: where it is on this machine, by all its names, and where in the backup.
 #[derive(Debug, Clone)]
-pub struct Place {
+pub struct PatternPlace {
     /// Absolute paths, without the first `/`.
     pub names: Vec<entry::Path>,
     /// Its path in the backup.
@@ -84,7 +84,7 @@ impl Patterns {
     ///
     /// # Errors
     /// [`Kind::Usage`] for a file that cannot be read.
-    pub fn read(lines: &[impl AsRef<[u8]>], files: &[impl AsRef<Path>], places: &[Place]) -> Result<Self> {
+    pub fn read(lines: &[impl AsRef<[u8]>], files: &[impl AsRef<Path>], places: &[PatternPlace]) -> Result<Self> {
         let mut patterns = Self::default();
         for file in files.iter().map(AsRef::as_ref) {
             let bad = |e| Error::io(format!("could not read the patterns in {file:?}"), e);
@@ -101,7 +101,7 @@ impl Patterns {
 
     /// Does the last one that matches this path, relative to the root, say that it does?
     pub fn matches(&self, path: &[u8], is_dir: bool) -> bool {
-        let object = Object { path, name_at: path.len() - entry::split(path).1.len(), is_dir };
+        let object = MatchedPath { path, name_at: path.len() - entry::split(path).1.len(), is_dir };
         let exact = self.exact(&object).max();
         let mut later = self.wild.iter().rev().take_while(|wild| Some(wild.at) > exact);
         let last = later.find(|wild| self.is_match(wild, &object)).map(|wild| wild.at).or(exact);
@@ -117,14 +117,14 @@ impl Patterns {
     }
 
     /// The patterns without a wildcard that match.
-    fn exact(&self, object: &Object<'_>) -> impl Iterator<Item = usize> {
+    fn exact(&self, object: &MatchedPath<'_>) -> impl Iterator<Item = usize> {
         let found = [self.names.get(&object.path[object.name_at..]), self.paths.get(object.path)];
         let is_dir = object.is_dir;
         let fits = move |at: &usize| is_dir || !self.all[*at].pattern.mode.contains(Of::MUST_BE_DIR);
         found.into_iter().flatten().flatten().copied().filter(fits)
     }
 
-    fn is_match(&self, wild: &Wild, object: &Object<'_>) -> bool {
+    fn is_match(&self, wild: &WildPattern, object: &MatchedPath<'_>) -> bool {
         let pattern = &self.all[wild.at].pattern;
         let (path, name_at, is_dir) = (object.path, Some(object.name_at).filter(|at| *at > 0), Some(object.is_dir));
         let slashes = Mode::NO_MATCH_SLASH_LITERAL;
@@ -133,34 +133,34 @@ impl Patterns {
     }
 
     /// Note all patterns that match, not only the one that decides: the others are not wrong.
-    fn note_matches(&self, object: &Object<'_>) {
+    fn note_matches(&self, object: &MatchedPath<'_>) {
         let line = |at: usize| &self.lines[self.all[at].line].has_matched;
         self.exact(object).for_each(|at| line(at).store(true, Relaxed));
         let new = self.wild.iter().filter(|wild| !line(wild.at).load(Relaxed));
         new.filter(|wild| self.is_match(wild, object)).for_each(|wild| line(wild.at).store(true, Relaxed));
     }
 
-    fn add(&mut self, text: &[u8], places: &[Place]) {
+    fn add(&mut self, text: &[u8], places: &[PatternPlace]) {
         let lines: Vec<&[u8]> = text.strip_prefix(BOM).unwrap_or(text).split(|byte| *byte == b'\n').collect();
         for (pattern, number, _) in gix_ignore::parse(text, false) {
             let line = self.lines.len();
             let text = lines[number - 1];
             let text = text.strip_suffix(b"\r").unwrap_or(text).to_vec();
-            self.lines.push(Line { text, has_matched: AtomicBool::new(false) });
+            self.lines.push(PatternLine { text, has_matched: AtomicBool::new(false) });
             let relative: Vec<Pattern> = places.iter().flat_map(|place| place.relative(&pattern)).collect();
             match relative.is_empty() {
-                true => self.push(Rule { pattern, line }),
-                false => relative.into_iter().for_each(|pattern| self.push(Rule { pattern, line })),
+                true => self.push(PatternRule { pattern, line }),
+                false => relative.into_iter().for_each(|pattern| self.push(PatternRule { pattern, line })),
             }
         }
     }
 
-    fn push(&mut self, rule: Rule) {
+    fn push(&mut self, rule: PatternRule) {
         let (at, text) = (self.all.len(), rule.pattern.text.to_vec());
         match rule.pattern.first_wildcard_pos {
             Some(_) => {
                 let end = text.iter().rev().take_while(|byte| !WILD.contains(byte) && **byte != b'/').count();
-                self.wild.push(Wild { at, end });
+                self.wild.push(WildPattern { at, end });
             }
             None if rule.pattern.mode.contains(Of::NO_SUB_DIR) && !rule.pattern.mode.contains(Of::ABSOLUTE) => {
                 self.names.entry(text).or_default().push(at);
@@ -177,7 +177,7 @@ const BOM: &[u8] = b"\xef\xbb\xbf";
 /// Bytes that do not stand for themselves.
 const WILD: &[u8] = b"*?[]\\";
 
-impl Place {
+impl PatternPlace {
     /// The pattern of the backup for a pattern of this machine, if that begins with a name of this place.
     fn relative(&self, pattern: &Pattern) -> Option<Pattern> {
         let rest = self.names.iter().find_map(|name| below(&pattern.text, name))?;
@@ -270,7 +270,7 @@ mod tests {
 
     #[test]
     fn an_absolute_pattern_below_a_place_is_relative_to_it() {
-        let place = |names: &[&str], at: &str| Place {
+        let place = |names: &[&str], at: &str| PatternPlace {
             names: names.iter().map(|name| (*name).into()).collect(),
             at: at.into(),
         };

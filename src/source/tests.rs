@@ -2,9 +2,9 @@
 
 use super::{
     Source,
-    listing::{Directory, Pace},
+    listing::{DirectoryToList, Pace},
     patterns::Patterns,
-    tree::{Inner, MOMENT, Overlay, Role, Rules, Top, Tree},
+    tree::{Inner, MOMENT, Overlay, Rules, Top, TopRole, Tree},
     walk::LOST,
 };
 use crate::{
@@ -66,7 +66,7 @@ fn rules(overlay: Option<Arc<dyn Overlay>>, one_file_system: bool) -> Arc<Rules>
 }
 
 fn top(dir: &std::path::Path, at: &str) -> Top {
-    Top { at: at.into(), dir: walk::open_root(dir).unwrap(), name: None, role: Role::Named }
+    Top { at: at.into(), dir: walk::open_root(dir).unwrap(), name: None, role: TopRole::Named }
 }
 
 #[test]
@@ -94,7 +94,7 @@ fn a_directory_that_is_on_another_device_once_it_is_open_has_no_names() {
         let dev = walk::stat_fd(&inner.tops[0].dir).unwrap().dev + apart;
         let (promise, answer) = promise();
         inner.list_all(
-            vec![(Directory { path: Path::new(), dev, is_whole: true }, promise)],
+            vec![(DirectoryToList { path: Path::new(), dev, is_whole: true }, promise)],
             &mut Vec::new(),
             &mut Pace::begin(),
         );
@@ -181,7 +181,7 @@ fn a_named_top_is_delivered_though_what_is_above_it_goes_away_before_it_is_liste
     fs::create_dir_all(tree.join("a/b/c")).unwrap();
     ["a/b/c/f", "a/b/g", "a/h", "z"].iter().for_each(|name| fs::write(tree.join(name), "x").unwrap());
     let open = || {
-        let above = |at: &str| Top { role: Role::Above, ..top(&tree.join(at), at) };
+        let above = |at: &str| Top { role: TopRole::Above, ..top(&tree.join(at), at) };
         let tops = vec![top(&tree, ""), above("a"), above("a/b"), top(&tree.join("a/b/c"), "a/b/c")];
         Tree::new(tops, Default::default(), Default::default(), rules(None, false))
     };
@@ -204,7 +204,7 @@ fn more_named_tops_in_a_directory_that_is_left_out_than_one_look_takes_are_deliv
     fs::create_dir(dir.path().join("a")).unwrap();
     names.iter().for_each(|name| fs::create_dir(dir.path().join(name)).unwrap());
     fs::write(dir.path().join("a/other"), "x").unwrap();
-    let above = Top { role: Role::Above, ..top(&dir.path().join("a"), "a") };
+    let above = Top { role: TopRole::Above, ..top(&dir.path().join("a"), "a") };
     let named = names.iter().map(|name| top(&dir.path().join(name), name));
     let tops = [top(dir.path(), ""), above].into_iter().chain(named).collect();
     let out = Rules { exclude: Patterns::of(b"a"), ..Arc::into_inner(rules(None, false)).unwrap() };

@@ -101,12 +101,12 @@ pub struct Top {
     /// Its name in that directory; `None` if it is that directory.
     pub name: Option<Vec<u8>>,
     /// Why a walk comes there.
-    pub role: Role,
+    pub role: TopRole,
 }
 
 /// Why a walk comes to a top.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
+pub enum TopRole {
     /// The user named it: it is delivered whatever the rules say, and whatever keeps a walk from it.
     Named,
     /// It is a mount, or a tablespace: it stands in for what has its name.
@@ -234,7 +234,7 @@ impl Inner {
 
     /// The directory to open `path` from, and the path to open there.
     pub(super) fn locate<'a>(&'a self, path: &'a [u8]) -> Option<(&'a OwnedFd, &'a [u8])> {
-        let top = self.tops.iter().rev().find(|top| top.role != Role::Above && is_within(path, &top.at))?;
+        let top = self.tops.iter().rev().find(|top| top.role != TopRole::Above && is_within(path, &top.at))?;
         let rest = &path[top.at.len()..];
         let rest = rest.strip_prefix(b"/").unwrap_or(rest);
         Some((&top.dir, top.name.as_deref().unwrap_or(rest)))
@@ -248,14 +248,14 @@ impl Inner {
 
     /// Did the user name this path?
     pub(super) fn is_named(&self, path: &[u8]) -> bool {
-        self.top(path).is_some_and(|top| top.role == Role::Named)
+        self.top(path).is_some_and(|top| top.role == TopRole::Named)
     }
 
     /// The names of the tops that stand in the directory `path`, and that a walk delivers whatever keeps it from the rest.
     pub(super) fn tops_in<'a>(&'a self, path: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
         let behind = self.tops.partition_point(|top| order(&top.at, path).is_le());
         let below = self.tops[behind..].iter().take_while(|top| is_within(&top.at, path));
-        let owed = below.filter(|top| top.role != Role::Mounted && !self.elsewhere.contains(&top.at));
+        let owed = below.filter(|top| top.role != TopRole::Mounted && !self.elsewhere.contains(&top.at));
         owed.filter_map(move |top| {
             let (parent, name) = split(&top.at);
             (parent == path).then_some(name)

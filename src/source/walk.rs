@@ -9,7 +9,7 @@
 use super::{
     links::Links,
     listing::{Ahead, BATCH, Child, Listing, Pace, Request},
-    tree::{Inner, Role, Top},
+    tree::{Inner, Top, TopRole},
 };
 use crate::{
     error::{Error, Kind as ErrorKind, Result, quoted},
@@ -75,11 +75,11 @@ enum Job {
     /// List directories, one after the other.
     Directories(Vec<Request>),
     /// Look at some of the names in a directory.
-    Names(Batch, Promise<Vec<Child>>),
+    Names(NameBatch, Promise<Vec<Child>>),
 }
 
 /// Some of the names in a directory.
-struct Batch {
+struct NameBatch {
     directory: Path,
     names: Vec<walk::Name>,
     /// See [`Listing::is_bare`].
@@ -132,7 +132,7 @@ impl Walkers {
                     let left = self.inner.list_all(directories, &mut buffer, &mut pace);
                     left.into_iter().for_each(|one| _ = self.jobs.push(Job::Directories(vec![one])));
                 }
-                Job::Names(Batch { directory, names, is_bare }, promise) => {
+                Job::Names(NameBatch { directory, names, is_bare }, promise) => {
                     let count = names.len();
                     promise.keep(self.inner.look_at(&directory, names, is_bare));
                     pace.spend(count);
@@ -174,7 +174,7 @@ impl Walk {
         while level.batches.len() < batches && level.rest.len() > 0 {
             let (promise, answer) = promise();
             let names = level.rest.by_ref().take(names).collect();
-            let batch = Batch { directory: level.directory.clone(), names, is_bare: level.is_bare };
+            let batch = NameBatch { directory: level.directory.clone(), names, is_bare: level.is_bare };
             self.walkers.jobs.push(Job::Names(batch, promise));
             level.batches.push_back(answer);
         }
@@ -267,7 +267,7 @@ impl Walk {
         let top = loop {
             let top = inner.tops.get(self.tops)?;
             self.tops += 1;
-            let is_around = |outer: &Top| outer.role != Role::Above && is_within(&top.at, &outer.at);
+            let is_around = |outer: &Top| outer.role != TopRole::Above && is_within(&top.at, &outer.at);
             if !inner.tops[..self.tops - 1].iter().any(is_around) {
                 break top;
             }
@@ -281,7 +281,7 @@ impl Walk {
                 return Some(Err(Error::io(format!("could not read {}", quoted(place.as_os_str().as_bytes())), error)));
             }
         };
-        if top.role == Role::Above {
+        if top.role == TopRole::Above {
             inner.dress(&mut child.scanned);
             return Some(Ok(child.scanned));
         }
