@@ -159,23 +159,46 @@ fn a_path_below_another_is_stored_though_a_link_leads_to_it() {
     symlink("releases/42", base.join("a/current")).unwrap();
     symlink("../away", base.join("a/to")).unwrap();
     let releases = ["a/releases", "a/releases/42", "a/releases/42/conf", "a/releases/42/conf/f", "a/releases/42/g"];
-    let all = |way: &[&'static str]| [way, &releases, &["a/to", "a/z"]].concat();
-    let way = ["a", "a/current", "a/current/conf", "a/current/conf/f"];
-    assert_eq!(stored_in_any_order(&base, &["a", "a/current/conf"], &["--full-paths"]), all(&way));
-    let whole = [&way[..], &["a/current/g"]].concat();
-    assert_eq!(stored_in_any_order(&base, &["a", "a/current"], &["--full-paths"]), all(&whole));
+    // The directories above it are those where it is; that one is met anyway, or not.
+    let all = [&["a", "a/current"], &releases[..], &["a/to", "a/z"]].concat();
+    assert_eq!(stored_in_any_order(&base, &["a", "a/current/conf"], &["--full-paths"]), all);
+    let some = [&["a", "a/current"], &releases[..4], &["a/to", "a/z"]].concat();
+    let options = ["--full-paths", "--exclude", "42"];
+    assert_eq!(stored_in_any_order(&base, &["a", "a/current/conf"], &options), some);
+    let way = ["a", "a/current", "a/current/conf", "a/current/conf/f", "a/current/g"];
+    let whole = [&way[..], &releases, &["a/to", "a/z"]].concat();
+    assert_eq!(stored_in_any_order(&base, &["a", "a/current"], &["--full-paths"]), whole);
     let away = [&["a", "a/current"], &releases[..], &["a/to", "a/to/h", "a/z"]].concat();
     assert_eq!(stored_in_any_order(&base, &["a", "a/to"], &["--full-paths"]), away);
-    let paths = [base.join("a"), base.join("a/current/conf")];
+    let paths = [base.join("a"), base.join("a/current")];
     let ran = backup(&paths, &dir.path().join("r"), &["--full-paths"]).ends_with(0);
-    let said = format!("warning: {:?} is a link, and is stored as a directory", base.join("a/current"));
+    let said =
+        format!("warning: {:?} is a link, and is stored as the directory that it leads to", base.join("a/current"));
     assert_eq!(ran.err.matches("warning: ").count(), 1, "{}", ran.err);
     assert!(ran.err.contains(&said), "{}", ran.err);
     let back = dir.path().join("b");
     fullbore(args!["restore", dir.path().join("r"), "--to", back, "--quiet"]).ends_with(0);
     let back = back.join(base.strip_prefix("/").unwrap());
     assert_same(&shape(&base.join("a/releases")), &shape(&back.join("a/releases")), "what the link leads to");
-    assert_same(&shape(&base.join("a/releases/42/conf")), &shape(&back.join("a/current/conf")), "by the link");
+    assert_same(&shape(&base.join("a/releases/42")), &shape(&back.join("a/current")), "by the link");
+}
+
+#[test]
+fn a_restore_in_place_keeps_a_link_above_a_whole_path() {
+    let dir = temp();
+    let base = dir.path().canonicalize().unwrap().join("t");
+    files(&base, &["data/home/alice/f", "data/home/bob/g"]);
+    symlink("data/home", base.join("home")).unwrap();
+    let to = dir.path().join("r");
+    backup(&[base.join("home/alice")], &to, &["--full-paths", "--quiet"]).ends_with(0);
+    let before = shape(&base.join("data"));
+    fs::write(base.join("data/home/alice/f"), "wrong").unwrap();
+    runs::set_mtime(&base.join("data/home/alice"), 1_000_000_000, 0);
+    let below = base.strip_prefix("/").unwrap();
+    fullbore(args!["restore", to, "--to", "/", below, "--overwrite", "--quiet"]).ends_with(0);
+    assert_eq!(fs::read(base.join("home/alice/f")).unwrap(), b"data/home/alice/f");
+    assert_same(&before, &shape(&base.join("data")), "in place");
+    assert!(base.join("home").is_symlink());
 }
 
 #[test]
@@ -384,7 +407,7 @@ fn a_path_is_called_as_it_was_named_wherever_it_leads() {
         let cases = [
             (vec![current.clone()], &[][..]),
             (vec![current.clone()], &["--full-paths"]),
-            (vec![current.join("conf")], &["--full-paths"]),
+            (vec![current.join("conf")], &[]),
             (vec![current.clone(), base.join("releases/1")], &[]),
         ];
         for (at, (paths, options)) in cases.into_iter().enumerate() {

@@ -51,12 +51,12 @@ struct Met {
 
 impl Division {
     /// Add a PATH; one that is above another comes before that.
-    fn add(&mut self, NamedPath { at, place }: &NamedPath, split: bool, rules: &Arc<Rules>) -> Result<()> {
+    fn add(&mut self, NamedPath { at, name, place }: &NamedPath, split: bool, rules: &Arc<Rules>) -> Result<()> {
         let top = open_top(at.clone(), &place.real, place.is_dir, TopRole::Named)?;
         let own = walk::stat_fd(&top.dir).map(|stat| stat.dev).unwrap_or_default();
         let own = if split { own } else { 0 };
         let device = self.around(at).map_or(own, |met| met.device);
-        for above in above(at, &place.name)? {
+        for above in above(at, name)? {
             if !self.has(&above.at) {
                 let device = self.around(&above.at).map_or(device, |met| met.device);
                 self.tops(device).push(above);
@@ -149,7 +149,7 @@ fn tree(mut tops: Vec<Top>, elsewhere: &HashSet<Relative>, closed: &Closed, rule
     Tree::new(tops, elsewhere.clone(), closed.clone(), rules.clone())
 }
 
-/// The directories above a whole path. Links among them are followed: they are directories in the backup.
+/// The directories above a whole path.
 fn above(at: &[u8], path: &Path) -> Result<Vec<Top>> {
     let depth = at.iter().filter(|c| **c == b'/').count();
     let above = path.ancestors().skip(1).take(depth);

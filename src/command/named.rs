@@ -1,7 +1,9 @@
 //! The PATHs that a backup is of: what each of them is, and its name in the backup.
 //!
 //! A PATH is called as the user named it, from `/` on. A link in it is followed, but where the link leads is no part of the
-//! name: a backup of `current`, which leads to another release each week, is one of the same source each week.
+//! name: a backup of `current`, which leads to another release each week, is one of the same source each week. Where the whole
+//! path is its name in the backup, the directories above it are those where it really is, and only its last name may be that of
+//! a link: a restore would put directories in the place of the other links, and what else is below them would be out of reach.
 
 use crate::{
     error::{Error, Kind, Result, quoted},
@@ -9,7 +11,6 @@ use crate::{
     platform::{walk, write::is_in_the_way},
 };
 use std::{
-    collections::BTreeSet,
     fs::{FileType, Metadata},
     io,
     os::unix::{ffi::OsStrExt, fs::FileTypeExt},
@@ -33,6 +34,8 @@ pub(super) struct FoundPath {
 /// A PATH, and its name in the backup.
 pub(super) struct NamedPath {
     pub(super) at: Relative,
+    /// What the source is called, from `/` on.
+    pub(super) name: PathBuf,
     pub(super) place: FoundPath,
 }
 
@@ -55,6 +58,15 @@ impl FoundPath {
         let is_dir = found.is_dir();
         let real = if is_dir { walk::real_path(&name).map_err(failed)? } else { name.clone() };
         Ok(Self { name, real, is_dir, warning })
+    }
+
+    /// Its whole path, with the directories above it where they really are.
+    fn whole_path(&self) -> Result<PathBuf> {
+        let (Some(parent), Some(last)) = (self.name.parent(), self.name.file_name()) else {
+            return Ok(self.name.clone());
+        };
+        let real = walk::real_path(parent).map_err(|e| Error::io(format!("could not read {parent:?}"), e))?;
+        Ok(real.join(last))
     }
 
     /// Its last name. A link has its own, not that of what it leads to.
@@ -143,19 +155,20 @@ pub(super) fn named(paths: &[PathBuf], full_paths: bool) -> Result<Vec<NamedPath
     let mut named = Vec::new();
     for path in paths {
         let place = FoundPath::of(path)?;
+        let name = if full_paths { place.whole_path()? } else { place.name.clone() };
         let at = match full_paths {
-            true => place.name.as_os_str().as_bytes()[1..].to_vec(),
+            true => name.as_os_str().as_bytes()[1..].to_vec(),
             false if is_alone && place.is_dir => Relative::new(),
             false => place.last_name()?,
         };
-        named.push(NamedPath { at, place });
+        named.push(NamedPath { at, name, place });
     }
     named.sort_by(|a, b| order(&a.at, &b.at));
-    named.dedup_by(|b, a| a.at == b.at && a.place.name == b.place.name);
+    named.dedup_by(|b, a| a.at == b.at && a.name == b.name);
     for pair in named.windows(2) {
         if is_within(&pair[1].at, &pair[0].at) && !full_paths {
             let what = format!("cannot store two paths as {}", quoted(&pair[1].at));
-            let (a, b) = (pair[0].place.name.display(), pair[1].place.name.display());
+            let (a, b) = (pair[0].name.display(), pair[1].name.display());
             return Err(Error::new(Kind::Usage, what)
                 .detail(format!("\"{a}\" and \"{b}\" have the same last name"))
                 .hint("use --full-paths, so that each is stored under its whole path"));
@@ -164,14 +177,9 @@ pub(super) fn named(paths: &[PathBuf], full_paths: bool) -> Result<Vec<NamedPath
     Ok(named)
 }
 
-/// Links in one PATH on the way to another PATH. In the backup they are directories, as the other PATH is below them.
-pub(super) fn links_on_the_way(named: &[NamedPath]) -> Vec<PathBuf> {
-    let mut links = BTreeSet::new();
-    for one in named {
-        let is_around = |outer: &&NamedPath| outer.at != one.at && is_within(&one.at, &outer.at);
-        let Some(outer) = named.iter().find(is_around) else { continue };
-        let way = one.place.name.ancestors().take_while(|dir| *dir != outer.place.name);
-        links.extend(way.filter(|dir| dir.is_symlink() && dir.is_dir()));
-    }
-    links.into_iter().map(Path::to_owned).collect()
+/// PATHs that are links to directories, and stand in another PATH: there a directory is stored in the place of the link.
+pub(super) fn links_within(named: &[NamedPath]) -> impl Iterator<Item = &NamedPath> {
+    let is_within_another =
+        |one: &NamedPath| named.iter().any(|outer| outer.at != one.at && is_within(&one.at, &outer.at));
+    named.iter().filter(move |one| one.place.is_dir && one.name.is_symlink() && is_within_another(one))
 }

@@ -3,7 +3,7 @@
 pub use super::named::warning_of;
 use super::{
     division::{open_top, trees},
-    named::{FoundPath, NamedPath, links_on_the_way, named},
+    named::{FoundPath, NamedPath, links_within, named},
 };
 use crate::{
     error::{Error, Kind, Result, quoted},
@@ -95,7 +95,7 @@ impl Scope {
         let patterns = self.patterns(&named)?;
         let rules = Arc::new(self.rules(patterns, walkers, tricks, own));
         let contents = matches!(&named[..], [one] if one.at.is_empty());
-        let paths = named.iter().map(|one| root::Name(one.place.name.as_os_str().as_bytes().to_vec())).collect();
+        let paths = named.iter().map(|one| root::Name(one.name.as_os_str().as_bytes().to_vec())).collect();
         let trees = match &self.files_from {
             Some(list) => vec![self.listed(list, &named, rules.clone())?],
             None => trees(&named, split, &rules)?,
@@ -126,8 +126,8 @@ impl Scope {
     fn patterns(&self, named: &[NamedPath]) -> Result<Patterns> {
         let lines: Vec<&[u8]> = self.exclude.iter().map(|line| line.as_bytes()).collect();
         let below_root = |path: &Path| path.as_os_str().as_bytes()[1..].to_vec();
-        let place = |NamedPath { at, place }: &NamedPath| PatternPlace {
-            names: vec![below_root(&place.name), below_root(&place.real)],
+        let place = |NamedPath { at, name, place }: &NamedPath| PatternPlace {
+            names: vec![below_root(&place.name), below_root(name), below_root(&place.real)],
             at: at.clone(),
         };
         let places: Vec<_> = named.iter().filter(|one| one.place.is_dir).map(place).collect();
@@ -150,7 +150,7 @@ impl Scope {
     }
 
     fn listed(&self, list: &Path, named: &[NamedPath], rules: Arc<Rules>) -> Result<Tree> {
-        let [NamedPath { at, place }] = named else {
+        let [NamedPath { at, place, .. }] = named else {
             return Err(Error::new(Kind::Usage, "--files-from takes exactly one PATH, the directory its names are in"));
         };
         let top = open_top(at.clone(), &place.real, place.is_dir, TopRole::Named)?;
@@ -197,7 +197,7 @@ fn plain(name: &[u8]) -> Relative {
 fn warnings(named: &[NamedPath], trees: &[Tree]) -> Vec<String> {
     let mut warnings = Vec::new();
     for one in named.iter().filter(|one| one.place.is_dir) {
-        let name = &one.place.name;
+        let name = &one.name;
         if let Some(mark) = trees.iter().find_map(|tree| tree.mark_at(&one.at)) {
             let mark = quoted(mark);
             warnings.push(format!(
@@ -205,9 +205,9 @@ fn warnings(named: &[NamedPath], trees: &[Tree]) -> Vec<String> {
             ));
         }
     }
-    for link in links_on_the_way(named) {
-        warnings
-            .push(format!("{link:?} is a link, and is stored as a directory: a PATH that was named leads through it"));
+    for link in links_within(named) {
+        let name = &link.name;
+        warnings.push(format!("{name:?} is a link, and is stored as the directory that it leads to, as it was named"));
     }
     warnings
 }
