@@ -24,7 +24,9 @@ use crate::{
     },
 };
 use std::{
+    ffi::OsStr,
     num::NonZeroUsize,
+    os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -128,25 +130,27 @@ impl SinkSpec {
     ///
     /// # Errors
     /// [`Kind::Usage`] for the name of a file of another kind than would be written, [`Kind::NotFound`] for a link to nothing.
-    pub fn parse(to: &str, compress: Option<Codec>) -> Result<(Self, Option<Codec>)> {
-        if let Some(lost) = led_astray(Path::new(to)) {
+    pub fn parse(to: impl AsRef<OsStr>, compress: Option<Codec>) -> Result<(Self, Option<Codec>)> {
+        let to = Path::new(to.as_ref());
+        let bytes = to.as_os_str().as_bytes();
+        if let Some(lost) = led_astray(to) {
             let what = format!("cannot write to {to:?}: it is a link to {lost:?}, which is not there");
             return Err(Error::new(Kind::NotFound, what));
         }
-        let ending = ENDINGS.iter().find(|(ending, _)| to.ends_with(ending));
-        Ok(match (to, ending) {
-            ("-", _) => (Self::Stdout, compress),
-            ("null:", _) => (Self::Null, compress),
-            _ if std::path::Path::new(to).is_dir() => (Self::Repository(to.into()), compress),
+        let ending = ENDINGS.iter().find(|(ending, _)| bytes.ends_with(ending.as_bytes()));
+        Ok(match (bytes, ending) {
+            (b"-", _) => (Self::Stdout, compress),
+            (b"null:", _) => (Self::Null, compress),
+            _ if to.is_dir() => (Self::Repository(to.into()), compress),
             _ if is_no_place(to) => {
                 let what = format!("cannot write to {to:?}: it is neither a directory nor a file");
                 return Err(Error::new(Kind::Usage, what).hint("standard output is \"-\", and nowhere is \"null:\""));
             }
-            _ if is_of_elsewhere(to) => {
+            _ if is_of_elsewhere(bytes) => {
                 let what = format!("cannot write to {to:?}: it looks like a place on another machine");
                 return Err(Error::new(Kind::Usage, what).hint(format!(
                     "mount it, or send `--to -` there; a directory of this name is {:?}, and nowhere is \"null:\"",
-                    format!("./{to}")
+                    Path::new(".").join(to)
                 )));
             }
             (_, Some((ending, asked))) => {
@@ -155,9 +159,9 @@ impl SinkSpec {
                     let what = format!("cannot write {} into a file whose name ends in {ending:?}", codec.name());
                     return Err(Error::new(Kind::Usage, what).hint(ENDINGS_HINT));
                 }
-                (Self::File(led_to(Path::new(to)).unwrap_or_else(|| to.into())), Some(codec))
+                (Self::File(led_to(to).unwrap_or_else(|| to.into())), Some(codec))
             }
-            _ if FOREIGN.iter().any(|ending| to.to_lowercase().ends_with(ending)) => {
+            _ if FOREIGN.iter().any(|ending| bytes.to_ascii_lowercase().ends_with(ending.as_bytes())) => {
                 let what = format!("cannot tell what {to:?} is to be: archives have other endings");
                 return Err(Error::new(Kind::Usage, what).hint(ENDINGS_HINT));
             }
@@ -204,13 +208,13 @@ impl SinkSpec {
 }
 
 /// Is it a device, a pipe or a socket?
-fn is_no_place(to: &str) -> bool {
+fn is_no_place(to: &Path) -> bool {
     std::fs::metadata(to).is_ok_and(|found| !found.is_dir() && !found.is_file())
 }
 
 /// Does it begin as a URL, as a path of another host, or as what is no file?
-fn is_of_elsewhere(to: &str) -> bool {
-    to.split('/').next().is_some_and(|first| first.contains(':')) || to == "null"
+fn is_of_elsewhere(to: &[u8]) -> bool {
+    to.split(|byte| *byte == b'/').next().is_some_and(|first| first.contains(&b':')) || to == b"null"
 }
 
 /// How much of the machine a run may use.

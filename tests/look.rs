@@ -56,7 +56,7 @@ fn backups_are_found_by_id_prefix_and_latest() {
     let repository = dir.path().join("re@po");
     two_backups(&repository);
     let from = repository.to_str().unwrap();
-    let id = |backup: &str| open(&format!("{from}{backup}")).map(|archive| archive.root.id);
+    let id = |backup: &str| open(format!("{from}{backup}")).map(|archive| archive.root.id);
     for latest in ["", "@latest", "@20261122", "@20261122T054501Z-k3f9qa"] {
         assert_eq!(id(latest).unwrap(), "20261122T054501Z-k3f9qa", "{latest}");
     }

@@ -59,25 +59,6 @@ fn several_paths_are_stored_under_their_last_names() {
 }
 
 #[test]
-fn a_link_to_a_file_is_stored_as_one_and_that_is_said() {
-    let dir = temp();
-    files(dir.path(), &["releases/5"]);
-    let [link, other] = ["current", "nowhere"].map(|name| dir.path().join(name));
-    std::os::unix::fs::symlink("releases/5", &link).unwrap();
-    std::os::unix::fs::symlink("releases/6", &other).unwrap();
-    let warned = |paths: &[&Path]| {
-        let paths = paths.iter().map(|path| path.as_os_str().to_owned());
-        let ran = fullbore(args!["backup", "--to", "null:"].into_iter().chain(paths)).ends_with(0);
-        ran.err.contains("current\" is a link, and is stored as one") && ran.err.contains("\"releases/5\"")
-    };
-    assert!(warned(&[&link]) && !warned(&[&other]) && !warned(&[&link, &other]));
-    // One that no system can follow is stored as any other.
-    let long = dir.path().join("long");
-    std::os::unix::fs::symlink("y".repeat(3000), &long).unwrap();
-    assert!(!warned(&[&link, &long]));
-}
-
-#[test]
 fn a_link_to_a_directory_is_stored_under_its_own_name() {
     let dir = temp();
     files(dir.path(), &["releases/5/f", "other/g"]);

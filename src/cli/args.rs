@@ -7,8 +7,8 @@ use super::{
     look::{CopyArgs, DiffArgs, ExportArgs, FindArgs},
     size,
     values::{
-        CheckpointArg, Chunking, CompareArg, DigestArg, Readers, WalArg, block_size, frame_size, interval, name,
-        pattern, rate, readers, segment_size, stream_name, tag, target, threads,
+        CheckpointArg, Chunking, CompareArg, DigestArg, Readers, WalArg, any_bytes, block_size, destination,
+        frame_size, interval, name, pattern, rate, readers, segment_size, stream_name, tag, target, threads,
     },
 };
 use crate::stage::codec::Codec;
@@ -17,6 +17,7 @@ use clap::{
     builder::{NonEmptyStringValueParser, PathBufValueParser, TypedValueParser},
 };
 use std::{
+    ffi::OsString,
     num::{NonZeroU64, NonZeroUsize},
     path::PathBuf,
     time::Duration,
@@ -109,11 +110,11 @@ pub(super) struct BackupArgs {
     #[arg(value_name = "PATH", required_unless_present_any = ["stdin_name", "connect"], value_hint = ValueHint::AnyPath)]
     pub(super) paths: Vec<PathBuf>,
     /// A directory (a repository, made on first use), FILE.tar.zst (or .tzst), FILE.tar.lz4, FILE.tar.gz (or .tgz), FILE.tar, - (standard output) or null: (nowhere, to measure)
-    #[arg(long, value_name = "DEST", value_hint = ValueHint::AnyPath, value_parser = NonEmptyStringValueParser::new())]
-    pub(super) to: String,
+    #[arg(long, value_name = "DEST", value_hint = ValueHint::AnyPath, value_parser = any_bytes(destination))]
+    pub(super) to: OsString,
     /// Back up standard input as a file of this name
-    #[arg(long, value_name = "NAME", value_parser = stream_name, conflicts_with_all = ["paths", "files_from"])]
-    pub(super) stdin_name: Option<String>,
+    #[arg(long, value_name = "NAME", value_parser = any_bytes(stream_name), conflicts_with_all = ["paths", "files_from"])]
+    pub(super) stdin_name: Option<OsString>,
     /// Back up the running cluster that these settings lead to: "host=… port=… user=…"; empty: what PGHOST and the like say
     #[arg(long, value_name = "SETTINGS", conflicts_with_all = ["paths", "stdin_name"], help_heading = "PostgreSQL")]
     pub(super) connect: Option<String>,
@@ -168,18 +169,21 @@ pub(super) struct BackupArgs {
     /// How files are digested
     #[arg(long, value_enum, default_value_t = DigestArg::Blake3)]
     pub(super) digest: DigestArg,
-    /// Leave out what matches this pattern, as in .gitignore; /NAME is at the root of the backup, as `fullbore list` prints paths; can be repeated
-    #[arg(long, value_name = "GLOB", value_parser = pattern)]
-    pub(super) exclude: Vec<String>,
+    /// Leave out what matches this pattern, as in .gitignore; can be repeated
+    ///
+    /// A pattern that begins with a PATH, such as /srv/data/cache, is relative to that PATH. Another one that begins with / is at the root
+    /// of the backup, as `fullbore list` prints paths. One that matched nothing is named at the end.
+    #[arg(long, value_name = "GLOB", value_parser = any_bytes(pattern))]
+    pub(super) exclude: Vec<OsString>,
     /// Leave out what matches a pattern in this file; those of --exclude come after them, as --exclude '!NAME'; can be repeated
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(super) exclude_from: Vec<PathBuf>,
-    /// Leave out the contents of directories with a CACHEDIR.TAG
+    /// Leave out the contents of directories with a CACHEDIR.TAG, but not of a PATH itself
     #[arg(long)]
     pub(super) exclude_caches: bool,
-    /// Leave out the contents of directories that hold this name
-    #[arg(long, value_name = "NAME", value_parser = name)]
-    pub(super) exclude_if_present: Vec<String>,
+    /// Leave out the contents of directories that hold this name, but not of a PATH itself
+    #[arg(long, value_name = "NAME", value_parser = any_bytes(name))]
+    pub(super) exclude_if_present: Vec<OsString>,
     /// Back up only the names in this file, one a line, relative to PATH, and not what is below them; - for standard input
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(super) files_from: Option<PathBuf>,
@@ -189,7 +193,7 @@ pub(super) struct BackupArgs {
     /// Do not go into other file systems
     #[arg(long, short = 'x')]
     pub(super) one_file_system: bool,
-    /// Store each PATH under its whole path
+    /// Store each PATH under its whole path; one below another is stored once
     #[arg(long)]
     pub(super) full_paths: bool,
     /// Whose backup it is: that host's earlier ones are what it is compared with [default: this host]
@@ -237,7 +241,7 @@ pub(super) struct RunArgs {
 pub(super) struct RestoreArgs {
     /// A repository, an archive, any tar or - (standard input); @ID, @PREFIX or @latest chooses the backup
     #[arg(value_name = "FROM[@BACKUP]")]
-    pub(super) from: String,
+    pub(super) from: OsString,
     /// The directory to restore into: absent or empty, unless --overwrite or --delta
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, value_parser = PathBufValueParser::new().try_map(target), required_unless_present = "plan")]
     pub(super) to: Option<PathBuf>,
@@ -282,7 +286,7 @@ pub(super) struct RestoreArgs {
 pub(super) struct ListArgs {
     /// A repository, an archive, any tar or - (standard input); @ID, @PREFIX or @latest chooses a backup, whose entries are listed
     #[arg(value_name = "FROM[@BACKUP]")]
-    pub(super) from: String,
+    pub(super) from: OsString,
     /// Only these, and what is below them
     #[arg(value_name = "PATH")]
     pub(super) paths: Vec<PathBuf>,
@@ -297,7 +301,7 @@ pub(super) struct ListArgs {
 pub(super) struct ShowArgs {
     /// A repository, an archive or - (standard input); @ID, @PREFIX or @latest chooses the backup
     #[arg(value_name = "FROM[@BACKUP]")]
-    pub(super) from: String,
+    pub(super) from: OsString,
     /// As JSON
     #[arg(long)]
     pub(super) json: bool,
@@ -309,7 +313,7 @@ pub(super) struct ShowArgs {
 pub(super) struct VerifyArgs {
     /// A repository, of which all backups are checked, an archive, any tar or - (standard input), which are read to their end; @ID, @PREFIX or @latest chooses one backup
     #[arg(value_name = "FROM[@BACKUP]")]
-    pub(super) from: String,
+    pub(super) from: OsString,
     /// Read and check every byte
     #[arg(long)]
     pub(super) data: bool,

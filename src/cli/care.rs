@@ -18,6 +18,7 @@ use crate::{
 use clap::Args;
 use serde_json::json;
 use std::{
+    ffi::OsStr,
     io::{IsTerminal, Write},
     os::unix::ffi::OsStrExt,
     time::Duration,
@@ -146,7 +147,7 @@ pub(super) fn verify(args: VerifyArgs) -> Result<u8> {
 }
 
 /// Is it a repository, or a backup in one?
-fn is_of_repository(from: &str) -> bool {
+fn is_of_repository(from: &OsStr) -> bool {
     place(from).is_ok_and(|(path, _)| path.is_dir())
 }
 

@@ -12,7 +12,7 @@ use crate::{
 };
 use clap::{Args, ValueEnum, ValueHint};
 use jiff::Span;
-use std::path::PathBuf;
+use std::{ffi::OsString, path::PathBuf};
 
 /// `fullbore forget`.
 #[derive(Debug, Args)]
@@ -104,7 +104,7 @@ pub(super) struct PruneArgs {
 pub(super) struct TagArgs {
     /// A repository; @ID, @PREFIX or @latest chooses the backup
     #[arg(value_name = "REPO[@BACKUP]")]
-    from: String,
+    from: OsString,
     /// Set these; without any, those there are are printed
     #[arg(value_name = "KEY=VALUE", value_parser = tag)]
     tags: Vec<(String, String)>,
@@ -122,7 +122,7 @@ pub(super) struct TagArgs {
 pub(super) struct PinArgs {
     /// A repository; @ID, @PREFIX or @latest chooses the backup
     #[arg(value_name = "REPO[@BACKUP]")]
-    from: String,
+    from: OsString,
     /// One JSON object
     #[arg(long)]
     json: bool,

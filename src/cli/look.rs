@@ -6,7 +6,7 @@ use super::{
     report,
     say::{aside, printed},
     selected, size,
-    values::{pattern, segment_size, threads},
+    values::{any_bytes, destination, pattern, segment_size, threads},
 };
 use crate::{
     command::{
@@ -25,8 +25,8 @@ use crate::{
     platform,
     stage::codec::Codec,
 };
-use clap::{Args, ValueHint, builder::NonEmptyStringValueParser};
-use std::{num::NonZeroUsize, path::PathBuf, sync::Arc};
+use clap::{Args, ValueHint};
+use std::{ffi::OsString, num::NonZeroUsize, path::PathBuf, sync::Arc};
 
 /// What a command ends with that writes a stored backup somewhere else.
 const WRITES: &str = "EXIT CODES: 0 done, with all that the backup has, though that may lack something, 1 failed (nothing was committed), \
@@ -38,10 +38,10 @@ const WRITES: &str = "EXIT CODES: 0 done, with all that the backup has, though t
 pub(super) struct ExportArgs {
     /// A repository or an archive; @ID, @PREFIX or @latest chooses the backup
     #[arg(value_name = "FROM[@BACKUP]")]
-    from: String,
+    from: OsString,
     /// FILE.tar.zst, FILE.tar.lz4, FILE.tar.gz, FILE.tar, - (standard output) or a directory (a repository, made on first use)
-    #[arg(long, value_name = "DEST", value_hint = ValueHint::AnyPath, value_parser = NonEmptyStringValueParser::new())]
-    to: String,
+    #[arg(long, value_name = "DEST", value_hint = ValueHint::AnyPath, value_parser = any_bytes(destination))]
+    to: OsString,
     /// zstd[:LEVEL], lz4, gzip[:LEVEL] or none [default: as DEST ends, else as it was]
     #[arg(long, value_name = "CODEC")]
     compress: Option<Codec>,
@@ -70,7 +70,7 @@ pub(super) struct ExportArgs {
 pub(super) struct CopyArgs {
     /// A repository; @ID, @PREFIX or @latest chooses the backup
     #[arg(value_name = "REPOSITORY[@BACKUP]")]
-    from: String,
+    from: OsString,
     /// Another repository, made on first use
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     to: PathBuf,
@@ -93,7 +93,7 @@ pub(super) struct CopyArgs {
 pub(super) struct DiffArgs {
     /// The repository
     #[arg(value_name = "REPOSITORY", value_hint = ValueHint::DirPath)]
-    repository: String,
+    repository: OsString,
     /// A backup: an id, the beginning of one, or latest [default: the one before B of the same source]
     #[arg(value_name = "A")]
     a: Option<String>,
@@ -114,10 +114,10 @@ pub(super) struct DiffArgs {
 pub(super) struct FindArgs {
     /// The repository
     #[arg(value_name = "REPOSITORY", value_hint = ValueHint::DirPath)]
-    repository: String,
+    repository: OsString,
     /// As in .gitignore: '*.conf' anywhere, 'etc/*.conf' or '/passwd' from the root of the backup
-    #[arg(value_name = "PATTERN", value_parser = pattern)]
-    pattern: String,
+    #[arg(value_name = "PATTERN", value_parser = any_bytes(pattern))]
+    pattern: OsString,
     /// One JSON object a line
     #[arg(long)]
     json: bool,
@@ -161,10 +161,8 @@ pub(super) fn export(args: ExportArgs) -> Result<u8> {
 }
 
 pub(super) fn copy(args: CopyArgs) -> Result<u8> {
-    if let Some(to) = args.to.to_str()
-        && !matches!(SinkSpec::parse(to, None)?.0, SinkSpec::Repository(_))
-    {
-        let what = format!("cannot copy a backup to {to:?}: it goes from repository to repository");
+    if !matches!(SinkSpec::parse(args.to.as_os_str(), None)?.0, SinkSpec::Repository(_)) {
+        let what = format!("cannot copy a backup to {:?}: it goes from repository to repository", args.to);
         return Err(Error::new(Kind::Usage, what).hint("`fullbore export` writes archives"));
     }
     let workers = args.workers.unwrap_or_else(platform::cores);

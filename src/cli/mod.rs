@@ -22,7 +22,7 @@ use crate::{
         delta::Delta,
         list::List,
         restore::Restore,
-        scope::Scope,
+        scope::{Scope, warning_of},
         show::Show,
         text,
     },
@@ -115,7 +115,7 @@ fn backup(args: BackupArgs) -> Result<u8> {
     let is_new = plan.to.is_new_repository();
     let outcome = progress.watch(&meter, || plan.run(&meter));
     progress.clear();
-    let Outcome { root, verdict, unlike, damage } = outcome?;
+    let Outcome { root, verdict, unlike, damage, warnings } = outcome?;
     let place = plan.to.place() + if is_new { ", a new repository" } else { "" };
     let mut lines = report::backup(&root, &verdict, &meter.waits.long(), &place);
     let before_last = lines.len() - 1;
@@ -123,7 +123,10 @@ fn backup(args: BackupArgs) -> Result<u8> {
     let held = plan.max_rate.map(report::held);
     lines.splice(
         before_last..before_last,
-        held.into_iter().chain(unlike.iter().map(report::anew)).chain(damaged.clone()),
+        held.into_iter()
+            .chain(unlike.iter().map(report::anew))
+            .chain(damaged.clone())
+            .chain(report::warnings(&warnings)),
     );
     progress.lacks(&root, damaged);
     progress.end(&lines, || {
@@ -131,6 +134,7 @@ fn backup(args: BackupArgs) -> Result<u8> {
         result["new_repository"] = is_new.into();
         result["unlike"] = report::anew_json(unlike.as_ref());
         result["base_damage"] = damage.into();
+        result["warnings"] = warnings.clone().into();
         result["waited"] = report::waited_json(&meter.waits.long());
         result
     });
@@ -160,7 +164,7 @@ fn count(plan: &Backup, output: &OutputArgs) -> Result<u8> {
     let found = plan.count()?;
     let line = serde_json::json!({
         "type": "result", "dry_run": true, "files": found.files, "entries": found.entries, "bytes": found.bytes,
-        "unreadable": found.unreadable,
+        "unreadable": found.unreadable, "warnings": found.warnings,
     });
     printed(|out| {
         match (output.json, output.quiet) {
@@ -213,13 +217,8 @@ fn tree(args: &BackupArgs) -> Result<()> {
         let what = "cannot leave anything out of standard input, or store it under other paths";
         return Err(Error::new(Kind::Usage, what).hint("options such as --exclude are for trees"));
     }
-    if let [path] = &args.paths[..]
-        && path.is_file()
-        && let Ok(target) = path.read_link()
-    {
-        let is = "is a link, and is stored as one: what it leads to is not in the backup, but by its own name";
-        aside(format_args!("warning: {path:?} {is}, {target:?}"));
-    }
+    let warnings: Vec<String> = args.paths.iter().filter_map(|path| warning_of(path)).collect();
+    report::warnings(&warnings).for_each(aside);
     args.paths.iter().try_for_each(|path| not_running(path))
 }
 

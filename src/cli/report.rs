@@ -68,6 +68,11 @@ pub(super) fn anew_json(unlike: Option<&Unlike>) -> Value {
     unlike.map_or(Value::Null, |Unlike { backup, why }| json!({ "id": backup, "why": why }))
 }
 
+/// Warnings, a line each.
+pub(super) fn warnings(warnings: &[String]) -> impl Iterator<Item = String> {
+    warnings.iter().map(|warning| format!("warning: {warning}"))
+}
+
 /// What is damaged of earlier backups, as far as this one came across it.
 pub(super) fn base_damage(damage: &[String]) -> Option<String> {
     let few = damage.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join("; ");
@@ -134,6 +139,7 @@ pub(super) fn would_be(found: &Count) -> Vec<String> {
     if found.unreadable > lines.len() as u64 {
         lines.push(format!("and {} more", found.unreadable - lines.len() as u64));
     }
+    lines.extend(warnings(&found.warnings));
     lines.push(format!("{}, {} would be backed up", counted(found.files, "file"), bytes(found.bytes)));
     lines
 }

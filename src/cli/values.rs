@@ -6,9 +6,14 @@ use crate::{
     postgres::request::Wal,
     repo::compare::Compare,
 };
-use clap::ValueEnum;
+use clap::{
+    ValueEnum,
+    builder::{OsStringValueParser, TypedValueParser},
+};
 use std::{
+    ffi::OsString,
     num::{NonZeroU64, NonZeroUsize},
+    os::unix::ffi::OsStrExt,
     path::PathBuf,
     time::Duration,
 };
@@ -117,12 +122,14 @@ pub(super) fn threads(text: &str) -> Result<NonZeroUsize, String> {
 }
 
 /// A line of `.gitignore` that does something.
-pub(super) fn pattern(text: &str) -> Result<String, String> {
-    match text {
-        _ if text.contains('\n') => Err("a pattern of one line".to_owned()),
-        _ if text.trim_start_matches('!').trim().is_empty() => Err("a pattern, and not an empty one".to_owned()),
-        _ if text.starts_with('#') => Err("a pattern; one for names that begin with # is written \\#".to_owned()),
-        _ => Ok(text.to_owned()),
+pub(super) fn pattern(text: OsString) -> Result<OsString, String> {
+    let bytes = text.as_bytes();
+    let is_empty = bytes.iter().all(|byte| *byte == b'!' || byte.is_ascii_whitespace());
+    match () {
+        () if bytes.contains(&b'\n') => Err("a pattern of one line".to_owned()),
+        () if is_empty => Err("a pattern, and not an empty one".to_owned()),
+        () if bytes.starts_with(b"#") => Err("a pattern; one for names that begin with # is written \\#".to_owned()),
+        () => Ok(text),
     }
 }
 
@@ -173,23 +180,32 @@ pub(super) fn target(path: PathBuf) -> Result<PathBuf, String> {
     }
 }
 
-pub(super) fn stream_name(text: &str) -> Result<String, String> {
+pub(super) fn stream_name(text: OsString) -> Result<OsString, String> {
+    let bytes = text.as_bytes();
     // No Linux file system takes a longer name.
-    let fits = !text.is_empty() && is_safe(text.as_bytes()) && text.split('/').all(|name| name.len() <= 255);
-    if fits {
-        Ok(text.to_owned())
-    } else {
-        Err("the path of a file below the root of the backup, like db.sql".to_owned())
-    }
+    let fits = !bytes.is_empty() && is_safe(bytes) && bytes.split(|c| *c == b'/').all(|name| name.len() <= 255);
+    if fits { Ok(text) } else { Err("the path of a file below the root of the backup, like db.sql".to_owned()) }
+}
+
+/// Where a backup goes.
+pub(super) fn destination(text: OsString) -> Result<OsString, String> {
+    if text.is_empty() { Err("a place, and not an empty one".to_owned()) } else { Ok(text) }
 }
 
 /// What a directory may hold.
-pub(super) fn name(text: &str) -> Result<String, String> {
-    match text {
-        "" | "." | ".." => Err("the name of a file".to_owned()),
-        _ if text.contains('/') => Err("the name of a file, not a path".to_owned()),
-        _ => Ok(text.to_owned()),
+pub(super) fn name(text: OsString) -> Result<OsString, String> {
+    match text.as_bytes() {
+        b"" | b"." | b".." => Err("the name of a file".to_owned()),
+        bytes if bytes.contains(&b'/') => Err("the name of a file, not a path".to_owned()),
+        _ => Ok(text),
     }
+}
+
+/// Checks an argument of any bytes.
+pub(super) fn any_bytes<T: Clone + Send + Sync + 'static>(
+    check: fn(OsString) -> Result<T, String>,
+) -> impl TypedValueParser<Value = T> {
+    OsStringValueParser::new().try_map(check)
 }
 
 /// Bytes a second, for which one frame is no long wait.

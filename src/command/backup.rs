@@ -53,6 +53,8 @@ pub struct Count {
     pub unreadable: u64,
     /// The first of them.
     pub not_captured: Vec<NotCaptured>,
+    /// Warnings: patterns that matched nothing, marks that do not count, links that are stored as directories.
+    pub warnings: Vec<String>,
 }
 
 /// What to back up, how, and where to.
@@ -95,6 +97,8 @@ pub struct Outcome {
     pub unlike: Option<Unlike>,
     /// What is damaged or missing of the backups that it was compared with; what it needs of that was stored again.
     pub damage: Vec<String>,
+    /// Warnings: patterns that matched nothing, marks that do not count, links that are stored as directories.
+    pub warnings: Vec<String>,
 }
 
 /// What it is compared with, or why with nothing; what is damaged of earlier backups.
@@ -178,7 +182,8 @@ impl Backup {
             Ok((bytes, root)) => {
                 destination.commit(&bytes)?;
                 damage.extend(base.iter().flat_map(|base| base.damage()));
-                Ok(Outcome { root, verdict: meter.verdict(), unlike, damage: damage.into_iter().collect() })
+                let (verdict, warnings) = (meter.verdict(), subject.warnings());
+                Ok(Outcome { root, verdict, unlike, damage: damage.into_iter().collect(), warnings })
             }
             Err(error) => {
                 destination.abort(error.kind != Kind::Full);
@@ -232,7 +237,8 @@ impl Backup {
     pub fn count(&self) -> Result<Count> {
         self.check_paths()?;
         let mut count = Count::default();
-        for source in self.subject.open(None, Way { split: false, ..self.way(&Arc::default()) })?.sources {
+        let subject = self.subject.open(None, Way { split: false, ..self.way(&Arc::default()) })?;
+        for source in &subject.sources {
             for scanned in source.scan()? {
                 let Scanned { entry, state, .. } = scanned?;
                 count.entries += 1;
@@ -246,6 +252,7 @@ impl Backup {
                 }
             }
         }
+        count.warnings = subject.warnings();
         Ok(count)
     }
 

@@ -30,6 +30,7 @@ use crate::{
 };
 use std::{
     collections::{BTreeSet, HashMap},
+    ffi::OsString,
     fs::File,
     num::NonZeroUsize,
     os::unix::fs::FileExt,
@@ -42,7 +43,7 @@ use std::{
 #[derive(Debug, Clone)]
 pub struct Copy {
     /// `REPOSITORY[@BACKUP]`.
-    pub from: String,
+    pub from: OsString,
     /// The other repository.
     pub to: PathBuf,
     /// Objects that are copied at the same time.

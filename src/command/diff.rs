@@ -15,17 +15,17 @@ use crate::{
         root::{Name, PageAt, Root},
         sizes,
     },
-    repo::open::{list_backups, open},
+    repo::open::{list_backups, named, open},
     source::archive::{Archive, Selection},
 };
 use serde::Serialize;
-use std::{cmp::Ordering, collections::HashSet, io::Write, path::Path};
+use std::{cmp::Ordering, collections::HashSet, ffi::OsString, io::Write, path::Path};
 
 /// What to compare.
 #[derive(Debug, Clone, Default)]
 pub struct Diff {
     /// The repository.
-    pub repository: String,
+    pub repository: OsString,
     /// The one backup: an id, the beginning of one, or `latest`; else the one before the other of the same source.
     pub a: Option<String>,
     /// The other.
@@ -104,7 +104,7 @@ impl Diff {
     /// # Errors
     /// Those of opening the backups and of reading their pages, and of `out`.
     pub fn run(&self, out: &mut dyn Write) -> Result<Totals> {
-        let named = |backup: &str| open(&format!("{}@{}", self.repository, backup.trim_start_matches('@')));
+        let named = |backup: &str| open(named(&self.repository, backup.trim_start_matches('@')));
         let b = named(&self.b)?;
         let a = self.a.as_ref().map_or_else(|| named(&self.before(&b.root)?), |a| named(a))?;
         let selection = Selection::new(&self.paths)?;

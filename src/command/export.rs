@@ -21,6 +21,7 @@ use crate::{
     stage::codec::Codec,
 };
 use std::{
+    ffi::OsString,
     num::NonZeroUsize,
     sync::{Arc, atomic::Ordering::Relaxed},
     time::Duration,
@@ -30,7 +31,7 @@ use std::{
 #[derive(Debug, Clone)]
 pub struct Export {
     /// `FROM[@BACKUP]`.
-    pub from: String,
+    pub from: OsString,
     /// Where to.
     pub to: SinkSpec,
     /// How frames are compressed; as they were, if it is not said.

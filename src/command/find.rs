@@ -24,15 +24,23 @@ use crate::{
     },
 };
 use serde::Serialize;
-use std::{cmp::Ordering, collections::BTreeMap, io::Write, iter::Peekable, ops::RangeInclusive};
+use std::{
+    cmp::Ordering,
+    collections::BTreeMap,
+    ffi::{OsStr, OsString},
+    io::Write,
+    iter::Peekable,
+    ops::RangeInclusive,
+    os::unix::ffi::OsStrExt,
+};
 
 /// What to find.
 #[derive(Debug, Clone, Default)]
 pub struct Find {
     /// The repository.
-    pub repository: String,
+    pub repository: OsString,
     /// A pattern as in `.gitignore`: `*.conf` anywhere, `/etc/*.conf` or `etc/*.conf` from the root of the backup.
-    pub pattern: String,
+    pub pattern: OsString,
     /// One JSON object a line?
     pub json: bool,
 }
@@ -87,7 +95,7 @@ impl Find {
     /// that are damaged, and of `out`.
     pub fn run(&self, out: &mut dyn Write) -> Result<u8> {
         let pattern = pattern(&self.pattern)?;
-        let selection = Selection::new(&prefix(&self.pattern))?;
+        let selection = Selection::new(&prefix(self.pattern.as_bytes()))?;
         let repository = std::path::Path::new(&self.repository);
         let mut sources: BTreeMap<String, Vec<Archive>> = BTreeMap::new();
         let mut code = 0;
@@ -135,8 +143,8 @@ impl Find {
     }
 }
 
-fn pattern(text: &str) -> Result<Patterns> {
-    let pattern = Patterns::of(&[text.to_owned()]);
+fn pattern(text: &OsStr) -> Result<Patterns> {
+    let pattern = Patterns::of(text.as_bytes());
     if pattern.can_match() {
         return Ok(pattern);
     }
@@ -146,11 +154,12 @@ fn pattern(text: &str) -> Result<Patterns> {
 }
 
 /// The directory that everything a pattern matches is in, if it says so: what is before the first part with a wildcard.
-fn prefix(pattern: &str) -> Vec<Vec<u8>> {
-    let anchored = pattern.trim_end_matches('/').contains('/');
-    let plain = |part: &&str| !part.contains(['*', '?', '[', '\\', '\n']) && part.trim() == *part;
-    let parts: Vec<&str> = pattern.split('/').filter(|part| !part.is_empty()).take_while(plain).collect();
-    if anchored && !parts.is_empty() { vec![parts.join("/").into_bytes()] } else { Vec::new() }
+fn prefix(pattern: &[u8]) -> Vec<Vec<u8>> {
+    let parts = || pattern.split(|byte| *byte == b'/').filter(|part| !part.is_empty());
+    let is_anchored = pattern.starts_with(b"/") || parts().nth(1).is_some();
+    let is_plain = |part: &&[u8]| !part.iter().any(|byte| b"*?[\\\n".contains(byte)) && part.trim_ascii() == *part;
+    let plain: Vec<&[u8]> = parts().take_while(is_plain).collect();
+    if is_anchored && !plain.is_empty() { vec![plain.join(&b'/')] } else { Vec::new() }
 }
 
 /// What backups were made of, with their ids, oldest first, and what matches.
@@ -336,7 +345,9 @@ mod tests {
 
     #[test]
     fn only_what_can_hold_the_pattern_is_read() {
-        let of = |pattern| prefix(pattern).into_iter().map(|path| String::from_utf8(path).unwrap()).collect::<Vec<_>>();
+        let of = |pattern: &str| {
+            prefix(pattern.as_bytes()).into_iter().map(|path| String::from_utf8(path).unwrap()).collect::<Vec<_>>()
+        };
         assert_eq!(of("etc/ssh/*.conf"), ["etc/ssh"]);
         assert_eq!(of("/etc/passwd"), ["etc/passwd"]);
         assert_eq!(of("/etc"), ["etc"]);

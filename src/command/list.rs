@@ -15,14 +15,16 @@ use crate::{
     },
     repo::{
         notes::Notes,
-        open::{cut_off, is_repository, list_backups, open},
+        open::{cut_off, is_repository, list_backups, named, open},
         whole::lost_roots,
     },
     source::archive::{Archive, Selection},
 };
 use serde::Serialize;
 use std::{
+    ffi::{OsStr, OsString},
     io::{Read, Write},
+    os::unix::ffi::OsStrExt,
     path::Path,
 };
 
@@ -33,7 +35,7 @@ const LOST: &str = "`fullbore repair` makes it anew, or says what else to do";
 #[derive(Debug, Clone, Default)]
 pub struct List {
     /// `FROM[@BACKUP]`, or `-` for standard input.
-    pub from: String,
+    pub from: OsString,
     /// Paths in the backup; none means everything.
     pub paths: Vec<Vec<u8>>,
     /// One JSON object a line?
@@ -99,10 +101,10 @@ impl List {
         for path in selection.paths() {
             if !archive.has(path)? {
                 let error = not_there(archive, path);
-                let name = String::from_utf8_lossy(path);
-                let is_named = is_repository(&self.from) && open(&format!("{}@{name}", self.from)).is_ok();
-                let hint = || format!("a backup is named as in {:?}", format!("{}@{name}", self.from));
-                return Err(if is_named { error.hint(hint()) } else { error });
+                let backup = named(&self.from, OsStr::from_bytes(path));
+                let is_backup = is_repository(&self.from) && open(&backup).is_ok();
+                let hint = || format!("a backup is named as in {backup:?}");
+                return Err(if is_backup { error.hint(hint()) } else { error });
             }
         }
         for item in archive.records(selection, false) {

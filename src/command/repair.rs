@@ -161,7 +161,7 @@ impl Repair {
         if archives.is_empty() {
             return Ok(Vec::new());
         }
-        let from = self.repository.to_string_lossy().into_owned();
+        let from = self.repository.clone().into_os_string();
         let verify = Verify { from, data: self.data, against: None, workers: self.workers, tricks: Tricks::Auto };
         let Verdict { lost, .. } = verify.run(meter)?;
         let missing = missing(&Stock::new(archives, Some(&self.repository)));

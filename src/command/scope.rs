@@ -1,23 +1,28 @@
 //! Which objects of this machine a backup is of: from paths and rules to sources, one for each device.
 
+pub use super::named::warning_of;
+use super::{
+    division::{open_top, trees},
+    named::{FoundPath, NamedPath, links_within, named},
+};
 use crate::{
     error::{Error, Kind, Result, quoted},
     format::{
-        entry::{Path as Relative, is_within, order},
+        entry::{Path as Relative, order},
         root,
     },
-    platform::{self, Tricks, Waiting, walk, write::is_in_the_way},
+    platform::{Tricks, Waiting},
     postgres::offline,
     repo::store,
     sink::{is_in, place_of},
     source::{
-        patterns::Patterns,
-        tree::{Closed, Own, Rules, Top, Tree},
+        patterns::{PatternPlace, Patterns},
+        tree::{Own, Rules, TopRole, Tree},
     },
 };
 use std::{
-    collections::HashSet,
-    io::{self, Read},
+    ffi::{OsStr, OsString},
+    io::Read,
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
     sync::Arc,
@@ -31,13 +36,13 @@ pub struct Scope {
     /// Store them under their whole paths.
     pub full_paths: bool,
     /// Patterns to leave out.
-    pub exclude: Vec<String>,
+    pub exclude: Vec<OsString>,
     /// Files with such patterns.
     pub exclude_from: Vec<PathBuf>,
     /// Leave out marked caches.
     pub exclude_caches: bool,
     /// Leave out directories that hold one of these.
-    pub exclude_if_present: Vec<String>,
+    pub exclude_if_present: Vec<OsString>,
     /// A file with the names to store, or `-`.
     pub files_from: Option<PathBuf>,
     /// Do the names in it end in NUL, not in a line feed?
@@ -56,15 +61,23 @@ pub struct Opened {
     pub paths: Vec<root::Name>,
     /// Is the root of the backup the contents of the one path?
     pub contents: bool,
+    /// The rules of the walks. After the scans they know which patterns matched nothing.
+    pub rules: Arc<Rules>,
+    /// Warnings about PATHs.
+    pub warnings: Vec<String>,
 }
 
 impl Scope {
     /// The options by which something is left out.
     pub fn left_out(&self) -> Vec<String> {
-        let each = |name: &str, values: &[String]| -> Vec<String> {
-            values.iter().map(|value| format!("{name} {value}")).collect()
+        let option = |name: &str, value: &OsStr| match value.to_str() {
+            Some(text) => format!("{name} {text}"),
+            None => format!("{name} {}", value.as_bytes().escape_ascii()),
         };
-        let file = |name: &str, path: &PathBuf| format!("{name} {}", path.display());
+        let each = |name: &str, values: &[OsString]| -> Vec<String> {
+            values.iter().map(|value| option(name, value)).collect()
+        };
+        let file = |name: &str, path: &PathBuf| option(name, path.as_os_str());
         let flags = [(self.exclude_caches, "--exclude-caches"), (self.one_file_system, "--one-file-system")];
         let flags = flags.into_iter().filter(|(given, _)| *given).map(|(_, name)| name.to_owned());
         let lists = self.files_from.iter().map(|path| file("--files-from", path));
@@ -78,15 +91,17 @@ impl Scope {
     /// # Errors
     /// [`Kind::Usage`] if two paths would have one name; else the system's.
     pub fn open(&self, split: bool, walkers: usize, tricks: Tricks, own: Own) -> Result<Opened> {
-        let rules = Arc::new(self.rules(walkers, tricks, own)?);
-        let named = self.named()?;
+        let named = named(&self.paths, self.full_paths)?;
+        let patterns = self.patterns(&named)?;
+        let rules = Arc::new(self.rules(patterns, walkers, tricks, own));
         let contents = matches!(&named[..], [one] if one.at.is_empty());
-        let paths = named.iter().map(|one| root::Name(one.path.as_os_str().as_bytes().to_vec())).collect();
+        let paths = named.iter().map(|one| root::Name(one.name.as_os_str().as_bytes().to_vec())).collect();
         let trees = match &self.files_from {
-            Some(list) => vec![self.listed(list, named, rules)?],
-            None => trees(named, split, &rules)?,
+            Some(list) => vec![self.listed(list, &named, rules.clone())?],
+            None => trees(&named, split, &rules)?,
         };
-        Ok(Opened { trees, paths, contents })
+        let warnings = warnings(&named, &trees);
+        Ok(Opened { trees, paths, contents, rules, warnings })
     }
 
     /// Refuse a PATH that is in the repository that the backup goes to.
@@ -96,7 +111,7 @@ impl Scope {
     pub fn keep_out_of(&self, repository: &Path) -> Result<()> {
         let places = store::places(repository);
         for path in &self.paths {
-            let (real, is_dir) = absolute(path)?;
+            let FoundPath { real, is_dir, .. } = FoundPath::of(path)?;
             let holder = if is_dir { &real } else { real.parent().unwrap_or(&real) };
             if !is_in(holder, &places) {
                 continue;
@@ -108,9 +123,20 @@ impl Scope {
         Ok(())
     }
 
-    fn rules(&self, walkers: usize, tricks: Tricks, own: Own) -> Result<Rules> {
-        Ok(Rules {
-            exclude: Patterns::read(&self.exclude, &self.exclude_from)?,
+    fn patterns(&self, named: &[NamedPath]) -> Result<Patterns> {
+        let lines: Vec<&[u8]> = self.exclude.iter().map(|line| line.as_bytes()).collect();
+        let below_root = |path: &Path| path.as_os_str().as_bytes()[1..].to_vec();
+        let place = |NamedPath { at, name, place }: &NamedPath| PatternPlace {
+            names: vec![below_root(&place.name), below_root(name), below_root(&place.real)],
+            at: at.clone(),
+        };
+        let places: Vec<_> = named.iter().filter(|one| one.place.is_dir).map(place).collect();
+        Patterns::read(&lines, &self.exclude_from, &places)
+    }
+
+    fn rules(&self, exclude: Patterns, walkers: usize, tricks: Tricks, own: Own) -> Rules {
+        Rules {
+            exclude,
             exclude_caches: self.exclude_caches,
             exclude_if_present: self.exclude_if_present.iter().map(|name| name.as_bytes().to_vec()).collect(),
             one_file_system: self.one_file_system,
@@ -120,50 +146,14 @@ impl Scope {
             own,
             overlay: None,
             torn: offline::torn,
-        })
+        }
     }
 
-    /// Each path with its name in the archive, ascending. One directory alone is the root itself.
-    fn named(&self) -> Result<Vec<Named>> {
-        let mut named = Vec::new();
-        for path in &self.paths {
-            let (real, is_dir) = absolute(path)?;
-            named.push(Named { at: self.name_of(path, &real, is_dir)?, path: real, is_dir });
-        }
-        named.sort_by(|a, b| order(&a.at, &b.at));
-        named.dedup_by(|b, a| a.at == b.at && a.path == b.path);
-        for pair in named.windows(2) {
-            if is_within(&pair[1].at, &pair[0].at) && !self.full_paths {
-                let what = format!("cannot store two paths as {}", quoted(&pair[1].at));
-                let (a, b) = (pair[0].path.display(), pair[1].path.display());
-                return Err(Error::new(Kind::Usage, what)
-                    .detail(format!("\"{a}\" and \"{b}\" have the same last name"))
-                    .hint("use --full-paths, so that each is stored under its whole path"));
-            }
-        }
-        // With whole paths, one within another is stored with that.
-        named.dedup_by(|b, a| is_within(&b.at, &a.at));
-        Ok(named)
-    }
-
-    /// A link to a directory has its own last name, not that of the directory.
-    fn name_of(&self, path: &Path, real: &Path, is_dir: bool) -> Result<Relative> {
-        if self.full_paths {
-            return Ok(real.as_os_str().as_bytes()[1..].to_vec());
-        }
-        if self.paths.len() == 1 && is_dir {
-            return Ok(Vec::new());
-        }
-        path.file_name().or(real.file_name()).map(|name| name.as_bytes().to_vec()).ok_or_else(|| {
-            Error::new(Kind::Usage, "cannot store \"/\" beside other paths").hint("back it up by itself")
-        })
-    }
-
-    fn listed(&self, list: &Path, named: Vec<Named>, rules: Arc<Rules>) -> Result<Tree> {
-        let [Named { at, path, is_dir }] = &named[..] else {
+    fn listed(&self, list: &Path, named: &[NamedPath], rules: Arc<Rules>) -> Result<Tree> {
+        let [NamedPath { at, place, .. }] = named else {
             return Err(Error::new(Kind::Usage, "--files-from takes exactly one PATH, the directory its names are in"));
         };
-        let top = open_top(at.clone(), path, *is_dir, false)?;
+        let top = open_top(at.clone(), &place.real, place.is_dir, TopRole::Named)?;
         if top.name.is_some() || !at.is_empty() {
             return Err(Error::new(Kind::Usage, "with --files-from, PATH is a directory, without --full-paths"));
         }
@@ -203,164 +193,21 @@ fn plain(name: &[u8]) -> Relative {
     if name.starts_with(b"/") { [b"/", &whole[..]].concat() } else { whole }
 }
 
-/// A path with its name in the archive.
-struct Named {
-    at: Relative,
-    path: PathBuf,
-    /// Looked at once: another answer later would be about something else.
-    is_dir: bool,
-}
-
-fn absolute(path: &Path) -> Result<(PathBuf, bool)> {
-    let failed = |e| Error::io(format!("could not read \"{}\"", path.display()), e);
-    let whole = std::path::absolute(path).map_err(failed)?;
-    let clean: PathBuf = whole.components().collect();
-    let is_dir = is_dir(&clean).map_err(failed).map_err(|error| match path.as_os_str().as_bytes() {
-        b"-" => error.hint("standard input is backed up as a file with a name: use --stdin-name NAME"),
-        _ => error,
-    })?;
-    match is_dir || clean.components().any(|part| part == std::path::Component::ParentDir) {
-        true => walk::real_path(&clean).map(|path| (path, is_dir)).map_err(failed),
-        false => Ok((clean, false)),
-    }
-}
-
-/// Is it a directory, or a link to one? A link that leads nowhere is none.
-///
-/// # Errors
-/// The system's: what cannot be looked at now may be one.
-fn is_dir(path: &Path) -> io::Result<bool> {
-    let there = path.symlink_metadata()?;
-    if !there.is_symlink() {
-        return Ok(there.is_dir());
-    }
-    match path.metadata() {
-        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidFilename) => Ok(false),
-        Err(e) if is_in_the_way(&e) => Ok(false),
-        found => found.map(|found| found.is_dir()),
-    }
-}
-
-/// Open where a walk begins. A symbolic link that was named itself is followed if it leads to a directory.
-fn open_top(at: Relative, path: &Path, is_dir: bool, alone: bool) -> Result<Top> {
-    let failed = |e| Error::io(format!("could not open \"{}\"", path.display()), e);
-    if is_dir {
-        let dir = walk::open_root(path).map_err(failed)?;
-        return Ok(Top { at, dir, name: None, alone });
-    }
-    let dir = walk::open_root(path.parent().unwrap_or(Path::new("/"))).map_err(failed)?;
-    Ok(Top { at, dir, name: path.file_name().map(|name| name.as_bytes().to_vec()), alone })
-}
-
-/// The trees below the paths: the mounts below them are divided among the devices they are on.
-fn trees(named: Vec<Named>, split: bool, rules: &Arc<Rules>) -> Result<Vec<Tree>> {
-    let mut division = Division::default();
-    for Named { at, path, is_dir } in named {
-        let top = open_top(at.clone(), &path, is_dir, false)?;
-        let device = walk::stat_fd(&top.dir).map(|stat| stat.dev).unwrap_or_default();
-        let device = if split { device } else { 0 };
-        let mut parents = parents(&at, &path)?;
-        parents.retain(|parent| !division.has(&parent.at));
-        division.tops(device).extend(parents.into_iter().chain([top]));
-        if is_dir && !rules.one_file_system {
-            division.mounts(Met { at, device, kind: String::new() }, &path, split, rules)?;
+/// Warns of marks that do not count, and of links that are directories in the backup.
+fn warnings(named: &[NamedPath], trees: &[Tree]) -> Vec<String> {
+    let mut warnings = Vec::new();
+    for one in named.iter().filter(|one| one.place.is_dir) {
+        let name = &one.name;
+        if let Some(mark) = trees.iter().find_map(|tree| tree.mark_at(&one.at)) {
+            let mark = quoted(mark);
+            warnings.push(format!(
+                "{name:?} holds {mark}, and is backed up all the same: it was named, and marks count below"
+            ));
         }
     }
-    let Division { devices, elsewhere, closed } = division;
-    Ok(devices.into_iter().map(|(_, tops)| tree(tops, &elsewhere, &closed, rules)).collect())
-}
-
-/// Which walks begin on which device, in the order the devices were met.
-#[derive(Default)]
-struct Division {
-    devices: Vec<(u64, Vec<Top>)>,
-    elsewhere: HashSet<Relative>,
-    closed: Closed,
-}
-
-impl Division {
-    fn tops(&mut self, device: u64) -> &mut Vec<Top> {
-        let at = self.devices.iter().position(|(known, _)| *known == device).unwrap_or_else(|| {
-            self.devices.push((device, Vec::new()));
-            self.devices.len() - 1
-        });
-        &mut self.devices[at].1
+    for link in links_within(named) {
+        let name = &link.name;
+        warnings.push(format!("{name:?} is a link, and is stored as the directory that it leads to, as it was named"));
     }
-
-    /// Does a walk begin there?
-    fn has(&self, at: &[u8]) -> bool {
-        self.devices.iter().any(|(_, tops)| tops.iter().any(|top| top.at == at))
-    }
-
-    /// Does the walk of a device go around `path`? What it does not meet there cannot begin there either: a stream is in order.
-    fn surrounds(&self, device: u64, path: &[u8]) -> bool {
-        let tops = self.devices.iter().filter(|(known, _)| *known == device).flat_map(|(_, tops)| tops);
-        tops.into_iter().any(|top| !top.alone && is_within(path, &top.at))
-    }
-
-    /// Place the mounts below one path: each is met by the walk around it, or a walk of its own device begins there.
-    fn mounts(&mut self, around: Met, path: &Path, split: bool, rules: &Arc<Rules>) -> Result<()> {
-        let at = around.at.clone();
-        let whole = tree(vec![open_top(at.clone(), path, true, false)?], &HashSet::new(), &Closed::new(), rules);
-        let mut met = vec![around];
-        for mount in platform::mounts_below(path).unwrap_or_default() {
-            let below = mount.path.strip_prefix(path).unwrap_or(&mount.path).as_os_str().as_bytes();
-            let below = if at.is_empty() { below.to_vec() } else { [&at[..], b"/", below].concat() };
-            let Some(around) = met.iter().rev().find(|met| is_within(&below, &met.at)) else { continue };
-            if platform::is_pseudo(&around.kind) {
-                continue;
-            }
-            if platform::is_automount(&around.kind) {
-                self.open_way(&around.at, &below);
-            }
-            let mut device = around.device;
-            if platform::is_pseudo(&mount.kind) || platform::is_automount(&mount.kind) {
-                self.closed.entry(below.clone()).or_default();
-            } else if split
-                && mount.device != device
-                && !self.surrounds(mount.device, &below)
-                && let Ok(is_dir) = is_dir(&mount.path)
-                && !whole.leaves_out(&below, is_dir)
-                && let Ok(top) = open_top(below.clone(), &mount.path, is_dir, false)
-                // Else it is met like any directory that cannot be entered.
-                && walk::stat(&top.dir, top.name.as_deref().unwrap_or(b".")).is_ok()
-            {
-                device = mount.device;
-                self.elsewhere.insert(below.clone());
-                self.tops(device).push(top);
-            }
-            met.push(Met { at: below, device, kind: mount.kind });
-        }
-        Ok(())
-    }
-
-    /// Of the directories from `from`, which is closed, down to `to` deliver the next one on the way.
-    fn open_way(&mut self, from: &[u8], to: &[u8]) {
-        let mut dir = from.to_vec();
-        for name in to[from.len()..].split(|c| *c == b'/').filter(|name| !name.is_empty()) {
-            self.closed.entry(dir.clone()).or_default().insert(name.to_vec());
-            dir = [&dir[..], b"/", name].concat();
-        }
-    }
-}
-
-/// A file system that a walk meets.
-struct Met {
-    at: Relative,
-    /// Of the walk that comes there.
-    device: u64,
-    kind: String,
-}
-
-fn tree(mut tops: Vec<Top>, elsewhere: &HashSet<Relative>, closed: &Closed, rules: &Arc<Rules>) -> Tree {
-    tops.sort_by(|a, b| order(&a.at, &b.at));
-    tops.dedup_by(|b, a| b.at == a.at);
-    Tree::new(tops, elsewhere.clone(), closed.clone(), rules.clone())
-}
-
-/// The directories above a whole path, for themselves.
-fn parents(at: &[u8], path: &Path) -> Result<Vec<Top>> {
-    let depth = at.iter().filter(|c| **c == b'/').count();
-    let above = path.ancestors().skip(1).take(depth);
-    above.map(|dir| open_top(dir.as_os_str().as_bytes()[1..].to_vec(), dir, true, true)).collect()
+    warnings
 }

@@ -14,13 +14,13 @@ use crate::{
     repo::{notes::Notes, open::locate},
 };
 use serde::Serialize;
-use std::io::Write;
+use std::{ffi::OsString, io::Write};
 
 /// What to show.
 #[derive(Debug, Clone, Default)]
 pub struct Show {
     /// `FROM[@BACKUP]`, or `-` for standard input.
-    pub from: String,
+    pub from: OsString,
     /// The root as one JSON object?
     pub json: bool,
 }

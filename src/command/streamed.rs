@@ -20,6 +20,7 @@ use crate::{
     source::archive::{Archive, Selection},
 };
 use std::{
+    ffi::OsStr,
     fs::File,
     io::{Read, stdin},
     sync::atomic::Ordering::Relaxed,
@@ -38,7 +39,7 @@ pub(super) enum Looked {
 ///
 /// # Errors
 /// As [`open_any`].
-pub(super) fn look(from: &str) -> Result<Looked> {
+pub(super) fn look(from: &OsStr) -> Result<Looked> {
     if from == "-" {
         return Ok(Looked::Stream(Box::new(Waiting(stdin()))));
     }

@@ -2,7 +2,7 @@
 
 use super::scope::Scope;
 use crate::{
-    error::Result,
+    error::{Result, quoted},
     format::{
         page::Record,
         root::{Name, Source as Origin},
@@ -16,9 +16,14 @@ use crate::{
         summary::Changes,
     },
     repo::{base::Base, compare::Compare},
-    source::{self, Source, stdin::Stdin, stored::Stored, tree::Own},
+    source::{
+        self, Source,
+        stdin::Stdin,
+        stored::Stored,
+        tree::{Own, Rules},
+    },
 };
-use std::sync::Arc;
+use std::{ffi::OsString, os::unix::ffi::OsStrExt, sync::Arc};
 
 /// What a backup is of.
 #[derive(Debug, Clone)]
@@ -26,7 +31,7 @@ pub enum Subject {
     /// Files and directories.
     Files(Scope),
     /// Standard input, as a file of this name.
-    Stdin(String),
+    Stdin(OsString),
     /// A PostgreSQL cluster.
     Cluster(Request),
     /// A stored backup, whatever it was of.
@@ -40,15 +45,17 @@ impl Subject {
         let walkers = platform::cores().get().clamp(2, 8);
         match self {
             Self::Stdin(name) => {
-                let stdin = Stdin::new(name.clone().into(), Box::new(Waiting(std::io::stdin())), spool)?;
-                let paths = vec![Name(format!("stdin:{name}").into())];
+                let name = name.as_bytes();
+                let stdin = Stdin::new(name.to_vec(), Box::new(Waiting(std::io::stdin())), spool)?;
+                let paths = vec![Name([b"stdin:", name].concat())];
                 Ok(Opened::new(vec![Arc::new(stdin)], Origin { host, paths, contents: false }, None))
             }
             Self::Files(scope) => {
                 let scope = scope.open(split, walkers, tricks, own)?;
                 let sources = scope.trees.into_iter().map(|tree| Arc::new(tree) as Arc<dyn Source>).collect();
                 let origin = Origin { host, paths: scope.paths, contents: scope.contents };
-                Ok(Opened::new(sources, origin, None))
+                let opened = Opened::new(sources, origin, None);
+                Ok(Opened { rules: Some(scope.rules), warnings: scope.warnings, ..opened })
             }
             Self::Cluster(request) => {
                 let (cluster, sources) = request.open(id, &Reading { split, walkers, tricks, own, waits })?;
@@ -110,11 +117,33 @@ pub(super) struct Opened {
     pub(super) origin: Origin,
     pub(super) cluster: Option<Arc<Cluster>>,
     pub(super) is_compared: bool,
+    /// The rules of trees.
+    rules: Option<Arc<Rules>>,
+    warnings: Vec<String>,
 }
+
+/// Patterns that a warning names.
+const NAMED: usize = 10;
 
 impl Opened {
     fn new(sources: Vec<Arc<dyn Source>>, origin: Origin, cluster: Option<Arc<Cluster>>) -> Self {
-        Self { sources, origin, cluster, is_compared: false }
+        Self { sources, origin, cluster, is_compared: false, rules: None, warnings: Vec::new() }
+    }
+
+    /// Warnings for the user. Call this after all sources were scanned: only then is it known which patterns matched nothing.
+    pub(super) fn warnings(&self) -> Vec<String> {
+        let unmatched: Vec<&[u8]> = self.rules.iter().flat_map(|rules| rules.exclude.unmatched()).collect();
+        let names: Vec<String> = unmatched.iter().take(NAMED).map(|pattern| quoted(pattern)).collect();
+        let names = names.join(", ");
+        let place =
+            "a pattern that begins with / is a path of the backup, as `fullbore list` prints it, or one below a PATH";
+        let warning = match unmatched.len() {
+            0 => None,
+            1 => Some(format!("the pattern {names} matched nothing; {place}")),
+            n if n <= NAMED => Some(format!("the patterns {names} matched nothing; {place}")),
+            n => Some(format!("{n} patterns matched nothing, the first are {names}; {place}")),
+        };
+        self.warnings.iter().cloned().chain(warning).collect()
     }
 
     /// Let the sources say what `base` has of what they have. A server is not asked where everything is to be read.

@@ -9,13 +9,13 @@ use crate::{
     },
 };
 use serde_json::json;
-use std::io::Write;
+use std::{ffi::OsString, io::Write};
 
 /// Which tags to change.
 #[derive(Debug, Clone, Default)]
 pub struct Tag {
     /// `REPO[@BACKUP]`.
-    pub from: String,
+    pub from: OsString,
     /// Tags to set.
     pub set: Vec<(String, String)>,
     /// Keys of tags to take away.
@@ -28,7 +28,7 @@ pub struct Tag {
 #[derive(Debug, Clone, Default)]
 pub struct Pin {
     /// `REPO[@BACKUP]`.
-    pub from: String,
+    pub from: OsString,
     /// Never, or as the rules say?
     pub pinned: bool,
     /// Print JSON.

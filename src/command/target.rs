@@ -9,7 +9,7 @@ use crate::{
         restore::{Options, recovery},
         timeline::{Fork, Timelines, history_of},
     },
-    repo::open::{is_repository, list_backups, open, place},
+    repo::open::{is_repository, list_backups, named, open, place},
     source::archive::Archive,
 };
 use jiff::Timestamp;
@@ -47,7 +47,7 @@ pub(super) fn early_enough(restore: &Restore, last: Archive) -> Result<Archive> 
         Some(chosen) => all.must_be_of_one_past(chosen)?,
         None => id,
     };
-    if id == last.root.id { Ok(last) } else { open(&format!("{}@{id}", restore.from)) }
+    if id == last.root.id { Ok(last) } else { open(named(&restore.from, &id)) }
 }
 
 /// The backups of clusters in a repository, oldest first; mostly of one. What cannot be read is not among them.

@@ -28,12 +28,13 @@ use crate::{
     queue::Locked,
     repo::{
         notes::Notes,
-        open::{backup_ids, is_repository, must_be_told},
+        open::{backup_ids, is_repository, must_be_told, parts},
     },
     source::{archive::Archive, jobs::misfit, store::Object},
 };
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    ffi::OsString,
     num::NonZeroUsize,
     path::{Path, PathBuf},
     sync::{Mutex, atomic::Ordering::Relaxed},
@@ -44,7 +45,7 @@ use std::{
 #[derive(Debug, Clone)]
 pub struct Verify {
     /// `FROM[@BACKUP]`, or `-` for standard input; of a repository without a backup named, all of them.
-    pub from: String,
+    pub from: OsString,
     /// Every byte?
     pub data: bool,
     /// A tree on disk to compare with; then of a repository the last backup is meant.
@@ -148,8 +149,8 @@ impl Verify {
     /// As [`Verify::run`].
     pub fn run_archive(&self, archive: Archive, meter: &Meter) -> Result<Verdict> {
         let start = Instant::now();
-        let repository = self.from.rsplit_once('@').map_or(&*self.from, |(path, _)| path);
-        let check = Check::new(vec![archive], Some(Path::new(repository)), self.data, meter);
+        let repository = parts(&self.from).map_or(Path::new(&self.from), |(path, _)| path);
+        let check = Check::new(vec![archive], Some(repository), self.data, meter);
         let lost = check.run(self.workers)?;
         let archive = &check.stock.archives[0];
         let differences = match &self.against {

@@ -16,7 +16,7 @@ use crate::{
     platform::walk::{self, Stat},
     source::{
         patterns::Patterns,
-        tree::{Closed, Rules, Top, Tree},
+        tree::{Closed, Rules, Top, TopRole, Tree},
     },
 };
 use std::{
@@ -89,21 +89,21 @@ impl Opening<'_> {
 
     /// Where walks begin, for each device; the data directory's first, with the directories that links in it lead to.
     fn tops(&self, spaces: &[Tablespace], split: bool) -> Result<Vec<(u64, Vec<Top>)>> {
-        let top = |at: Path, dir| Top { at, dir, name: None, alone: false };
-        let open = |at: Path, path: &FilePath| {
+        let top = |at: Path, dir, role| Top { at, dir, name: None, role };
+        let open = |at: Path, path: &FilePath, role| {
             let failed = |e| Error::io(format!("could not open {path:?}"), e);
             let dir = walk::open_root(path).map_err(failed)?;
             let stat = walk::stat_fd(&dir).map_err(failed)?;
-            Ok((stat, top(at, dir)))
+            Ok((stat, top(at, dir, role)))
         };
         let device = |stat: &Stat| if split { stat.dev } else { 0 };
-        let (stat, data) = open(Path::new(), self.data)?;
+        let (stat, data) = open(Path::new(), self.data, TopRole::Named)?;
         let mut devices = vec![(device(&stat), vec![data])];
         for (name, dir) in linked_directories(self.data, &stat)? {
-            devices[0].1.push(top(name.into_vec(), dir));
+            devices[0].1.push(top(name.into_vec(), dir, TopRole::Mounted));
         }
         for space in spaces {
-            let (stat, top) = open(space.path(), place(space))?;
+            let (stat, top) = open(space.path(), place(space), TopRole::Mounted)?;
             let device = device(&stat);
             match devices.iter_mut().find(|(known, _)| *known == device) {
                 Some((_, tops)) => tops.push(top),

@@ -12,8 +12,9 @@ use crate::{
     source::{archive::Archive, store::with_suffix},
 };
 use std::{
+    ffi::{OsStr, OsString},
     io,
-    os::unix::fs::MetadataExt,
+    os::unix::{ffi::OsStrExt, fs::MetadataExt},
     path::{Path, PathBuf},
 };
 
@@ -38,8 +39,8 @@ pub enum Opened {
 /// # Errors
 /// [`Kind::NotFound`], [`Kind::Usage`] if several backups are meant, [`Kind::Corrupt`], [`Kind::Unsupported`], or the
 /// system's.
-pub fn open(from: &str) -> Result<Archive> {
-    match open_any(from)? {
+pub fn open(from: impl AsRef<OsStr>) -> Result<Archive> {
+    match open_any(from.as_ref())? {
         Opened::Backup(archive) => Ok(*archive),
         Opened::Foreign(path) => {
             let what = format!("cannot read {path:?}: it is no archive that this program wrote");
@@ -56,7 +57,7 @@ pub fn open(from: &str) -> Result<Archive> {
 ///
 /// # Errors
 /// As [`open`].
-pub fn open_any(from: &str) -> Result<Opened> {
+pub fn open_any(from: &OsStr) -> Result<Opened> {
     if from == "-" {
         return Err(Error::new(Kind::Usage, "cannot do this to standard input: it is read in places").hint(
             "put it into a file; `fullbore list`, `show`, `verify` and `restore` take a stream; \"./-\" is a file",
@@ -99,7 +100,7 @@ fn not_inside(path: &Path) -> Result<()> {
 ///
 /// # Errors
 /// As [`open`]; [`Kind::Usage`] if FROM is a file.
-pub fn locate(from: &str) -> Result<(PathBuf, String)> {
+pub fn locate(from: &OsStr) -> Result<(PathBuf, String)> {
     let (path, backup) = place(from)?;
     if !path.is_dir() {
         return Err(Error::new(Kind::Usage, format!("cannot do this to {path:?}: it is no repository")));
@@ -128,7 +129,7 @@ pub fn forgettable(repository: &Path, id: &str) -> Result<String> {
 }
 
 /// Is FROM a repository, with no backup of it named?
-pub fn is_repository(from: &str) -> bool {
+pub fn is_repository(from: &OsStr) -> bool {
     from != "-" && Path::new(from).join(layout::REPOSITORY).is_file()
 }
 
@@ -136,7 +137,7 @@ pub fn is_repository(from: &str) -> bool {
 ///
 /// # Errors
 /// [`Kind::Usage`] if FROM is a repository with backups of several sources, and none is named.
-pub fn must_be_told(from: &str) -> Result<()> {
+pub fn must_be_told(from: &OsStr) -> Result<()> {
     if !is_repository(from) {
         return Ok(());
     }
@@ -156,19 +157,32 @@ pub fn must_be_told(from: &str) -> Result<()> {
 ///
 /// # Errors
 /// [`Kind::NotFound`].
-pub fn place(from: &str) -> Result<(PathBuf, Option<&str>)> {
+pub fn place(from: &OsStr) -> Result<(PathBuf, Option<&str>)> {
     let whole = Path::new(from);
     if may_be_there(whole) {
         return Ok((whole.to_owned(), None));
     }
-    match from.rsplit_once('@') {
-        Some((path, backup)) if may_be_there(Path::new(path)) => Ok((path.into(), Some(backup))),
-        _ => {
-            let path = from.rsplit_once('@').map_or(from, |(path, _)| path);
+    match parts(from) {
+        Some((path, backup)) if may_be_there(path) => Ok((path.to_owned(), Some(backup))),
+        parts => {
+            let path = parts.map_or(whole, |(path, _)| path);
             Err(Error::new(Kind::NotFound, format!("could not find {path:?}"))
                 .hint("FROM is a repository directory or an archive file; @BACKUP picks a backup of a repository"))
         }
     }
+}
+
+/// The path and the backup in `PATH@BACKUP`. A path is of any bytes, an id is text.
+pub fn parts(from: &OsStr) -> Option<(&Path, &str)> {
+    let bytes = from.as_bytes();
+    let at = bytes.iter().rposition(|byte| *byte == b'@')?;
+    let backup = std::str::from_utf8(&bytes[at + 1..]).ok()?;
+    Some((Path::new(OsStr::from_bytes(&bytes[..at])), backup))
+}
+
+/// `REPOSITORY@BACKUP`.
+pub fn named(repository: impl AsRef<OsStr>, backup: impl AsRef<OsStr>) -> OsString {
+    [repository.as_ref(), OsStr::new("@"), backup.as_ref()].into_iter().collect()
 }
 
 /// The id of the backup that is meant.
@@ -318,8 +332,8 @@ pub(super) fn no_repository(path: &Path) -> Error {
         }
         _ => {
             let none = Error::new(Kind::NotFound, format!("cannot read {path:?}: it is no repository"));
-            let named = path.to_str().and_then(|path| path.rsplit_once('@'));
-            none.hint(match named.filter(|(repository, _)| is_repository(repository)) {
+            let named = parts(path.as_os_str());
+            none.hint(match named.filter(|(repository, _)| is_repository(repository.as_os_str())) {
                 Some((repository, id)) => format!("this takes a repository, {repository:?}, and {id:?} by itself"),
                 None => format!("a repository has a file {:?}; a directory of files is no backup", layout::REPOSITORY),
             })

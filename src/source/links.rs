@@ -161,7 +161,7 @@ mod tests {
         let kind = Kind::File { size, map: None };
         let entry = Entry { path: path.into(), kind, mtime: time(mtime), inode: 7, ..Entry::default() };
         let scanned = Scanned { born: born.map(time), ..Scanned::new(entry, State::Whole) };
-        Child { scanned, dev: 1, nlink: 3, listing: Ahead::Not }
+        Child { scanned, dev: 1, nlink: 3, listing: Ahead::Not, is_only_way: false }
     }
 
     /// What each of the names is a link to.

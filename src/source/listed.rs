@@ -9,9 +9,9 @@ use super::{
     tree::Inner,
 };
 use crate::{
-    error::Result,
+    error::{Result, quoted},
     format::{
-        entry::{Path, is_within},
+        entry::{Kind, Path, is_within},
         page::State,
     },
     frame::Scanned,
@@ -23,8 +23,8 @@ use std::{iter::once, sync::Arc};
 /// # Errors
 /// If the backup goes to the top.
 pub(super) fn listed(inner: Arc<Inner>, list: Vec<Path>) -> Result<impl Iterator<Item = Result<Scanned>> + Send> {
+    inner.check_tops()?;
     let top = inner.look(b"");
-    inner.check_top(&top)?;
     let (dev, links) = (top.dev, Links::default());
     let mut listed = Listed { inner, links, dev, last: Path::new(), barred: None };
     let below = list.into_iter().flat_map(move |path| listed.objects(path));
@@ -65,10 +65,28 @@ impl Listed {
             return Vec::new();
         }
         self.barred = self.inner.is_barred(&object, self.dev).then(|| path.clone());
+        if !object.scanned.state.is_stored()
+            && let Some(why) = self.link_above(&path)
+        {
+            object.scanned.state = State::Unreadable(why);
+        }
         self.links.see(&mut object);
         objects.push(object);
         self.last = path;
         objects.into_iter().map(|object| object.scanned).collect()
+    }
+
+    /// Why there is nothing of this name, if a link stands above it.
+    fn link_above(&self, path: &[u8]) -> Option<String> {
+        let slashes = path.iter().enumerate().filter(|(_, c)| **c == b'/').map(|(at, _)| &path[..at]);
+        let mut above = slashes.map(|dir| self.inner.look(dir).scanned.entry);
+        above.find_map(|entry| match entry.kind {
+            Kind::Symlink(target) => {
+                let (link, target) = (quoted(&entry.path), quoted(&target));
+                Some(format!("{link} is a link to {target}, and is not followed: name the file by where it is"))
+            }
+            _ => None,
+        })
     }
 
     /// The directories above a name that are there and were not delivered yet.

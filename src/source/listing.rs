@@ -1,6 +1,9 @@
 //! What is in the directories of a tree: names in archive order, and what is known of each object without opening it.
 
-use super::{fit::is_another, tree::Inner};
+use super::{
+    fit::is_another,
+    tree::{Inner, Top, TopRole},
+};
 use crate::{
     error::{self, Error, Kind as ErrorKind, quoted},
     format::{
@@ -21,6 +24,7 @@ use crate::{
 };
 use std::{
     cell::Cell,
+    collections::HashSet,
     io,
     os::fd::{AsFd, OwnedFd},
     sync::PoisonError,
@@ -33,8 +37,17 @@ pub(super) const BATCH: usize = 512;
 /// Bytes of a directory's attributes that count for one object more.
 const XATTRS: usize = 1 << 10;
 
-/// A directory to list, with the device it was on when it was looked at, and who is told.
-pub(super) type Request = (Path, u64, Promise<io::Result<Listing>>);
+/// A directory to list.
+pub(super) struct DirectoryToList {
+    pub(super) path: Path,
+    /// The device it was on when it was looked at.
+    pub(super) dev: u64,
+    /// Is everything in it wanted, or only the tops?
+    pub(super) is_whole: bool,
+}
+
+/// A directory to list, and who is told.
+pub(super) type Request = (DirectoryToList, Promise<io::Result<Listing>>);
 
 /// How one thread gets on with one job.
 pub(super) struct Pace {
@@ -84,6 +97,10 @@ pub(super) struct Listing {
     pub(super) xattrs: io::Result<Vec<Xattr>>,
     /// What it is, as it was opened.
     pub(super) now: Stat,
+    /// Are only the tops of it delivered, not what else is in it?
+    pub(super) is_bare: bool,
+    /// Why nothing else could be listed, if it should have been.
+    pub(super) failed: Option<io::Error>,
 }
 
 /// One object in a directory.
@@ -92,13 +109,8 @@ pub(super) struct Child {
     pub(super) dev: u64,
     pub(super) nlink: u32,
     pub(super) listing: Ahead,
-}
-
-impl Child {
-    /// To list it.
-    pub(super) fn request(&self, promise: Promise<io::Result<Listing>>) -> Request {
-        (self.scanned.entry.path.clone(), self.dev, promise)
-    }
+    /// Is it here only for the sake of a top that is below it?
+    pub(super) is_only_way: bool,
 }
 
 /// What a directory holds, if somebody looked before it is its turn.
@@ -109,12 +121,28 @@ pub(super) enum Ahead {
 }
 
 impl Inner {
-    /// Is this a directory whose contents belong to this stream? `dev` is the device of the directory it is in.
+    /// Is this a directory of which something belongs to this stream? Then it is to be listed. `dev` is the device of the
+    /// directory it is in.
     pub(super) fn enters(&self, child: &Child, dev: u64) -> bool {
-        child.scanned.entry.kind == Kind::Directory
-            && child.scanned.state.is_stored()
-            && self.closed.get(&child.scanned.entry.path).is_none_or(|names| !names.is_empty())
-            && !self.is_barred(child, dev)
+        let Scanned { entry, state, .. } = &child.scanned;
+        is_directory(&child.scanned)
+            && state.is_stored()
+            && !self.is_own(child)
+            && (self.is_whole(child, dev) || self.tops_in(&entry.path).next().is_some())
+    }
+
+    /// Does everything in this directory belong to this stream?
+    fn is_whole(&self, child: &Child, dev: u64) -> bool {
+        let path = &child.scanned.entry.path;
+        let is_closed = self.closed.get(path).is_some_and(HashSet::is_empty);
+        let is_beyond = self.rules.one_file_system && child.dev != dev && !self.is_named(path);
+        !child.is_only_way && !is_closed && !is_beyond
+    }
+
+    /// To list a directory that is entered.
+    pub(super) fn directory(&self, child: &Child, dev: u64) -> DirectoryToList {
+        let is_whole = self.is_whole(child, dev);
+        DirectoryToList { path: child.scanned.entry.path.clone(), dev: child.dev, is_whole }
     }
 
     /// Is this a directory whose contents belong to no stream: on another file system than `dev`, if that is to be left out,
@@ -125,25 +153,72 @@ impl Inner {
 
     /// Does the backup go there?
     pub(super) fn is_own(&self, child: &Child) -> bool {
-        self.rules.own.get().is_some_and(|own| own.contains(&(child.dev, child.scanned.entry.inode)))
+        self.goes_to((child.dev, child.scanned.entry.inode))
     }
 
-    /// May a backup begin here?
+    /// Does the backup go to the object of this device and inode?
+    fn goes_to(&self, object: (u64, u64)) -> bool {
+        self.rules.own.get().is_some_and(|own| own.contains(&object))
+    }
+
+    /// Refuse a top that the backup goes to. A file system that it goes to, mounted below a named top, is not entered, as no
+    /// such directory is.
     ///
     /// # Errors
-    /// [`ErrorKind::Usage`] if it goes there. A file system that it goes to, mounted below what is backed up, is not entered,
-    /// as no such directory is.
-    pub(super) fn check_top(&self, top: &Child) -> error::Result<()> {
-        let at = &top.scanned.entry.path;
-        if !self.is_own(top) || self.elsewhere.contains(at) {
-            return Ok(());
+    /// [`ErrorKind::Usage`].
+    pub(super) fn check_tops(&self) -> error::Result<()> {
+        let is_begun = |top: &&Top| match top.role {
+            TopRole::Named => true,
+            TopRole::Mounted => !self.elsewhere.contains(&top.at),
+            TopRole::Above => false,
+        };
+        for top in self.tops.iter().filter(is_begun) {
+            let stat = walk::stat(&top.dir, top.file_name());
+            if stat.is_ok_and(|stat| self.goes_to((stat.dev, stat.inode))) {
+                let what = if top.at.is_empty() { "what is to be backed up".to_owned() } else { quoted(&top.at) };
+                let what = format!("{what} is where the backup goes");
+                return Err(Error::new(ErrorKind::Usage, what).hint("choose another --to"));
+            }
         }
-        let what = if at.is_empty() { "what is to be backed up".to_owned() } else { quoted(at) };
-        Err(Error::new(ErrorKind::Usage, format!("{what} is where the backup goes")).hint("choose another --to"))
+        Ok(())
     }
 
-    /// List a directory that was on device `dev`: its objects in order, without what the rules leave out.
-    fn list(&self, path: &[u8], dev: u64, buffer: &mut Vec<u8>) -> io::Result<Listing> {
+    /// List a directory: its objects in order, without what the rules leave out. Tops in it are delivered though it cannot be
+    /// listed.
+    fn list(&self, directory: &DirectoryToList, buffer: &mut Vec<u8>) -> io::Result<Listing> {
+        let path = &directory.path;
+        if !directory.is_whole {
+            return self.list_tops(path, None);
+        }
+        match self.list_whole(path, directory.dev, buffer) {
+            Err(error) if self.tops_in(path).next().is_some() => self.list_tops(path, Some(error)),
+            listed => listed,
+        }
+    }
+
+    /// Only the tops that stand in a directory, which is one itself: it need not be opened for that.
+    fn list_tops(&self, path: &[u8], failed: Option<io::Error>) -> io::Result<Listing> {
+        let dir = &self.top(path).ok_or(io::ErrorKind::NotFound)?.dir;
+        let now = walk::stat_fd(dir)?;
+        let mut names = self.with_tops(path, Vec::new());
+        let rest = names.split_off(names.len().min(BATCH));
+        let children = self.children(Ok((dir, &now)), path, names, true);
+        let xattrs = if self.is_plain() { Ok(Vec::new()) } else { xattr::read_all_at(dir, b".") };
+        Ok(Listing { children, rest, xattrs, now, is_bare: true, failed })
+    }
+
+    /// These names, ascending, and those of the tops that stand in the directory and are not among them.
+    fn with_tops(&self, path: &[u8], mut names: Vec<walk::Name>) -> Vec<walk::Name> {
+        for top in self.tops_in(path) {
+            if let Err(at) = names.binary_search_by(|name| name.bytes.as_slice().cmp(top)) {
+                names.insert(at, walk::Name { bytes: top.to_vec(), kind: FileKind::Unknown, inode: 0 });
+            }
+        }
+        names
+    }
+
+    /// List a directory that was on device `dev` by reading it.
+    fn list_whole(&self, path: &[u8], dev: u64, buffer: &mut Vec<u8>) -> io::Result<Listing> {
         let (dir, rel) = self.locate(path).ok_or(io::ErrorKind::NotFound)?;
         let dir = walk::open_dir(dir, rel, self.rules.tricks)?;
         let now = walk::stat_fd(&dir)?;
@@ -160,44 +235,52 @@ impl Inner {
             names.retain(|name| only.contains(&name.bytes));
         }
         let has = |wanted: &[u8]| names.binary_search_by(|name| name.bytes.as_slice().cmp(wanted)).is_ok();
-        if self.is_left_out(&dir, has) {
-            names.retain(|name| name.bytes == b"CACHEDIR.TAG" && self.rules.exclude_caches);
+        let is_bare = !self.is_named(path) && self.mark(&dir, has).is_some();
+        if is_bare {
+            names.retain(|name| name.bytes == CACHE_TAG_NAME && self.rules.exclude_caches);
         }
+        let mut names = self.with_tops(path, names);
         let rest = names.split_off(names.len().min(BATCH));
-        let children = self.children(Ok((&dir, &now)), path, names);
+        let children = self.children(Ok((&dir, &now)), path, names, is_bare);
         let xattrs = self.xattrs(&dir);
-        Ok(Listing { children, rest, xattrs, now })
+        Ok(Listing { children, rest, xattrs, now, is_bare, failed: None })
     }
 
-    /// Some of what is in a directory that was listed before. If it is gone since, so is all of it.
-    pub(super) fn look_at(&self, path: &[u8], names: Vec<walk::Name>) -> Vec<Child> {
+    /// Some of what is in a directory that was listed before. If it is gone since, so is all of it but the tops.
+    pub(super) fn look_at(&self, path: &[u8], names: Vec<walk::Name>, is_bare: bool) -> Vec<Child> {
         let place = self.locate(path).ok_or_else(|| io::ErrorKind::NotFound.into());
         let dir = place.and_then(|(dir, rel)| walk::open_dir(dir, rel, self.rules.tricks));
         let dir = dir.and_then(|dir| walk::stat_fd(&dir).map(|now| (dir, now)));
-        self.children(dir.as_ref().map(|(dir, now)| (dir, now)), path, names)
+        self.children(dir.as_ref().map(|(dir, now)| (dir, now)), path, names, is_bare)
     }
 
-    /// What is known of these names; what is gone since they were listed has vanished.
+    /// What is known of these names; what is gone since they were listed has vanished. `is_bare`: what they are in would not
+    /// be entered but for the tops.
     fn children(
         &self,
         dir: Result<(&OwnedFd, &Stat), &io::Error>,
         parent: &[u8],
         names: Vec<walk::Name>,
+        is_bare: bool,
     ) -> Vec<Child> {
         let mut children = Vec::with_capacity(names.len());
         let home = dir.ok().map(|(_, now)| now);
         let is_others = |home: &Stat| ![0, self.user].contains(&home.uid) || home.mode & 0o022 != 0;
         for name in names {
             let path = join(parent, &name.bytes);
+            let top = self.top(&path);
+            let is_owed = top.is_some_and(|top| top.role != TopRole::Mounted);
             // Some file systems do not say in a directory what a name is: then patterns wait for what the system says of it.
             let told = name.kind != FileKind::Unknown;
-            let excluded = told && self.is_excluded(&path, name.kind == FileKind::Directory);
+            let excluded = !is_owed && told && self.is_excluded(&path, name.kind == FileKind::Directory);
             if excluded || self.elsewhere.contains(&path) {
                 continue;
             }
+            let is_only_way = top.is_some_and(|top| top.role == TopRole::Above)
+                && (is_bare || !self.is_entered_anyway(dir.ok().map(|(dir, _)| dir), parent, &path, &name.bytes));
             // A top within another stands in for what has its name there.
-            let mounted = self.tops.iter().find(|top| top.at == path).map(|top| (&top.dir, &b"."[..]));
-            let mut child = match mounted.map_or_else(|| dir.map(|(dir, _)| (dir, &name.bytes[..])), Ok) {
+            let place = top.map(|top| (&top.dir, top.file_name()));
+            let mut child = match place.map_or_else(|| dir.map(|(dir, _)| (dir, &name.bytes[..])), Ok) {
                 Ok((dir, name)) => self
                     .when_there(&path, || walk::stat(dir, name))
                     .and_then(|stat| self.child(dir, name, path.clone(), stat))
@@ -206,9 +289,11 @@ impl Inner {
             };
             child.scanned.home = home.map(|home| (home.dev, home.inode));
             child.scanned.exposed = home.is_none_or(is_others);
+            child.is_only_way = is_only_way;
             let is_expected = self.forgets(&child.scanned.entry, &child.scanned.state);
             let is_own = child.scanned.entry.is_file() && self.is_own(&child);
-            let is_left_out = !told && self.is_excluded(&child.scanned.entry.path, is_directory(&child.scanned));
+            let is_left_out =
+                !is_owed && !told && self.is_excluded(&child.scanned.entry.path, is_directory(&child.scanned));
             if !is_expected && !is_own && !is_left_out {
                 children.push(child);
             }
@@ -216,13 +301,21 @@ impl Inner {
         children
     }
 
+    /// Would a walk that lists `parent` enter what has this name there, if no top were below it? A link is not entered, and it
+    /// may have come or gone since the tops were opened.
+    fn is_entered_anyway(&self, dir: Option<&OwnedFd>, parent: &[u8], path: &[u8], name: &[u8]) -> bool {
+        let is_open = self.closed.get(parent).is_none_or(|only| only.contains(name));
+        let found = dir.and_then(|dir| walk::stat(dir, name).ok());
+        is_open && found.is_some_and(|found| found.kind == FileKind::Directory) && !self.is_excluded(path, true)
+    }
+
     /// List directories. What is listed is kept back until it is worth waking somebody for it. Where it is slow, others may do
     /// the rest, which is returned.
     pub(super) fn list_all(&self, directories: Vec<Request>, buffer: &mut Vec<u8>, pace: &mut Pace) -> Vec<Request> {
         let mut listed = Vec::with_capacity(directories.len());
         let mut directories = directories.into_iter();
-        for (directory, dev, promise) in &mut directories {
-            listed.push((promise, self.list_below(&directory, dev, buffer, pace)));
+        for (directory, promise) in &mut directories {
+            listed.push((promise, self.list_below(&directory, buffer, pace)));
             if pace.left == 0 {
                 listed.drain(..).for_each(|(promise, listing)| promise.keep(listing));
                 pace.left = BATCH;
@@ -236,16 +329,16 @@ impl Inner {
     }
 
     /// List a directory, and what comes after it below it while there are objects left to list.
-    fn list_below(&self, directory: &[u8], dev: u64, buffer: &mut Vec<u8>, pace: &mut Pace) -> io::Result<Listing> {
-        let mut listing = self.list(directory, dev, buffer)?;
+    fn list_below(&self, directory: &DirectoryToList, buffer: &mut Vec<u8>, pace: &mut Pace) -> io::Result<Listing> {
+        let mut listing = self.list(directory, buffer)?;
         pace.spend(1 + listing.children.len() + listing.xattrs.as_deref().map_or(0, xattr_bytes) / XATTRS);
         for child in &mut listing.children {
             if pace.left == 0 {
                 break;
             }
             if self.enters(child, listing.now.dev) {
-                child.listing =
-                    Ahead::Listed(self.list_below(&child.scanned.entry.path.clone(), child.dev, buffer, pace));
+                let below = self.directory(child, listing.now.dev);
+                child.listing = Ahead::Listed(self.list_below(&below, buffer, pace));
             }
         }
         Ok(listing)
@@ -294,7 +387,7 @@ impl Inner {
             }
         }
         let scanned = Scanned { born: stat.born, ..Scanned::new(entry, state) };
-        Ok(Child { scanned, dev: stat.dev, nlink: stat.nlink, listing: Ahead::Not })
+        Ok(Child { scanned, dev: stat.dev, nlink: stat.nlink, listing: Ahead::Not, is_only_way: false })
     }
 
     /// Does the ctime of this file tell that it was changed? Each device is asked once.
@@ -337,8 +430,8 @@ impl Inner {
             return;
         }
         let path = &scanned.entry.path;
-        let read = match self.tops.iter().find(|top| top.at == *path) {
-            Some(top) => xattr::read_all_at(&top.dir, top.name.as_deref().unwrap_or(b".")),
+        let read = match self.top(path) {
+            Some(top) => xattr::read_all_at(&top.dir, top.file_name()),
             None => self.around(path).and_then(|(dir, name)| xattr::read_all_at(&dir, name)),
         };
         match read {
@@ -352,7 +445,8 @@ impl Inner {
 
     fn unknown(&self, path: Path, error: &io::Error) -> Child {
         let entry = Entry { path, ..Entry::default() };
-        Child { scanned: Scanned::new(entry, self.state_of(error)), dev: 0, nlink: 1, listing: Ahead::Not }
+        let scanned = Scanned::new(entry, self.state_of(error));
+        Child { scanned, dev: 0, nlink: 1, listing: Ahead::Not, is_only_way: false }
     }
 
     pub(super) fn owner(&self, stat: &Stat) -> Owner {
@@ -376,39 +470,41 @@ impl Inner {
         self.rules.exclude.matches(path, is_dir)
     }
 
-    /// Does this directory say itself that its contents are not worth a backup?
-    fn is_left_out(&self, dir: &OwnedFd, has: impl Fn(&[u8]) -> bool) -> bool {
-        self.rules.exclude_if_present.iter().any(|name| has(name))
-            || (self.rules.exclude_caches && has(b"CACHEDIR.TAG") && self.is_cache_tag(dir))
+    /// The name in this directory by which it says itself that its contents are not worth a backup.
+    fn mark(&self, dir: &OwnedFd, has: impl Fn(&[u8]) -> bool) -> Option<&[u8]> {
+        let by_name = self.rules.exclude_if_present.iter().map(Vec::as_slice).find(|name| has(name));
+        let is_cache = || self.rules.exclude_caches && has(CACHE_TAG_NAME) && self.is_cache_tag(dir);
+        by_name.or_else(|| is_cache().then_some(CACHE_TAG_NAME))
     }
 
-    /// Is `path` left out for its own sake, or for that of a directory above it up to the first top?
+    /// Is `path` left out for its own sake, or for that of a directory above it and below the first top?
     pub(super) fn leaves_out(&self, path: &[u8], is_dir: bool) -> bool {
         let top = self.tops.first().map_or(&b""[..], |top| &top.at);
         let slashes = path.iter().enumerate().filter(|(_, c)| **c == b'/').map(|(at, _)| &path[..at]);
-        let mut above = std::iter::once(&b""[..]).chain(slashes).filter(|dir| is_within(dir, top));
-        self.is_excluded(path, is_dir)
-            || above.any(|dir| (dir != top && self.is_excluded(dir, true)) || self.says_so(dir))
+        let mut above = slashes.filter(|dir| is_within(dir, top) && dir != &top);
+        self.is_excluded(path, is_dir) || above.any(|dir| self.is_excluded(dir, true) || self.mark_at(dir).is_some())
     }
 
-    /// Is the directory at `path` one that [`Self::is_left_out`] knows? Its names are not listed for that.
-    fn says_so(&self, path: &[u8]) -> bool {
+    /// As [`Self::mark`], of the directory at `path`. Its names are not listed for that.
+    pub(super) fn mark_at(&self, path: &[u8]) -> Option<&[u8]> {
         if self.rules.exclude_if_present.is_empty() && !self.rules.exclude_caches {
-            return false;
+            return None;
         }
-        let place = self.locate(path).and_then(|(dir, rel)| walk::open_dir(dir, rel, self.rules.tricks).ok());
-        place.is_some_and(|dir| self.is_left_out(&dir, |name| walk::stat(&dir, name).is_ok()))
+        let (dir, rel) = self.locate(path)?;
+        let dir = walk::open_dir(dir, rel, self.rules.tricks).ok()?;
+        self.mark(&dir, |name| walk::stat(&dir, name).is_ok())
     }
 
     fn is_cache_tag(&self, dir: &OwnedFd) -> bool {
         let mut head = Vec::new();
-        let tag = walk::open_read(dir, b"CACHEDIR.TAG", self.rules.tricks);
+        let tag = walk::open_read(dir, CACHE_TAG_NAME, self.rules.tricks);
         tag.and_then(|fd| read::read_full(&fd, &mut head, 0, CACHE_TAG.len(), read::Cache::Keep, self.rules.tricks))
             .is_ok_and(|_| head == CACHE_TAG)
     }
 }
 
-/// How a `CACHEDIR.TAG` must begin (bford.info/cachedir).
+/// The mark of a cache, and how it must begin (bford.info/cachedir).
+const CACHE_TAG_NAME: &[u8] = b"CACHEDIR.TAG";
 const CACHE_TAG: &[u8] = b"Signature: 8a477f597d28d172789f06886806bc55";
 
 pub(super) fn is_directory(scanned: &Scanned) -> bool {

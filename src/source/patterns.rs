@@ -2,85 +2,216 @@
 //!
 //! What they mean is git's own: of names of any bytes, with classes that never match the `/`, and braces that stand for
 //! themselves. Those without a wildcard are looked up, however many there are; the others are tried one after the other.
+//!
+//! Patterns know whether they have matched anything: one that has not is probably wrong.
 
-use crate::error::{Error, Kind, Result};
+use crate::{
+    error::{Error, Kind, Result},
+    format::entry,
+};
 use gix_ignore::glob::{
     Pattern,
     pattern::{Case, Mode as Of},
     wildmatch::Mode,
 };
-use std::{collections::HashMap, fs, path::Path};
+use std::{
+    collections::HashMap,
+    fs,
+    path::Path,
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+};
 
 /// See the module.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Default)]
 pub struct Patterns {
-    all: Vec<Pattern>,
+    all: Vec<PatternRule>,
+    lines: Vec<PatternLine>,
     /// Those without a wildcard, by the name or by the path that they match.
     names: HashMap<Vec<u8>, Vec<usize>>,
     paths: HashMap<Vec<u8>, Vec<usize>>,
-    /// The others, each with the length of what every name that it matches ends with.
-    wild: Vec<(usize, usize)>,
+    /// The others.
+    wild: Vec<WildPattern>,
+}
+
+/// A pattern with a wildcard, and the length of what every name that it matches ends with.
+#[derive(Debug)]
+struct WildPattern {
+    at: usize,
+    end: usize,
+}
+
+/// An object that patterns are matched against.
+struct MatchedPath<'a> {
+    path: &'a [u8],
+    /// Where its last name begins.
+    name_at: usize,
+    is_dir: bool,
+}
+
+/// One pattern, and the number of the line that it comes from.
+#[derive(Debug)]
+struct PatternRule {
+    pattern: Pattern,
+    line: usize,
+}
+
+/// A pattern as the user wrote it. It may stand for several, one for each directory that is backed up.
+#[derive(Debug)]
+struct PatternLine {
+    text: Vec<u8>,
+    has_matched: AtomicBool,
+}
+
+/// A directory that is backed up: where it is on this machine, by all its names, and where in the backup.
+#[derive(Debug, Clone)]
+pub struct PatternPlace {
+    /// Absolute paths, without the first `/`.
+    pub names: Vec<entry::Path>,
+    /// Its path in the backup.
+    pub at: entry::Path,
 }
 
 impl Patterns {
-    /// Those of `lines`.
-    pub fn of(lines: &[String]) -> Self {
+    /// Those of one line.
+    pub fn of(line: &[u8]) -> Self {
         let mut patterns = Self::default();
-        lines.iter().for_each(|line| patterns.add(line.as_bytes()));
+        patterns.add(line, &[]);
         patterns
     }
 
-    /// Those in `files`, a line each, and then `lines`, which so can except from them.
+    /// Those in `files`, a line each, and then `lines`, which so can except from them. One that begins with `/` and the name of
+    /// one of `places` is relative to that place.
     ///
     /// # Errors
     /// [`Kind::Usage`] for a file that cannot be read.
-    pub fn read(lines: &[String], files: &[impl AsRef<Path>]) -> Result<Self> {
+    pub fn read(lines: &[impl AsRef<[u8]>], files: &[impl AsRef<Path>], places: &[PatternPlace]) -> Result<Self> {
         let mut patterns = Self::default();
         for file in files.iter().map(AsRef::as_ref) {
             let bad = |e| Error::io(format!("could not read the patterns in {file:?}"), e);
-            patterns.add(&fs::read(file).map_err(|e| Error { kind: Kind::Usage, ..bad(e) })?);
+            patterns.add(&fs::read(file).map_err(|e| Error { kind: Kind::Usage, ..bad(e) })?, places);
         }
-        lines.iter().for_each(|line| patterns.add(line.as_bytes()));
+        lines.iter().for_each(|line| patterns.add(line.as_ref(), places));
         Ok(patterns)
     }
 
     /// Is there one that is not negated?
     pub fn can_match(&self) -> bool {
-        !self.all.iter().all(Pattern::is_negative)
+        !self.all.iter().all(|rule| rule.pattern.is_negative())
     }
 
     /// Does the last one that matches this path, relative to the root, say that it does?
     pub fn matches(&self, path: &[u8], is_dir: bool) -> bool {
-        let name_at = path.iter().rposition(|byte| *byte == b'/').map(|slash| slash + 1);
-        let fits = |at: &&usize| is_dir || !self.all[**at].mode.contains(Of::MUST_BE_DIR);
-        let exact = [self.names.get(&path[name_at.unwrap_or(0)..]), self.paths.get(path)];
-        let exact = exact.into_iter().flatten().flatten().filter(fits).max();
-        let matches = |(at, end): &&(usize, usize)| {
-            let (pattern, slashes) = (&self.all[*at], Mode::NO_MATCH_SLASH_LITERAL);
-            path.ends_with(&pattern.text[pattern.text.len() - end..])
-                && pattern.matches_repo_relative_path(path.into(), name_at, Some(is_dir), Case::Sensitive, slashes)
-        };
-        let mut later = self.wild.iter().rev().take_while(|(at, _)| Some(at) > exact);
-        let last = later.find(matches).map(|(at, _)| at).or(exact);
-        last.is_some_and(|at| !self.all[*at].is_negative())
+        let object = MatchedPath { path, name_at: path.len() - entry::split(path).1.len(), is_dir };
+        let exact = self.exact(&object).max();
+        let mut later = self.wild.iter().rev().take_while(|wild| Some(wild.at) > exact);
+        let last = later.find(|wild| self.is_match(wild, &object)).map(|wild| wild.at).or(exact);
+        if last.is_some() {
+            self.note_matches(&object);
+        }
+        last.is_some_and(|at| !self.all[at].pattern.is_negative())
     }
 
-    fn add(&mut self, lines: &[u8]) {
-        for (pattern, ..) in gix_ignore::parse(lines, false) {
-            let (at, text) = (self.all.len(), pattern.text.to_vec());
-            match pattern.first_wildcard_pos {
-                Some(_) => {
-                    let end = text.iter().rev().take_while(|byte| !b"*?[]\\/".contains(byte)).count();
-                    self.wild.push((at, end));
-                }
-                None if pattern.mode.contains(Of::NO_SUB_DIR) && !pattern.mode.contains(Of::ABSOLUTE) => {
-                    self.names.entry(text).or_default().push(at);
-                }
-                None => self.paths.entry(text).or_default().push(at),
+    /// The patterns that have matched nothing so far, as they were written.
+    pub fn unmatched(&self) -> impl Iterator<Item = &[u8]> {
+        self.lines.iter().filter(|line| !line.has_matched.load(Relaxed)).map(|line| &line.text[..])
+    }
+
+    /// The patterns without a wildcard that match.
+    fn exact(&self, object: &MatchedPath<'_>) -> impl Iterator<Item = usize> {
+        let found = [self.names.get(&object.path[object.name_at..]), self.paths.get(object.path)];
+        let is_dir = object.is_dir;
+        let fits = move |at: &usize| is_dir || !self.all[*at].pattern.mode.contains(Of::MUST_BE_DIR);
+        found.into_iter().flatten().flatten().copied().filter(fits)
+    }
+
+    fn is_match(&self, wild: &WildPattern, object: &MatchedPath<'_>) -> bool {
+        let pattern = &self.all[wild.at].pattern;
+        let (path, name_at, is_dir) = (object.path, Some(object.name_at).filter(|at| *at > 0), Some(object.is_dir));
+        let slashes = Mode::NO_MATCH_SLASH_LITERAL;
+        path.ends_with(&pattern.text[pattern.text.len() - wild.end..])
+            && pattern.matches_repo_relative_path(path.into(), name_at, is_dir, Case::Sensitive, slashes)
+    }
+
+    /// Note all patterns that match, not only the one that decides: the others are not wrong.
+    fn note_matches(&self, object: &MatchedPath<'_>) {
+        let line = |at: usize| &self.lines[self.all[at].line].has_matched;
+        self.exact(object).for_each(|at| line(at).store(true, Relaxed));
+        let new = self.wild.iter().filter(|wild| !line(wild.at).load(Relaxed));
+        new.filter(|wild| self.is_match(wild, object)).for_each(|wild| line(wild.at).store(true, Relaxed));
+    }
+
+    fn add(&mut self, text: &[u8], places: &[PatternPlace]) {
+        let lines: Vec<&[u8]> = text.strip_prefix(BOM).unwrap_or(text).split(|byte| *byte == b'\n').collect();
+        for (pattern, number, _) in gix_ignore::parse(text, false) {
+            let line = self.lines.len();
+            let text = lines[number - 1];
+            let text = text.strip_suffix(b"\r").unwrap_or(text).to_vec();
+            self.lines.push(PatternLine { text, has_matched: AtomicBool::new(false) });
+            let relative: Vec<Pattern> = places.iter().flat_map(|place| place.relative(&pattern)).collect();
+            match relative.is_empty() {
+                true => self.push(PatternRule { pattern, line }),
+                false => relative.into_iter().for_each(|pattern| self.push(PatternRule { pattern, line })),
             }
-            self.all.push(pattern);
         }
     }
+
+    fn push(&mut self, rule: PatternRule) {
+        let (at, text) = (self.all.len(), rule.pattern.text.to_vec());
+        match rule.pattern.first_wildcard_pos {
+            Some(_) => {
+                let end = text.iter().rev().take_while(|byte| !WILD.contains(byte) && **byte != b'/').count();
+                self.wild.push(WildPattern { at, end });
+            }
+            None if rule.pattern.mode.contains(Of::NO_SUB_DIR) && !rule.pattern.mode.contains(Of::ABSOLUTE) => {
+                self.names.entry(text).or_default().push(at);
+            }
+            None => self.paths.entry(text).or_default().push(at),
+        }
+        self.all.push(rule);
+    }
+}
+
+/// What some editors begin a file with.
+const BOM: &[u8] = b"\xef\xbb\xbf";
+
+/// Bytes that do not stand for themselves.
+const WILD: &[u8] = b"*?[]\\";
+
+impl PatternPlace {
+    /// The pattern of the backup for a pattern of this machine, if that begins with a name of this place.
+    fn relative(&self, pattern: &Pattern) -> Option<Pattern> {
+        let rest = self.names.iter().find_map(|name| below(&pattern.text, name))?;
+        let is_absolute = pattern.mode.contains(Of::ABSOLUTE) && !rest.is_empty();
+        let mut text = Vec::new();
+        for name in self.at.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+            text.push(b'/');
+            text.extend(escaped(name));
+        }
+        for name in rest {
+            text.push(b'/');
+            text.extend(name);
+        }
+        text.extend(pattern.mode.contains(Of::MUST_BE_DIR).then_some(b'/'));
+        let mut relative = Pattern::from_bytes_without_negation(&text).filter(|_| is_absolute)?;
+        relative.mode |= pattern.mode & Of::NEGATIVE;
+        Some(relative)
+    }
+}
+
+/// The parts of a pattern behind a path that it begins with, if it does.
+fn below<'a>(pattern: &'a [u8], path: &[u8]) -> Option<Vec<&'a [u8]>> {
+    let is_part = |part: &&[u8]| !part.is_empty();
+    let mut parts = pattern.split(|byte| *byte == b'/').filter(is_part);
+    for name in path.split(|byte| *byte == b'/').filter(is_part) {
+        // A shell puts a path into a pattern as it is, wildcards too.
+        parts.next().filter(|part| *part == name || *part == escaped(name))?;
+    }
+    Some(parts.collect())
+}
+
+/// A name as a pattern that matches only this name.
+fn escaped(name: &[u8]) -> Vec<u8> {
+    name.iter().flat_map(|byte| WILD.contains(byte).then_some(b'\\').into_iter().chain([*byte])).collect()
 }
 
 #[cfg(test)]
@@ -91,8 +222,10 @@ mod tests {
         process::{Command, Stdio},
     };
 
-    fn of(lines: &[&str]) -> Patterns {
-        Patterns::of(&lines.iter().map(|line| (*line).to_owned()).collect::<Vec<_>>())
+    const NO_FILES: [&str; 0] = [];
+
+    fn of(lines: &[impl AsRef<[u8]>]) -> Patterns {
+        Patterns::read(lines, &NO_FILES, &[]).unwrap()
     }
 
     #[test]
@@ -110,12 +243,55 @@ mod tests {
     fn names_of_any_bytes_can_be_written_into_a_file() {
         let file = tempfile::NamedTempFile::new().unwrap();
         fs::write(&file, b"\xef\xbb\xbf# of 1998\r\n/caf\xe9\r\n[\xe0-\xe9]?\n").unwrap();
-        let patterns = Patterns::read(&[], &[file.path()]).unwrap();
+        let patterns = Patterns::read(&NO_FILES, &[file.path()], &[]).unwrap();
         assert!(patterns.matches(b"caf\xe9", false) && patterns.matches(b"a/\xe1x", false));
         assert!(!patterns.matches(b"a/caf\xe9", false) && !patterns.matches(b"# of 1998", false));
-        assert!(Patterns::read(&[], &["/is/not/there"]).is_err());
-        let patterns = Patterns::read(&["!/a/?x".to_owned()], &[file.path(), file.path()]).unwrap();
+        assert!(Patterns::read(&NO_FILES, &["/is/not/there"], &[]).is_err());
+        let patterns = Patterns::read(&["!/a/?x"], &[file.path(), file.path()], &[]).unwrap();
         assert!(!patterns.matches(b"a/\xe1x", false) && patterns.matches(b"b/\xe1x", false));
+    }
+
+    fn unmatched(patterns: &Patterns) -> Vec<String> {
+        patterns.unmatched().map(|line| String::from_utf8_lossy(line).into_owned()).collect()
+    }
+
+    #[test]
+    fn what_has_matched_nothing_is_known() {
+        let patterns = of(&["*.log", "/a/b/", "!keep", "x", "*.log"]);
+        assert!(patterns.matches(b"q/y.log", false) && !patterns.matches(b"a/b", false));
+        // Of two that match both have.
+        assert_eq!(unmatched(&patterns), ["/a/b/", "!keep", "x"]);
+        assert!(patterns.matches(b"a/b", true) && !patterns.matches(b"keep", false));
+        assert_eq!(unmatched(&patterns), ["x"]);
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(&file, "\u{feff}*.o\r\n\n# c\n/b\n").unwrap();
+        assert_eq!(unmatched(&Patterns::read(&NO_FILES, &[file.path()], &[]).unwrap()), ["*.o", "/b"]);
+    }
+
+    #[test]
+    fn an_absolute_pattern_below_a_place_is_relative_to_it() {
+        let place = |names: &[&str], at: &str| PatternPlace {
+            names: names.iter().map(|name| (*name).into()).collect(),
+            at: at.into(),
+        };
+        let places = [place(&["srv/data", "mnt/7"], "data"), place(&["srv/w[w]"], "w[w]"), place(&["srv"], "srv")];
+        let says = |line: &str, path: &str| {
+            let patterns = Patterns::read(&[line], &NO_FILES, &places).unwrap();
+            patterns.matches(path.as_bytes(), true)
+        };
+        assert!(says("/srv/data/cache", "data/cache") && says("/mnt/7/cache/", "data/cache"));
+        assert!(says("/srv/data/cache", "srv/data/cache") && !says("/srv/data/cache", "cache"));
+        assert!(says("/srv//data//*/x", "data/a/x") && !says("/srv/data/*/x", "data/x"));
+        // Names of places are no patterns.
+        assert!(says("/srv/w[w]/a", "w[w]/a") && says("/srv/w\\[w\\]/a", "w[w]/a") && !says("/srv/w[w]/a", "ww/a"));
+        assert!(says("/srv/*/cache", "srv/x/cache") && !says("/srv/*/cache", "data/cache"));
+        // Above a place, or with no / before them, they are what they were.
+        assert!(says("/data", "data") && says("/mnt/7", "mnt/7") && says("srv/data/x", "srv/data/x"));
+        assert!(!says("srv/data/x", "data/x") && !says("/mnt/70/x", "data/0/x"));
+        let patterns = Patterns::read(&["*.o", "!/srv/data/keep.o"], &NO_FILES, &places).unwrap();
+        assert!(!patterns.matches(b"data/keep.o", false) && patterns.matches(b"srv/keep.o", false));
+        let all = [place(&[""], "")];
+        assert!(Patterns::read(&["/etc/*.d"], &NO_FILES, &all).unwrap().matches(b"etc/a.d", true));
     }
 
     /// Up to `most` of these, one after the other.
@@ -186,7 +362,7 @@ mod tests {
             let mut lines: Vec<_> = (0..4).map(|_| draw(&mut seed, &OF_PATTERNS, 5, "")).collect();
             lines.retain(is_plain);
             let paths: Vec<_> = (0..80).map(|_| draw(&mut seed, &OF_NAMES, 3, "/")).collect();
-            let patterns = Patterns::of(&lines);
+            let patterns = of(&lines);
             for (path, (wanted, by)) in paths.iter().zip(asked(dir.path(), &lines, &paths)) {
                 // What is in a directory that is left out is never come to.
                 let above = path.match_indices('/').any(|(at, _)| patterns.matches(&path.as_bytes()[..at], true));

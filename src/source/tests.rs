@@ -2,9 +2,9 @@
 
 use super::{
     Source,
-    listing::Pace,
+    listing::{DirectoryToList, Pace},
     patterns::Patterns,
-    tree::{Inner, MOMENT, Overlay, Rules, Top, Tree},
+    tree::{Inner, MOMENT, Overlay, Rules, Top, TopRole, Tree},
     walk::LOST,
 };
 use crate::{
@@ -66,7 +66,7 @@ fn rules(overlay: Option<Arc<dyn Overlay>>, one_file_system: bool) -> Arc<Rules>
 }
 
 fn top(dir: &std::path::Path, at: &str) -> Top {
-    Top { at: at.into(), dir: walk::open_root(dir).unwrap(), name: None, alone: false }
+    Top { at: at.into(), dir: walk::open_root(dir).unwrap(), name: None, role: TopRole::Named }
 }
 
 #[test]
@@ -93,7 +93,11 @@ fn a_directory_that_is_on_another_device_once_it_is_open_has_no_names() {
         let inner = Inner::new(vec![top(dir.path(), "")], rules(None, one_file_system));
         let dev = walk::stat_fd(&inner.tops[0].dir).unwrap().dev + apart;
         let (promise, answer) = promise();
-        inner.list_all(vec![(Path::new(), dev, promise)], &mut Vec::new(), &mut Pace::begin());
+        inner.list_all(
+            vec![(DirectoryToList { path: Path::new(), dev, is_whole: true }, promise)],
+            &mut Vec::new(),
+            &mut Pace::begin(),
+        );
         let count = answer.wait().unwrap().unwrap().children.len();
         assert_eq!(count, usize::from(!one_file_system || apart == 0), "{one_file_system} {apart}");
     }
@@ -158,4 +162,52 @@ fn what_somebody_writes_anew_is_waited_for_and_only_what_is_a_server_s_own_goes_
         .collect();
     let states = [("", State::Whole), ("lost", State::Vanished), ("returns", State::Whole), ("stays", State::Whole)];
     assert_eq!(found, states.map(|(path, state)| (path.as_bytes().to_vec(), state)).into());
+}
+
+/// All but the top itself, with a mark for each state that is not whole.
+fn walked(tree: &Tree) -> Vec<String> {
+    let scanned = tree.scan().unwrap().map(|scanned| scanned.unwrap());
+    let name = |Scanned { entry, state, .. }: Scanned| {
+        let mark = if state.is_stored() { "" } else { " unreadable" };
+        String::from_utf8(entry.path).unwrap() + mark
+    };
+    scanned.map(name).skip(1).collect()
+}
+
+#[test]
+fn a_named_top_is_delivered_though_what_is_above_it_goes_away_before_it_is_listed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (tree, away) = (dir.path().join("tree"), dir.path().join("away"));
+    fs::create_dir_all(tree.join("a/b/c")).unwrap();
+    ["a/b/c/f", "a/b/g", "a/h", "z"].iter().for_each(|name| fs::write(tree.join(name), "x").unwrap());
+    let open = || {
+        let above = |at: &str| Top { role: TopRole::Above, ..top(&tree.join(at), at) };
+        let tops = vec![top(&tree, ""), above("a"), above("a/b"), top(&tree.join("a/b/c"), "a/b/c")];
+        Tree::new(tops, Default::default(), Default::default(), rules(None, false))
+    };
+    assert_eq!(walked(&open()), ["a", "a/b", "a/b/c", "a/b/c/f", "a/b/g", "a/h", "z"]);
+    let opened = open();
+    fs::rename(tree.join("a/b"), &away).unwrap();
+    assert_eq!(walked(&opened), ["a", "a/b", "a/b/c", "a/b/c/f", "a/h", "z"]);
+    fs::rename(&away, tree.join("a/b")).unwrap();
+    let opened = open();
+    fs::rename(tree.join("a"), &away).unwrap();
+    std::os::unix::fs::symlink(&away, tree.join("a")).unwrap();
+    assert_eq!(walked(&opened), ["a", "a/b", "a/b/c", "a/b/c/f", "z"]);
+}
+
+#[test]
+fn more_named_tops_in_a_directory_that_is_left_out_than_one_look_takes_are_delivered() {
+    let dir = tempfile::tempdir().unwrap();
+    crate::platform::raise_open_files_limit();
+    let names: Vec<String> = (0..1100).map(|n| format!("a/{n:04}")).collect();
+    fs::create_dir(dir.path().join("a")).unwrap();
+    names.iter().for_each(|name| fs::create_dir(dir.path().join(name)).unwrap());
+    fs::write(dir.path().join("a/other"), "x").unwrap();
+    let above = Top { role: TopRole::Above, ..top(&dir.path().join("a"), "a") };
+    let named = names.iter().map(|name| top(&dir.path().join(name), name));
+    let tops = [top(dir.path(), ""), above].into_iter().chain(named).collect();
+    let out = Rules { exclude: Patterns::of(b"a"), ..Arc::into_inner(rules(None, false)).unwrap() };
+    let tree = Tree::new(tops, Default::default(), Default::default(), Arc::new(out));
+    assert_eq!(walked(&tree), [&["a".to_owned()], &names[..]].concat());
 }

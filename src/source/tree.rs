@@ -16,7 +16,7 @@ use crate::{
     error::{Error, Result, reason},
     format::{
         digest::Piece,
-        entry::{Entry, Kind, Path, Time, Xattr, is_within, xattr_bytes},
+        entry::{Entry, Kind, Path, Time, Xattr, is_within, order, split, xattr_bytes},
         page::State,
         pax,
     },
@@ -92,7 +92,7 @@ pub trait Overlay: Send + Sync {
     fn misses(&self, path: &[u8]) -> bool;
 }
 
-/// A place where a walk begins.
+/// A place where a walk begins, or which it meets within another such place.
 pub struct Top {
     /// Its path in the archive.
     pub at: Path,
@@ -100,8 +100,27 @@ pub struct Top {
     pub dir: OwnedFd,
     /// Its name in that directory; `None` if it is that directory.
     pub name: Option<Vec<u8>>,
-    /// Only the directory itself, as the parent of something deeper.
-    pub alone: bool,
+    /// Why a walk comes there.
+    pub role: TopRole,
+}
+
+/// Why a walk comes to a top.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TopRole {
+    /// The user named it: it is delivered whatever the rules say, and whatever keeps a walk from it.
+    Named,
+    /// It is a mount, or a tablespace: it stands in for what has its name.
+    Mounted,
+    /// A named one is below it. It is delivered whatever the rules say, but of what is in it only the way to that one, unless
+    /// the walk around it enters it anyway.
+    Above,
+}
+
+impl Top {
+    /// Its name in `dir`, where `.` is `dir` itself.
+    pub(super) fn file_name(&self) -> &[u8] {
+        self.name.as_deref().unwrap_or(b".")
+    }
 }
 
 /// Directories of which only some names are delivered.
@@ -132,7 +151,8 @@ pub(super) struct Inner {
 
 impl Tree {
     /// The tree below `tops`, which are ascending; one within another is met there, in place of what has its name. Of the
-    /// directories `elsewhere` nothing is delivered, of those `closed` themselves and what is said there.
+    /// directories `elsewhere` nothing is delivered, of those `closed` themselves and what is said there. All directories
+    /// between a named top and the top around it must be tops, too.
     pub fn new(tops: Vec<Top>, elsewhere: HashSet<Path>, closed: Closed, rules: Arc<Rules>) -> Self {
         Self(Arc::new(Inner { elsewhere, closed, ..Inner::new(tops, rules) }))
     }
@@ -150,6 +170,11 @@ impl Tree {
     /// One object by its path, without going into it.
     pub fn look(&self, path: &[u8]) -> Scanned {
         self.0.look(path).scanned
+    }
+
+    /// The name by which the directory `path` says itself that its contents are not worth a backup, if the rules ask for that.
+    pub fn mark_at(&self, path: &[u8]) -> Option<&[u8]> {
+        self.0.mark_at(path)
     }
 
     /// Open a file for reading.
@@ -201,12 +226,40 @@ impl Inner {
         }
     }
 
+    /// The state of a directory that could not be listed, though some of what is in it is delivered.
+    pub(super) fn unlisted(&self, error: &io::Error) -> State {
+        self.shortage.notice(error);
+        State::Unreadable(reason(error))
+    }
+
     /// The directory to open `path` from, and the path to open there.
     pub(super) fn locate<'a>(&'a self, path: &'a [u8]) -> Option<(&'a OwnedFd, &'a [u8])> {
-        let top = self.tops.iter().rev().find(|top| !top.alone && is_within(path, &top.at))?;
+        let top = self.tops.iter().rev().find(|top| top.role != TopRole::Above && is_within(path, &top.at))?;
         let rest = &path[top.at.len()..];
         let rest = rest.strip_prefix(b"/").unwrap_or(rest);
         Some((&top.dir, top.name.as_deref().unwrap_or(rest)))
+    }
+
+    /// The top that has this path.
+    pub(super) fn top(&self, path: &[u8]) -> Option<&Top> {
+        let at = self.tops.binary_search_by(|top| order(&top.at, path)).ok()?;
+        Some(&self.tops[at])
+    }
+
+    /// Did the user name this path?
+    pub(super) fn is_named(&self, path: &[u8]) -> bool {
+        self.top(path).is_some_and(|top| top.role == TopRole::Named)
+    }
+
+    /// The names of the tops that stand in the directory `path`, and that a walk delivers whatever keeps it from the rest.
+    pub(super) fn tops_in<'a>(&'a self, path: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
+        let behind = self.tops.partition_point(|top| order(&top.at, path).is_le());
+        let below = self.tops[behind..].iter().take_while(|top| is_within(&top.at, path));
+        let owed = below.filter(|top| top.role != TopRole::Mounted && !self.elsewhere.contains(&top.at));
+        owed.filter_map(move |top| {
+            let (parent, name) = split(&top.at);
+            (parent == path).then_some(name)
+        })
     }
 
     /// Is a part of an archive all that is wanted of a file, see [`Overlay`]?

@@ -9,7 +9,7 @@
 use super::{
     links::Links,
     listing::{Ahead, BATCH, Child, Listing, Pace, Request},
-    tree::Inner,
+    tree::{Inner, Top, TopRole},
 };
 use crate::{
     error::{Error, Kind as ErrorKind, Result, quoted},
@@ -75,13 +75,22 @@ enum Job {
     /// List directories, one after the other.
     Directories(Vec<Request>),
     /// Look at some of the names in a directory.
-    Names(Path, Vec<walk::Name>, Promise<Vec<Child>>),
+    Names(NameBatch, Promise<Vec<Child>>),
+}
+
+/// Some of the names in a directory.
+struct NameBatch {
+    directory: Path,
+    names: Vec<walk::Name>,
+    /// See [`Listing::is_bare`].
+    is_bare: bool,
 }
 
 /// A directory that is being delivered.
 struct Level {
     directory: Path,
     dev: u64,
+    is_bare: bool,
     children: std::vec::IntoIter<Child>,
     /// Of so many of the last of these nobody has looked yet whether they are to be asked for,
     unseen: usize,
@@ -123,9 +132,9 @@ impl Walkers {
                     let left = self.inner.list_all(directories, &mut buffer, &mut pace);
                     left.into_iter().for_each(|one| _ = self.jobs.push(Job::Directories(vec![one])));
                 }
-                Job::Names(directory, names, promise) => {
+                Job::Names(NameBatch { directory, names, is_bare }, promise) => {
                     let count = names.len();
-                    promise.keep(self.inner.look_at(&directory, names));
+                    promise.keep(self.inner.look_at(&directory, names, is_bare));
                     pace.spend(count);
                 }
             }
@@ -146,8 +155,9 @@ impl Walk {
     /// With as many threads as the rules say, or as the system has.
     ///
     /// # Errors
-    /// If it has none.
+    /// If it has none; if the backup goes to a top.
     pub(super) fn start(inner: Arc<Inner>) -> Result<Self> {
+        inner.check_tops()?;
         let (jobs, threads, slow) = Default::default();
         let walkers = Arc::new(Walkers { inner: inner.clone(), jobs, threads, slow });
         walkers.start()?;
@@ -164,7 +174,8 @@ impl Walk {
         while level.batches.len() < batches && level.rest.len() > 0 {
             let (promise, answer) = promise();
             let names = level.rest.by_ref().take(names).collect();
-            self.walkers.jobs.push(Job::Names(level.directory.clone(), names, promise));
+            let batch = NameBatch { directory: level.directory.clone(), names, is_bare: level.is_bare };
+            self.walkers.jobs.push(Job::Names(batch, promise));
             level.batches.push_back(answer);
         }
         if level.asked + GROUP > AHEAD_LEVEL || self.outstanding + GROUP > AHEAD_ALL {
@@ -183,7 +194,7 @@ impl Walk {
             level.unseen -= 1;
             if self.inner.enters(child, level.dev) && matches!(child.listing, Ahead::Not) {
                 let (promise, answer) = promise();
-                group.push(child.request(promise));
+                group.push((self.inner.directory(child, level.dev), promise));
                 child.listing = Ahead::Asked(answer);
             }
         }
@@ -207,7 +218,8 @@ impl Walk {
                 }
                 Ahead::Not => {
                     let (promise, answer) = promise();
-                    self.walkers.jobs.push(Job::Directories(vec![child.request(promise)]));
+                    let directory = self.inner.directory(&child, dev);
+                    self.walkers.jobs.push(Job::Directories(vec![(directory, promise)]));
                     answer.wait()
                 }
             };
@@ -227,10 +239,14 @@ impl Walk {
                     // As there may be too many of them; what is in the directory is there all the same.
                     Err(error) => scanned.state = without_xattrs(self.inner.state_of(&error)),
                 }
+                if let Some(error) = &listing.failed {
+                    scanned.state = self.inner.unlisted(error);
+                }
                 self.inner.take_after(&listing.now, &mut scanned.entry);
                 self.levels.push(Level {
                     directory: scanned.entry.path.clone(),
                     dev: listing.now.dev,
+                    is_bare: listing.is_bare,
                     unseen: listing.children.len(),
                     asked: 0,
                     children: listing.children.into_iter(),
@@ -251,11 +267,12 @@ impl Walk {
         let top = loop {
             let top = inner.tops.get(self.tops)?;
             self.tops += 1;
-            if inner.tops[..self.tops - 1].iter().all(|outer| outer.alone || !is_within(&top.at, &outer.at)) {
+            let is_around = |outer: &Top| outer.role != TopRole::Above && is_within(&top.at, &outer.at);
+            if !inner.tops[..self.tops - 1].iter().any(is_around) {
                 break top;
             }
         };
-        let name = top.name.as_deref().unwrap_or(b".");
+        let name = top.file_name();
         let child = walk::stat(&top.dir, name).and_then(|stat| inner.child(&top.dir, name, top.at.clone(), stat));
         let mut child = match child {
             Ok(child) => child,
@@ -264,15 +281,12 @@ impl Walk {
                 return Some(Err(Error::io(format!("could not read {}", quoted(place.as_os_str().as_bytes())), error)));
             }
         };
-        if top.alone {
+        if top.role == TopRole::Above {
             inner.dress(&mut child.scanned);
             return Some(Ok(child.scanned));
         }
         if top.name.is_none() && child.scanned.entry.kind != Kind::Directory {
             return Some(Err(Error::new(ErrorKind::System, format!("{} is no longer a directory", quoted(&top.at)))));
-        }
-        if let Err(error) = inner.check_top(&child) {
-            return Some(Err(error));
         }
         let dev = child.dev;
         let scanned = self.deliver(child, dev);

@@ -17,7 +17,7 @@ use fullbore::{
         check::{PageCheck, Pages},
         relation::Sizes,
     },
-    source::tree::{Own, Rules, Top, Tree},
+    source::tree::{Own, Rules, Top, TopRole, Tree},
     stage::Stage,
 };
 use std::{fs, os::unix::fs::FileExt, path::Path, sync::Arc};
@@ -93,7 +93,7 @@ impl Looked {
     fn new(file: &str, on_disk: &[u8], start_lsn: u64) -> Self {
         let dir = tempfile::tempdir().unwrap();
         write(dir.path().join(file), on_disk);
-        let top = Top { at: vec![], dir: walk::open_root(dir.path()).unwrap(), name: None, alone: false };
+        let top = Top { at: vec![], dir: walk::open_root(dir.path()).unwrap(), name: None, role: TopRole::Named };
         let rules = Rules {
             exclude: Default::default(),
             exclude_caches: false,

@@ -139,7 +139,7 @@ fn nothing_of_roots_is_given_away_because_a_backup_names_it() {
     let root = cluster().write_repository(&rooted.at("rooted"));
     declare(&rooted.at("rooted"), &root, facts(&roots));
     let from = rooted.at("rooted").to_str().unwrap().to_owned();
-    assert_refused(&Restore { from, ..plain.clone() }, ErrorKind::Permission, "it belongs to user 0");
+    assert_refused(&Restore { from: from.into(), ..plain.clone() }, ErrorKind::Permission, "it belongs to user 0");
     run(&place.moved("fast", &roots)).unwrap();
     assert_eq!(fs::metadata(&roots).unwrap().uid(), SERVER);
 }

@@ -44,6 +44,7 @@ use crate::{
 };
 use std::{
     collections::{HashMap, HashSet},
+    ffi::OsString,
     num::NonZeroUsize,
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
@@ -59,7 +60,7 @@ const AGAIN_OVER: &str = "when that can be written, run the same command again w
 #[derive(Debug, Clone)]
 pub struct Restore {
     /// `FROM[@BACKUP]`, or `-` for a tar on standard input.
-    pub from: String,
+    pub from: OsString,
     /// The target directory.
     pub to: PathBuf,
     /// Paths in the backup; none means everything.
