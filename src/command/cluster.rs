@@ -17,6 +17,7 @@ use crate::{
     },
     platform::{self, owner::Names, walk::real_path},
     postgres::{
+        inventory,
         layout::PREPARED,
         offline::small_text,
         relation,
@@ -122,6 +123,7 @@ pub(super) fn plan(restore: &Restore, archive: &Archive, selection: &Selection) 
         plan.notes.extend(kin.iter().filter_map(|kin| kin.note_of_another(restore, &archive.root, cluster)));
         plan.notes.extend(kin.and_then(|kin| kin.note(restore, &archive.root)));
         plan.notes.extend(conf.notes(cluster));
+        plan.notes.extend(inventory::note(cluster));
         plan.before_start.extend(conf.before_start(cluster));
         let is_told = conf.value(IN_PLACE).is_some_and(|value| value.eq_ignore_ascii_case("on"));
         let in_place = if is_told { None } else { in_place(archive, cluster, &plan)? };
@@ -445,13 +447,14 @@ fn start(cluster: &Cluster, data: &Path, in_place: bool) -> String {
 
 /// What is to be said of a whole cluster that came as a stream, as `tar` restores it: at the end it is known that it was one.
 pub(super) fn streamed(cluster: &Cluster, data: &Path) -> Last {
+    let mut notes: Vec<_> = inventory::note(cluster).into_iter().collect();
     if cluster.tablespaces.is_empty() {
-        return Last { next: vec![start(cluster, data, false)], ..Last::default() };
+        return Last { notes, next: vec![start(cluster, data, false)], ..Last::default() };
     }
     let places = cluster.tablespaces.iter().map(|space| quoted(&space.location.0)).collect::<Vec<_>>().join(", ");
-    let note = format!(
+    notes.push(format!(
         "WARNING: tablespaces are restored below \"pg_tblspc\", and a server that starts there will write to {places}: \
          move them, and say where to in \"tablespace_map\"; a restore of a repository or an archive does that"
-    );
-    Last { notes: vec![note], ..Last::default() }
+    ));
+    Last { notes, ..Last::default() }
 }

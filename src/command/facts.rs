@@ -6,6 +6,7 @@ use crate::{
     format::root::{Cluster, Database, Name, Root, Tablespace},
     postgres::{
         control::Control,
+        inventory::{MAX_UNLISTED, is_unlisted},
         restore::{BACKUP_LABEL, PG_CONTROL},
     },
     source::archive::{Archive, Selection},
@@ -47,6 +48,7 @@ pub(super) fn add(repository: &Path, root: &mut Root, pages: &[(u64, Vec<u8>)]) 
         configuration: Vec::new(),
         tablespaces: text(b"tablespace_map").map(|map| tablespaces(&map)).unwrap_or_default(),
         tablespaces_meanwhile: Vec::new(),
+        unlisted: unlisted(&archive),
         databases: databases(&archive),
         witness: None,
     };
@@ -65,6 +67,13 @@ fn start(label: &str) -> Option<String> {
 fn stop(manifest: &str) -> Option<String> {
     let rest = manifest.rsplit_once("\"End-LSN\": \"")?.1;
     rest.split('"').next().map(str::to_owned)
+}
+
+/// Links, pipes and devices that its manifest cannot describe.
+fn unlisted(archive: &Archive) -> Vec<Name> {
+    let items = archive.records(&Selection::default(), false).flatten();
+    let names = items.filter(|item| item.state.is_stored() && is_unlisted(&item.entry));
+    names.map(|item| Name(item.entry.path.clone())).take(MAX_UNLISTED).collect()
 }
 
 fn wal_segments(archive: &Archive) -> Vec<String> {

@@ -122,6 +122,9 @@ pub struct Cluster {
     /// Those that were made while the backup ran: recovery makes them anew, where they were.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tablespaces_meanwhile: Vec<Tablespace>,
+    /// Links, pipes and devices, which PostgreSQL's manifest cannot describe, the first 1,000.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unlisted: Vec<Name>,
     /// Its databases, in order of their numbers.
     pub databases: Vec<Database>,
     /// By which a later backup knows that the server has the same past; not of every cluster.
