@@ -130,12 +130,18 @@ impl Request {
         })
     }
 
-    /// The slot first: from then on the server keeps the WAL that the backup will need.
+    /// The slot first: from then on the server keeps the WAL that the backup will need. Not where it keeps only so much: a slot begins
+    /// at the checkpoint before, and the one of the start would end the session of a slot that is beyond the limit.
     fn begin(&self, session: &mut Session, facts: &Facts, (data, id): (&Path, &str), waits: &Waits) -> Result<Lsn> {
-        if self.wal == Wal::Included {
+        let is_held = self.wal == Wal::Included;
+        let is_held_later = is_held && session.has_slot_limit();
+        if is_held {
             session.hold_wal()?;
         }
         proof::same_server(session, facts.may_hold_wal, data)?;
+        if is_held_later {
+            session.release_wal()?;
+        }
         match self.wal {
             Wal::Archived => {
                 waits.during(archive::AWAITED, || archive::prove(session, facts, archive::PATIENCE))?;
@@ -143,6 +149,9 @@ impl Request {
             Wal::Included | Wal::None => {}
         }
         let start = waits.during("the server's checkpoint", || session.start(&format!("fullbore {id}"), self.fast))?;
+        if is_held_later {
+            session.hold_wal_from(start)?;
+        }
         // Until now it held all since the checkpoint before.
         session.keep_from(start)?;
         Ok(start)
