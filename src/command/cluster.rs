@@ -103,7 +103,7 @@ pub(super) fn plan(restore: &Restore, archive: &Archive, selection: &Selection) 
             Some(mode) => notes::archives(&mode),
             None => cluster.archives && !conf.is_whole(),
         },
-        restore_command: conf.value("restore_command").is_some(),
+        restore_command: conf.value("restore_command").is_some() || (cluster.has_restore_command && !conf.is_whole()),
         primary: conf.value("primary_conninfo").is_some(),
         now: Some(Timestamp::now()),
         fork: fork.as_ref(),

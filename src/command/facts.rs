@@ -44,6 +44,7 @@ pub(super) fn add(repository: &Path, root: &mut Root, pages: &[(u64, Vec<u8>)]) 
         wal_segments: wal.first().into_iter().chain(wal.last()).cloned().collect(),
         wal_segment_bytes: control.wal_segment_bytes.into(),
         archives: false,
+        has_restore_command: false,
         data_directory: Name::default(),
         configuration: Vec::new(),
         tablespaces: text(b"tablespace_map").map(|map| tablespaces(&map)).unwrap_or_default(),

@@ -112,6 +112,9 @@ pub struct Cluster {
     /// Did it archive its WAL? Not in older roots, nor if it was not running.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub archives: bool,
+    /// Had it a `restore_command`? False if it was not running.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub has_restore_command: bool,
     /// Its data directory.
     pub data_directory: Name,
     /// Files of its configuration that are outside of the data directory, and so not in the backup.

@@ -170,6 +170,7 @@ impl Request {
             wal: self.wal.name().to_owned(),
             wal_segment_bytes: facts.wal_segment_bytes,
             archives: notes::archives(&facts.archive_mode),
+            has_restore_command: facts.has_restore_command,
             data_directory: root::Name(data.as_os_str().as_bytes().to_vec()),
             configuration: opening::configuration(data, facts.configuration),
             databases: facts.databases,

@@ -18,6 +18,10 @@ pub const STANDBY_SIGNAL: &[u8] = b"standby.signal";
 const RESTORE_COMMAND: &str = "restore_command";
 const TARGET_TIME: &str = "recovery_target_time";
 
+/// Settings that say where recovery ends.
+const TARGETS: [&str; 5] =
+    ["recovery_target", "recovery_target_lsn", "recovery_target_name", TARGET_TIME, "recovery_target_xid"];
+
 /// What a target left in a configuration file that is not written anew, or lies elsewhere, would count as if it was meant for
 /// this recovery (rule 32). The server takes an empty target for none only as long as there is no other: so these stand first.
 const UNLESS_SAID: [(&str, &str); 8] = [
@@ -82,7 +86,7 @@ pub struct Known<'a> {
     pub stopped: &'a str,
     /// Is all of the server's configuration in it?
     pub is_all: bool,
-    /// Does a configuration file in it set `restore_command`?
+    /// Does its configuration set `restore_command`, as far as is known?
     pub restore_command: bool,
     /// And `primary_conninfo`?
     pub primary: bool,
@@ -108,12 +112,36 @@ impl Recovery {
     pub fn changes_settings(&self) -> bool {
         self.signal.is_some() || !self.settings.is_empty()
     }
+
+    /// Names of the settings that must go when the server is open. They are in `postgresql.auto.conf`, which a standby that is made from
+    /// the server later gets too: with a target it leaves its primary there and opens (seen with 13, 15 and 18).
+    pub(super) fn passing(&self) -> impl Iterator<Item = &str> {
+        let is_passing = |name: &str, value: &str| match name {
+            "recovery_target_timeline" => value != "latest",
+            RESTORE_COMMAND => value == "false",
+            _ => TARGETS.contains(&name) && !value.is_empty(),
+        };
+        let is_for_a_point = self.signal == Some(RECOVERY_SIGNAL);
+        let settings = self.settings.iter().filter(move |_| is_for_a_point);
+        settings.filter(move |(name, value)| is_passing(name, value)).map(|(name, _)| name.as_str())
+    }
 }
 
 impl Options {
     /// Will the server wait at the target for somebody who looks at it?
     pub(super) fn stands_still(&self) -> bool {
         self.target.is_some() && matches!(self.action, None | Some(Action::Pause))
+    }
+
+    /// May that be in the middle of a transaction that the WAL speaks of later?
+    pub(super) fn may_stand_before_a_drop(&self) -> bool {
+        self.stands_still() && self.target != Some(Target::Immediate)
+    }
+
+    /// Does it end with the WAL of the backup, as far as is known?
+    pub(super) fn ends_with_the_backup(&self) -> bool {
+        let is_near = matches!(self.target, None | Some(Target::Immediate));
+        is_near && matches!(self.timeline.as_deref(), None | Some("current"))
     }
 
     /// Is there something that not every backup can lead to, as is known?
@@ -173,10 +201,16 @@ pub(super) fn plan(options: &Options, cluster: &Cluster, known: &Known<'_>) -> R
     settings.extend(options.settings.iter().cloned());
     settings.extend(options.restore_command.as_deref().map(|command| setting(RESTORE_COMMAND, command)));
     check_settings(&settings)?;
-    let has = |name: &str| settings.iter().any(|(key, value)| key == name && !value.is_empty());
-    let archive = known.restore_command || has(RESTORE_COMMAND);
-    let primary = known.primary || has("primary_conninfo");
-    let missing = notes::missing(mode, cluster, (archive, primary), known.is_all)?;
+    let has = |name: &str, has_otherwise: bool| {
+        let said = settings.iter().rev().find(|(said, _)| said.eq_ignore_ascii_case(name));
+        said.map_or(has_otherwise, |(_, value)| !value.is_empty())
+    };
+    let archive = has(RESTORE_COMMAND, known.restore_command);
+    let primary = has("primary_conninfo", known.primary);
+    if mode == Mode::Point && !archive {
+        return Err(notes::nothing_fetches(options, cluster));
+    }
+    let missing = notes::missing(mode, cluster, archive || primary, known.is_all);
     let until = match &options.target {
         Some(Target::Time(text)) => Some(target::until(text, known.now)?),
         _ => None,
@@ -440,6 +474,25 @@ mod tests {
     }
 
     #[test]
+    fn settings_for_this_recovery_alone_are_to_be_reset_and_others_stay() {
+        let passing = |options: Options| {
+            let (recovery, _) =
+                plan(&options, &cluster(), &Known { restore_command: true, ..Known::default() }).unwrap();
+            recovery.passing().map(str::to_owned).collect::<Vec<_>>().join(" ")
+        };
+        let on = |timeline: &str| Options { timeline: Some(timeline.into()), ..Options::default() };
+        let command = |command: &str| Options { restore_command: Some(command.into()), ..Options::default() };
+        assert_eq!(passing(to(Target::Xid("7".into()))), "recovery_target_xid");
+        assert_eq!(passing(to(Target::Immediate)), "recovery_target recovery_target_timeline");
+        assert_eq!(passing(on("3")), "recovery_target_timeline");
+        assert_eq!(passing(command("false")), "restore_command");
+        let standby = Options { mode: Some(Mode::Standby), ..on("3") };
+        for options in [on("latest"), command("cp /archive/%f %p"), Options::default(), standby] {
+            assert_eq!(passing(options), "");
+        }
+    }
+
+    #[test]
     fn only_who_replays_more_than_the_backup_has_follows_timelines() {
         let follows = |options: Options| options.follows_timelines();
         let on = |timeline: &str, options| Options { timeline: Some(timeline.into()), ..options };
@@ -496,10 +549,45 @@ mod tests {
             plan(&options, cluster, &Known { is_all: true, ..Known::default() }).map(|(_, notes)| notes.join(" "))
         };
         assert!(said(Mode::None, &bare).unwrap().contains("the WAL is not in the backup"));
-        assert!(said(Mode::Point, &bare).unwrap_err().what.contains("nothing says how to fetch it"));
-        assert!(said(Mode::Point, &cluster()).unwrap().contains("no restore_command"));
         assert!(said(Mode::Standby, &cluster()).unwrap().contains("nothing to follow"));
         assert_eq!(said(Mode::None, &cluster()).unwrap(), "");
         assert_eq!(said(Mode::None, &Cluster::default()).unwrap(), "");
+    }
+
+    #[test]
+    fn a_server_that_nothing_lets_fetch_wal_is_not_restored_to_a_point() {
+        let point = || Options { mode: Some(Mode::Point), ..Options::default() };
+        let on = |timeline: &str| Options { timeline: Some(timeline.into()), ..Options::default() };
+        let far = [
+            to(Target::Time("2026-12-21 05:45:02+00".into())),
+            to(Target::Lsn("1/3000000".into())),
+            to(Target::Name("x".into())),
+            to(Target::Xid("7".into())),
+            on("latest"),
+        ];
+        let near = [point(), to(Target::Immediate), on("current")];
+        let bare = Cluster { wal: "archived".into(), ..cluster() };
+        for (options, may_be_false) in { far }.map(|far| (far, false)).into_iter().chain(near.map(|near| (near, true)))
+        {
+            for is_all in [true, false] {
+                let known = Known { is_all, ..Known::default() };
+                let hint = |cluster: &Cluster| {
+                    let error = plan(&options, cluster, &known).unwrap_err();
+                    assert!(
+                        error.kind == Kind::Usage && error.what.contains("nothing says how to fetch WAL"),
+                        "{error}"
+                    );
+                    error.hint.unwrap().into_owned()
+                };
+                assert_eq!(hint(&cluster()).contains("--restore-command false"), may_be_false, "{options:?}");
+                assert!(!hint(&bare).contains("--restore-command false"), "{options:?}");
+                let set = Options { settings: vec![setting("restore_command", "cp")], ..options.clone() };
+                plan(&set, &cluster(), &known).unwrap();
+                let known = Known { restore_command: true, ..known };
+                plan(&options, &cluster(), &known).unwrap();
+                let unset = Options { settings: vec![setting("restore_command", "")], ..options.clone() };
+                plan(&unset, &cluster(), &known).unwrap_err();
+            }
+        }
     }
 }
