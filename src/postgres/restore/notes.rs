@@ -11,7 +11,11 @@ use crate::{
 const APPLY_WORKERS: &str = "max_logical_replication_workers";
 /// Two servers that write the same timeline.
 const ARCHIVES: &str = "the server will go on along the timeline of the backup, and archive (archive_mode): its WAL can get in the way of \
-    that of the server that was backed up; --recovery point begins a timeline of its own, --set archive_mode=off archives nothing";
+    that of the server that was backed up; for a copy --set archive_mode=off; if it takes that server's place, --target-immediate \
+    --target-action promote begins a timeline of its own";
+/// A recovery from an archive goes to the latest timeline that is there, whoever wrote it.
+const ARCHIVES_ANEW: &str = "once the server is open it will archive a timeline of its own (archive_mode), which recoveries from that \
+    archive follow from then on: right if it takes the place of the server that was backed up; for a copy --set archive_mode=off";
 
 /// What the server will want and not have: `follows` says whether its configuration, of which the backup may have all, names an archive
 /// or a primary.
@@ -99,11 +103,17 @@ pub(super) fn beside(mode: Mode, options: &Options, cluster: &Cluster, fork: &Fo
     format!("{why}: {and}the newest backup on the way to timeline {timeline} is {newest}")
 }
 
-/// That it will archive as the server that was backed up does.
+/// That it will archive, as the server that was backed up does.
 pub(super) fn archiving(mode: Mode, options: &Options, known: &Known<'_>) -> Option<String> {
     let chosen = options.settings.iter().rev().find(|(name, _)| name == "archive_mode");
     let archives = chosen.map_or(known.archives, |(_, value)| archives(value));
-    (mode == Mode::None && archives).then(|| ARCHIVES.to_owned())
+    let note = match mode {
+        Mode::None => ARCHIVES,
+        Mode::Point => ARCHIVES_ANEW,
+        // As long as it follows the primary it archives nothing, but with `always`, which is meant so.
+        Mode::Standby => return None,
+    };
+    archives.then(|| note.to_owned())
 }
 
 /// Does this value of `archive_mode` have a server archive?
@@ -120,10 +130,14 @@ mod tests {
         let said = |mode, settings: &[(&str, &str)]| {
             let settings = settings.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
             let options = Options { settings, ..Options::default() };
-            archiving(mode, &options, &Known { archives: true, ..Known::default() }).is_some()
+            archiving(mode, &options, &Known { archives: true, ..Known::default() }).unwrap_or_default()
         };
-        assert!(said(Mode::None, &[]) && said(Mode::None, &[("archive_mode", "always")]));
-        assert!(!said(Mode::Point, &[]) && !said(Mode::Standby, &[]) && !said(Mode::None, &[("archive_mode", "off")]));
+        for (mode, words) in [(Mode::None, "along the timeline of the backup"), (Mode::Point, "a timeline of its own")]
+        {
+            assert!(said(mode, &[]).contains(words) && said(mode, &[("archive_mode", "always")]).contains(words));
+            assert_eq!(said(mode, &[("archive_mode", "off")]), "");
+        }
+        assert_eq!(said(Mode::Standby, &[]), "");
         assert!(archives("always") && archives("ON") && !archives("Off"));
     }
 }
