@@ -13,6 +13,7 @@ use crate::{
     error::{Error, Kind as ErrorKind, Result, quoted},
     format::{
         entry::{self, Entry, Kind, Time},
+        page::Item,
         root::Cluster,
     },
     platform::{self, owner::Names, walk::real_path},
@@ -141,7 +142,7 @@ pub(super) fn plan(restore: &Restore, archive: &Archive, selection: &Selection) 
 fn leave_out_prepared(archive: &Archive, plan: &mut Plan) -> Result<()> {
     let below = Selection::new(&[PREPARED])?;
     // What cannot be read is reported by the restore itself.
-    let files = archive.records(&below, false).flatten().filter(|item| item.entry.is_file());
+    let files = archive.records(&below, false).flatten().filter(|item| item.entry.kind != Kind::Directory);
     let paths: Vec<_> = files.map(|item| item.entry.path.clone()).collect();
     let mut lost = 0;
     for path in paths {
@@ -341,9 +342,17 @@ fn now() -> Time {
     Time { seconds: since.as_secs() as i64, nanos: since.subsec_nanos() }
 }
 
+/// The parts of the file at `path`, under this name also if that is another name of a file.
+fn parts_of(archive: &Archive, path: &[u8]) -> Result<Vec<Item>> {
+    let items = archive.find(path)?;
+    let Some(Kind::HardLink(target)) = items.first().map(|item| &item.entry.kind) else { return Ok(items) };
+    let parts = archive.find(target)?;
+    Ok(parts.iter().map(|item| item.renamed(path.to_vec())).collect())
+}
+
 /// Entry and content of a small file of a backup; `None` if it is not there.
 pub(super) fn content(archive: &Archive, path: &[u8]) -> Result<Option<(Entry, Vec<u8>)>> {
-    let items = archive.find(path)?;
+    let items = parts_of(archive, path)?;
     let Some(first) = items.first().filter(|item| item.state.is_stored() && item.entry.is_file()) else {
         return Ok(None);
     };

@@ -169,6 +169,11 @@ impl Plan {
         })
     }
 
+    /// Is the entry at `path` not restored? Something else may be written there, so its other names are no links to that.
+    pub fn leaves_out(&self, path: &[u8]) -> bool {
+        self.fate(path) == Fate::LeftOut
+    }
+
     /// What becomes of the entry at `path`.
     pub fn fate(&self, path: &[u8]) -> Fate {
         let is_emptied = || database_of(path).is_some_and(|oid| self.emptied.contains(&oid));
