@@ -64,9 +64,9 @@ fn start(label: &str) -> Option<String> {
     rest.split(' ').next().map(str::to_owned)
 }
 
-/// Where the WAL ends that a `backup_manifest` speaks of.
+/// Where the WAL ends that a `backup_manifest` speaks of. The range of the latest timeline comes first, and in names quotes are escaped.
 fn stop(manifest: &str) -> Option<String> {
-    let rest = manifest.rsplit_once("\"End-LSN\": \"")?.1;
+    let rest = manifest.split_once("\"End-LSN\": \"")?.1;
     rest.split('"').next().map(str::to_owned)
 }
 
@@ -106,4 +106,22 @@ fn databases(archive: &Archive) -> Vec<Database> {
         String::from_utf8(name).ok()?.parse().ok()
     });
     oids.map(|oid| Database { oid, ..Database::default() }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::postgres::manifest::{Manifest, WalRange};
+    use std::os::unix::fs::FileExt;
+
+    #[test]
+    fn a_backup_of_several_timelines_ends_on_the_latest() {
+        let mut manifest = Manifest::new(17, 1).unwrap();
+        manifest.add(b"\"End-LSN\": \"0/1\"", 3, 0, Some(0)).unwrap();
+        let range = |timeline, start_lsn, end_lsn| WalRange { timeline, start_lsn, end_lsn };
+        let finished = manifest.finish(&[range(2, 0x5000, 0x7000), range(1, 0x4000, 0x5000)]).unwrap();
+        let mut text = vec![0; finished.bytes as usize];
+        finished.file.read_exact_at(&mut text, 0).unwrap();
+        assert_eq!(stop(&String::from_utf8(text).unwrap()).unwrap(), "0/7000");
+    }
 }
