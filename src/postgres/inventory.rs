@@ -1,4 +1,4 @@
-//! What PostgreSQL's manifest says of the files of a cluster, gathered while they are stored.
+//! Lists the files of a cluster in PostgreSQL's manifest, while they are stored.
 //!
 //! Every file is listed, under each of its names. WAL and the manifest itself are not listed: the manifest has the ranges of the
 //! WAL instead. A link, a pipe and a device cannot be listed; their names are kept, as `pg_verifybackup` reports them. Memory: the
@@ -22,7 +22,7 @@ use std::{collections::HashMap, sync::Mutex};
 
 /// Names of links, pipes and devices that are kept, at most: a person reads them.
 pub const MAX_UNLISTED: usize = 1000;
-/// Of these the names that a message has.
+/// Names in a message, at most.
 const NAMED: usize = 10;
 
 /// See the module. Any thread may tell of an entry; those of one stream come in archive order.
@@ -31,12 +31,12 @@ pub(super) struct Inventory(Mutex<State>);
 struct State {
     /// `None` once it is finished.
     manifest: Option<Manifest>,
-    /// First names of files that have several, and what is known of the file once it was stored.
+    /// Files with several names, by their first name. The facts are known once the file is stored.
     firsts: HashMap<Path, Option<Facts>>,
     unlisted: Vec<Name>,
 }
 
-/// What the manifest says of a file besides its name.
+/// Facts of a file that the manifest has beside its name.
 #[derive(Clone, Copy)]
 struct Facts {
     size: u64,
@@ -77,7 +77,7 @@ impl Inventory {
         self.0.locked().list(path, Facts { size, mtime_seconds, crc32c: Some(crc32c) })
     }
 
-    /// All files were listed; recovery needs `wal`. Nothing is listed after that.
+    /// Ends the manifest after the last file; recovery needs `wal`. A file that comes later is not listed.
     ///
     /// # Errors
     /// The system's, of the temporary file.
@@ -137,7 +137,7 @@ pub fn is_unlisted(entry: &Entry) -> bool {
     is_special && !is_ignored
 }
 
-/// What `pg_verifybackup` will report of the restored cluster though it is whole.
+/// Names the entries that `pg_verifybackup` will report, though the restored cluster is whole.
 pub fn note(cluster: &Cluster) -> Option<String> {
     let names: Vec<_> = cluster.unlisted.iter().take(NAMED).map(|name| quoted(&name.0)).collect();
     let more = if cluster.unlisted.len() > NAMED { " and more" } else { "" };
