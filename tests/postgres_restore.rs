@@ -452,6 +452,26 @@ fn the_program_says_what_is_to_be_done_next() {
 }
 
 #[test]
+fn what_is_written_anew_or_left_out_is_still_there_under_its_other_names() {
+    let settings = "work_mem = '1MB'\n";
+    for (first, other) in [("aa", "postgresql.auto.conf"), ("postgresql.auto.conf", "zz")] {
+        let mut fixture = cluster();
+        fixture.entries.retain(|(_, entry, ..)| entry.path != b"postgresql.auto.conf");
+        fixture.file(first, settings).link(other, first).link("zz.signal", "recovery.signal");
+        let place = Place::with(&fixture, |_| {});
+        let mut restore = place.plan();
+        restore.postgres.recovery.settings = vec![("port".into(), "5499".into())];
+        assert_eq!(run(&restore).unwrap().exit_code(), 0);
+        let read = |name: &str| fs::read_to_string(place.at("to").join(name)).unwrap();
+        let anew = read("postgresql.auto.conf");
+        assert!(anew.starts_with(settings) && anew.ends_with("port = '5499'\n"), "{anew}");
+        assert_eq!(read(if first == "aa" { first } else { other }), settings);
+        assert!(!place.at("to/recovery.signal").exists());
+        assert_eq!(read("zz.signal"), "");
+    }
+}
+
+#[test]
 fn of_a_server_it_is_spoken_only_where_there_will_be_one() {
     let place = Place::with(&cluster(), |cluster| {
         cluster.tablespaces_meanwhile = vec![Tablespace { name: "new".into(), ..Tablespace::default() }];

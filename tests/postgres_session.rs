@@ -450,6 +450,21 @@ fn a_server_that_has_no_slot_says_what_to_change() {
 }
 
 #[test]
+fn a_server_that_gives_little_memory_and_no_temporary_files_serves() {
+    let Some(version) = servers::debian() else { return };
+    let settings = ["work_mem = 64kB", "temp_file_limit = 0", "track_activity_query_size = 128kB"];
+    let server = version.start(&[], &settings);
+    // What others ask is more than that, too.
+    let mut other = postgres::Client::connect(&server.url(), postgres::NoTls).unwrap();
+    other.batch_execute(&format!("SELECT 1 /* {} */", "long ".repeat(20_000))).unwrap();
+    let mut session = connect(&server.url());
+    session.facts().unwrap();
+    session.hold_wal().unwrap();
+    session.start("x", true).unwrap();
+    session.stop(false).unwrap();
+}
+
+#[test]
 fn the_archiver_is_asked_and_a_segment_can_be_ended() {
     let Some(version) = servers::debian() else { return };
     // The end of a backup takes longer than any statement may: the session has no limits.

@@ -42,7 +42,7 @@ pub(super) struct ClusterArgs {
     /// At the target: pause, promote or shutdown
     #[arg(long, value_enum, value_name = "ACTION", hide_possible_values = true)]
     target_action: Option<ActionArg>,
-    /// How the server fetches WAL; without a target it recovers to the end of the archive
+    /// How the server fetches WAL, unless its configuration in the backup says it; without a target it recovers to the end of the archive
     #[arg(long, value_name = "CMD")]
     restore_command: Option<String>,
     /// Add a setting to postgresql.auto.conf, its value as it is, without quotes around it; can be repeated

@@ -18,6 +18,7 @@ use crate::{
         meter::{Meter, Side, Verdict},
         waits::Wait,
     },
+    postgres::inventory,
     repo::base::Unlike,
 };
 use serde_json::{Value, json};
@@ -46,6 +47,7 @@ pub(super) fn backup(root: &Root, verdict: &Verdict, waits: &[Wait], to: &str) -
     lines.push(limit(verdict, SIDES));
     lines.extend(waits.iter().map(|wait| format!("waited {} for {}", seconds(wait.time.as_secs_f64()), wait.what)));
     lines.extend(root.postgres.iter().filter(|cluster| !cluster.configuration.is_empty()).map(elsewhere));
+    lines.extend(root.postgres.iter().filter_map(inventory::note).map(|note| format!("note: {note}")));
     lines.extend(root.postgres.iter().flat_map(|cluster| &cluster.tablespaces_meanwhile).map(meanwhile));
     lines.extend(root.postgres.iter().map(cluster));
     let but = if totals.is_complete() { "" } else { ", but for what is named above" };

@@ -13,11 +13,13 @@ use crate::{
     error::{Error, Kind as ErrorKind, Result, quoted},
     format::{
         entry::{self, Entry, Kind, Time},
+        page::Item,
         root::Cluster,
         sizes,
     },
     platform::{self, owner::Names, walk::real_path},
     postgres::{
+        inventory,
         layout::PREPARED,
         offline::small_text,
         relation,
@@ -103,7 +105,7 @@ pub(super) fn plan(restore: &Restore, archive: &Archive, selection: &Selection) 
             Some(mode) => notes::archives(&mode),
             None => cluster.archives && !conf.is_whole(),
         },
-        restore_command: conf.value("restore_command").is_some(),
+        restore_command: conf.value("restore_command").is_some() || (cluster.has_restore_command && !conf.is_whole()),
         primary: conf.value("primary_conninfo").is_some(),
         now: Some(Timestamp::now()),
         fork: fork.as_ref(),
@@ -123,6 +125,7 @@ pub(super) fn plan(restore: &Restore, archive: &Archive, selection: &Selection) 
         plan.notes.extend(kin.iter().filter_map(|kin| kin.note_of_another(restore, &archive.root, cluster)));
         plan.notes.extend(kin.and_then(|kin| kin.note(restore, &archive.root)));
         plan.notes.extend(conf.notes(cluster));
+        plan.notes.extend(inventory::note(cluster));
         plan.before_start.extend(conf.before_start(cluster));
         let is_told = conf.value(IN_PLACE).is_some_and(|value| value.eq_ignore_ascii_case("on"));
         let in_place = if is_told { None } else { in_place(archive, cluster, &plan)? };
@@ -140,7 +143,7 @@ pub(super) fn plan(restore: &Restore, archive: &Archive, selection: &Selection) 
 fn leave_out_prepared(archive: &Archive, plan: &mut Plan) -> Result<()> {
     let below = Selection::new(&[PREPARED])?;
     // What cannot be read is reported by the restore itself.
-    let files = archive.records(&below, false).flatten().filter(|item| item.entry.is_file());
+    let files = archive.records(&below, false).flatten().filter(|item| item.entry.kind != Kind::Directory);
     let paths: Vec<_> = files.map(|item| item.entry.path.clone()).collect();
     let mut lost = 0;
     for path in paths {
@@ -340,9 +343,17 @@ fn now() -> Time {
     Time { seconds: since.as_secs() as i64, nanos: since.subsec_nanos() }
 }
 
+/// The parts of the file at `path`, under this name also if that is another name of a file.
+fn parts_of(archive: &Archive, path: &[u8]) -> Result<Vec<Item>> {
+    let items = archive.find(path)?;
+    let Some(Kind::HardLink(target)) = items.first().map(|item| &item.entry.kind) else { return Ok(items) };
+    let parts = archive.find(target)?;
+    Ok(parts.iter().map(|item| item.renamed(path.to_vec())).collect())
+}
+
 /// Entry and content of a small file of a backup; `None` if it is not there.
 pub(super) fn content(archive: &Archive, path: &[u8]) -> Result<Option<(Entry, Vec<u8>)>> {
-    let items = archive.find(path)?;
+    let items = parts_of(archive, path)?;
     let Some(first) = items.first().filter(|item| item.state.is_stored() && item.entry.is_file()) else {
         return Ok(None);
     };
@@ -446,13 +457,14 @@ fn start(cluster: &Cluster, data: &Path, in_place: bool) -> String {
 
 /// What is to be said of a whole cluster that came as a stream, as `tar` restores it: at the end it is known that it was one.
 pub(super) fn streamed(cluster: &Cluster, data: &Path) -> Last {
+    let mut notes: Vec<_> = inventory::note(cluster).into_iter().collect();
     if cluster.tablespaces.is_empty() {
-        return Last { next: vec![start(cluster, data, false)], ..Last::default() };
+        return Last { notes, next: vec![start(cluster, data, false)], ..Last::default() };
     }
     let places = cluster.tablespaces.iter().map(|space| quoted(&space.location.0)).collect::<Vec<_>>().join(", ");
-    let note = format!(
+    notes.push(format!(
         "WARNING: tablespaces are restored below \"pg_tblspc\", and a server that starts there will write to {places}: \
          move them, and say where to in \"tablespace_map\"; a restore of a repository or an archive does that"
-    );
-    Last { notes: vec![note], ..Last::default() }
+    ));
+    Last { notes, ..Last::default() }
 }

@@ -13,7 +13,7 @@ use crate::{
         descend::{Visit, descend},
         walk::{self, FileKind, Stat, open_dir, open_root},
     },
-    postgres::restore::{Fate, Plan},
+    postgres::restore::Plan,
     sink::{
         Place,
         places::{Layout, Mount},
@@ -64,7 +64,7 @@ pub(super) fn extra(
     let mut walk = Walk { places, mounts, own, ways, selection, tricks, levels: Vec::new(), found: Extra::default() };
     for item in archive.records(selection, false) {
         let item = item.map_err(|e| e.detail("nothing is removed while nobody knows what belongs to the backup"))?;
-        if item.from == 0 && plan.fate(&item.entry.path) != Fate::LeftOut {
+        if item.from == 0 && !plan.leaves_out(&item.entry.path) {
             walk.belongs(&item.entry.path, matches!(item.entry.kind, Kind::Directory), item.state.is_stored())?;
         }
     }

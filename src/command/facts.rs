@@ -6,6 +6,7 @@ use crate::{
     format::root::{Cluster, Database, Name, Root, Tablespace},
     postgres::{
         control::Control,
+        inventory::{MAX_UNLISTED, is_unlisted},
         restore::{BACKUP_LABEL, PG_CONTROL},
     },
     source::archive::{Archive, Selection},
@@ -43,10 +44,12 @@ pub(super) fn add(repository: &Path, root: &mut Root, pages: &[(u64, Vec<u8>)]) 
         wal_segments: wal.first().into_iter().chain(wal.last()).cloned().collect(),
         wal_segment_bytes: control.wal_segment_bytes.into(),
         archives: false,
+        has_restore_command: false,
         data_directory: Name::default(),
         configuration: Vec::new(),
         tablespaces: text(b"tablespace_map").map(|map| tablespaces(&map)).unwrap_or_default(),
         tablespaces_meanwhile: Vec::new(),
+        unlisted: unlisted(&archive),
         databases: databases(&archive),
         witness: None,
     };
@@ -61,10 +64,17 @@ fn start(label: &str) -> Option<String> {
     rest.split(' ').next().map(str::to_owned)
 }
 
-/// Where the WAL ends that a `backup_manifest` speaks of.
+/// Where the WAL ends that a `backup_manifest` speaks of. The range of the latest timeline comes first, and in names quotes are escaped.
 fn stop(manifest: &str) -> Option<String> {
-    let rest = manifest.rsplit_once("\"End-LSN\": \"")?.1;
+    let rest = manifest.split_once("\"End-LSN\": \"")?.1;
     rest.split('"').next().map(str::to_owned)
+}
+
+/// Links, pipes and devices that its manifest cannot describe.
+fn unlisted(archive: &Archive) -> Vec<Name> {
+    let items = archive.records(&Selection::default(), false).flatten();
+    let names = items.filter(|item| item.state.is_stored() && is_unlisted(&item.entry));
+    names.map(|item| Name(item.entry.path.clone())).take(MAX_UNLISTED).collect()
 }
 
 fn wal_segments(archive: &Archive) -> Vec<String> {
@@ -96,4 +106,22 @@ fn databases(archive: &Archive) -> Vec<Database> {
         String::from_utf8(name).ok()?.parse().ok()
     });
     oids.map(|oid| Database { oid, ..Database::default() }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::postgres::manifest::{Manifest, WalRange};
+    use std::os::unix::fs::FileExt;
+
+    #[test]
+    fn a_backup_of_several_timelines_ends_on_the_latest() {
+        let mut manifest = Manifest::new(17, 1).unwrap();
+        manifest.add(b"\"End-LSN\": \"0/1\"", 3, 0, Some(0)).unwrap();
+        let range = |timeline, start_lsn, end_lsn| WalRange { timeline, start_lsn, end_lsn };
+        let finished = manifest.finish(&[range(2, 0x5000, 0x7000), range(1, 0x4000, 0x5000)]).unwrap();
+        let mut text = vec![0; finished.bytes as usize];
+        finished.file.read_exact_at(&mut text, 0).unwrap();
+        assert_eq!(stop(&String::from_utf8(text).unwrap()).unwrap(), "0/7000");
+    }
 }

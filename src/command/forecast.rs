@@ -152,6 +152,7 @@ impl Forecast {
         let plan = self.plan(archive)?;
         let mut count = Count { contract, opened: HashSet::new(), sample: Sample::default() };
         let mut linked = HashSet::new();
+        let is_restored = |path: &[u8]| selection.takes(path) && !plan.leaves_out(path);
         let (mut entries, mut files) = (0, 0);
         let mut lacking = Lacking::new(severed::concerns(archive, selection)?);
         let mut planner = Planner::new(|job: jobs::Job<()>| {
@@ -161,7 +162,7 @@ impl Forecast {
         for item in archive.records(selection, false) {
             let Some(item) = kept(&plan, item?, &mut lacking) else { continue };
             entries += u64::from(item.from == 0);
-            files += u64::from(add(&mut planner, archive, selection, item, &mut linked)?);
+            files += u64::from(add(&mut planner, archive, is_restored, item, &mut linked)?);
         }
         planner.finish()?;
         let contract = Contract { entries, files, notes: lacking.lines(), ..count.contract };
@@ -196,18 +197,18 @@ fn kept(plan: &Plan, item: Item, lacking: &mut Lacking) -> Option<Item> {
     }
 }
 
-/// Add what has content; of files of which only other names were selected, the file once. Does another file begin with it?
+/// Add what has content; of files of which only other names are restored, the file once. Does another file begin with it?
 fn add<S: FnMut(jobs::Job<()>) -> Result<()>>(
     planner: &mut Planner<(), S>,
     archive: &Archive,
-    selection: &Selection,
+    is_restored: impl Fn(&[u8]) -> bool,
     item: Item,
     linked: &mut HashSet<EntryPath>,
 ) -> Result<bool> {
     match &item.entry.kind {
         EntryKind::Directory => Ok(false),
         _ if !item.state.is_stored() => Ok(false),
-        EntryKind::HardLink(target) if selection.takes(target) || !linked.insert(target.clone()) => Ok(false),
+        EntryKind::HardLink(target) if is_restored(target) || !linked.insert(target.clone()) => Ok(false),
         EntryKind::HardLink(target) => {
             archive.find(target)?.into_iter().try_for_each(|item| planner.add(item)).map(|()| true)
         }

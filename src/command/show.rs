@@ -159,6 +159,7 @@ fn cluster(cluster: &Cluster) -> Vec<(&'static str, String)> {
         ("tablespace", format!("{} {} at {}", space.oid, text::name(&space.name.0), text::name(&space.location.0)))
     };
     facts.extend(cluster.configuration.iter().map(|path| ("not included", text::name(&path.0))));
+    facts.extend(cluster.unlisted.iter().map(|path| ("not listed", text::name(&path.0))));
     facts.extend(cluster.tablespaces.iter().map(space));
     facts.extend(cluster.tablespaces_meanwhile.iter().map(space).map(|(_, space)| ("created later", space)));
     facts.extend(

@@ -162,8 +162,8 @@ impl Kin {
         let (later, _) = self.members().rfind(is_later)?;
         Some(format!(
             "the server goes on along timeline {} as if no later backup had been made, and the last of them is {}: if it takes the \
-             place of the one that was backed up, forget them, as recovery could begin with one; --recovery point begins a timeline of \
-             its own",
+             place of the one that was backed up, forget them, as recovery could begin with one; --target-immediate --target-action \
+             promote begins a timeline of its own",
             cluster.timeline, later.id
         ))
     }

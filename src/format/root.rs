@@ -112,6 +112,9 @@ pub struct Cluster {
     /// Did it archive its WAL? Not in older roots, nor if it was not running.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub archives: bool,
+    /// Had it a `restore_command`? False if it was not running.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub has_restore_command: bool,
     /// Its data directory.
     pub data_directory: Name,
     /// Files of its configuration that are outside of the data directory, and so not in the backup.
@@ -122,6 +125,9 @@ pub struct Cluster {
     /// Those that were made while the backup ran: recovery makes them anew, where they were.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tablespaces_meanwhile: Vec<Tablespace>,
+    /// Links, pipes and devices, which PostgreSQL's manifest cannot describe, the first 1,000.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unlisted: Vec<Name>,
     /// Its databases, in order of their numbers.
     pub databases: Vec<Database>,
     /// By which a later backup knows that the server has the same past; not of every cluster.

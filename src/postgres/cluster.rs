@@ -10,9 +10,9 @@ use super::{
     check::PageCheck,
     control,
     copied::Segments,
+    inventory::Inventory,
     late::Late,
     lsn::Lsn,
-    manifest::Manifest,
     offline, opening,
     relation::Sizes,
     request::Wal,
@@ -58,7 +58,8 @@ pub struct Cluster {
     pub(super) sizes: Sizes,
     pub(super) start: Option<Lsn>,
     pub(super) facts: Mutex<root::Cluster>,
-    pub(super) manifest: Mutex<Option<Manifest>>,
+    pub(super) inventory: Inventory,
+    /// The first reason why what was stored is no backup.
     pub(super) failed: Mutex<Option<Error>>,
     pub(super) late: Arc<Late>,
     pub(super) trees: Vec<Arc<Tree>>,
@@ -136,22 +137,6 @@ impl Cluster {
         })
     }
 
-    /// A file for PostgreSQL's manifest. WAL and the manifest itself are not listed in it.
-    fn list(&self, record: &Record, crc32c: Option<u32>) {
-        let entry = &record.entry;
-        if !entry.is_file() || !record.state.is_stored() || entry.path.starts_with(b"pg_wal/") {
-            return;
-        }
-        if let Some(manifest) = &mut *self.manifest.locked()
-            && let Err(error) = {
-                let crc32c = if entry.size() == 0 { Some(0) } else { crc32c };
-                manifest.add(&entry.path, entry.size(), entry.mtime.seconds, crc32c)
-            }
-        {
-            self.failed.locked().get_or_insert(error);
-        }
-    }
-
     /// End the backup, and say what belongs to it that was not there before.
     fn finish(&self, tree: &Tree) -> Result<Vec<Scanned>> {
         if let Some(error) = self.failed.locked().take() {
@@ -184,9 +169,8 @@ impl Cluster {
             }
             None => offline::still_clean(&self.data, &self.control)?,
         }
-        let manifest = self.manifest.locked().take();
-        if let Some(manifest) = manifest {
-            let finished = manifest.finish(&ranges)?;
+        self.facts.locked().unlisted = self.inventory.unlisted();
+        if let Some(finished) = self.inventory.finish(&ranges)? {
             scanned.push(self.late.stand_in(tree, b"backup_manifest", Arc::new(finished.file))?);
         }
         scanned.sort_by(|a, b| order(&a.entry.path, &b.entry.path));
@@ -274,9 +258,7 @@ impl Cluster {
     /// A late file that PostgreSQL's manifest lists.
     fn add(&self, tree: &Tree, path: &[u8], bytes: &[u8]) -> Result<Scanned> {
         let scanned = self.late(tree, path, bytes)?;
-        if let Some(manifest) = &mut *self.manifest.locked() {
-            manifest.add(path, bytes.len() as u64, scanned.entry.mtime.seconds, Some(crc32c(bytes)))?;
-        }
+        self.inventory.add(path, bytes.len() as u64, scanned.entry.mtime.seconds, crc32c(bytes))?;
         Ok(scanned)
     }
 
@@ -331,11 +313,12 @@ fn unreadable(path: &[u8], why: &str) -> Result<()> {
 
 impl Source for Part {
     fn scan(&self) -> Result<Stream<Scanned>> {
-        let (scanned, late) = (self.tree.scan()?, self.cluster.late.clone());
+        let (scanned, cluster) = (self.tree.scan()?, self.cluster.clone());
         Ok(Box::new(scanned.map(move |scanned| {
             let scanned = scanned?;
             readable(&scanned.entry.path, &scanned.state)?;
-            late.is_here(&scanned.entry)?;
+            cluster.late.is_here(&scanned.entry)?;
+            cluster.inventory.scanned(&scanned);
             Ok(scanned)
         })))
     }
@@ -345,7 +328,9 @@ impl Source for Part {
     }
 
     fn laid(&self, record: &Record, crc32c: Option<u32>) {
-        self.cluster.list(record, crc32c);
+        if let Err(error) = self.cluster.inventory.stored(record, crc32c) {
+            self.cluster.failed.locked().get_or_insert(error);
+        }
         if record.state == State::Whole {
             self.cluster.awaited.locked().remove(&record.entry.path);
         }

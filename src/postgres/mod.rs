@@ -8,6 +8,7 @@ pub mod cluster;
 pub mod conninfo;
 pub mod control;
 pub mod copied;
+pub mod inventory;
 pub mod late;
 pub mod layout;
 pub mod lsn;

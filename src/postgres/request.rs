@@ -4,8 +4,8 @@ use super::{
     archive,
     cluster::{Cluster, Sources},
     conninfo::Params,
+    inventory::Inventory,
     lsn::Lsn,
-    manifest::Manifest,
     offline,
     opening::{self, Opening},
     proof,
@@ -118,9 +118,9 @@ impl Request {
             catalog,
             sizes: now.sizes,
             start,
-            manifest: Mutex::new(Some(Manifest::new(facts.major, facts.system_identifier)?)),
-            facts: Mutex::new(root::Cluster { tablespaces, ..self.described(facts, &data, start) }),
+            inventory: Inventory::new(facts.major, facts.system_identifier)?,
             failed: Mutex::default(),
+            facts: Mutex::new(root::Cluster { tablespaces, ..self.described(facts, &data, start) }),
             data,
             late,
             trees,
@@ -130,12 +130,18 @@ impl Request {
         })
     }
 
-    /// The slot first: from then on the server keeps the WAL that the backup will need.
+    /// The slot first: from then on the server keeps the WAL that the backup will need. Not where it keeps only so much: a slot begins
+    /// at the checkpoint before, and the one of the start would end the session of a slot that is beyond the limit.
     fn begin(&self, session: &mut Session, facts: &Facts, (data, id): (&Path, &str), waits: &Waits) -> Result<Lsn> {
-        if self.wal == Wal::Included {
+        let is_held = self.wal == Wal::Included;
+        let is_held_later = is_held && session.has_slot_limit();
+        if is_held {
             session.hold_wal()?;
         }
         proof::same_server(session, facts.may_hold_wal, data)?;
+        if is_held_later {
+            session.release_wal()?;
+        }
         match self.wal {
             Wal::Archived => {
                 waits.during(archive::AWAITED, || archive::prove(session, facts, archive::PATIENCE))?;
@@ -143,6 +149,9 @@ impl Request {
             Wal::Included | Wal::None => {}
         }
         let start = waits.during("the server's checkpoint", || session.start(&format!("fullbore {id}"), self.fast))?;
+        if is_held_later {
+            session.hold_wal_from(start)?;
+        }
         // Until now it held all since the checkpoint before.
         session.keep_from(start)?;
         Ok(start)
@@ -161,6 +170,7 @@ impl Request {
             wal: self.wal.name().to_owned(),
             wal_segment_bytes: facts.wal_segment_bytes,
             archives: notes::archives(&facts.archive_mode),
+            has_restore_command: facts.has_restore_command,
             data_directory: root::Name(data.as_os_str().as_bytes().to_vec()),
             configuration: opening::configuration(data, facts.configuration),
             databases: facts.databases,
@@ -198,9 +208,9 @@ fn stopped(data: &Path, reading: &Reading) -> Result<Cluster> {
         catalog: Catalog::default(),
         sizes: control.sizes,
         start: None,
-        manifest: Mutex::new(Some(Manifest::new(major, control.system_identifier)?)),
-        facts: Mutex::new(facts),
+        inventory: Inventory::new(major, control.system_identifier)?,
         failed: Mutex::default(),
+        facts: Mutex::new(facts),
         data,
         late,
         trees,

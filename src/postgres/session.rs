@@ -40,6 +40,8 @@ pub struct Session {
     process: i32,
     /// The slot that holds WAL, if there is one.
     slot: Option<String>,
+    /// `max_slot_wal_keep_size`, as in `64MB`, if it is set: a checkpoint ends the session whose slot holds more.
+    slot_limit: Option<String>,
     /// Why the server has dropped it: it does so when a statement of its session fails.
     dropped: Option<String>,
     /// Has a backup begun that has not ended?
@@ -104,16 +106,32 @@ impl Session {
         self.version / 10_000
     }
 
-    /// Have the server keep its WAL from now on, until this session ends: a temporary slot.
+    /// Have the server keep its WAL from its last checkpoint on, until this session ends: a temporary slot. Gives where that is.
     ///
     /// # Errors
     /// [`Kind::Permission`] or [`Kind::Unsupported`] with what to change, if the server cannot.
-    pub fn hold_wal(&mut self) -> Result<()> {
+    pub fn hold_wal(&mut self) -> Result<Lsn> {
         let name = format!("fullbore_{}_{:08x}", std::process::id(), RandomState::new().build_hasher().finish() as u32);
-        let sql = "SELECT slot_name FROM pg_create_physical_replication_slot($1, true, true)";
-        self.row("could not create a replication slot", sql, &[(&name, Type::NAME)]).map_err(slot_hint)?;
+        let sql = "SELECT lsn::text FROM pg_create_physical_replication_slot($1, true, true)";
+        let row = self.row("could not create a replication slot", sql, &[(&name, Type::NAME)]).map_err(slot_hint)?;
         self.slot = Some(name);
-        Ok(())
+        row.get::<&str>(0)?.parse()
+    }
+
+    /// The same, where the backup that began at `start` needs all from there on.
+    ///
+    /// # Errors
+    /// As [`Session::hold_wal`]; [`Kind::Unreachable`] if there was another checkpoint since: WAL before that may be gone.
+    pub fn hold_wal_from(&mut self, start: Lsn) -> Result<()> {
+        if self.hold_wal()? <= start {
+            return Ok(());
+        }
+        Err(void("there was another checkpoint before the server could be told to keep its WAL").hint("run it again"))
+    }
+
+    /// Does the server keep WAL for a slot only up to a limit?
+    pub fn has_slot_limit(&self) -> bool {
+        self.slot_limit.is_some()
     }
 
     /// The function that says up to where WAL is in files.
@@ -314,20 +332,23 @@ impl Session {
         let Some(slot) = self.slot.clone() else { return Ok(()) };
         let sql = "SELECT coalesce((SELECT wal_status FROM pg_replication_slots WHERE slot_name = $1), 'lost')";
         match self.row("could not ask for the replication slot", sql, &[(&slot, Type::NAME)])?.get::<&str>(0)? {
-            "lost" => Err(void("the server has removed WAL that the backup needs")
-                .hint("raise max_slot_wal_keep_size, or take WAL from the archive")),
+            "lost" => Err(void("the server has removed WAL that the backup needs").hint(self.after_loss())),
             _ => Ok(()),
         }
     }
 
-    /// The server also ends a session whose slot holds more WAL than `max_slot_wal_keep_size`, and says so in its log alone.
-    fn after_loss(&self) -> &'static str {
-        match self.slot {
-            Some(_) => {
-                "run it again; if the server's log says that the slot was invalidated, raise max_slot_wal_keep_size"
-            }
-            None => "run it again",
-        }
+    /// What to do where the session or its WAL is lost. The server says in its log alone that it ended a session for the limit.
+    fn after_loss(&self) -> String {
+        let limit = self.slot_limit.as_ref().filter(|_| self.slot.is_some());
+        limit.map_or_else(
+            || "run it again".to_owned(),
+            |limit| {
+                format!(
+                    "raise max_slot_wal_keep_size, which is {limit}, or take WAL from the archive (--wal archived): a server ends the \
+                     session whose slot holds more"
+                )
+            },
+        )
     }
 
     fn lost(&self, error: &postgres::Error) -> Error {

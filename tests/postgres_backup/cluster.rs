@@ -207,6 +207,11 @@ impl Cluster {
         fullbore(flags.chain(more.iter().map(Into::into)))
     }
 
+    /// A backup of it while it is stopped, to `to` beside its data directory.
+    pub(crate) fn backup_offline(&self, to: &str) -> Ran {
+        fullbore(args!["backup", self.data(), "--offline", "--to", self.path(to)])
+    }
+
     /// The path of a relation's file, below its data directory.
     pub(crate) fn file_of(&self, relation: &str) -> String {
         self.psql(&format!("SELECT pg_relation_filepath('{relation}')"))

@@ -3,7 +3,7 @@
 use crate::{
     args,
     cluster::{Cluster, debian, some_versions},
-    runs::{fullbore, is_root, names, or_skip, shell},
+    runs::{FULLBORE, fullbore, is_root, make_fifo, names, only, or_skip, shell},
     servers::own,
 };
 use std::fs;
@@ -108,6 +108,91 @@ fn the_wal_is_put_where_it_is_wanted_and_stays_there() {
         let refused = args!["restore", repository, "--to", cluster.path("other"), "--waldir", wal];
         fullbore(refused).ends_with(1).has_one_error("it is not empty");
     }
+}
+
+#[test]
+fn postgresqls_manifest_lists_every_name_of_a_file() {
+    for version in some_versions() {
+        let cluster = Cluster::stopped(version, &[]);
+        let data = cluster.data();
+        let relation = "base/5/2619"; // of `postgres` or `template1`, whichever version
+        let relation = if data.join(relation).exists() { relation } else { "base/1/2619" };
+        let wal = format!("pg_wal/{}", names(&data.join("pg_wal")).into_iter().find(|name| name.len() == 24).unwrap());
+        fs::create_dir(data.join("keep")).unwrap();
+        own(&data.join("keep"));
+        fs::write(data.join("empty"), "").unwrap();
+        fs::write(data.join("long"), vec![7u8; 3_000_000]).unwrap();
+        let pairs = [
+            ("PG_VERSION", "copy"),
+            ("global/1262", "A before all others"),
+            (relation, "keep/relation"),
+            ("long", "keep/long"),
+            ("empty", "empty too"),
+            (&wal, "zz after the WAL"),
+        ];
+        for (name, other) in pairs {
+            fs::hard_link(data.join(name), data.join(other)).unwrap();
+        }
+        let verifies = |backup: &str| {
+            let restored = Cluster::restored(version, &cluster.path(backup));
+            let manifest = fs::read_to_string(restored.data().join("backup_manifest")).unwrap();
+            let listed = |name: &str| manifest.contains(&format!("\"Path\": \"{name}\""));
+            assert!(pairs.iter().all(|(_, other)| listed(other)) && !listed(&wal), "{manifest}");
+            restored.assert_verifies();
+            restored.start();
+            restored.assert_has_content();
+        };
+        fullbore(args!["backup", data, "--offline", "--to", cluster.path("offline"), "--quiet"]).ends_with(0);
+        verifies("offline");
+        cluster.start();
+        // The second backup has everything from the first.
+        for _ in 0..2 {
+            cluster.backup("online", &["--quiet"]).ends_with(0);
+            verifies("online");
+        }
+    }
+}
+
+#[test]
+fn links_and_pipes_that_pg_verifybackup_will_report_are_named_before() {
+    let Some(version) = debian() else { return };
+    let cluster = Cluster::stopped(version, &[]);
+    let data = cluster.data();
+    let quiet = cluster.backup_offline("without").ends_with(0);
+    assert!(!quiet.err.contains("pg_verifybackup"), "{}", quiet.err);
+    fs::write(cluster.path("server.crt"), "").unwrap();
+    fs::create_dir(data.join("conf.d")).unwrap();
+    own(&data.join("conf.d"));
+    for (name, to) in [("server.crt", "../server.crt"), ("conf.d/nowhere", "/nowhere"), ("postgresql.auto.conf", "x")] {
+        let _ = fs::remove_file(data.join(name));
+        std::os::unix::fs::symlink(to, data.join(name)).unwrap();
+    }
+    make_fifo(&data.join("pipe"));
+    let _socket = std::os::unix::net::UnixListener::bind(data.join("socket")).unwrap();
+    let said = "note: pg_verifybackup will report \"conf.d/nowhere\", \"pipe\", \"server.crt\": backup_manifest cannot";
+    let ran = cluster.backup_offline("with").ends_with(0);
+    assert!(ran.err.contains(said), "{}", ran.err);
+    let shown = fullbore(args!["show", cluster.path("with")]).ends_with(0).out;
+    assert!(shown.lines().any(|line| line.starts_with("not listed") && line.ends_with(" server.crt")), "{shown}");
+    let restored = Cluster::empty(version);
+    let ran = fullbore(args!["restore", cluster.path("with"), "--to", restored.data()]).ends_with(0);
+    assert!(ran.err.contains(said), "{}", ran.err);
+    // It reports these, and nothing else.
+    fs::write(restored.path("server.crt"), "").unwrap();
+    let verified = restored.command("pg_verifybackup").arg(restored.data()).output().unwrap();
+    let reported = String::from_utf8(verified.stderr).unwrap();
+    assert!(!verified.status.success());
+    assert_eq!(reported.lines().count(), 3, "{reported}");
+    assert!(["conf.d/nowhere", "pipe", "server.crt"].iter().all(|name| reported.contains(name)), "{reported}");
+    // A stream says so too, and a root that was made anew.
+    let line = format!("{FULLBORE} backup \"$1\" --offline --to - -q | {FULLBORE} restore - --to \"$2\" 2>&1");
+    let streamed = shell(&line, args![data, cluster.path("streamed")]).ends_with(0).out;
+    assert!(streamed.contains(said), "{streamed}");
+    let backup = only(&cluster.path("with").join("backups"));
+    fs::remove_file(backup.join("root.json")).unwrap();
+    fullbore(args!["repair", cluster.path("with"), "--yes"]);
+    let shown = fullbore(args!["show", cluster.path("with")]).ends_with(0).out;
+    assert!(shown.lines().any(|line| line.starts_with("not listed") && line.ends_with(" server.crt")), "{shown}");
 }
 
 #[test]

@@ -158,8 +158,29 @@ fn a_server_that_takes_the_wal_away_ends_the_backup_and_the_hint_names_the_setti
     }
     cluster.psql("CHECKPOINT");
     let ran = slow.end().0.ends_with(1).has_one_error("the backup is void");
-    assert!(ran.err.contains("max_slot_wal_keep_size"), "{}", ran.err);
+    assert!(ran.err.contains("raise max_slot_wal_keep_size, which is 64MB"), "{}", ran.err);
     cluster.assert_nothing_is_left();
+}
+
+#[test]
+fn what_was_written_before_the_backup_does_not_count_in_the_limit_of_a_slot() {
+    for version in versions() {
+        // The first is less than a segment, and the checkpoint of the start ends one.
+        for limit in ["1MB", "32MB"] {
+            let cluster = Cluster::new(version, &["wal_keep_size = 0", &format!("max_slot_wal_keep_size = {limit}")]);
+            for n in 0..4 {
+                cluster.psql_each(&[&format!("CREATE TABLE t{n} AS SELECT {n} AS n"), "SELECT pg_switch_wal()"]);
+            }
+            for to in ["repository", "archive.tar.zst"] {
+                cluster.backup(to, &["--quiet"]).ends_with(0);
+            }
+            cluster.assert_nothing_is_left();
+            let restored = Cluster::restored(version, &cluster.path("repository"));
+            restored.start();
+            restored.assert_has_content();
+            assert_eq!(restored.psql("SELECT n FROM t3"), "3");
+        }
+    }
 }
 
 #[test]

@@ -10,7 +10,7 @@ use crate::{
 use std::fs;
 
 fn offline(cluster: &Cluster) -> Ran {
-    fullbore(args!["backup", cluster.data(), "--offline", "--to", cluster.path("repository")])
+    cluster.backup_offline("repository")
 }
 
 #[test]

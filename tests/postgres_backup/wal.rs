@@ -4,7 +4,7 @@ use crate::{
     args,
     cluster::{Cluster, debian, some_versions, versions},
     runs::{fullbore, names},
-    servers::wait_until,
+    servers::{own, wait_until},
     slow::Slow,
 };
 use fullbore::postgres::{
@@ -314,4 +314,86 @@ fn recovery_does_not_begin_on_a_timeline_that_was_left() {
     fullbore(args!["backup", set_back.url(), "--to", repository, "--quiet"]).ends_with(0);
     let anew = recovered(&lsn, &["--set", "archive_mode=off"]);
     assert_eq!(said(&anew), "before kept anew anew anew");
+}
+
+#[test]
+fn before_a_drop_a_server_that_stands_still_has_locked_the_table_and_one_that_is_promoted_has_it() {
+    for version in some_versions() {
+        let cluster = Cluster::stopped(version, &["archive_mode = on", ARCHIVE]);
+        let archive = cluster.make_dir("archive");
+        cluster.configure(&[&format!("restore_command = 'cp {}/%f %p'", archive.display())]);
+        cluster.start();
+        cluster.psql("CREATE TABLE t AS SELECT 7 AS n");
+        cluster.backup("repository", &["--quiet"]).ends_with(0);
+        cluster.in_session(&["BEGIN", "DROP TABLE t", "SELECT pg_create_restore_point('here')", "COMMIT"]);
+        cluster.psql("SELECT pg_switch_wal()");
+        // The restore_command of its own configuration counts.
+        let restored = |more: &[&str]| {
+            let restored = Cluster::empty(version);
+            let line = args!["restore", cluster.path("repository"), "--to", restored.data(), "--target-name", "here"];
+            let line = line.into_iter().chain(args!["--set", "archive_mode=off"]).chain(more.iter().map(Into::into));
+            let ran = fullbore(line).ends_with(0);
+            restored.start();
+            (ran, restored)
+        };
+        let (ran, paused) = restored(&[]);
+        assert!(ran.err.contains("next: right before a DROP or TRUNCATE that table is locked"), "{}", ran.err);
+        wait_until("it stands still", || paused.psql("SELECT pg_get_wal_replay_pause_state()") == "paused");
+        let error = paused.client().batch_execute("SET lock_timeout = '300ms'; SELECT FROM t").unwrap_err();
+        assert_eq!(error.code(), Some(&postgres::error::SqlState::LOCK_NOT_AVAILABLE));
+        let (ran, promoted) = restored(&["--target-action", "promote"]);
+        assert!(!ran.err.contains("locked"), "{}", ran.err);
+        wait_until("it is promoted", || promoted.psql("SELECT pg_is_in_recovery()") == "f");
+        assert_eq!(promoted.psql("SELECT n FROM t"), "7");
+    }
+}
+
+#[test]
+fn a_standby_of_a_server_that_was_recovered_stays_one_once_the_next_steps_are_done() {
+    for version in some_versions() {
+        let cluster = Cluster::new(version, &["wal_keep_size = 64MB"]);
+        cluster.backup("repository", &["--quiet"]).ends_with(0);
+        let recovered = Cluster::empty(version);
+        let line = args!["restore", cluster.path("repository"), "--to", recovered.data(), "--target-immediate"];
+        let more = args!["--target-action", "promote", "--restore-command", "false"];
+        let ran = fullbore(line.into_iter().chain(more)).ends_with(0);
+        recovered.start();
+        wait_until("it is promoted", || recovered.psql("SELECT pg_is_in_recovery()") == "f");
+        let next: Vec<&str> = ran.err.lines().filter_map(|line| line.strip_prefix("next: ")).skip(1).collect();
+        assert!(next.iter().all(|step| step.starts_with("ALTER SYSTEM RESET ")), "{next:?}");
+        recovered.psql_each(&next);
+        recovered.psql("CREATE TABLE t AS SELECT 7 AS n");
+        // A copy of its files, as pg_basebackup makes one: with the settings that its recovery has left.
+        recovered.backup("for_standby", &["--quiet"]).ends_with(0);
+        let standby = Cluster::restored(version, &recovered.path("for_standby"));
+        fs::write(standby.data().join("standby.signal"), "").unwrap();
+        own(&standby.data().join("standby.signal"));
+        standby.configure(&[&format!("primary_conninfo = 'host={} user=postgres'", recovered.path("").display())]);
+        standby.start();
+        recovered.psql("INSERT INTO t VALUES (8)");
+        wait_until("it follows", || standby.psql("SELECT sum(n) FROM t") == "15");
+        assert_eq!(standby.psql("SELECT pg_is_in_recovery()"), "t");
+    }
+}
+
+#[test]
+fn a_plain_restore_stays_on_its_timeline_and_starts_with_less_than_the_old_server_had() {
+    for version in some_versions() {
+        let cluster = Cluster::new(version, &["max_connections = 50"]);
+        cluster.backup("repository", &["--quiet"]).ends_with(0);
+        let timeline = "SELECT left(pg_walfile_name(pg_current_wal_lsn()), 8)";
+        let less = ["--set", "max_connections=20"];
+        let restored = Cluster::restored_with(version, &cluster.path("repository"), &less);
+        restored.start();
+        // The next steps need a server that is open.
+        restored.psql("CREATE TABLE open ()");
+        assert_eq!(restored.psql(timeline), "00000001");
+        let point = ["--target-immediate", "--target-action", "promote", "--restore-command", "false"];
+        let restored = Cluster::restored_with(version, &cluster.path("repository"), &[&point[..], &less].concat());
+        assert!(!restored.starts(), "a server that recovers to a point wants what the old one had");
+        let restored = Cluster::restored_with(version, &cluster.path("repository"), &point);
+        restored.start();
+        wait_until("it is promoted", || restored.psql("SELECT pg_is_in_recovery()") == "f");
+        assert_eq!(restored.psql(timeline), "00000002");
+    }
 }

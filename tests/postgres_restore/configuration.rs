@@ -128,17 +128,20 @@ fn a_restore_command_that_is_included_counts_and_one_elsewhere_is_not_missed() {
     fixture.file("postgresql.conf", "include 'postgresql.conf'\ninclude_dir '.'\n".repeat(9));
     fixture.file("a.conf", "include_dir '.'\n".repeat(9));
     assert_eq!(run(&Place::with(&fixture, |_| {}).plan()).unwrap().notes, [deep]);
-    let error = run(&recovering(&archived(&cluster()), Mode::Point)).unwrap_err();
-    assert!(error.kind == Kind::Usage && error.what.contains("nothing says how to fetch it"), "{error}");
-    for (mode, words) in
-        [(Mode::Point, "no restore_command was found, but"), (Mode::Standby, "neither primary_conninfo")]
-    {
-        let notes = run(&recovering(&archived(&without_conf()), mode)).unwrap().notes;
-        assert!(
-            notes[0].starts_with(words) && notes[0].contains("not all of the configuration is in the"),
-            "{notes:?}"
-        );
+    for fixture in [cluster(), without_conf()] {
+        let error = run(&recovering(&archived(&fixture), Mode::Point)).unwrap_err();
+        assert!(error.kind == Kind::Usage && error.what.contains("nothing says how to fetch WAL"), "{error}");
     }
+    // The server told when it was backed up that it has one.
+    let place = Place::with(&without_conf(), |cluster| cluster.has_restore_command = true);
+    run(&recovering(&place, Mode::Point)).unwrap();
+    assert!(place.at("to/recovery.signal").exists());
+    // What is in the backup knows better.
+    let place = Place::with(&cluster(), |cluster| cluster.has_restore_command = true);
+    run(&recovering(&place, Mode::Point)).unwrap_err();
+    let notes = run(&recovering(&archived(&without_conf()), Mode::Standby)).unwrap().notes;
+    let said = notes[0].starts_with("neither primary_conninfo");
+    assert!(said && notes[0].contains("not all of the configuration is in the"), "{notes:?}");
 }
 
 #[test]

@@ -148,9 +148,42 @@ fn wal_that_nobody_can_fetch_is_an_error_and_a_restore_command_of_the_backup_cou
         let place = Place::with(&fixture, archived);
         assert_eq!(run(&with(&place, point.clone())).unwrap().notes, [""; 0], "{conf}");
     }
+}
+
+#[test]
+fn a_target_that_the_server_would_not_start_for_is_refused_before_anything_is_made() {
     let place = Place::new();
-    let notes = run(&with(&place, recovery::Options { target: Some(Target::Immediate), ..point })).unwrap().notes;
-    assert!(notes.len() == 1 && notes[0].contains("no restore_command"), "{notes:?}");
+    let targets = [
+        Target::Time("2126-11-21 05:45:01+00".into()),
+        Target::Lsn("0/2000100".into()),
+        Target::Name("x".into()),
+        Target::Xid("7".into()),
+        Target::Immediate,
+    ];
+    for target in targets {
+        let to = recovery::Options { target: Some(target), ..Default::default() };
+        assert_refused(&with(&place, to.clone()), Kind::Usage, "nothing says how to fetch WAL");
+        assert_refused(&with(&place, to), Kind::Usage, "--restore-command 'cp /archive/%f %p'");
+        assert!(!place.at("to").exists() && !place.at("ts").exists());
+    }
+}
+
+#[test]
+fn what_is_to_be_done_at_a_target_and_after_it_is_said() {
+    let next = |target, action| {
+        let to = recovery::Options { target: Some(target), action, settings: vec![command()], ..Default::default() };
+        run(&with(&Place::new(), to)).unwrap().next.split_off(1)
+    };
+    let name = || Target::Name("x".into());
+    let said = next(name(), None);
+    assert_eq!(said.len(), 3, "{said:?}");
+    assert!(said[0].contains("SELECT pg_wal_replay_resume();"), "{said:?}");
+    assert!(said[1].contains("DROP or TRUNCATE") && said[1].ends_with("--target-action promote"), "{said:?}");
+    assert!(said[2].starts_with("ALTER SYSTEM RESET recovery_target_name; -- "), "{said:?}");
+    assert_eq!(next(name(), Some(Action::Promote)), said[2..]);
+    // Where the cluster is consistent nothing is locked that was not.
+    let immediate = next(Target::Immediate, None);
+    assert!(immediate.len() == 3 && immediate[1].contains("RESET recovery_target; -- "), "{immediate:?}");
 }
 
 #[test]

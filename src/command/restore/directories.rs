@@ -62,7 +62,7 @@ impl Run<'_> {
                     };
                     let is_wanted = match item.entry.kind {
                         Kind::Directory => item.state != State::Vanished,
-                        Kind::HardLink(_) => item.state.is_stored(),
+                        Kind::HardLink(_) => item.state.is_stored() && !self.cluster.leaves_out(&item.entry.path),
                         _ => false,
                     };
                     batch.extend(is_wanted.then(|| upwards.meet(&item.entry, &self.entered(&item.entry))).flatten());

@@ -337,7 +337,7 @@ pub(super) struct Run<'a> {
     pub(super) meter: &'a Meter,
     /// To decode and digest.
     permits: Arc<Permits>,
-    /// For files of which only other names were selected: which of them stands in for it.
+    /// For files of which only other names are restored: which of them stands in for it.
     stand_ins: Mutex<HashMap<EntryPath, EntryPath>>,
     /// What was wanted and is not there as it was.
     lacking: Mutex<Lacking>,
@@ -380,7 +380,7 @@ impl Run<'_> {
                 }
                 Ok(())
             }
-            Kind::HardLink(target) if self.selection.takes(target) => Ok(()),
+            Kind::HardLink(target) if self.selection.takes(target) && !self.cluster.leaves_out(target) => Ok(()),
             Kind::HardLink(target) => self.stand_in(add, target, &item.entry.path),
             _ => add(item),
         }
@@ -412,7 +412,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// The first selected name of a file whose own name was not selected becomes the file.
+    /// The first selected name of a file whose own name is not restored becomes the file.
     fn stand_in(&self, add: &mut dyn FnMut(Item) -> Result<()>, target: &EntryPath, path: &EntryPath) -> Result<()> {
         let mut stand_ins = self.stand_ins.locked();
         if stand_ins.entry(target.clone()).or_insert_with(|| path.clone()) != path {

@@ -90,6 +90,12 @@ pub enum Fate {
 /// What a server does at a target, unless told.
 const STANDS_STILL: &str =
     "at the target the server can only be read; if it is the right one, SELECT pg_wal_replay_resume();";
+/// The startup process holds the locks of transactions that it has replayed in part, as long as it stands still.
+const IS_LOCKED: &str = "right before a DROP or TRUNCATE that table is locked until the server is open, and reading it waits for ever: \
+    to read it, restore a copy with --target-action promote";
+
+/// Why a setting is to be reset when the server is open.
+const IS_PASSING: &str = "it is for this recovery alone, and a standby made from this server would obey it too";
 
 impl Plan {
     /// The plan for a cluster.
@@ -102,8 +108,14 @@ impl Plan {
         let (mut recovery, mut notes) = recovery::plan(&options.recovery, cluster, known)?;
         notes.extend(notes::meanwhile(cluster));
         notes.extend(notes::subscriptions(&options.recovery, cluster));
-        let mut next: Vec<String> =
-            options.recovery.stands_still().then(|| STANDS_STILL.to_owned()).into_iter().collect();
+        let mut next = Vec::new();
+        if options.recovery.stands_still() {
+            next.push(STANDS_STILL.to_owned());
+        }
+        if options.recovery.may_stand_before_a_drop() {
+            next.push(IS_LOCKED.to_owned());
+        }
+        next.extend(recovery.passing().map(|name| format!("ALTER SYSTEM RESET {name}; -- {IS_PASSING}")));
         next.extend(unwanted.iter().flat_map(|database| drop_database(database)));
         // WAL speaks of pages that it does not bring, of hash indexes also where pages have checksums: in those that are holes now,
         // recovery would stop.
@@ -155,6 +167,11 @@ impl Plan {
             let name = path[mount.at.len() + 1..].split(|byte| *byte == b'/').next().unwrap_or_default();
             !mount.may_hold(name)
         })
+    }
+
+    /// Is the entry at `path` not restored? Something else may be written there, so its other names are no links to that.
+    pub fn leaves_out(&self, path: &[u8]) -> bool {
+        self.fate(path) == Fate::LeftOut
     }
 
     /// What becomes of the entry at `path`.

@@ -2,7 +2,7 @@
 
 use super::recovery::{Known, Mode, Options, Recovery};
 use crate::{
-    error::{Error, Kind, Result, quoted},
+    error::{Error, Kind, quoted},
     format::root::Cluster,
     postgres::timeline::Fork,
 };
@@ -11,42 +11,43 @@ use crate::{
 const APPLY_WORKERS: &str = "max_logical_replication_workers";
 /// Two servers that write the same timeline.
 const ARCHIVES: &str = "the server will go on along the timeline of the backup, and archive (archive_mode): its WAL can get in the way of \
-    that of the server that was backed up; --recovery point begins a timeline of its own, --set archive_mode=off archives nothing";
+    that of the server that was backed up; for a copy --set archive_mode=off; if it takes that server's place, --target-immediate \
+    --target-action promote begins a timeline of its own";
+/// A recovery from an archive goes to the latest timeline that is there, whoever wrote it.
+const ARCHIVES_ANEW: &str = "once the server is open it will archive a timeline of its own (archive_mode), which recoveries from that \
+    archive follow from then on: right if it takes the place of the server that was backed up; for a copy --set archive_mode=off";
 
-/// What the server will want and not have: `archive` and `primary` were found in its configuration, which `is_all` of it.
-pub(super) fn missing(
-    mode: Mode,
-    cluster: &Cluster,
-    (archive, primary): (bool, bool),
-    is_all: bool,
-) -> Result<Option<String>> {
+/// What the server will want and not have: `follows` says whether its configuration, of which the backup may have all, names an archive
+/// or a primary.
+pub(super) fn missing(mode: Mode, cluster: &Cluster, follows: bool, is_all: bool) -> Option<String> {
     let included = !cluster.online || cluster.wal == "included";
     let note = match mode {
         Mode::None if !included => {
             "the WAL is not in the backup, and without --recovery point the server does not ask the archive for it"
         }
-        Mode::Point if !archive && !is_all => {
-            "no restore_command was found, but not all of the configuration is in the backup: unless the rest sets one, the \
-             server will not recover; --restore-command sets it"
-        }
-        Mode::Standby if !archive && !primary && !is_all => {
+        Mode::Standby if !follows && !is_all => {
             "neither primary_conninfo nor restore_command was found, but not all of the configuration is in the backup: unless \
              the rest sets one, the standby has nothing to follow"
         }
-        Mode::Point if !archive && !included => {
-            let what = "cannot recover: the WAL is not in the backup, and nothing says how to fetch it";
-            return Err(Error::new(Kind::Usage, what).hint("--restore-command CMD says it, as in `cp /archive/%f %p`"));
-        }
-        Mode::Point if !archive => {
-            "no restore_command was found in the backup, and without one the server will not recover to a target: \
-             set it with --restore-command (`false`, if the WAL in the backup is enough)"
-        }
-        Mode::Standby if !archive && !primary => {
+        Mode::Standby if !follows => {
             "neither primary_conninfo nor restore_command was found in the backup: the standby has nothing to follow"
         }
-        _ => return Ok(None),
+        _ => return None,
     };
-    Ok(Some(note.to_owned()))
+    Some(note.to_owned())
+}
+
+/// That a server which is to recover to a point would not even start.
+pub(super) fn nothing_fetches(options: &Options, cluster: &Cluster) -> Error {
+    let what = "cannot recover to a point: nothing says how to fetch WAL, and without restore_command the server does not start";
+    let is_included = !cluster.online || cluster.wal == "included";
+    let or_not = if is_included && options.ends_with_the_backup() {
+        ", or --restore-command false if the WAL in the backup is enough"
+    } else {
+        ""
+    };
+    Error::new(Kind::Usage, what)
+        .hint(format!("say it with --restore-command CMD, as in --restore-command 'cp /archive/%f %p'{or_not}"))
 }
 
 /// What a server that asks no archive must be given by hand.
@@ -102,11 +103,17 @@ pub(super) fn beside(mode: Mode, options: &Options, cluster: &Cluster, fork: &Fo
     format!("{why}: {and}the newest backup on the way to timeline {timeline} is {newest}")
 }
 
-/// That it will archive as the server that was backed up does.
+/// That it will archive, as the server that was backed up does.
 pub(super) fn archiving(mode: Mode, options: &Options, known: &Known<'_>) -> Option<String> {
     let chosen = options.settings.iter().rev().find(|(name, _)| name == "archive_mode");
     let archives = chosen.map_or(known.archives, |(_, value)| archives(value));
-    (mode == Mode::None && archives).then(|| ARCHIVES.to_owned())
+    let note = match mode {
+        Mode::None => ARCHIVES,
+        Mode::Point => ARCHIVES_ANEW,
+        // As long as it follows the primary it archives nothing, but with `always`, which is meant so.
+        Mode::Standby => return None,
+    };
+    archives.then(|| note.to_owned())
 }
 
 /// Does this value of `archive_mode` have a server archive?
@@ -123,10 +130,14 @@ mod tests {
         let said = |mode, settings: &[(&str, &str)]| {
             let settings = settings.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
             let options = Options { settings, ..Options::default() };
-            archiving(mode, &options, &Known { archives: true, ..Known::default() }).is_some()
+            archiving(mode, &options, &Known { archives: true, ..Known::default() }).unwrap_or_default()
         };
-        assert!(said(Mode::None, &[]) && said(Mode::None, &[("archive_mode", "always")]));
-        assert!(!said(Mode::Point, &[]) && !said(Mode::Standby, &[]) && !said(Mode::None, &[("archive_mode", "off")]));
+        for (mode, words) in [(Mode::None, "along the timeline of the backup"), (Mode::Point, "a timeline of its own")]
+        {
+            assert!(said(mode, &[]).contains(words) && said(mode, &[("archive_mode", "always")]).contains(words));
+            assert_eq!(said(mode, &[("archive_mode", "off")]), "");
+        }
+        assert_eq!(said(Mode::Standby, &[]), "");
         assert!(archives("always") && archives("ON") && !archives("Off"));
     }
 }

@@ -42,6 +42,8 @@ pub struct Facts {
     pub timeline: u32,
     /// `off`, `on` or `always`.
     pub archive_mode: String,
+    /// Has it a `restore_command`?
+    pub has_restore_command: bool,
     /// Numbers of the tablespaces, and what they are called.
     pub tablespaces: Vec<(u32, Name)>,
     /// All databases, by number.
@@ -62,7 +64,8 @@ const SETTINGS: &str = "SELECT current_setting('server_version'), \
     current_setting('data_directory_mode'), \
     current_setting('archive_mode'), \
     ARRAY(SELECT textsend(setting) FROM pg_settings WHERE name IN ('config_file', 'hba_file', 'ident_file') \
-        AND NOT starts_with(setting, (SELECT setting FROM pg_settings WHERE name = 'data_directory') || '/') ORDER BY name)";
+        AND NOT starts_with(setting, (SELECT setting FROM pg_settings WHERE name = 'data_directory') || '/') ORDER BY name), \
+    current_setting('restore_command') <> ''";
 
 const TABLESPACES: &str = "SELECT oid, textsend(spcname::text) FROM pg_tablespace ORDER BY oid";
 
@@ -103,6 +106,7 @@ impl Session {
             tablespaces: self.tablespaces()?,
             databases: self.databases()?,
             configuration: row.get::<Vec<Vec<u8>>>(9)?.into_iter().map(Name).collect(),
+            has_restore_command: row.get(10)?,
             may_hold_wal,
         })
     }

@@ -12,8 +12,10 @@ use crate::{
 use postgres::{Client, SimpleQueryMessage, error::SqlState};
 use std::{sync::mpsc, time::Duration};
 
-/// Changes nothing of the session, and takes as long as it takes. A pool of statements refuses the first.
+/// Changes nothing of the session, and takes as long as it takes. A pool of statements refuses the first. Memory: see `FIRST` in
+/// `reach.rs`.
 const AGE: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL statement_timeout = 0; SET LOCAL search_path = pg_catalog, pg_temp; \
+    SET LOCAL work_mem = '16MB'; \
     SELECT extract(epoch FROM clock_timestamp() - backend_start) FROM pg_stat_activity WHERE pid = pg_backend_pid(); COMMIT";
 
 /// So much older may a session seem to be that is ours alone.

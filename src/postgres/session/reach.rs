@@ -25,8 +25,9 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 const OLDEST: u32 = 13;
 
 /// Before anything that has a name, or takes time: a database's owner may have put functions of his own before the system's, and
-/// a role may have been given little time.
-const FIRST: &str = "SET statement_timeout = 0; SET search_path = pg_catalog, pg_temp; \
+/// a role may have been given little time. With `work_mem = 64kB` the rows of `pg_settings` (about 200 kB) go to a temporary file,
+/// which `temp_file_limit = 0` forbids; only a superuser may raise that limit, and anybody the memory.
+const FIRST: &str = "SET statement_timeout = 0; SET search_path = pg_catalog, pg_temp; SET work_mem = '16MB'; \
     SET default_transaction_isolation = 'read committed'; SET default_transaction_deferrable = off";
 
 /// Rule 4, and no limits: a checkpoint or an archive may take hours, and one that nobody waits for any more ends. Those that a version
@@ -85,16 +86,20 @@ fn session(params: &Params, host: &Host) -> Result<Session> {
         standby: false,
         process: 0,
         slot: None,
+        slot_limit: None,
         dropped: None,
         in_backup: false,
     };
     let changing = "could not change the settings of the session";
     session.client()?.batch_execute(FIRST).map_err(|error| failed(changing, &error))?;
     session.rows(changing, SETTINGS, &[])?;
-    let sql = "SELECT current_setting('server_version_num')::int, pg_is_in_recovery(), pg_backend_pid()";
+    let sql = "SELECT current_setting('server_version_num')::int, pg_is_in_recovery(), pg_backend_pid(), \
+               nullif(current_setting('max_slot_wal_keep_size', true), '-1')";
     let row = session.row("could not ask the server for its version", sql, &[])?;
     session.version = row.get::<i32>(0)?.unsigned_abs();
-    (session.standby, session.process) = (row.get(1)?, row.get(2)?);
+    session.standby = row.get(1)?;
+    session.process = row.get(2)?;
+    session.slot_limit = row.get(3)?;
     match session.major() {
         OLDEST.. => Ok(session),
         old => Err(Error::new(Kind::Unsupported, format!("cannot back up PostgreSQL {old}"))

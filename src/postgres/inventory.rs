@@ -1,0 +1,171 @@
+//! Lists the files of a cluster in PostgreSQL's manifest, while they are stored.
+//!
+//! Every file is listed, under each of its names. WAL and the manifest itself are not listed: the manifest has the ranges of the
+//! WAL instead. A link, a pipe and a device cannot be listed; their names are kept, as `pg_verifybackup` reports them. Memory: the
+//! name, size and CRC of each file with several names.
+
+use super::{
+    manifest::{Finished, Manifest, WalRange},
+    restore::AUTO_CONF,
+};
+use crate::{
+    error::{Result, quoted},
+    format::{
+        entry::{Entry, Kind, Path},
+        page::Record,
+        root::{Cluster, Name},
+    },
+    frame::Scanned,
+    queue::Locked,
+};
+use std::{collections::HashMap, sync::Mutex};
+
+/// Names of links, pipes and devices that are kept, at most: a person reads them.
+pub const MAX_UNLISTED: usize = 1000;
+/// Names in a message, at most.
+const NAMED: usize = 10;
+
+/// See the module. Any thread may tell of an entry; those of one stream come in archive order.
+pub(super) struct Inventory(Mutex<State>);
+
+struct State {
+    /// `None` once it is finished.
+    manifest: Option<Manifest>,
+    /// Files with several names, by their first name. The facts are known once the file is stored.
+    firsts: HashMap<Path, Option<Facts>>,
+    unlisted: Vec<Name>,
+}
+
+/// Facts of a file that the manifest has beside its name.
+#[derive(Clone, Copy)]
+struct Facts {
+    size: u64,
+    mtime_seconds: i64,
+    crc32c: Option<u32>,
+}
+
+impl Inventory {
+    /// Of a cluster of version `major`.
+    ///
+    /// # Errors
+    /// The system's, of a temporary file.
+    pub(super) fn new(major: u32, system_identifier: u64) -> Result<Self> {
+        let manifest = Some(Manifest::new(major, system_identifier)?);
+        Ok(Self(Mutex::new(State { manifest, firsts: HashMap::new(), unlisted: Vec::new() })))
+    }
+
+    /// The scan has met an entry: it may be the first name of a file, to which later ones will be links.
+    pub(super) fn scanned(&self, scanned: &Scanned) {
+        if scanned.is_first {
+            self.0.locked().firsts.insert(scanned.entry.path.clone(), None);
+        }
+    }
+
+    /// An entry is complete in the backup.
+    ///
+    /// # Errors
+    /// The system's, of the temporary file.
+    pub(super) fn stored(&self, record: &Record, crc32c: Option<u32>) -> Result<()> {
+        if record.state.is_stored() { self.0.locked().stored(record, crc32c) } else { Ok(()) }
+    }
+
+    /// List a file that is made for the backup.
+    ///
+    /// # Errors
+    /// The system's, of the temporary file.
+    pub(super) fn add(&self, path: &[u8], size: u64, mtime_seconds: i64, crc32c: u32) -> Result<()> {
+        self.0.locked().list(path, Facts { size, mtime_seconds, crc32c: Some(crc32c) })
+    }
+
+    /// Ends the manifest after the last file; recovery needs `wal`. A file that comes later is not listed.
+    ///
+    /// # Errors
+    /// The system's, of the temporary file.
+    pub(super) fn finish(&self, wal: &[WalRange]) -> Result<Option<Finished>> {
+        let manifest = self.0.locked().manifest.take();
+        manifest.map(|manifest| manifest.finish(wal)).transpose()
+    }
+
+    /// Names of what is stored and cannot be listed, the first [`MAX_UNLISTED`].
+    pub(super) fn unlisted(&self) -> Vec<Name> {
+        self.0.locked().unlisted.clone()
+    }
+}
+
+impl State {
+    fn stored(&mut self, record: &Record, crc32c: Option<u32>) -> Result<()> {
+        let path = &record.entry.path;
+        match &record.entry.kind {
+            Kind::File { size, .. } => {
+                let crc32c = if *size == 0 { Some(0) } else { crc32c };
+                let facts = Facts { size: *size, mtime_seconds: record.entry.mtime.seconds, crc32c };
+                if let Some(first) = self.firsts.get_mut(path) {
+                    *first = Some(facts);
+                }
+                self.list(path, facts)
+            }
+            Kind::HardLink(first) => {
+                let facts = self.firsts.get(first).copied().flatten();
+                facts.map_or(Ok(()), |facts| self.list(path, facts))
+            }
+            _ => {
+                if self.unlisted.len() < MAX_UNLISTED && is_unlisted(&record.entry) {
+                    self.unlisted.push(Name(path.clone()));
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn list(&mut self, path: &[u8], facts: Facts) -> Result<()> {
+        let Facts { size, mtime_seconds, crc32c } = facts;
+        match &mut self.manifest {
+            Some(manifest) if !is_wal(path) => manifest.add(path, size, mtime_seconds, crc32c),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn is_wal(path: &[u8]) -> bool {
+    path.starts_with(b"pg_wal/")
+}
+
+/// Is it something that `pg_verifybackup` looks at, and that the manifest cannot describe?
+pub fn is_unlisted(entry: &Entry) -> bool {
+    let is_special = !matches!(entry.kind, Kind::File { .. } | Kind::HardLink(_) | Kind::Directory);
+    let is_ignored = entry.path == b"pg_wal" || is_wal(&entry.path) || entry.path == AUTO_CONF;
+    is_special && !is_ignored
+}
+
+/// Names the entries that `pg_verifybackup` will report, though the restored cluster is whole.
+pub fn note(cluster: &Cluster) -> Option<String> {
+    let names: Vec<_> = cluster.unlisted.iter().take(NAMED).map(|name| quoted(&name.0)).collect();
+    let more = if cluster.unlisted.len() > NAMED { " and more" } else { "" };
+    (!names.is_empty()).then(|| {
+        format!(
+            "pg_verifybackup will report {}{more}: backup_manifest cannot describe links, pipes and devices (pg_basebackup leaves \
+             them out)",
+            names.join(", ")
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_many_names_the_first_ten_are_told() {
+        let with = |count: usize| {
+            let names = (0..count).map(|n| Name(format!("link{n}").into())).collect();
+            note(&Cluster { unlisted: names, ..Cluster::default() })
+        };
+        assert_eq!(with(0), None);
+        assert!(
+            with(2).unwrap().starts_with("pg_verifybackup will report \"link0\", \"link1\": backup_manifest cannot")
+        );
+        let ten = with(10).unwrap();
+        assert!(ten.contains("\"link9\":") && !ten.contains("more"), "{ten}");
+        assert!(with(11).unwrap().contains("\"link9\" and more: "));
+    }
+}
