@@ -4,17 +4,17 @@ use crate::{
     error::{Error, Kind, Result},
     format::{digest::Algorithm, layout},
     frame::Pool,
-    pipeline::climb::max_threads,
+    pipeline::thread_count::max_threads,
     platform::{
         self, Tricks,
-        regular::{led_astray, led_to},
+        safe_file::{led_astray, led_to},
     },
-    postgres::check::{PageCheck, Pages},
-    repo::store::Store,
+    postgres::page_stage::{PageCheck, Pages},
+    repo::writer::Store,
     sink::{
         Destination,
-        file::OneFile,
-        stream::{Null, Stdout},
+        local_file::OneFile,
+        stdout::{Null, Stdout},
     },
     stage::{
         Chain, Stage,
@@ -200,7 +200,7 @@ impl SinkSpec {
     /// Its name in messages.
     pub fn name(&self) -> String {
         match self {
-            Self::Repository(path) | Self::File(path) => crate::sink::file::name(path),
+            Self::Repository(path) | Self::File(path) => crate::sink::local_file::name(path),
             Self::Stdout => "standard output".to_owned(),
             Self::Null => "nowhere".to_owned(),
         }

@@ -6,14 +6,12 @@ mod common;
 
 use common::{Fixture, ID, content, plan};
 use fullbore::{
-    command::{
-        restore::Restore,
-        verify::{Verdict, Verify},
-    },
     format::entry::Kind,
-    pipeline::meter::Meter,
+    metrics::meter::Meter,
     platform::Tricks,
+    restore::Restore,
     stage::codec::Codec,
+    verify::{Verdict, Verify},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -118,7 +116,7 @@ fn backups_that_refer_to_each_other_are_sound_and_restore() {
         let dir = temp();
         let repository = dir.path().join("repo");
         let all = three(&repository, codec);
-        let root = fullbore::source::archive::Archive::open_backup(&repository, THIRD).unwrap().root;
+        let root = fullbore::archive::Archive::open_backup(&repository, THIRD).unwrap().root;
         assert_eq!(root.others(), [ID, SECOND], "pages and segments of both are referred to");
         assert!(root.pages.iter().any(|page| page.backup == ID), "a page is shared: {:?}", root.pages);
         for data in [false, true] {

@@ -5,16 +5,14 @@
 mod common;
 
 use common::{Fixture, content};
-use fullbore::pipeline::meter::Meter;
 use fullbore::{
-    command::{
-        restore::{Restore, Summary},
-        verify::{Verdict, Verify},
-    },
     error::{Error, Kind as ErrorKind},
     format::entry::Kind,
+    metrics::meter::Meter,
     platform::Tricks,
+    restore::{Restore, Summary},
     stage::codec::Codec,
+    verify::{Verdict, Verify},
 };
 use std::{
     collections::BTreeSet,

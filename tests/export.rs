@@ -6,7 +6,7 @@ mod common;
 mod runs;
 
 use common::{Fixture, content, look, restore};
-use fullbore::{source::archive::Archive, stage::codec::Codec};
+use fullbore::{archive::Archive, stage::codec::Codec};
 use runs::{assert_same, fed, fullbore, noise, sample, shape, shell, temp};
 use std::{
     fs,

@@ -5,18 +5,15 @@
 mod common;
 
 use common::{Fixture, content, entry, plan};
-use fullbore::pipeline::meter::Meter;
 use fullbore::{
-    command::{
-        list::List,
-        restore::Restore,
-        show::Show,
-        verify::{Verdict, Verify},
-    },
+    command::{list::List, show::Show},
     error::Kind as ErrorKind,
     format::entry::Kind,
+    metrics::meter::Meter,
     platform::Tricks,
     repo::open::open,
+    restore::Restore,
+    verify::{Verdict, Verify},
 };
 use std::{fs, path::Path};
 use tempfile::tempdir;

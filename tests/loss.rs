@@ -5,14 +5,14 @@
 mod runs;
 
 use fullbore::{
-    command::repair::{self, Repair, Step},
     format::{
         digest::hex,
         page::{Page, Record, State},
         root::Root,
         seal::seal,
     },
-    pipeline::meter::Meter,
+    metrics::meter::Meter,
+    repair::{self, Repair, Step},
     repo::{
         objects::{Directory, Objects, Seized},
         protocol::intent_key,

@@ -8,8 +8,7 @@ mod pax_tools {
 
 use fullbore::format::entry::{Device, Entry, Kind, Owner, Run, Time, Xattr};
 use pax_tools::tree::{Tree, archive, assert_sparse, expected, read, scan};
-use std::path::Path;
-use std::process::Command;
+use std::{path::Path, process::Command};
 
 const ACL: &[u8] = b"\x02\0\0\0\x01\0\x07\0\xff\xff\xff\xff\x02\0\x04\0\x31\xd4\0\0\x04\0\x05\0\xff\xff\xff\xff\
                      \x10\0\x05\0\xff\xff\xff\xff\x20\0\x04\0\xff\xff\xff\xff";

@@ -15,7 +15,6 @@ mod tablespaces;
 
 use common::{Fixture, content, entry, plan};
 use fullbore::{
-    command::restore::{Restore, Summary},
     error::{Error, Kind as ErrorKind},
     format::{
         entry::Kind,
@@ -24,9 +23,10 @@ use fullbore::{
         root::{Cluster, Database, Name, NotCaptured, Root, Tablespace},
         seal::seal,
     },
-    pipeline::meter::Meter,
+    metrics::meter::Meter,
     platform::Tricks,
-    postgres::restore::Options,
+    postgres::restore::plan::Options,
+    restore::{Restore, Summary},
 };
 use runs::{fullbore, has, is_root, or_skip, temp};
 use std::{

@@ -5,12 +5,12 @@
 mod common;
 
 use common::{Fixture, content, entry, look, plan, restore};
-use fullbore::pipeline::meter::Meter;
 use fullbore::{
-    command::restore::Restore,
     error::{Error, Kind as ErrorKind},
     format::entry::{Kind, order},
+    metrics::meter::Meter,
     platform::Tricks,
+    restore::Restore,
     stage::codec::Codec,
 };
 use std::{
@@ -237,15 +237,15 @@ fn files_that_were_not_captured_are_left_out() {
 
 /// Counts what is read.
 struct Recording {
-    inner: Box<dyn fullbore::source::store::Store>,
+    inner: Box<dyn fullbore::archive::object::Store>,
     bytes: std::sync::Arc<std::sync::atomic::AtomicU64>,
     calls: std::sync::Arc<std::sync::atomic::AtomicU64>,
 }
 
-impl fullbore::source::store::Store for Recording {
+impl fullbore::archive::object::Store for Recording {
     fn read_at(
         &self,
-        object: &fullbore::source::store::Object,
+        object: &fullbore::archive::object::Object,
         offset: u64,
         len: usize,
         out: &mut Vec<u8>,
@@ -255,11 +255,11 @@ impl fullbore::source::store::Store for Recording {
         self.inner.read_at(object, offset, len, out)
     }
 
-    fn len(&self, object: &fullbore::source::store::Object) -> Result<u64, Error> {
+    fn len(&self, object: &fullbore::archive::object::Object) -> Result<u64, Error> {
         self.inner.len(object)
     }
 
-    fn name(&self, object: &fullbore::source::store::Object) -> String {
+    fn name(&self, object: &fullbore::archive::object::Object) -> String {
         self.inner.name(object)
     }
 }
@@ -267,9 +267,9 @@ impl fullbore::source::store::Store for Recording {
 fn recorded(repository: &Path, plan: &Restore) -> (u64, u64) {
     use std::sync::atomic::Ordering::Relaxed;
     let (bytes, calls) = <(std::sync::Arc<std::sync::atomic::AtomicU64>, _)>::default();
-    let inner = Box::new(fullbore::source::store::Directory::new(repository, common::ID));
+    let inner = Box::new(fullbore::archive::object::Directory::new(repository, common::ID));
     let store = Recording { inner, bytes: bytes.clone(), calls: std::sync::Arc::clone(&calls) };
-    let archive = fullbore::source::archive::Archive::with_store(Box::new(store)).unwrap();
+    let archive = fullbore::archive::Archive::with_store(Box::new(store)).unwrap();
     plan.run_archive(archive, &Meter::default()).unwrap();
     let calls: &std::sync::atomic::AtomicU64 = &calls;
     (bytes.load(Relaxed), calls.load(Relaxed))
@@ -379,9 +379,9 @@ fn owners_attributes_and_devices_come_back_as_root() {
     let summary = restore(&dir.path().join("repo"), &dir.path().join("to")).unwrap();
     assert_eq!(summary.notes, Vec::<String>::new());
     assert_restored(&fixture, &dir.path().join("to"));
-    let root = fullbore::platform::walk::open_root(&dir.path().join("to")).unwrap();
+    let root = fullbore::platform::dir::open_root(&dir.path().join("to")).unwrap();
     for (_, entry, ..) in fixture.entries.iter().skip(1) {
-        let stat = fullbore::platform::walk::stat(&root, &entry.path).unwrap();
+        let stat = fullbore::platform::dir::stat(&root, &entry.path).unwrap();
         assert_eq!((stat.uid, stat.gid), (12_345, 54_321));
         assert_eq!(fullbore::platform::xattr::read_all_at(&root, &entry.path).unwrap(), entry.xattrs);
         if let Kind::CharDevice(device) | Kind::BlockDevice(device) = entry.kind {

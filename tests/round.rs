@@ -5,17 +5,14 @@
 mod common;
 
 use common::{Fixture, content, plan};
-use fullbore::pipeline::meter::Meter;
 use fullbore::{
-    command::{
-        backup::{Backup, Subject},
-        scope::Scope,
-        verify::{Verdict, Verify},
-    },
+    backup::{Backup, Subject, paths::Scope},
     format::digest::Algorithm,
+    metrics::meter::Meter,
     plan::{SinkSpec, Tuning},
     platform::Tricks,
     stage::codec::Codec,
+    verify::{Verdict, Verify},
 };
 use std::{path::Path, sync::Arc};
 use tempfile::tempdir;

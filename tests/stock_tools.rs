@@ -5,10 +5,10 @@
 mod runs;
 
 use runs::{Shape, assert_same, fullbore, has, is_root, or_skip, sample, shape, shell, temp};
-use std::os::unix::ffi::OsStringExt;
 use std::{
     ffi::OsString,
     fs,
+    os::unix::ffi::OsStringExt,
     path::{Path, PathBuf},
 };
 

@@ -5,10 +5,10 @@
 mod common;
 
 use common::{Fixture, content, look, plan, restore};
-use fullbore::pipeline::meter::Meter;
 use fullbore::{
-    command::restore::{Restore, Summary},
     error::{Kind as ErrorKind, Result},
+    metrics::meter::Meter,
+    restore::{Restore, Summary},
 };
 use std::{fs, os::unix::fs::PermissionsExt, path::Path, process::Command};
 use tempfile::tempdir;

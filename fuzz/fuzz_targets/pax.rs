@@ -3,8 +3,7 @@
 //! Checksums are put right first: a fuzzer does not find them.
 #![no_main]
 
-use fullbore::format::entry::{Entry, Kind, is_safe};
-use fullbore::format::pax::{BLOCK, Found, Reader, skip, storable_map, write_header};
+use fullbore::format::{entry::{Entry, Kind, is_safe}, pax::{BLOCK, Found, Reader, skip, storable_map, write_header}};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {

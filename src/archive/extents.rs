@@ -1,9 +1,9 @@
 //! Where the content of one stored file is.
 
 use super::{
-    archive::Archive,
-    frames::Frames,
-    jobs::{End, check_whole, is_saved},
+    Archive,
+    frame_cache::Frames,
+    schedule::{End, check_whole, is_saved},
 };
 use crate::{
     error::{Error, Result, quoted},
@@ -17,16 +17,16 @@ use crate::{
 };
 
 /// A file with all of its records: several, if it goes on over pages. Takes 16 bytes for each extent besides the pages.
-pub(super) struct Content {
+pub(crate) struct Content {
     known: Known,
     /// Where in the data each extent begins, its part, and its index in there.
     extents: Vec<(u64, u32, u32)>,
 }
 
 /// Bytes of one frame.
-pub(super) struct Run<'a> {
-    pub(super) segment: &'a SegmentId,
-    pub(super) frame: FrameAt,
+pub(crate) struct Run<'a> {
+    pub(crate) segment: &'a SegmentId,
+    pub(crate) frame: FrameAt,
     inner: usize,
     len: usize,
     /// Is it all that the file's extent there holds, and the extent nearly all of the frame?
@@ -35,7 +35,7 @@ pub(super) struct Run<'a> {
 
 impl Content {
     /// From the records of one file, in order, at least one; `None` if they do not say where all of it is.
-    pub(super) fn new(parts: Vec<Item>) -> Option<Self> {
+    pub(crate) fn new(parts: Vec<Item>) -> Option<Self> {
         if !begin(&parts) {
             return None;
         }
@@ -54,25 +54,25 @@ impl Content {
         &self.known.parts[self.known.parts.len() - 1]
     }
 
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.last().entry.path
     }
 
     /// Bytes without the holes.
-    pub(super) fn data_len(&self) -> u64 {
+    pub(crate) fn data_len(&self) -> u64 {
         self.last().entry.data_len()
     }
 
-    pub(super) fn state(&self) -> &State {
+    pub(crate) fn state(&self) -> &State {
         &self.last().state
     }
 
-    pub(super) fn digest(&self) -> Option<Digest> {
+    pub(crate) fn digest(&self) -> Option<Digest> {
         self.last().digest
     }
 
     /// Where `len` bytes at `offset` of the data are.
-    pub(super) fn runs(&self, offset: u64, len: u64) -> impl Iterator<Item = Run<'_>> {
+    pub(crate) fn runs(&self, offset: u64, len: u64) -> impl Iterator<Item = Run<'_>> {
         let first = self.extents.partition_point(|(at, ..)| *at <= offset).saturating_sub(1);
         let within = self.extents[first..].iter().take_while(move |(at, ..)| *at < offset + len);
         within.map(move |(at, part, index)| {
@@ -86,7 +86,7 @@ impl Content {
     }
 
     /// Is this all of the file, though the checksum of its frame is wrong?
-    pub(super) fn is_saved(&self, content: &[u8]) -> bool {
+    pub(crate) fn is_saved(&self, content: &[u8]) -> bool {
         self.known.parts.len() == 1 && is_saved(self.last(), content)
     }
 
@@ -94,7 +94,7 @@ impl Content {
     ///
     /// # Errors
     /// [`Kind::Corrupt`](crate::error::Kind::Corrupt) if they are not.
-    pub(super) fn check(&self, archive: &Archive, offset: u64, content: &[u8]) -> Result<()> {
+    pub(crate) fn check(&self, archive: &Archive, offset: u64, content: &[u8]) -> Result<()> {
         let damaged = |why: String| Error::corrupt(format!("file {} is damaged", quoted(self.path()))).because(why);
         if matches!(archive.codec, Codec::Zstd(_) | Codec::Lz4) {
             return Ok(());
@@ -124,7 +124,7 @@ impl Content {
 
 impl Run<'_> {
     /// Its bytes of what came out of its frame.
-    pub(super) fn of<'a>(&self, plain: &'a [u8]) -> Option<&'a [u8]> {
+    pub(crate) fn of<'a>(&self, plain: &'a [u8]) -> Option<&'a [u8]> {
         plain.get(self.inner..).and_then(|rest| rest.get(..self.len))
     }
 
@@ -132,7 +132,7 @@ impl Run<'_> {
     ///
     /// # Errors
     /// [`Kind::Corrupt`](crate::error::Kind::Corrupt) if the frame is damaged, or the system's.
-    pub(super) fn append(&self, frames: &Frames, buf: &mut Vec<u8>) -> Result<()> {
+    pub(crate) fn append(&self, frames: &Frames, buf: &mut Vec<u8>) -> Result<()> {
         let plain = frames.plain(self.segment, &self.frame, !self.alone)?;
         buf.extend_from_slice(
             self.of(&plain).ok_or_else(|| Error::corrupt("a frame is shorter than the manifest says"))?,

@@ -1,6 +1,6 @@
 //! Decoded frames, kept a moment: small files that follow each other share one.
 
-use super::archive::Archive;
+use super::Archive;
 use crate::{
     error::{Error, Result},
     format::page::{FrameAt, SegmentId},
@@ -16,21 +16,21 @@ use std::{
 const KEPT_BYTES: usize = 16 << 20;
 
 /// A frame of any backup: its segment and where it begins there.
-pub(super) type Place = (SegmentId, u64);
+pub(crate) type Place = (SegmentId, u64);
 
 /// What one thread decodes with.
 type Hand = (Decompressor, Vec<u8>);
 
 /// Fetches and decodes frames of an archive, for any number of threads. Two that want the same frame at the same moment both
 /// decode it.
-pub(super) struct Frames {
+pub(crate) struct Frames {
     archive: Arc<Archive>,
     hands: Mutex<Vec<Hand>>,
     kept: Mutex<VecDeque<(Place, Arc<Vec<u8>>)>>,
 }
 
 impl Frames {
-    pub(super) fn new(archive: Arc<Archive>) -> Self {
+    pub(crate) fn new(archive: Arc<Archive>) -> Self {
         Self { archive, hands: Mutex::default(), kept: Mutex::default() }
     }
 
@@ -38,7 +38,7 @@ impl Frames {
     ///
     /// # Errors
     /// As [`Frames::plain`].
-    pub(super) fn salvage(&self, segment: &SegmentId, frame: &FrameAt) -> Result<Vec<u8>> {
+    pub(crate) fn salvage(&self, segment: &SegmentId, frame: &FrameAt) -> Result<Vec<u8>> {
         Ok(self.decode(segment, frame)?.0)
     }
 
@@ -46,7 +46,7 @@ impl Frames {
     ///
     /// # Errors
     /// [`Kind::Corrupt`](crate::error::Kind::Corrupt) if it is damaged, or the system's.
-    pub(super) fn plain(&self, segment: &SegmentId, frame: &FrameAt, keep: bool) -> Result<Arc<Vec<u8>>> {
+    pub(crate) fn plain(&self, segment: &SegmentId, frame: &FrameAt, keep: bool) -> Result<Arc<Vec<u8>>> {
         let found = self.kept.locked().iter().find(|(at, _)| at.0 == *segment && at.1 == frame.offset).cloned();
         if let Some((_, plain)) = found {
             return Ok(plain);

@@ -3,9 +3,9 @@
 //! The last lines of the backup said so; but whoever restores it may be somebody else, years later.
 
 use crate::{
-    command::text::counted,
     error::quoted,
     format::page::{Record, State},
+    text::counted,
 };
 
 /// See the module.
@@ -26,7 +26,7 @@ pub struct Lacking {
 
 impl Lacking {
     /// Nothing yet, but for what nobody can name.
-    pub(in crate::command) fn new(unnamed: Option<&'static str>) -> Self {
+    pub(crate) fn new(unnamed: Option<&'static str>) -> Self {
         Self { unnamed, ..Self::default() }
     }
 
@@ -41,7 +41,7 @@ impl Lacking {
     }
 
     /// A record that is wanted. What vanished before it was read is not missed.
-    pub(in crate::command) fn note(&mut self, record: &Record) {
+    pub(crate) fn note(&mut self, record: &Record) {
         let (count, first, why) = match &record.state {
             _ if record.more => return,
             State::Unreadable(why) => (&mut self.unreadable, &mut self.first_unreadable, &why[..]),
@@ -56,7 +56,7 @@ impl Lacking {
     }
 
     /// One line for each of the four, if there is something to say.
-    pub(in crate::command) fn lines(&self) -> Vec<String> {
+    pub(crate) fn lines(&self) -> Vec<String> {
         let mut lines: Vec<_> = self.unnamed.iter().map(|why| (*why).to_owned()).collect();
         if self.unreadable > 0 {
             let (was, is) = if self.unreadable == 1 { ("was", "is") } else { ("were", "are") };

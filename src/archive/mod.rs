@@ -4,11 +4,15 @@
 //! read before it is needed: one file out of a large backup costs the root, one or two pages and its frames. Every page
 //! is checked against the digest the root has of it, and taken from its copy in a segment if the manifest's is damaged.
 
-pub use super::records::Records;
-use super::{
-    records::settled,
-    store::{Archived, Directory, Object, Store},
-};
+pub mod block_digests;
+pub(crate) mod extents;
+pub(crate) mod frame_cache;
+pub(crate) mod missing;
+pub mod object;
+pub(crate) mod preview;
+pub(crate) mod records;
+pub mod schedule;
+
 use crate::{
     error::{Error, Kind, Result},
     format::{
@@ -21,6 +25,9 @@ use crate::{
     queue::Locked,
     stage::codec::Codec,
 };
+use object::{Archived, Directory, Object, Store};
+pub use records::Records;
+use records::settled;
 use std::{
     collections::HashSet,
     sync::{Arc, Mutex},

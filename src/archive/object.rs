@@ -13,7 +13,7 @@ use crate::{
             skippable_len,
         },
     },
-    platform::{is_media_error, open_files_limit, regular},
+    platform::{is_media_error, open_files_limit, safe_file},
     queue::Locked,
     sink::{Place, place_of},
 };
@@ -117,7 +117,7 @@ impl Directory {
 
     fn gone_or(&self, error: Error) -> Error {
         let is_missing = error.kind == Kind::NotFound && self.had_root.load(Relaxed);
-        let is_gone = || regular::open(&self.path(&Object::Root)).is_err_and(|e| e.kind() == io::ErrorKind::NotFound);
+        let is_gone = || safe_file::open(&self.path(&Object::Root)).is_err_and(|e| e.kind() == io::ErrorKind::NotFound);
         if !is_missing || !is_gone() {
             return error;
         }
@@ -150,7 +150,7 @@ impl Directory {
         if let Some(file) = KEPT.locked().get(&key).cloned() {
             return Ok((key.1, file));
         }
-        let file = Arc::new(open_file(&key.1, regular::open).map_err(|error| self.gone_or(error))?);
+        let file = Arc::new(open_file(&key.1, safe_file::open).map_err(|error| self.gone_or(error))?);
         // A root is read once.
         if *object != Object::Root {
             let mut kept = KEPT.locked();
@@ -206,7 +206,7 @@ pub struct Archived {
 /// The file beside an archive; of one that is named by a link, beside what that leads to, if it is there.
 fn side_of(path: &Path) -> PathBuf {
     let beside = |path: &Path| with_suffix(path, layout::SIDE_SUFFIX);
-    regular::led_to(path).map(|path| beside(&path)).filter(|side| side.exists()).unwrap_or_else(|| beside(path))
+    safe_file::led_to(path).map(|path| beside(&path)).filter(|side| side.exists()).unwrap_or_else(|| beside(path))
 }
 
 /// Does the error say that the file system takes no name of this length? Then there is no such file.
@@ -222,7 +222,7 @@ impl Archived {
     pub fn open(path: &Path) -> Result<Option<Self>> {
         let file = open_file(path, |path| File::open(path))?;
         let side_path = side_of(path);
-        let side = match open_file(&side_path, regular::open_linked) {
+        let side = match open_file(&side_path, safe_file::open_linked) {
             Ok(side) => Some(side),
             Err(e) if e.kind == Kind::NotFound || is_long_name(&e) => None,
             Err(e) => return Err(e),
@@ -242,7 +242,7 @@ impl Archived {
         let begins = |path: &Path, open: fn(&Path) -> io::Result<File>| {
             open_file(path, open).and_then(|file| is_ours(&file, path)).unwrap_or(false)
         };
-        begins(path, |path| File::open(path)) || begins(&side_of(path), regular::open_linked)
+        begins(path, |path| File::open(path)) || begins(&side_of(path), safe_file::open_linked)
     }
 
     fn pick(&self, object: &Object) -> Result<(&File, u64)> {

@@ -1,18 +1,18 @@
 //! A backup as it would be with a root that is not written yet.
 
+use super::{
+    Archive,
+    object::{Directory, Object, Store},
+};
 use crate::{
     error::Result,
     format::{root::Root, seal::seal},
-    source::{
-        archive::Archive,
-        store::{Directory, Object, Store},
-    },
     stage::codec::Codec,
 };
 use std::path::Path;
 
 /// A backup as it would be with a rebuilt root, which is not written yet.
-pub(super) struct Virtual {
+pub(crate) struct Virtual {
     directory: Directory,
     root: Vec<u8>,
     pages: Vec<(u64, Vec<u8>)>,
@@ -23,7 +23,7 @@ impl Virtual {
     ///
     /// # Errors
     /// If what was rebuilt cannot be read.
-    pub(super) fn open(repository: &Path, root: &Root, pages: &[(u64, Vec<u8>)]) -> Result<Archive> {
+    pub(crate) fn open(repository: &Path, root: &Root, pages: &[(u64, Vec<u8>)]) -> Result<Archive> {
         let directory = Directory::new(repository, &root.id);
         directory.set_suffix(Codec::named(&root.options.codec)?.suffix());
         Archive::with_store(Box::new(Self { directory, root: seal(root)?, pages: pages.to_vec() }))

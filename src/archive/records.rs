@@ -3,7 +3,7 @@
 //! What a file is that goes on over pages, its last part says: only at its end it is known whether all of it could be read, and
 //! of a stream, how long it is.
 
-use super::archive::{Archive, Selection};
+use super::{Archive, Selection};
 use crate::{
     error::Result,
     format::{
@@ -41,7 +41,7 @@ struct Open {
 }
 
 impl<A: Deref<Target = Archive>> Records<A> {
-    pub(super) fn new(archive: A, selection: &Selection, backwards: bool, wants: impl Fn(&PageAt) -> bool) -> Self {
+    pub(crate) fn new(archive: A, selection: &Selection, backwards: bool, wants: impl Fn(&PageAt) -> bool) -> Self {
         let cursor = |mut pages: Vec<usize>| {
             pages.retain(|at| wants(&archive.root.pages[*at]));
             if !backwards {
@@ -140,7 +140,7 @@ fn last_part(archive: &Archive, number: usize, path: &[u8]) -> Option<Item> {
 }
 
 /// A part of a file, given its last part. Of one that is not stored after all, there is one record without content.
-pub(super) fn settled(part: Item, last: &Item) -> Option<Item> {
+pub(crate) fn settled(part: Item, last: &Item) -> Option<Item> {
     match last.state.is_stored() {
         true if part.entry == last.entry && part.state == last.state => Some(part),
         true => Some(part.like(last)),

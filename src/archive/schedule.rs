@@ -4,7 +4,7 @@
 //! files want it. Jobs come out in the order in which the records first need them, which is the order of the
 //! segments; what is held back is bounded by `WINDOW` pieces, whatever the number of files.
 
-use super::blocks::{are_digested, first_wrong};
+use super::block_digests::{are_digested, first_wrong};
 use crate::{
     error::{Error, Result, quoted},
     format::{

@@ -1,10 +1,10 @@
 //! Where the walks of a backup begin: each file system below a PATH is walked in a stream of its own, if there may be several.
 
-use super::named::NamedPath;
+use super::named_paths::NamedPath;
 use crate::{
     error::{Error, Result},
     format::entry::{Path as Relative, is_within, order},
-    platform::{self, walk},
+    platform::{self, dir},
     source::tree::{Closed, Rules, Top, TopRole, Tree},
 };
 use std::{collections::HashSet, os::unix::ffi::OsStrExt, path::Path, sync::Arc};
@@ -13,7 +13,7 @@ use std::{collections::HashSet, os::unix::ffi::OsStrExt, path::Path, sync::Arc};
 ///
 /// # Errors
 /// If a PATH cannot be opened, or a directory above one that is stored under its whole path.
-pub(super) fn trees(named: &[NamedPath], split: bool, rules: &Arc<Rules>) -> Result<Vec<Tree>> {
+pub(crate) fn trees(named: &[NamedPath], split: bool, rules: &Arc<Rules>) -> Result<Vec<Tree>> {
     let mut division = Division::default();
     named.iter().try_for_each(|one| division.add(one, split, rules))?;
     let Division { devices, elsewhere, closed, .. } = division;
@@ -21,13 +21,13 @@ pub(super) fn trees(named: &[NamedPath], split: bool, rules: &Arc<Rules>) -> Res
 }
 
 /// Open where a walk begins. A symbolic link that was named itself is followed if it leads to a directory.
-pub(super) fn open_top(at: Relative, path: &Path, is_dir: bool, role: TopRole) -> Result<Top> {
+pub(crate) fn open_top(at: Relative, path: &Path, is_dir: bool, role: TopRole) -> Result<Top> {
     let failed = |e| Error::io(format!("could not open {path:?}"), e);
     if is_dir {
-        let dir = walk::open_root(path).map_err(failed)?;
+        let dir = dir::open_root(path).map_err(failed)?;
         return Ok(Top { at, dir, name: None, role });
     }
-    let dir = walk::open_root(path.parent().unwrap_or(Path::new("/"))).map_err(failed)?;
+    let dir = dir::open_root(path.parent().unwrap_or(Path::new("/"))).map_err(failed)?;
     Ok(Top { at, dir, name: path.file_name().map(|name| name.as_bytes().to_vec()), role })
 }
 
@@ -53,7 +53,7 @@ impl Division {
     /// Add a PATH; one that is above another comes before that.
     fn add(&mut self, NamedPath { at, name, place }: &NamedPath, split: bool, rules: &Arc<Rules>) -> Result<()> {
         let top = open_top(at.clone(), &place.real, place.is_dir, TopRole::Named)?;
-        let own = walk::stat_fd(&top.dir).map(|stat| stat.dev).unwrap_or_default();
+        let own = dir::stat_fd(&top.dir).map(|stat| stat.dev).unwrap_or_default();
         let own = if split { own } else { 0 };
         let device = self.around(at).map_or(own, |met| met.device);
         for above in above(at, name)? {
@@ -123,7 +123,7 @@ impl Division {
                 && !whole.leaves_out(&below, stat.is_dir())
                 && let Ok(top) = open_top(below.clone(), &mount.path, stat.is_dir(), TopRole::Mounted)
                 // Else it is met like any directory that cannot be entered.
-                && walk::stat(&top.dir, top.name.as_deref().unwrap_or(b".")).is_ok()
+                && dir::stat(&top.dir, top.name.as_deref().unwrap_or(b".")).is_ok()
             {
                 device = mount.device;
                 self.elsewhere.insert(below.clone());

@@ -1,12 +1,13 @@
 //! Back up: what is compared with what, stored how and where, and the root that says so at the end.
 
-pub use super::subject::Subject;
-use super::{
-    severed,
-    streams::{Checkpoints, Streams},
-    subject::{Opened, Way},
-};
+pub(crate) mod division;
+pub(crate) mod named_paths;
+pub mod paths;
+pub(crate) mod source;
+pub(crate) mod streams;
+
 use crate::{
+    archive::{Archive, object::Archived},
     error::{Error, Kind, Result},
     format::{
         digest::Algorithm,
@@ -16,22 +17,25 @@ use crate::{
         sizes,
     },
     frame::Scanned,
-    pipeline::{
-        lay::{Laid, Layout, MakeRoot},
+    metrics::{
         meter::{Meter, Verdict},
         waits::Waits,
     },
+    pipeline::lay::{Laid, Layout, MakeRoot},
     plan::{SinkSpec, StageSpec, Tuning},
     platform::{self, Tricks},
+    repair::cut_off,
     repo::{
         base::{Base, Like, Unlike, Wanted},
         compare::Compare,
         ids,
     },
-    sink::{Abilities, Destination, file::is_half_named},
-    source::{archive::Archive, store::Archived, stored::Stored, tree::Own},
+    sink::{Abilities, Destination, local_file::is_half_named},
+    source::{backup::Stored, tree::Own},
     stage::codec::Codec,
 };
+pub use source::Subject;
+use source::{Opened, Way};
 use std::{
     collections::{BTreeMap, BTreeSet},
     hash::{BuildHasher, Hasher, RandomState},
@@ -39,6 +43,7 @@ use std::{
     sync::{Arc, Mutex, atomic::AtomicU64},
     time::Duration,
 };
+use streams::{Checkpoints, Streams};
 
 /// What a backup would be of.
 #[derive(Debug, Default)]
@@ -382,8 +387,8 @@ fn as_it_was(root: Root, stored: &Stored) -> Root {
     let of = &stored.archive().root;
     let (finished, boot, postgres) = (of.finished.clone(), of.boot.clone(), of.postgres.clone());
     let mut root = Root { finished, boot, postgres, ..root };
-    severed::go_on(&mut root, of);
-    stored.lost_pages().iter().for_each(|page| severed::mark_page(&mut root, &page.first.0, page.entries));
+    cut_off::go_on(&mut root, of);
+    stored.lost_pages().iter().for_each(|page| cut_off::mark_page(&mut root, &page.first.0, page.entries));
     root
 }
 

@@ -8,7 +8,7 @@
 use crate::{
     error::{Error, Kind, Result, quoted},
     format::entry::{Path as Relative, is_within, order},
-    platform::{walk, write::is_in_the_way},
+    platform::{dir, write::is_in_the_way},
 };
 use std::{
     fs::{FileType, Metadata},
@@ -21,22 +21,22 @@ use std::{
 const STREAM_HINT: &str = "give the output of a program to standard input: `… | fullbore backup --stdin-name NAME`";
 
 /// A PATH, looked at once: another answer later would be about something else.
-pub(super) struct FoundPath {
+pub(crate) struct FoundPath {
     /// As it was named, from `/` on.
-    pub(super) name: PathBuf,
+    pub(crate) name: PathBuf,
     /// A directory without the links that lead there; anything else as it was named.
-    pub(super) real: PathBuf,
-    pub(super) is_dir: bool,
+    pub(crate) real: PathBuf,
+    pub(crate) is_dir: bool,
     /// A warning if less of it is stored than the user may expect.
     warning: Option<String>,
 }
 
 /// A PATH, and its name in the backup.
-pub(super) struct NamedPath {
-    pub(super) at: Relative,
+pub(crate) struct NamedPath {
+    pub(crate) at: Relative,
     /// What the source is called, from `/` on.
-    pub(super) name: PathBuf,
-    pub(super) place: FoundPath,
+    pub(crate) name: PathBuf,
+    pub(crate) place: FoundPath,
 }
 
 impl FoundPath {
@@ -45,7 +45,7 @@ impl FoundPath {
     /// # Errors
     /// [`Kind::NotFound`] if it leads nowhere, [`Kind::Unsupported`] if it leads to something without content that could be
     /// read, as a pipe; the system's: what cannot be looked at now may be a directory.
-    pub(super) fn of(path: &Path) -> Result<Self> {
+    pub(crate) fn of(path: &Path) -> Result<Self> {
         let failed = |e| Error::io(format!("could not read {path:?}"), e);
         let name = absolute(path).map_err(failed)?;
         let there = name.symlink_metadata().map_err(failed).map_err(|error| match path.as_os_str().as_bytes() {
@@ -56,7 +56,7 @@ impl FoundPath {
         check_kind(path, there.is_symlink(), found.file_type())?;
         let warning = warning(path, &name, there.is_symlink(), found.file_type());
         let is_dir = found.is_dir();
-        let real = if is_dir { walk::real_path(&name).map_err(failed)? } else { name.clone() };
+        let real = if is_dir { dir::real_path(&name).map_err(failed)? } else { name.clone() };
         Ok(Self { name, real, is_dir, warning })
     }
 
@@ -65,7 +65,7 @@ impl FoundPath {
         let (Some(parent), Some(last)) = (self.name.parent(), self.name.file_name()) else {
             return Ok(self.name.clone());
         };
-        let real = walk::real_path(parent).map_err(|e| Error::io(format!("could not read {parent:?}"), e))?;
+        let real = dir::real_path(parent).map_err(|e| Error::io(format!("could not read {parent:?}"), e))?;
         Ok(real.join(last))
     }
 
@@ -90,7 +90,7 @@ fn absolute(path: &Path) -> io::Result<PathBuf> {
         return Ok(parts.iter().collect());
     };
     let above: PathBuf = parts[..=last].iter().collect();
-    let mut name = walk::real_path(&above)?;
+    let mut name = dir::real_path(&above)?;
     name.extend(&parts[last + 1..]);
     Ok(name)
 }
@@ -150,7 +150,7 @@ fn warning(path: &Path, name: &Path, is_link: bool, kind: FileType) -> Option<St
 ///
 /// # Errors
 /// [`Kind::Usage`] if two would have one name; those of [`FoundPath::of`].
-pub(super) fn named(paths: &[PathBuf], full_paths: bool) -> Result<Vec<NamedPath>> {
+pub(crate) fn named(paths: &[PathBuf], full_paths: bool) -> Result<Vec<NamedPath>> {
     let is_alone = paths.len() == 1;
     let mut named = Vec::new();
     for path in paths {
@@ -178,7 +178,7 @@ pub(super) fn named(paths: &[PathBuf], full_paths: bool) -> Result<Vec<NamedPath
 }
 
 /// PATHs that are links to directories, and stand in another PATH: there a directory is stored in the place of the link.
-pub(super) fn links_within(named: &[NamedPath]) -> impl Iterator<Item = &NamedPath> {
+pub(crate) fn links_within(named: &[NamedPath]) -> impl Iterator<Item = &NamedPath> {
     let is_within_another =
         |one: &NamedPath| named.iter().any(|outer| outer.at != one.at && is_within(&one.at, &outer.at));
     named.iter().filter(move |one| one.place.is_dir && one.name.is_symlink() && is_within_another(one))

@@ -1,9 +1,9 @@
 //! Which objects of this machine a backup is of: from paths and rules to sources, one for each device.
 
-pub use super::named::warning_of;
+pub use super::named_paths::warning_of;
 use super::{
     division::{open_top, trees},
-    named::{FoundPath, NamedPath, links_within, named},
+    named_paths::{FoundPath, NamedPath, links_within, named},
 };
 use crate::{
     error::{Error, Kind, Result, quoted},
@@ -12,8 +12,8 @@ use crate::{
         root,
     },
     platform::{Tricks, Waiting},
-    postgres::offline,
-    repo::store,
+    postgres::stopped,
+    repo::writer,
     sink::{is_in, place_of},
     source::{
         patterns::{PatternPlace, Patterns},
@@ -109,7 +109,7 @@ impl Scope {
     /// # Errors
     /// [`Kind::Usage`] for the first that is; the system's.
     pub fn keep_out_of(&self, repository: &Path) -> Result<()> {
-        let places = store::places(repository);
+        let places = writer::places(repository);
         for path in &self.paths {
             let FoundPath { real, is_dir, .. } = FoundPath::of(path)?;
             let holder = if is_dir { &real } else { real.parent().unwrap_or(&real) };
@@ -145,7 +145,7 @@ impl Scope {
             tricks,
             own,
             overlay: None,
-            torn: offline::torn,
+            torn: stopped::torn,
         }
     }
 

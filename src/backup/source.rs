@@ -1,6 +1,6 @@
 //! What a backup is of, and opening it: one source for each stream.
 
-use super::scope::Scope;
+use super::paths::Scope;
 use crate::{
     error::{Result, quoted},
     format::{
@@ -8,18 +8,18 @@ use crate::{
         root::{Name, Source as Origin},
     },
     frame::{Buf, Frame, Scanned, Slice},
-    pipeline::waits::Waits,
+    metrics::waits::Waits,
     platform::{self, Tricks, Waiting},
     postgres::{
-        cluster::Cluster,
         request::{Reading, Request},
-        summary::Changes,
+        source::Cluster,
+        wal_summaries::Changes,
     },
     repo::{base::Base, compare::Compare},
     source::{
         self, Source,
+        backup::Stored,
         stdin::Stdin,
-        stored::Stored,
         tree::{Own, Rules},
     },
 };
@@ -40,7 +40,7 @@ pub enum Subject {
 
 impl Subject {
     /// Open it. `id`: the backup that begins; without one it is only looked at.
-    pub(super) fn open(&self, id: Option<&str>, way: Way) -> Result<Opened> {
+    pub(crate) fn open(&self, id: Option<&str>, way: Way) -> Result<Opened> {
         let Way { host, split, spool, tricks, own, waits } = way;
         let walkers = platform::cores().get().clamp(2, 8);
         match self {
@@ -76,7 +76,7 @@ impl Subject {
     }
 
     /// The options by which something of it is left out.
-    pub(super) fn left_out(&self) -> Vec<String> {
+    pub(crate) fn left_out(&self) -> Vec<String> {
         match self {
             Self::Files(scope) => scope.left_out(),
             Self::Stored(stored) => stored.archive().root.left_out.clone(),
@@ -84,7 +84,7 @@ impl Subject {
         }
     }
 
-    pub(super) fn is_cluster(&self) -> bool {
+    pub(crate) fn is_cluster(&self) -> bool {
         match self {
             Self::Cluster(_) => true,
             Self::Stored(stored) => stored.archive().root.postgres.is_some(),
@@ -92,31 +92,31 @@ impl Subject {
         }
     }
 
-    pub(super) fn is_stdin(&self) -> bool {
+    pub(crate) fn is_stdin(&self) -> bool {
         matches!(self, Self::Stdin(_))
     }
 }
 
 /// How a subject is opened.
 #[derive(Debug, Clone)]
-pub(super) struct Way {
+pub(crate) struct Way {
     /// Whose it is.
-    pub(super) host: String,
+    pub(crate) host: String,
     /// Has each device a stream of its own?
-    pub(super) split: bool,
+    pub(crate) split: bool,
     /// Must the length of what comes be known before it is stored?
-    pub(super) spool: bool,
-    pub(super) tricks: Tricks,
-    pub(super) own: Own,
-    pub(super) waits: Arc<Waits>,
+    pub(crate) spool: bool,
+    pub(crate) tricks: Tricks,
+    pub(crate) own: Own,
+    pub(crate) waits: Arc<Waits>,
 }
 
 /// A subject, opened: a source for each stream.
-pub(super) struct Opened {
-    pub(super) sources: Vec<Arc<dyn Source>>,
-    pub(super) origin: Origin,
-    pub(super) cluster: Option<Arc<Cluster>>,
-    pub(super) is_compared: bool,
+pub(crate) struct Opened {
+    pub(crate) sources: Vec<Arc<dyn Source>>,
+    pub(crate) origin: Origin,
+    pub(crate) cluster: Option<Arc<Cluster>>,
+    pub(crate) is_compared: bool,
     /// The rules of trees.
     rules: Option<Arc<Rules>>,
     warnings: Vec<String>,
@@ -131,7 +131,7 @@ impl Opened {
     }
 
     /// Warnings for the user. Call this after all sources were scanned: only then is it known which patterns matched nothing.
-    pub(super) fn warnings(&self) -> Vec<String> {
+    pub(crate) fn warnings(&self) -> Vec<String> {
         let unmatched: Vec<&[u8]> = self.rules.iter().flat_map(|rules| rules.exclude.unmatched()).collect();
         let names: Vec<String> = unmatched.iter().take(NAMED).map(|pattern| quoted(pattern)).collect();
         let names = names.join(", ");
@@ -147,7 +147,7 @@ impl Opened {
     }
 
     /// Let the sources say what `base` has of what they have. A server is not asked where everything is to be read.
-    pub(super) fn compare(&mut self, base: &Arc<Base>, compare: Compare) {
+    pub(crate) fn compare(&mut self, base: &Arc<Base>, compare: Compare) {
         let asked = self.cluster.as_ref().filter(|_| compare != Compare::Content);
         let changes = asked.and_then(|cluster| cluster.changes_since(base.cluster()?)).map(Arc::new);
         // What comes into being meanwhile no earlier backup has.

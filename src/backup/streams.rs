@@ -3,14 +3,14 @@
 use crate::{
     error::{Error, Kind, Result},
     frame::{Frame, Pool, Scanned, Slice},
+    metrics::meter::{Meter, Sample, Side, computed, timed, verdict},
     pipeline::{
-        climb::Climb,
         lay::{Laid, Lay, Layout, MakeRoot},
-        meter::{Meter, Sample, Side, computed, timed, verdict},
         ordered::{Crew, Line, Permits, Work},
-        pace::Pace,
         pack::pack,
         pages::Tell,
+        rate_limit::Pace,
+        thread_count::Climb,
     },
     plan::{Depths, StageSpec, Tuning, chain, fast},
     platform::{self, memory},
@@ -31,18 +31,18 @@ use std::{
 };
 
 /// What all streams share.
-pub(super) struct Streams<'a> {
-    pub(super) tuning: &'a Tuning,
+pub(crate) struct Streams<'a> {
+    pub(crate) tuning: &'a Tuning,
     /// Is it standard input, which one thread reads at a time?
-    pub(super) is_stdin: bool,
+    pub(crate) is_stdin: bool,
     /// Bytes that are read in a second, at most.
-    pub(super) max_rate: Option<NonZeroU64>,
-    pub(super) stages: Vec<StageSpec>,
-    pub(super) layout: Arc<Layout>,
-    pub(super) meter: &'a Arc<Meter>,
+    pub(crate) max_rate: Option<NonZeroU64>,
+    pub(crate) stages: Vec<StageSpec>,
+    pub(crate) layout: Arc<Layout>,
+    pub(crate) meter: &'a Arc<Meter>,
     /// Makes the root of a one-file archive.
-    pub(super) root: Option<MakeRoot<'a>>,
-    pub(super) checkpoints: Option<&'a Checkpoints<'a>>,
+    pub(crate) root: Option<MakeRoot<'a>>,
+    pub(crate) checkpoints: Option<&'a Checkpoints<'a>>,
 }
 
 impl Streams<'_> {
@@ -50,7 +50,7 @@ impl Streams<'_> {
     ///
     /// # Errors
     /// The first one.
-    pub(super) fn run(&self, sources: &[Arc<dyn Source>], sinks: Vec<Box<dyn Sink>>) -> Result<Vec<Laid>> {
+    pub(crate) fn run(&self, sources: &[Arc<dyn Source>], sinks: Vec<Box<dyn Sink>>) -> Result<Vec<Laid>> {
         let meter = self.meter;
         let depths = self.tuning.depths(sources.len())?;
         meter.workers.staff(depths.workers.get());
@@ -194,12 +194,12 @@ struct Stream<'a> {
 }
 
 /// Stores roots of what is durable so far.
-pub(super) struct Checkpoints<'a> {
-    pub(super) interval: Duration,
-    pub(super) write: Partial,
-    pub(super) root: &'a (dyn Fn(Vec<Laid>) -> Result<Vec<u8>> + Sync),
+pub(crate) struct Checkpoints<'a> {
+    pub(crate) interval: Duration,
+    pub(crate) write: Partial,
+    pub(crate) root: &'a (dyn Fn(Vec<Laid>) -> Result<Vec<u8>> + Sync),
     /// Of each stream the last.
-    pub(super) laid: Mutex<BTreeMap<u32, Laid>>,
+    pub(crate) laid: Mutex<BTreeMap<u32, Laid>>,
 }
 
 impl Checkpoints<'_> {

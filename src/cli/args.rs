@@ -5,13 +5,12 @@ use super::{
     cluster::ClusterArgs,
     life::{ForgetArgs, PinArgs, PruneArgs, TagArgs},
     look::{CopyArgs, DiffArgs, ExportArgs, FindArgs},
-    size,
     values::{
         CheckpointArg, Chunking, CompareArg, DigestArg, Readers, WalArg, any_bytes, block_size, destination,
         frame_size, interval, name, pattern, rate, readers, segment_size, stream_name, tag, target, threads,
     },
 };
-use crate::stage::codec::Codec;
+use crate::{stage::codec::Codec, text::size};
 use clap::{
     Args, Parser, Subcommand, ValueEnum, ValueHint,
     builder::{NonEmptyStringValueParser, PathBufValueParser, TypedValueParser},

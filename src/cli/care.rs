@@ -1,19 +1,29 @@
 //! Arguments of what cares for backups that are there: restoring in place.
 
+use super::{
+    args::VerifyArgs,
+    output::{aside, printed, told},
+    progress::Progress,
+    report,
+    values::{threads, time},
+};
 use crate::{
-    command::{
-        delta::Changes,
-        repair::{self, Repair, Step},
-        sample::{Amount, Sample, Sampled},
-        text,
-        verify::Verify,
-    },
     error::{Result, quoted},
     format::{entry::Path, root::Name},
-    pipeline::meter::Meter,
+    metrics::meter::Meter,
     platform::Tricks,
+    repair::{self, Repair, Step},
     repo::open::place,
-    sink::places::Mount,
+    restore::delta::Changes,
+    target::layout::Mount,
+    text::{
+        self,
+        size::{bytes, count, counted},
+    },
+    verify::{
+        Verify,
+        sample::{Amount, Sample, Sampled},
+    },
 };
 use clap::Args;
 use serde_json::json;
@@ -22,15 +32,6 @@ use std::{
     io::{IsTerminal, Write},
     os::unix::ffi::OsStrExt,
     time::Duration,
-};
-
-use super::{
-    args::VerifyArgs,
-    progress::Progress,
-    report,
-    say::{aside, printed, told},
-    size::{bytes, count, counted},
-    values::{threads, time},
 };
 
 /// How to restore into a tree that is there.

@@ -1,9 +1,9 @@
 //! Arguments for the restore of a PostgreSQL cluster.
 
 use crate::postgres::restore::{
-    Options,
+    plan::Options,
     recovery::{self, Action, Mode},
-    target::Target,
+    recovery_target::Target,
 };
 use clap::{Args, ValueEnum, ValueHint, builder::TypedValueParser};
 use std::{

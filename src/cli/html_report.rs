@@ -1,12 +1,10 @@
 //! One self-contained page about a run: what the limit was, and throughput and shares over time as pictures.
 
-use super::{
-    say::aside,
-    size::{bytes, rate, seconds},
-};
+use super::output::aside;
 use crate::{
     error::{Error, Kind, Result, reason},
-    pipeline::meter::{Sample, Shares, Side, Verdict, verdict},
+    metrics::meter::{Sample, Shares, Side, Verdict, verdict},
+    text::size::{bytes, rate, seconds},
 };
 use std::{
     fmt::Write,
@@ -210,7 +208,7 @@ pub(super) fn machine() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pipeline::meter::Meter;
+    use crate::metrics::meter::Meter;
 
     #[test]
     fn a_page_holds_its_pictures_and_no_reference_to_elsewhere() {

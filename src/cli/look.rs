@@ -2,28 +2,24 @@
 
 use super::{
     args::OutputArgs,
+    output::{aside, printed},
     progress::Progress,
-    report,
-    say::{aside, printed},
-    selected, size,
+    report, selected,
     values::{any_bytes, destination, pattern, segment_size, threads},
 };
 use crate::{
-    command::{
-        backup::tricks,
-        copy::Copy,
-        diff::Diff,
-        export::Export,
-        find::Find,
-        forecast::{Contract, Forecast},
-        restore::Restore,
-        text,
-    },
+    backup::tricks,
+    command::{copy::Copy, diff::Diff, export::Export, find::Find},
     error::{Error, Kind, Result},
-    pipeline::meter::Meter,
+    metrics::meter::Meter,
     plan::SinkSpec,
     platform,
+    restore::{
+        Restore,
+        estimate::{Contract, Forecast},
+    },
     stage::codec::Codec,
+    text::{self, size},
 };
 use clap::{Args, ValueHint};
 use std::{ffi::OsString, num::NonZeroUsize, path::PathBuf, sync::Arc};
@@ -143,7 +139,7 @@ pub(super) fn export(args: ExportArgs) -> Result<u8> {
         codec,
         keep_going: args.keep_going,
         workers: args.workers.unwrap_or_else(platform::cores),
-        memory: super::memory(args.memory, super::FRAME_BYTES),
+        memory: crate::cli::memory(args.memory, crate::cli::FRAME_BYTES),
         segment_bytes: args.segment_size,
         tricks: tricks(args.no_tricks),
     };

@@ -3,47 +3,48 @@
 mod args;
 mod care;
 mod cluster;
-mod habits;
-mod html;
-mod interrupt;
+mod html_report;
 mod life;
 mod look;
-mod manual;
+mod man;
+mod output;
 mod progress;
 mod report;
-mod say;
-mod size;
+mod signals;
+mod suggestions;
 mod values;
 
 use crate::{
+    backup::{
+        Backup, Outcome, Subject,
+        paths::{Scope, warning_of},
+        tricks,
+    },
     command::{
-        backup::{Backup, Outcome, Subject, tricks},
         bench::{Bench, Figure, What},
-        delta::Delta,
         list::List,
-        restore::Restore,
-        scope::{Scope, warning_of},
         show::Show,
-        text,
     },
     error::{Error, Kind, Result},
-    pipeline::meter::Meter,
+    metrics::meter::Meter,
     plan::{SinkSpec, Tuning},
     platform,
     postgres::{
         conninfo::{Environment, Params},
-        offline,
         request::{Request, Server},
+        stopped,
     },
     queue::start,
     repo::{base::Wanted, open::holds_none},
+    restore::{Restore, delta::Delta},
     stage::codec::Codec,
+    text,
 };
 use args::{BackupArgs, BenchArgs, BenchWhat, Cli, Command, ListArgs, OutputArgs, RestoreArgs, ShowArgs};
 use clap::CommandFactory;
-use html::{Page, Paper};
+use html_report::{Page, Paper};
+use output::{aside, printed, told};
 use progress::Progress;
-use say::{aside, printed, told};
 use std::{
     os::unix::ffi::OsStringExt,
     path::Path,
@@ -60,7 +61,7 @@ pub fn main() -> ExitCode {
     }
     platform::raise_open_files_limit();
     platform::survive_file_size_limit();
-    let result = habits::parse().inspect(|cli| interrupt::watch(&cli.command)).and_then(|cli| match cli.command {
+    let result = suggestions::parse().inspect(|cli| signals::watch(&cli.command)).and_then(|cli| match cli.command {
         Command::Backup(args) => backup(args),
         Command::Restore(args) => restore(args),
         Command::List(args) => list(args),
@@ -139,7 +140,7 @@ fn backup(args: BackupArgs) -> Result<u8> {
         result
     });
     if let Some(paper) = paper {
-        lines.push(html::machine());
+        lines.push(html_report::machine());
         let (title, lines) = (&format!("backup {}", root.id), &lines);
         paper.print(&Page { title, lines, verdict: &verdict, timeline: &meter.timeline(), names: report::SIDES });
     }
@@ -240,10 +241,10 @@ fn not_running(path: &Path) -> Result<()> {
     if path.to_str().is_some_and(is_url) {
         return Err(Error::new(Kind::Usage, "cannot back up a cluster beside other paths").hint("give it alone"));
     }
-    if !offline::is_data_directory(path) {
+    if !stopped::is_data_directory(path) {
         return Ok(());
     }
-    if offline::is_running(path) {
+    if stopped::is_running(path) {
         let what = format!("cannot back up the cluster at {path:?}: it is running and no connection was given");
         return Err(Error::new(Kind::Usage, what)
             .hint("use postgres://… as the source, so that the server is told when the backup starts and ends"));
@@ -362,7 +363,7 @@ fn restore(args: RestoreArgs) -> Result<u8> {
     }
     report::damage(&summary.damage).iter().for_each(aside);
     if let Some(paper) = paper {
-        lines.push(html::machine());
+        lines.push(html_report::machine());
         let (title, lines, timeline) = (&format!("restore of {}", summary.id), &lines, &meter.timeline());
         paper.print(&Page { title, lines, verdict: &verdict, timeline, names: report::ENDS });
     }
@@ -403,7 +404,7 @@ fn bench(args: BenchArgs) -> Result<u8> {
                 true => {
                     text::json(out, &serde_json::json!({"name": name, "bytes_per_second": rate, "remark": remark}))?
                 }
-                false => text::line(out, &format!("{name:<20} {:>12}   {remark}", size::rate(rate, 1.0)))?,
+                false => text::line(out, &format!("{name:<20} {:>12}   {remark}", crate::text::size::rate(rate, 1.0)))?,
             }
         }
         Ok(0)
@@ -422,13 +423,13 @@ fn man(to: Option<&Path>) -> Result<u8> {
     command.build();
     let failed = |e| Error::io("could not write the manual", e);
     let Some(dir) = to else {
-        return printed(|mut out| manual::page(&command, &mut out).map(|()| 0).map_err(failed));
+        return printed(|mut out| man::page(&command, &mut out).map(|()| 0).map_err(failed));
     };
     std::fs::create_dir_all(dir).map_err(failed)?;
     for command in std::iter::once(&command).chain(command.get_subcommands()) {
         let name = command.get_display_name().unwrap_or(command.get_name());
         let mut page = Vec::new();
-        manual::page(command, &mut page)
+        man::page(command, &mut page)
             .and_then(|()| std::fs::write(dir.join(format!("{name}.1")), page))
             .map_err(|e| Error::io(format!("could not write the manual to {dir:?}"), e))?;
     }

@@ -5,9 +5,9 @@
 //! has a warning. Standard error itself may be lost without a word.
 
 use crate::{
-    command::text::shown,
     error::{Error, Kind, Result},
     platform::Waiting,
+    text::shown,
 };
 use std::{
     fmt::Display,

@@ -2,15 +2,17 @@
 
 use super::{
     args::OutputArgs,
+    output::{aside, object_aside, told},
     report::not_captured,
-    say::{aside, object_aside, told},
-    size::{self, counted},
 };
 use crate::{
-    command::text,
     format::root::Root,
-    pipeline::meter::{Meter, Sample, verdict},
+    metrics::meter::{Meter, Sample, verdict},
     queue::start_in,
+    text::{
+        self,
+        size::{self, counted},
+    },
 };
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};

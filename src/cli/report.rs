@@ -1,25 +1,24 @@
 //! What a run says at its end, to people and to programs.
 
-use super::{
-    care,
-    size::{bytes, count, counted, rate, seconds},
-};
+use super::care;
 use crate::{
-    command::{
-        backup::Count, blame::Loss, copy::Copied, damage::Damage, export::Exported, restore::Summary,
-        verify::Verdict as Found,
-    },
+    backup::Count,
+    command::{copy::Copied, export::Exported},
     error::{Error, quoted},
     format::{
         root::{Cluster, Name, NotCaptured, Root, Tablespace},
         sizes,
     },
-    pipeline::{
+    metrics::{
         meter::{Meter, Side, Verdict},
         waits::Wait,
     },
     postgres::inventory,
     repo::base::Unlike,
+    report::damage::Damage,
+    restore::Summary,
+    text::size::{bytes, count, counted, rate, seconds},
+    verify::{Verdict as Found, losses::Loss},
 };
 use serde_json::{Value, json};
 use std::{collections::BTreeSet, num::NonZeroU64, path::Path, sync::atomic::Ordering::Relaxed};

@@ -2,13 +2,14 @@
 //!
 //! A signal that whoever started the program wants ignored (`nohup`) stays so, and a process that was ended by one ends by it.
 
-use super::{A_MOMENT, args::Command, report, say::aside};
+use super::{A_MOMENT, args::Command, output::aside, report};
 use crate::{
     error::{Error, Kind},
     plan::SinkSpec,
     platform,
     queue::start,
-    sink::{file::remove_partials, named::is_named, reach::give_back},
+    sink::{commit_flag::is_named, local_file::remove_partials},
+    target::access::give_back,
 };
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},

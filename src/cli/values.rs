@@ -1,10 +1,10 @@
 //! Values of options: what an operator may write, and what is said of anything else.
 
-use super::size;
 use crate::{
     format::{digest::Algorithm, entry::is_safe},
     postgres::request::Wal,
     repo::compare::Compare,
+    text::size,
 };
 use clap::{
     ValueEnum,

@@ -3,19 +3,16 @@
 //! Every figure is bytes of content a second over all threads. Reading and the pipeline are the program's own path with
 //! stages left out, so what they show is what a backup gets.
 
-use super::{
-    backup::{Backup, Outcome, Subject},
-    scope::Scope,
-};
 use crate::{
+    backup::{Backup, Outcome, Subject, paths::Scope},
     error::{Error, Kind, Result},
     format::digest::{Algorithm, piece},
-    pipeline::meter::Meter,
+    metrics::meter::Meter,
     plan::{SinkSpec, Tuning},
-    platform::{Tricks, walk},
+    platform::{Tricks, dir},
     queue::start_in,
     repo::base::Wanted,
-    sink::file::Output,
+    sink::local_file::Output,
     stage::codec::Codec,
 };
 use std::{
@@ -230,7 +227,7 @@ fn first_file(path: &Path) -> Option<PathBuf> {
     if size(path).filter(fits).is_some() {
         return Some(path.to_owned());
     }
-    walk::open_root(path).ok()?;
+    dir::open_root(path).ok()?;
     let files = std::fs::read_dir(path).ok()?.flatten().map(|entry| entry.path());
     files.filter_map(|path| Some((size(&path).filter(fits)?, path))).max().map(|(_, path)| path)
 }

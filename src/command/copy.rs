@@ -4,11 +4,8 @@
 //! the roots, pages with their digests. What is there already is not copied again. Tags go with the copy, a pin does not: it is a
 //! decision of the one repository.
 
-use super::{
-    crew,
-    stock::{Known, nothing_known},
-};
 use crate::{
+    archive::{Archive, object::Object},
     error::{Error, Kind, Result},
     format::{
         digest::{crc64, hex},
@@ -18,15 +15,16 @@ use crate::{
         seal::seal,
         sizes,
     },
-    pipeline::meter::{Meter, lap},
+    metrics::meter::{Meter, lap},
+    pipeline::workers,
     platform::Tricks,
     repo::{
-        copy::Incoming,
-        notes::Notes,
+        annotations::Notes,
+        import::Incoming,
+        inventory::{Known, nothing_known},
         open::{open, place},
     },
-    sink::file::name as file_name,
-    source::{archive::Archive, store::Object},
+    sink::local_file::name as file_name,
 };
 use std::{
     collections::{BTreeSet, HashMap},
@@ -174,7 +172,12 @@ struct Run<'a> {
 
 impl Run<'_> {
     fn all(&self, workers: NonZeroUsize, tasks: &[Task]) -> Result<()> {
-        crew::work(&workers.into(), Vec::new, |buf, task| self.one(buf, task), |send| tasks.iter().try_for_each(send))
+        workers::work(
+            &workers.into(),
+            Vec::new,
+            |buf, task| self.one(buf, task),
+            |send| tasks.iter().try_for_each(send),
+        )
     }
 
     fn one(&self, buf: &mut Vec<u8>, task: &Task) -> Result<()> {

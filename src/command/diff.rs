@@ -4,11 +4,11 @@
 //! not read at all: two backups of a million files of which little changed are compared in a moment.
 
 use super::{
-    difference::{Entries, Parts, differing_bytes, last, what},
+    diff_entry::{Entries, Parts, differing_bytes, last, what},
     list::{kind_parts, source_text},
-    text,
 };
 use crate::{
+    archive::{Archive, Selection},
     error::{Error, Kind as ErrorKind, Result, quoted},
     format::{
         entry::{Kind, order},
@@ -16,7 +16,7 @@ use crate::{
         sizes,
     },
     repo::open::{list_backups, named, open},
-    source::archive::{Archive, Selection},
+    text,
 };
 use serde::Serialize;
 use std::{cmp::Ordering, collections::HashSet, ffi::OsString, io::Write, path::Path};

@@ -3,21 +3,17 @@
 //! It takes the path of any backup, with a stored one as the source. When it was captured, of what, its tags and what is
 //! known of its cluster stay as they were; only its id is new.
 
-use super::{
-    backup::{Backup, Outcome, Subject},
-    damage::{Damage, Report, frame_damage},
-};
 use crate::{
+    archive::Archive,
+    backup::{Backup, Outcome, Subject},
     error::{Error, Kind, Result},
     format::digest::is_block_size,
-    pipeline::meter::Meter,
+    metrics::meter::Meter,
     plan::{SinkSpec, Tuning},
     platform::Tricks,
     repo::{base::Wanted, open::open},
-    source::{
-        archive::Archive,
-        stored::{Damaged, Stored, Tell},
-    },
+    report::damage::{Damage, Report, frame_damage},
+    source::backup::{Damaged, Stored, Tell},
     stage::codec::Codec,
 };
 use std::{

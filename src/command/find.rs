@@ -4,12 +4,9 @@
 //! read in path order, those of all backups side by side, and a path is printed as soon as no page that is still to be read
 //! can hold it: memory holds what a few pages say, however much is found.
 
-use super::{
-    list::{kind_parts, source_text},
-    stock::{Sheet, sheets},
-    text,
-};
+use super::list::{kind_parts, source_text};
 use crate::{
+    archive::{Archive, Selection},
     error::{Error, Kind, Result},
     format::{
         digest::Digest,
@@ -17,11 +14,12 @@ use crate::{
         page::Record,
         root::Name,
     },
-    repo::open::{backup_ids, list_backups},
-    source::{
-        archive::{Archive, Selection},
-        patterns::Patterns,
+    repo::{
+        inventory::{Sheet, sheets},
+        open::{backup_ids, list_backups},
     },
+    source::patterns::Patterns,
+    text,
 };
 use serde::Serialize;
 use std::{

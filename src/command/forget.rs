@@ -1,8 +1,8 @@
 //! Forget backups: those that are named, or those that no rule keeps.
 //!
-//! What is forgotten is not listed any more; what only it needs is freed by the next prune, see [`super::prune`].
+//! What is forgotten is not listed any more; what only it needs is freed by the next prune, see [`crate::command::prune`].
 
-use super::{list::source_text, text};
+use super::list::source_text;
 use crate::{
     error::{Error, Kind, Result},
     format::{
@@ -10,12 +10,13 @@ use crate::{
         root::{Root, Source},
     },
     repo::{
-        notes::Notes,
+        annotations::Notes,
         objects::Directory,
         open::{forgettable, list_backups, read_repository},
         protocol,
         retention::{Candidate, Rules},
     },
+    text,
 };
 use jiff::{Timestamp, tz::TimeZone};
 use serde::Serialize;

@@ -1,12 +1,8 @@
 //! Print the backups of a repository, or the entries of a backup.
 
-use super::{
-    restore::not_there,
-    show::tag,
-    streamed::{self, Looked, look},
-    text,
-};
+use super::show::tag;
 use crate::{
+    archive::{Archive, Selection},
     error::{Error, Kind as ErrorKind, Result, quoted},
     format::{
         entry::{Kind, is_within},
@@ -14,11 +10,13 @@ use crate::{
         root::{Cluster, Name, Root, Source},
     },
     repo::{
-        notes::Notes,
+        annotations::Notes,
         open::{cut_off, is_repository, list_backups, named, open},
-        whole::lost_roots,
+        scan::lost_roots,
     },
-    source::archive::{Archive, Selection},
+    restore::not_there,
+    text,
+    verify::stream::{self, Looked, look},
 };
 use serde::Serialize;
 use std::{
@@ -120,7 +118,7 @@ impl List {
 
     fn members(&self, input: impl Read + Send + 'static, selection: &Selection, out: &mut dyn Write) -> Result<()> {
         let mut missing: Vec<_> = selection.paths().iter().collect();
-        streamed::entries(input, |record| {
+        stream::entries(input, |record| {
             let path = &record.entry.path;
             missing.retain(|wanted| !is_within(path, wanted));
             if selection.holds(path) { self.entry(record, out) } else { Ok(()) }
@@ -140,7 +138,7 @@ impl List {
 }
 
 /// `host:/a /b`, as a person would say what was backed up.
-pub(super) fn source_text(source: &Source) -> String {
+pub(crate) fn source_text(source: &Source) -> String {
     let paths: Vec<String> = source.paths.iter().map(|path| text::name(&path.0)).collect();
     format!("{}:{}", text::name(source.host.as_bytes()), paths.join(" "))
 }

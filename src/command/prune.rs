@@ -1,6 +1,5 @@
 //! Free what no backup needs, see [`crate::repo::prune`].
 
-use super::text;
 use crate::{
     error::Result,
     repo::{
@@ -9,6 +8,7 @@ use crate::{
         protocol,
         prune::{Amount, Pruned, Remains, prune},
     },
+    text,
 };
 use serde::Serialize;
 use std::{io::Write, path::PathBuf};

@@ -1,17 +1,15 @@
 //! Print what is known of one backup besides its entries.
 
-use super::{
-    list::source_text,
-    streamed::{self, Looked, look},
-    text,
-};
+use super::list::source_text;
 use crate::{
     error::Result,
     format::{
         root::{Cluster, Live, MAX_NOT_CAPTURED, Root, Tablespace},
         sizes,
     },
-    repo::{notes::Notes, open::locate},
+    repo::{annotations::Notes, open::locate},
+    text,
+    verify::stream::{self, Looked, look},
 };
 use serde::Serialize;
 use std::{ffi::OsString, io::Write};
@@ -32,7 +30,7 @@ impl Show {
     /// Those of opening FROM, and of `out`.
     pub fn run(&self, out: &mut dyn Write) -> Result<()> {
         let (root, pinned) = match look(&self.from)? {
-            Looked::Stream(input) => (streamed::root(input)?, false),
+            Looked::Stream(input) => (stream::root(input)?, false),
             Looked::Backup(archive) if archive.is_one_file() => (archive.root, false),
             Looked::Backup(archive) => {
                 let notes = locate(&self.from).and_then(|(path, id)| Notes::read(&path, &id));

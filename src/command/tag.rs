@@ -1,12 +1,13 @@
 //! Note something of a backup: tags, and that it is never to be forgotten.
 
-use super::{show::tag, text};
+use super::show::tag;
 use crate::{
     error::{Error, Kind, Result},
     repo::{
-        notes::Notes,
+        annotations::Notes,
         open::{locate, open},
     },
+    text,
 };
 use serde_json::json;
 use std::{ffi::OsString, io::Write};

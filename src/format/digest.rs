@@ -5,7 +5,7 @@
 //! CRC-32C joins likewise. The digest of a sparse file covers its data runs, one after the other, without the holes:
 //! hashing a terabyte of zeros would cost minutes for nothing, and the runs' places stand in the manifest.
 
-use super::lanes;
+use super::blake3_lanes;
 use blake3::hazmat::{HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_root};
 use crc_fast::{CrcAlgorithm, checksum, checksum_combine};
 use serde::{Deserialize, Serialize};
@@ -82,12 +82,12 @@ pub fn piece(algorithm: Algorithm, data: &[u8], offset: u64, total: u64, block: 
 
 /// BLAKE3 of each of these contents.
 pub fn digests(contents: &[&[u8]]) -> Vec<Digest> {
-    lanes::hashes(contents).into_iter().map(Digest::Blake3).collect()
+    blake3_lanes::hashes(contents).into_iter().map(Digest::Blake3).collect()
 }
 
 fn block_digests(data: &[u8], offset: u64, block: u64) -> Vec<BlockDigest> {
-    let whole = if lanes::are_short(block) { data.len() - data.len() % block as usize } else { 0 };
-    let mut digests = lanes::chaining_values(&data[..whole], offset, block);
+    let whole = if blake3_lanes::are_short(block) { data.len() - data.len() % block as usize } else { 0 };
+    let mut digests = blake3_lanes::chaining_values(&data[..whole], offset, block);
     let rest = data[whole..].chunks(block as usize).zip((offset + whole as u64..).step_by(block as usize));
     digests.extend(rest.map(|(bytes, at)| block_digest(bytes, at)));
     digests

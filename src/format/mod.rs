@@ -1,9 +1,9 @@
 //! What is written, byte by byte: pure, no I/O. Everything that reads is fuzzed.
 
+mod blake3_lanes;
 pub mod chunk;
 pub mod digest;
 pub mod entry;
-mod lanes;
 pub mod layout;
 pub mod name;
 pub mod page;

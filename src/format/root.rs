@@ -1,6 +1,6 @@
 //! The root of a backup: everything about it but its entries, as JSON a person can read.
 //!
-//! It is stored last; a backup without a root does not exist. It is sealed, see [`seal`](super::seal), so that damage to it is
+//! It is stored last; a backup without a root does not exist. It is sealed, see [`seal`](crate::format::seal), so that damage to it is
 //! found like any other.
 
 pub use super::name::Name;

@@ -148,7 +148,7 @@ impl Locator {
     /// The service frame that holds it, [`LOCATOR_BYTES`] long. The last 8 bytes are a check of the first 16.
     pub fn frame(self) -> Vec<u8> {
         let mut payload = [self.offset.to_le_bytes(), self.len.to_le_bytes()].concat();
-        payload.extend(super::digest::crc64(&payload).to_le_bytes());
+        payload.extend(crate::format::digest::crc64(&payload).to_le_bytes());
         Service::Locator.frame(&payload)
     }
 
@@ -157,7 +157,7 @@ impl Locator {
         let (service, len) = Service::parse(frame)?;
         let payload = frame.get(SERVICE_HEADER_BYTES..)?;
         let check = le64(payload, 16)?;
-        let whole = service == Service::Locator && len == 24 && check == super::digest::crc64(&payload[..16]);
+        let whole = service == Service::Locator && len == 24 && check == crate::format::digest::crc64(&payload[..16]);
         whole.then_some(Self { offset: le64(payload, 0)?, len: le64(payload, 8)? })
     }
 }

@@ -211,9 +211,9 @@ pub struct Sample {
     /// Regular files, and what costs as much, so far.
     small: u64,
     /// Seconds of processors that this process used, all threads together,
-    pub(super) processors: f64,
+    pub(crate) processors: f64,
     /// and that nobody used, if the system says.
-    pub(super) idle: Option<f64>,
+    pub(crate) idle: Option<f64>,
     /// Busy, starved, blocked of source, workers, sink, in seconds.
     times: [[f64; 3]; 3],
     /// What the threads of each could have been at work, in seconds.

@@ -4,9 +4,8 @@
 //! the same for every sink. Here segments begin and end, and the service frames come in between.
 
 use super::{
-    filling::Filling,
-    meter::{Meter, timed},
     pages::{Closed, Pages, Tell},
+    segment::Filling,
 };
 use crate::{
     error::Result,
@@ -19,6 +18,7 @@ use crate::{
         sizes,
     },
     frame::{Buf, Frame, What},
+    metrics::meter::{Meter, timed},
     sink::{Placed, Role, Sink},
     stage::codec::{Codec, Compressor},
 };

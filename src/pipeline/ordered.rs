@@ -3,9 +3,9 @@
 //! A feeder takes an item from the input, takes a place in line for it, and only then gives it to the crew: the credit is
 //! taken before the work, so an item at the head of the line never waits for one behind it.
 
-use super::meter::{Gauge, timed};
 use crate::{
     error::{Error, Kind, Result},
+    metrics::meter::{Gauge, timed},
     queue::{Locked, Monitor, Queue, start},
     source::Stream,
 };

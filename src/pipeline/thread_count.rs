@@ -7,8 +7,10 @@
 //! can do is found out by trying: threads are added while work waits for them and processors are left, and no longer than each
 //! step brings something.
 
-use super::meter::{Meter, Sample};
-use crate::platform;
+use crate::{
+    metrics::meter::{Meter, Sample},
+    platform,
+};
 
 /// Ticks after a step before it is judged, and before the next try where a step brought nothing.
 const JUDGED_AFTER: u32 = 3;

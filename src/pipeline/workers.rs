@@ -1,11 +1,9 @@
 //! Workers that take jobs from one planner.
 
+use super::thread_count::{Climb, max_threads};
 use crate::{
     error::{Error, Kind, Result},
-    pipeline::{
-        climb::{Climb, max_threads},
-        meter::Meter,
-    },
+    metrics::meter::Meter,
     platform::{self, memory},
     queue::{End, Locked, Queue, change, start_in},
 };
@@ -24,7 +22,7 @@ use std::{
 };
 
 /// How many workers there are.
-pub(super) struct Hands<'a> {
+pub(crate) struct Hands<'a> {
     /// So many may compute at once.
     workers: usize,
     /// So many are there now,
@@ -41,7 +39,7 @@ impl From<NonZeroUsize> for Hands<'_> {
 
 impl<'a> Hands<'a> {
     /// At first as many as may compute at once; no more than `fit`.
-    pub(super) fn climbing(workers: NonZeroUsize, fit: usize, meter: &'a Meter) -> Self {
+    pub(crate) fn climbing(workers: NonZeroUsize, fit: usize, meter: &'a Meter) -> Self {
         let most = max_threads(workers.get()).min(fit);
         Self { workers: workers.get(), now: workers.get().into(), climb: Some((most, meter)) }
     }
@@ -66,7 +64,7 @@ impl Failure {
 /// Run `plan` on this thread; the jobs it hands out are done by other `hands`, each with what `make` gave it.
 ///
 /// At most two jobs wait for each worker there may be. The first error of anybody ends everything and is the result.
-pub(super) fn work<J: Send, W>(
+pub(crate) fn work<J: Send, W>(
     hands: &Hands<'_>,
     make: impl Fn() -> W + Sync,
     each: impl Fn(&mut W, J) -> Result<()> + Sync,

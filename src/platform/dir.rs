@@ -4,14 +4,11 @@
 //! by component where that call is missing: either way nothing that somebody moves or links while we walk can lead
 //! outside. Paths may have any length and any bytes but NUL. Nothing here reads content or changes anything.
 
-use std::{
-    ffi::CStr,
-    io,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
-    path::{Path, PathBuf},
-    sync::OnceLock,
+use super::{
+    Tricks, debug,
+    durable::{NATIVE, OVERLAY, file_system},
 };
-
+use crate::format::entry::{Device, Time};
 use rustix::{
     fs::{
         Access, AtFlags, CWD, FileType, Mode, OFlags, RawDir, ResolveFlags, Statx, StatxAttributes, StatxFlags, access,
@@ -19,12 +16,13 @@ use rustix::{
     },
     io::Errno,
 };
-
-use super::{
-    Tricks, debug,
-    durable::{NATIVE, OVERLAY, file_system},
+use std::{
+    ffi::CStr,
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::{Path, PathBuf},
+    sync::OnceLock,
 };
-use crate::format::entry::{Device, Time};
 
 /// Bytes of a directory read by one call: at 64 KiB a directory of 1,000 names costs two calls, one of them the last.
 const DIRECTORY_BUFFER: usize = 64 << 10;
@@ -98,7 +96,7 @@ pub struct Stat {
 }
 
 impl Stat {
-    /// Has it fewer blocks than bytes? Then [`super::read::data_map`] is worth its calls; else there is no hole.
+    /// Has it fewer blocks than bytes? Then [`crate::platform::read::data_map`] is worth its calls; else there is no hole.
     pub fn looks_sparse(&self) -> bool {
         self.kind == FileKind::File && self.blocks512.saturating_mul(512) < self.size
     }
@@ -144,7 +142,7 @@ pub fn open_above(dir: impl AsFd) -> io::Result<OwnedFd> {
 
 /// Is that what [`open_dir`] says where there is no directory?
 pub fn is_no_directory(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::NotFound || super::write::is_in_the_way(error)
+    error.kind() == io::ErrorKind::NotFound || crate::platform::write::is_in_the_way(error)
 }
 
 /// Open the file `rel` below `root` for reading: exactly one call in the normal case.

@@ -5,6 +5,11 @@
 
 #![allow(unsafe_code)]
 
+use rustix::{
+    io::Errno,
+    process::{Resource, Rlimit, getrlimit, setrlimit},
+    time::{ClockId, clock_gettime},
+};
 use std::{
     fs,
     io::{self, Read},
@@ -13,12 +18,6 @@ use std::{
     path::Path,
     thread,
     time::Duration,
-};
-
-use rustix::{
-    io::Errno,
-    process::{Resource, Rlimit, getrlimit, setrlimit},
-    time::{ClockId, clock_gettime},
 };
 
 /// Cores this process may use: at least 1.

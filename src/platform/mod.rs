@@ -6,37 +6,37 @@
 //! tried, and where the system refuses it the plain call does the work. Nothing here starts threads, and
 //! nothing prints, except [`debug`].
 
+mod blocking;
+pub mod dir;
+pub mod durable;
+mod machine;
+pub mod memory;
+mod mounts;
+pub mod owner;
+pub mod read;
+pub mod safe_file;
+pub mod tree_walk;
+pub mod unopened;
+pub mod uring;
+pub mod write;
+pub mod xattr;
+mod xattrat;
+
 #[cfg(not(target_os = "linux"))]
 compile_error!("only Linux is supported so far: see src/platform");
 // Lengths of files are cut to `usize` in some places, and the offsets in a `pg_control` are those of 64 bits.
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("only systems of 64 bits are supported so far: see src/platform");
 
-mod bare;
-pub mod descend;
-pub mod durable;
-mod machine;
-pub mod memory;
-mod mounts;
-pub mod object;
-pub mod owner;
-pub mod read;
-pub mod regular;
-pub mod uring;
-mod waiting;
-pub mod walk;
-pub mod write;
-pub mod xattr;
-
 use std::{io::Write, sync::OnceLock};
 
+pub use blocking::Waiting;
 pub use machine::{
     boot_id, cores, host_name, idle_seconds, is_ignored, is_media_error, is_shortage, open_files_limit, peak_rss_bytes,
     process_cpu_seconds, process_in, process_is_alive, raise_open_files_limit, sees_all_processes,
     survive_file_size_limit, thread_cpu_time, times_asleep, user, works_in,
 };
 pub use mounts::{Mount, is_automount, is_pseudo, mounts_below};
-pub use waiting::Waiting;
 
 /// May a function try a call that the system may refuse?
 ///

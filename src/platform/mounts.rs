@@ -3,7 +3,7 @@
 //! Only what a walk would meet is listed: not a mount that another one covers. Bind mounts are mounts like any other,
 //! and their device may equal that of the directory they stand in.
 
-use super::walk::real_path;
+use super::dir::real_path;
 use std::{
     ffi::OsString,
     fs, io,
@@ -16,7 +16,7 @@ use std::{
 pub struct Mount {
     /// Where, absolute.
     pub path: PathBuf,
-    /// The device that objects in it have, as [`super::walk::Stat::dev`] gives it, except on file systems that number
+    /// The device that objects in it have, as [`crate::platform::dir::Stat::dev`] gives it, except on file systems that number
     /// their subvolumes themselves (btrfs).
     pub device: u64,
     /// The file system: `ext4`, `proc`, `fuse.sshfs`.

@@ -4,6 +4,12 @@
 //! file from several threads. A file that shrinks or grows meanwhile is not an error anywhere.
 #![allow(unsafe_code)]
 
+use super::{Tricks, debug};
+use crate::format::entry::Run;
+use rustix::{
+    fs::{Advice, SeekFrom, fadvise},
+    io::{Errno, retry_on_intr},
+};
 use std::{
     cell::Cell,
     fs::File,
@@ -15,14 +21,6 @@ use std::{
         unix::fs::FileExt,
     },
 };
-
-use rustix::{
-    fs::{Advice, SeekFrom, fadvise},
-    io::{Errno, retry_on_intr},
-};
-
-use super::{Tricks, debug};
-use crate::format::entry::Run;
 
 /// What becomes of the pages that a read brought into memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -4,7 +4,7 @@
 //! for the other end of a named pipe or reads a device, and what is new is never written through what stands there.
 
 use super::{
-    walk::{FileKind, Stat, real_path, stat_fd, through_proc},
+    dir::{FileKind, Stat, real_path, stat_fd, through_proc},
     write::{chmod_fd, chown_fd},
 };
 use rustix::{
@@ -179,14 +179,14 @@ fn widen(made: impl AsFd, Access { mode, owner }: Access) {
     {
         // Only root gives a file to somebody else, and anybody one to a group that he is in.
         let given = chown_fd(&made, user, group).or_else(|_| chown_fd(&made, stat.uid, group));
-        given.unwrap_or_else(|error| super::debug(|| format!("not given to {user}:{group}: {error}")));
+        given.unwrap_or_else(|error| crate::platform::debug(|| format!("not given to {user}:{group}: {error}")));
     }
     if mode & 0o077 == 0 {
         return;
     }
     let passed_on = |stat: Stat| stat.mode & 0o7000;
     if let Err(error) = stat_fd(&made).and_then(|stat| chmod_fd(&made, mode | passed_on(stat))) {
-        super::debug(|| format!("no mode {mode:o}: {error}"));
+        crate::platform::debug(|| format!("no mode {mode:o}: {error}"));
     }
 }
 
@@ -218,7 +218,7 @@ pub fn open_dir(path: &Path) -> io::Result<OwnedFd> {
 /// The system's.
 pub fn sync_dir(path: &Path) -> io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    super::write::fsync(openat(CWD, path, flags, Mode::empty())?)
+    crate::platform::write::fsync(openat(CWD, path, flags, Mode::empty())?)
 }
 
 fn regular(opened: Result<OwnedFd, Errno>) -> io::Result<File> {

@@ -3,7 +3,7 @@
 
 use super::{
     Tricks,
-    walk::{self, FileKind, Stat},
+    dir::{self, FileKind, Stat},
 };
 use std::{
     io,
@@ -82,7 +82,7 @@ fn enter<V: Visit>(
     tricks: Tricks,
     visit: &mut V,
 ) -> Result<Option<Level>, V::Error> {
-    let stat = match walk::stat(dir, name) {
+    let stat = match dir::stat(dir, name) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
         other => other.map_err(|e| visit.failed(path, e))?,
     };
@@ -90,8 +90,8 @@ fn enter<V: Visit>(
         return Ok(None);
     }
     let open = || {
-        let below = walk::open_dir(dir, name, tricks)?;
-        let names = walk::read_dir(&below, &mut Vec::new())?.into_iter().map(|name| name.bytes).collect();
+        let below = dir::open_dir(dir, name, tricks)?;
+        let names = dir::read_dir(&below, &mut Vec::new())?.into_iter().map(|name| name.bytes).collect();
         Ok(Level { name: name.to_vec(), names, object: (stat.dev, stat.inode), dir: Some(below) })
     };
     open().map(Some).map_err(|e| visit.failed(path, e))
@@ -114,8 +114,8 @@ impl Level {
         let dir = match self.dir.take() {
             Some(dir) => dir,
             None => {
-                let dir = walk::open_above(below)?;
-                let found = walk::stat_fd(&dir)?;
+                let dir = dir::open_above(below)?;
+                let found = dir::stat_fd(&dir)?;
                 if (found.dev, found.inode) != self.object {
                     return Err(io::Error::other("it was moved meanwhile"));
                 }

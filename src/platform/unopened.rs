@@ -1,23 +1,20 @@
 //! What cannot be opened: links, pipes, devices. Their metadata is set by a descriptor of the thing itself, so that what
 //! somebody puts in its place gets none of it.
 
-use std::{
-    io,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+use super::{
+    dir::{self, FileKind, Stat, through_proc},
+    write::{only, owner},
+    xattr, xattrat,
 };
-
+use crate::format::entry::{Time, Xattr};
 use rustix::{
     fs::{AtFlags, CWD, Mode, OFlags, XattrFlags, removexattr, setxattr},
     io::Errno,
 };
-
-use super::{
-    bare,
-    walk::{self, FileKind, Stat, through_proc},
-    write::{only, owner},
-    xattr,
+use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
-use crate::format::entry::{Time, Xattr};
 
 /// A thing in a directory.
 #[derive(Debug)]
@@ -42,15 +39,15 @@ impl<'a> Object<'a> {
     /// # Errors
     /// The system's.
     pub fn stat(&self) -> io::Result<Stat> {
-        walk::stat_fd(&self.fd)
+        dir::stat_fd(&self.fd)
     }
 
     /// Does its ctime tell that it was changed?
     pub fn has_change_time(&self) -> bool {
-        super::durable::keeps_change_times(&self.fd)
+        crate::platform::durable::keeps_change_times(&self.fd)
     }
 
-    /// As [`super::write::chown_fd`].
+    /// As [`crate::platform::write::chown_fd`].
     ///
     /// # Errors
     /// As that.
@@ -68,12 +65,12 @@ impl<'a> Object<'a> {
             return Err(Errno::OPNOTSUPP.into());
         }
         match through_proc(&self.fd) {
-            Err(_) if bare::works() => Ok(bare::chmod(self.fd.as_fd(), mode)?),
+            Err(_) if xattrat::works() => Ok(xattrat::chmod(self.fd.as_fd(), mode)?),
             path => Ok(rustix::fs::chmodat(CWD, path?, Mode::from_raw_mode(mode), AtFlags::empty())?),
         }
     }
 
-    /// As [`super::write::set_times_fd`]; by its name, as older systems have it.
+    /// As [`crate::platform::write::set_times_fd`]; by its name, as older systems have it.
     ///
     /// # Errors
     /// The system's.
@@ -96,7 +93,7 @@ impl<'a> Object<'a> {
     pub fn set_xattr(&self, attribute: &[u8], value: &[u8]) -> io::Result<()> {
         match through_proc(&self.fd) {
             // By its name: these calls take no descriptor of this kind.
-            Err(_) if bare::works() => Ok(bare::set(self.dir, self.name, attribute, value)?),
+            Err(_) if xattrat::works() => Ok(xattrat::set(self.dir, self.name, attribute, value)?),
             path => Ok(setxattr(path?, attribute, value, XattrFlags::empty())?),
         }
     }
@@ -107,7 +104,7 @@ impl<'a> Object<'a> {
     /// As [`xattr::remove_fd`]; one of its own where `/proc` is not mounted, before Linux 6.13.
     pub fn remove_xattr(&self, attribute: &[u8]) -> io::Result<()> {
         match through_proc(&self.fd) {
-            Err(_) if bare::works() => Ok(bare::remove(self.dir, self.name, attribute)?),
+            Err(_) if xattrat::works() => Ok(xattrat::remove(self.dir, self.name, attribute)?),
             path => Ok(removexattr(path?, attribute)?),
         }
     }
@@ -121,7 +118,7 @@ mod tests {
     #[test]
     fn a_link_has_its_own_attributes_and_not_those_of_its_target() {
         let dir = tempfile::tempdir().unwrap();
-        let root = walk::open_root(dir.path()).unwrap();
+        let root = dir::open_root(dir.path()).unwrap();
         std::fs::write(dir.path().join("f"), "").unwrap();
         symlink("f", dir.path().join("l")).unwrap();
         let [file, link] = [&b"f"[..], b"l"].map(|name| Object::open(root.as_fd(), name).unwrap());
@@ -138,16 +135,16 @@ mod tests {
     #[test]
     fn what_takes_its_name_gets_nothing() {
         let dir = tempfile::tempdir().unwrap();
-        let root = walk::open_root(dir.path()).unwrap();
+        let root = dir::open_root(dir.path()).unwrap();
         std::fs::write(dir.path().join("f"), "").unwrap();
-        let before = walk::stat(&root, b"f").unwrap().mode;
+        let before = dir::stat(&root, b"f").unwrap().mode;
         let object = Object::open(root.as_fd(), b"f").unwrap();
         std::fs::rename(dir.path().join("f"), dir.path().join("moved")).unwrap();
         std::fs::write(dir.path().join("f"), "").unwrap();
         object.chmod(0o751).unwrap();
         object.set_xattr(b"user.a", b"1").unwrap();
-        assert_eq!(walk::stat(&root, b"moved").unwrap().mode, 0o751);
-        assert_eq!(walk::stat(&root, b"f").unwrap().mode, before);
+        assert_eq!(dir::stat(&root, b"moved").unwrap().mode, 0o751);
+        assert_eq!(dir::stat(&root, b"f").unwrap().mode, before);
         assert!(xattr::read_all_at(&root, b"f").unwrap().is_empty());
     }
 }

@@ -4,14 +4,12 @@
 //! waits for, so a thread collects them and hands 64 at a time to io_uring. Nothing is lost if it cannot be had.
 #![allow(unsafe_code)]
 
+use super::{Tricks, debug, open_files_limit};
+use io_uring::{IoUring, opcode, types};
 use std::{
     io,
     os::fd::{IntoRawFd, OwnedFd, RawFd},
 };
-
-use io_uring::{IoUring, opcode, types};
-
-use super::{Tricks, debug, open_files_limit};
 
 /// Closes handed over at once. More would hold more files open: 64 threads with 64 each are 4,096.
 const BATCH: usize = 64;

@@ -5,6 +5,20 @@
 //! owner, mode, attributes, times) is the caller's.
 #![allow(unsafe_code)]
 
+use super::{
+    Tricks, debug,
+    dir::{self, FileKind, open_dir, through_proc},
+    durable::file_system,
+    read::signed,
+};
+use crate::format::entry::{Device, Time};
+use rustix::{
+    fs::{
+        Access, AtFlags, CWD, FallocateFlags, FileType, FlockOperation, Gid, Mode, OFlags, StatVfs, Timespec,
+        Timestamps, UTIME_NOW, Uid,
+    },
+    io::{Errno, retry_on_intr},
+};
 use std::{
     fs::File,
     io,
@@ -16,22 +30,7 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use rustix::{
-    fs::{
-        Access, AtFlags, CWD, FallocateFlags, FileType, FlockOperation, Gid, Mode, OFlags, StatVfs, Timespec,
-        Timestamps, UTIME_NOW, Uid,
-    },
-    io::{Errno, retry_on_intr},
-};
-
 pub use super::read::drop_behind;
-use super::{
-    Tricks, debug,
-    durable::file_system,
-    read::signed,
-    walk::{self, FileKind, open_dir, through_proc},
-};
-use crate::format::entry::{Device, Time};
 
 /// File systems in memory: preallocating there writes zeros that are then written over.
 const IN_MEMORY: [u64; 2] = [0x0102_1994 /* tmpfs */, 0x8584_58f6 /* ramfs */];
@@ -118,7 +117,7 @@ pub fn give_name(fd: impl AsFd, dir: impl AsFd, name: &[u8]) -> io::Result<()> {
 pub fn open_write(dir: impl AsFd, name: &[u8]) -> io::Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::CLOEXEC;
     match rustix::fs::openat(&dir, name, flags | OFlags::NONBLOCK, Mode::empty()) {
-        Err(Errno::AGAIN) if walk::stat(&dir, name)?.kind == FileKind::File => {
+        Err(Errno::AGAIN) if dir::stat(&dir, name)?.kind == FileKind::File => {
             Ok(rustix::fs::openat(dir, name, flags, Mode::empty())?)
         }
         opened => Ok(opened?),
@@ -426,7 +425,7 @@ pub fn free_bytes(fd: impl AsFd) -> io::Result<u64> {
 /// # Errors
 /// The system's.
 pub fn free_to_us(fd: impl AsFd) -> io::Result<u64> {
-    if super::user().0 == 0 { free(fd, |fs| fs.f_bfree.max(fs.f_bavail)) } else { free_bytes(fd) }
+    if crate::platform::user().0 == 0 { free(fd, |fs| fs.f_bfree.max(fs.f_bavail)) } else { free_bytes(fd) }
 }
 
 fn free(fd: impl AsFd, blocks: impl Fn(&StatVfs) -> u64) -> io::Result<u64> {
@@ -439,7 +438,7 @@ fn free(fd: impl AsFd, blocks: impl Fn(&StatVfs) -> u64) -> io::Result<u64> {
 pub fn is_stdout_closed() -> bool {
     const NULL: Device = Device { major: 1, minor: 3 };
     let out = std::io::stdout();
-    let is_null = walk::stat_fd(&out).is_ok_and(|stat| stat.kind == FileKind::CharDevice && stat.rdev == NULL);
+    let is_null = dir::stat_fd(&out).is_ok_and(|stat| stat.kind == FileKind::CharDevice && stat.rdev == NULL);
     is_null && rustix::fs::fcntl_getfl(&out).is_ok_and(|flags| flags.contains(OFlags::RDWR))
 }
 

@@ -4,15 +4,13 @@
 //! `security.`, `trusted.` and the two POSIX lists; what file systems invent about themselves (`system.nfs4_acl`,
 //! `btrfs.*`, `ceph.*`) is passed over. Whether a value can be set on another system is decided there, by trying.
 
-use std::{cell::RefCell, ffi::CString, io, os::fd::AsFd};
-
+use super::{dir::through_proc, xattrat};
+use crate::format::entry::Xattr;
 use rustix::{
     fs::{XattrFlags, fgetxattr, flistxattr, fremovexattr, fsetxattr, lgetxattr, llistxattr},
     io::Errno,
 };
-
-use super::{bare, walk::through_proc};
-use crate::format::entry::Xattr;
+use std::{cell::RefCell, ffi::CString, io, os::fd::AsFd};
 
 /// Linux allows 64 KiB for a value and 64 KiB for all names (`XATTR_SIZE_MAX`, `XATTR_LIST_MAX`), on every file system.
 const LIMIT: usize = 64 << 10;
@@ -43,9 +41,9 @@ pub fn read_all(fd: impl AsFd) -> io::Result<Vec<Xattr>> {
 /// The system's; one of its own where `/proc` is not mounted, before Linux 6.13.
 pub fn read_all_at(dir: impl AsFd, name: &[u8]) -> io::Result<Vec<Xattr>> {
     match path_of(&dir, name) {
-        Err(_) if bare::works() => {
+        Err(_) if xattrat::works() => {
             let dir = dir.as_fd();
-            collect(|list| bare::list(dir, name, list), |attribute, value| bare::get(dir, name, attribute, value))
+            collect(|list| xattrat::list(dir, name, list), |attribute, value| xattrat::get(dir, name, attribute, value))
         }
         path => {
             let path = &*path?;
@@ -135,7 +133,7 @@ mod tests {
     #[test]
     fn attributes_come_back_as_they_were_set() {
         let dir = tempfile::tempdir().unwrap();
-        let root = super::super::walk::open_root(dir.path()).unwrap();
+        let root = crate::platform::dir::open_root(dir.path()).unwrap();
         let file = std::fs::File::create(dir.path().join("f")).unwrap();
         assert!(read_all(&file).unwrap().is_empty());
         let large = vec![7; 3000];

@@ -4,18 +4,16 @@
 //! architecture but MIPS, which has no calls of these numbers.
 #![allow(unsafe_code)]
 
-use std::{
-    os::fd::{AsRawFd, BorrowedFd},
-    sync::OnceLock,
-};
-
+use super::read::last_error;
 use rustix::{
     fs::CWD,
     io::{self, Errno},
     path::Arg,
 };
-
-use super::read::last_error;
+use std::{
+    os::fd::{AsRawFd, BorrowedFd},
+    sync::OnceLock,
+};
 
 const FCHMODAT2: libc::c_long = 452; // since Linux 6.6
 const SETXATTRAT: libc::c_long = 463;

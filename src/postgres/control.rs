@@ -7,7 +7,7 @@ use super::{lsn::Lsn, relation::Sizes};
 use crate::{
     error::{Error, Result},
     format::digest::crc32c,
-    platform::regular,
+    platform::safe_file,
 };
 use std::{
     path::{Path, PathBuf},
@@ -145,7 +145,7 @@ pub fn path(data: &Path) -> PathBuf {
 pub fn read(path: &Path) -> Result<(Vec<u8>, Control)> {
     let mut before = Vec::new();
     for _ in 0..READS {
-        let bytes = regular::read(path, MOST_BYTES).map_err(|e| Error::io(format!("could not read {path:?}"), e))?;
+        let bytes = safe_file::read(path, MOST_BYTES).map_err(|e| Error::io(format!("could not read {path:?}"), e))?;
         if let Some(control) = Control::parse(&bytes) {
             return Ok((bytes, control));
         }

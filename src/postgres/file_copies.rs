@@ -5,7 +5,7 @@
 //! moved on by then. What a record is made of: `xlogrecord.h` and `xlog_internal.h` of PostgreSQL.
 
 use super::lsn::Lsn;
-use crate::platform::regular;
+use crate::platform::safe_file;
 use std::{
     fs::File,
     io,
@@ -184,7 +184,7 @@ impl Reader<'_> {
         }
         let file = match self.open.take() {
             Some((open, file, _)) if open == number => file,
-            _ => regular::open(&self.path(number).ok_or(io::ErrorKind::NotFound)?)?,
+            _ => safe_file::open(&self.path(number).ok_or(io::ErrorKind::NotFound)?)?,
         };
         self.page.resize(PAGE as usize, 0);
         file.read_exact_at(&mut self.page, begin % self.segments.bytes)?;

@@ -6,7 +6,7 @@
 
 use super::{
     manifest::{Finished, Manifest, WalRange},
-    restore::AUTO_CONF,
+    restore::plan::AUTO_CONF,
 };
 use crate::{
     error::{Result, quoted},

@@ -9,7 +9,7 @@ use crate::{
     },
     frame::Scanned,
     platform::{
-        walk::{FileKind, Name},
+        dir::{FileKind, Name},
         write::anonymous_file,
     },
     source::tree::{Overlay, Tree},

@@ -8,7 +8,7 @@
 use super::relation::{self, Fork};
 use crate::{
     format::entry::{is_within, split},
-    platform::walk::{FileKind, Name},
+    platform::dir::{FileKind, Name},
 };
 use std::collections::{BTreeSet, HashSet};
 

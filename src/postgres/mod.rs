@@ -2,27 +2,27 @@
 //!
 //! Rules that comments cite by number are those of `doc/postgres.md`.
 
-pub mod archive;
-pub mod check;
-pub mod cluster;
+pub mod archiver;
 pub mod conninfo;
 pub mod control;
-pub mod copied;
+pub mod file_copies;
 pub mod inventory;
-pub mod late;
+pub mod late_files;
 pub mod layout;
 pub mod lsn;
 pub mod manifest;
-pub mod offline;
-mod opening;
-pub mod pages;
-mod proof;
+pub mod page_checksum;
+pub mod page_stage;
 pub mod relation;
 pub mod request;
 pub mod restore;
+mod same_server;
 pub mod session;
-pub mod summary;
+pub mod source;
+pub mod stopped;
+pub mod summary_anchor;
 pub mod timeline;
 pub mod tls;
-mod wal;
-pub mod witness;
+mod trees;
+mod wal_source;
+pub mod wal_summaries;

@@ -4,7 +4,7 @@
 //! (rule 21). One that stays wrong is noted with its file; it is stored all the same, and nothing fails.
 
 use super::{
-    pages::{Verdict, check},
+    page_checksum::{Verdict, check},
     relation::{Sizes, is_relation},
 };
 use crate::{

@@ -1,23 +1,23 @@
 //! Which cluster is to be backed up, and how; and the first steps of it, until its sources are open.
 
 use super::{
-    archive,
-    cluster::{Cluster, Sources},
+    archiver,
     conninfo::Params,
     inventory::Inventory,
     lsn::Lsn,
-    offline,
-    opening::{self, Opening},
-    proof,
-    restore::notes,
+    restore::advice,
+    same_server,
     session::{Catalog, Facts, Held, Room, Session},
-    wal::Followed,
+    source::{Cluster, Sources},
+    stopped,
+    trees::{self, Opening},
+    wal_source::Followed,
 };
 use crate::{
     error::{Error, Result},
     format::root,
-    pipeline::waits::Waits,
-    platform::{Tricks, walk::real_path},
+    metrics::waits::Waits,
+    platform::{Tricks, dir::real_path},
     source::tree::Own,
 };
 use std::{
@@ -100,15 +100,15 @@ impl Request {
         let mut session = Session::connect(params)?;
         let facts = session.facts()?;
         facts.warning.iter().for_each(|warning| crate::platform::debug(|| warning.clone()));
-        let (data, control) = proof::files_of(&facts)?;
+        let (data, control) = same_server::files_of(&facts)?;
         let catalog = session.catalog()?;
         let start = id.map(|id| self.begin(&mut session, &facts, (&data, id), &reading.waits)).transpose()?;
         // Tablespaces and databases as they are now that every change to them is in the WAL. Links first: what the catalog shows
         // only then is behind the start, or its link is among them.
-        let links = opening::tablespaces(&data)?;
+        let links = trees::tablespaces(&data)?;
         let facts = session.facts()?;
-        let tablespaces = opening::named(links, &facts.tablespaces);
-        let now = proof::started(&data, start)?;
+        let tablespaces = trees::named(links, &facts.tablespaces);
+        let now = same_server::started(&data, start)?;
         let opening = Opening { data: &data, major: facts.major, catalog: now.catalog, online: true };
         let (late, trees) = opening.trees(&tablespaces, reading)?;
         Ok(Cluster {
@@ -138,13 +138,13 @@ impl Request {
         if is_held {
             session.hold_wal()?;
         }
-        proof::same_server(session, facts.may_hold_wal, data)?;
+        same_server::same_server(session, facts.may_hold_wal, data)?;
         if is_held_later {
             session.release_wal()?;
         }
         match self.wal {
             Wal::Archived => {
-                waits.during(archive::AWAITED, || archive::prove(session, facts, archive::PATIENCE))?;
+                waits.during(archiver::AWAITED, || archiver::prove(session, facts, archiver::PATIENCE))?;
             }
             Wal::Included | Wal::None => {}
         }
@@ -169,10 +169,10 @@ impl Request {
             start_lsn: start.map(|lsn| lsn.to_string()).unwrap_or_default(),
             wal: self.wal.name().to_owned(),
             wal_segment_bytes: facts.wal_segment_bytes,
-            archives: notes::archives(&facts.archive_mode),
+            archives: advice::archives(&facts.archive_mode),
             has_restore_command: facts.has_restore_command,
             data_directory: root::Name(data.as_os_str().as_bytes().to_vec()),
-            configuration: opening::configuration(data, facts.configuration),
+            configuration: trees::configuration(data, facts.configuration),
             databases: facts.databases,
             ..root::Cluster::default()
         }
@@ -182,9 +182,9 @@ impl Request {
 /// A cluster that is stopped, and was shut down cleanly.
 fn stopped(data: &Path, reading: &Reading) -> Result<Cluster> {
     let data = real_path(data).map_err(|e| Error::io(format!("could not open {data:?}"), e))?;
-    let (bytes, control) = offline::clean(&data)?;
-    let (version, major) = offline::version(&data)?;
-    let tablespaces = opening::tablespaces(&data)?;
+    let (bytes, control) = stopped::clean(&data)?;
+    let (version, major) = stopped::version(&data)?;
+    let tablespaces = trees::tablespaces(&data)?;
     let opening = Opening { data: &data, major, catalog: control.catalog, online: false };
     let (late, trees) = opening.trees(&tablespaces, reading)?;
     let facts = root::Cluster {
@@ -197,7 +197,7 @@ fn stopped(data: &Path, reading: &Reading) -> Result<Cluster> {
         wal: Wal::Included.name().to_owned(),
         wal_segment_bytes: control.wal_segment_bytes.into(),
         data_directory: root::Name(data.as_os_str().as_bytes().to_vec()),
-        configuration: opening::configuration(&data, Vec::new()),
+        configuration: trees::configuration(&data, Vec::new()),
         tablespaces,
         ..root::Cluster::default()
     };

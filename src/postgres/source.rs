@@ -6,21 +6,20 @@
 //! If the session is lost, or the server promoted, the backup is void and nothing is committed (rules 2, 28).
 
 use super::{
-    archive,
-    check::PageCheck,
-    control,
-    copied::Segments,
+    archiver, control,
+    file_copies::Segments,
     inventory::Inventory,
-    late::Late,
+    late_files::Late,
     lsn::Lsn,
-    offline, opening,
+    page_stage::PageCheck,
     relation::Sizes,
     request::Wal,
     session::{Catalog, Held, Session, Stopped},
-    summary::Changes,
+    stopped, summary_anchor,
     timeline::Timelines,
-    wal::{Followed, Follower},
-    witness,
+    trees,
+    wal_source::{Followed, Follower},
+    wal_summaries::Changes,
 };
 use crate::{
     error::{Error, Kind, Result, quoted},
@@ -31,9 +30,9 @@ use crate::{
         root,
     },
     frame::{Buf, Frame, Scanned, Slice, What},
-    pipeline::waits::Waits,
-    platform, queue,
-    queue::Locked,
+    metrics::waits::Waits,
+    platform,
+    queue::{self, Locked},
     source::{Source, Stream, tree::Tree},
 };
 use std::{
@@ -167,7 +166,7 @@ impl Cluster {
                     ranges = timelines.ranges(start, stopped.lsn);
                 }
             }
-            None => offline::still_clean(&self.data, &self.control)?,
+            None => stopped::still_clean(&self.data, &self.control)?,
         }
         self.facts.locked().unlisted = self.inventory.unlisted();
         if let Some(finished) = self.inventory.finish(&ranges)? {
@@ -196,7 +195,7 @@ impl Cluster {
     fn note_witness(&self) {
         let (Some(start), now) = (self.start, self.facts()) else { return };
         let otherwise = "the next backup will not ask which blocks changed";
-        let noted = self.of_summaries(otherwise, |session| witness::of(session, &now, start));
+        let noted = self.of_summaries(otherwise, |session| summary_anchor::of(session, &now, start));
         self.facts.locked().witness = noted;
     }
 
@@ -210,7 +209,7 @@ impl Cluster {
                 .because("recovery cannot bring it to its new tablespace".to_owned())
                 .hint("run the same command again"));
         }
-        let mut spaces = opening::named(opening::tablespaces(&self.data)?, &now.tablespaces);
+        let mut spaces = trees::named(trees::tablespaces(&self.data)?, &now.tablespaces);
         spaces.retain(|space| self.catalog.is_new(space.oid) && space.location.0.starts_with(b"/"));
         self.facts.locked().tablespaces_meanwhile = spaces;
         Ok(now)
@@ -268,8 +267,8 @@ impl Cluster {
 
     /// Until the archive has the segment `last`.
     pub(super) fn await_archive(&self, session: &Held, last: &str) -> Result<()> {
-        let wait = || session.with(|session| archive::wait(session, &self.data, last, archive::PATIENCE));
-        self.waits.during(archive::AWAITED, wait).map(drop)
+        let wait = || session.with(|session| archiver::wait(session, &self.data, last, archiver::PATIENCE));
+        self.waits.during(archiver::AWAITED, wait).map(drop)
     }
 
     /// The data directory, with what is on its device.

@@ -3,7 +3,7 @@
 use super::control::{self, Control, State};
 use crate::{
     error::{Error, Kind, Result},
-    platform::{self, regular},
+    platform::{self, safe_file},
 };
 use std::{
     fs, io,
@@ -53,9 +53,9 @@ pub fn is_running(data: &Path) -> bool {
 /// waited for, and not more read than that.
 ///
 /// # Errors
-/// As those of [`regular::read`].
+/// As those of [`safe_file::read`].
 pub fn small_text(path: &Path) -> io::Result<String> {
-    Ok(String::from_utf8_lossy(&regular::read(path, MOST_BYTES)?).into_owned())
+    Ok(String::from_utf8_lossy(&safe_file::read(path, MOST_BYTES)?).into_owned())
 }
 
 /// The process that `postmaster.pid` names.

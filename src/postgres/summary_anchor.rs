@@ -9,7 +9,7 @@
 use super::{
     lsn::Lsn,
     session::Session,
-    summary::{PATIENCE, Span},
+    wal_summaries::{PATIENCE, Span},
 };
 use crate::{
     error::Result,

@@ -6,7 +6,7 @@
 use super::{
     lsn::{Lsn, segment_name},
     manifest::WalRange,
-    offline::small_text,
+    stopped::small_text,
 };
 use crate::error::{Error, Kind, Result};
 use std::path::Path;

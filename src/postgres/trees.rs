@@ -1,7 +1,7 @@
 //! Opens the trees of a cluster: its data directory, and what is on other devices.
 
 use super::{
-    late::Late,
+    late_files::Late,
     layout::{Layout, PREPARED},
     relation,
     request::Reading,
@@ -13,7 +13,7 @@ use crate::{
         entry::{Path, order},
         root::{Name, Tablespace},
     },
-    platform::walk::{self, Stat},
+    platform::dir::{self, Stat},
     source::{
         patterns::Patterns,
         tree::{Closed, Rules, Top, TopRole, Tree},
@@ -83,7 +83,7 @@ impl Opening<'_> {
 
     /// The path of a tablespace in the data directory, if its directory is there.
     fn within(&self, space: &Tablespace) -> Option<Path> {
-        let (place, data) = (walk::real_path(place(space)).ok()?, walk::real_path(self.data).ok()?);
+        let (place, data) = (dir::real_path(place(space)).ok()?, dir::real_path(self.data).ok()?);
         Some(place.strip_prefix(data).ok()?.as_os_str().as_bytes().to_vec())
     }
 
@@ -92,8 +92,8 @@ impl Opening<'_> {
         let top = |at: Path, dir, role| Top { at, dir, name: None, role };
         let open = |at: Path, path: &FilePath, role| {
             let failed = |e| Error::io(format!("could not open {path:?}"), e);
-            let dir = walk::open_root(path).map_err(failed)?;
-            let stat = walk::stat_fd(&dir).map_err(failed)?;
+            let dir = dir::open_root(path).map_err(failed)?;
+            let stat = dir::stat_fd(&dir).map_err(failed)?;
             Ok((stat, top(at, dir, role)))
         };
         let device = |stat: &Stat| if split { stat.dev } else { 0 };
@@ -135,11 +135,11 @@ fn linked_directories(data: &FilePath, server: &Stat) -> Result<Vec<(OsString, O
 /// lead elsewhere by then.
 fn open_if_its(link: &FilePath, server: &Stat) -> Result<Option<OwnedFd>> {
     let failed = |e| Error::io(format!("could not open {link:?}"), e);
-    let dir = match walk::open_root(link) {
-        Err(e) if walk::is_no_directory(&e) || e.kind() == ErrorKind::PermissionDenied => return Ok(None),
+    let dir = match dir::open_root(link) {
+        Err(e) if dir::is_no_directory(&e) || e.kind() == ErrorKind::PermissionDenied => return Ok(None),
         opened => opened.map_err(failed)?,
     };
-    let there = walk::stat_fd(&dir).map_err(failed)?;
+    let there = dir::stat_fd(&dir).map_err(failed)?;
     let is_for_group = there.gid == server.gid && there.mode & 0o020 != 0;
     Ok((there.uid == server.uid || is_for_group).then_some(dir))
 }
@@ -157,7 +157,7 @@ pub(super) fn tablespaces(data: &FilePath) -> Result<Vec<Tablespace>> {
         let entry = entry.map_err(failed)?;
         let Some(oid) = relation::number(entry.file_name().as_bytes()) else { continue };
         let location = match fs::read_link(entry.path()) {
-            Ok(location) if location.is_relative() => walk::real_path(&entry.path()).unwrap_or(dir.join(location)),
+            Ok(location) if location.is_relative() => dir::real_path(&entry.path()).unwrap_or(dir.join(location)),
             Ok(location) => location,
             // A tablespace in place is a directory, and one that was dropped just now has no link.
             Err(error) if matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::NotFound) => continue,
@@ -182,9 +182,9 @@ pub(super) fn named(links: Vec<Tablespace>, names: &[(u32, Name)]) -> Vec<Tables
 /// The files of a server's configuration that are outside of its data directory: those that it `said`, and those that links in the
 /// data directory lead to, which are stored as links (rule 14).
 pub(super) fn configuration(data: &FilePath, mut said: Vec<Name>) -> Vec<Name> {
-    let Ok(real) = walk::real_path(data) else { return said };
+    let Ok(real) = dir::real_path(data) else { return said };
     for path in conf::FILES.map(|name| data.join(name)).into_iter().filter(|path| path.is_symlink()) {
-        let Ok(target) = walk::real_path(&path) else { continue };
+        let Ok(target) = dir::real_path(&path) else { continue };
         let is_here = target.starts_with(&real);
         let name = Name(target.into_os_string().into_vec());
         if !is_here && !said.contains(&name) {
@@ -213,14 +213,14 @@ mod tests {
         symlink(at("file"), at("data/to_file")).unwrap();
         symlink(at("nothing"), at("data/to_nothing")).unwrap();
         symlink("to_itself", at("data/to_itself")).unwrap();
-        let look = |path: &FilePath| walk::stat_fd(walk::open_root(path).unwrap()).unwrap();
+        let look = |path: &FilePath| dir::stat_fd(dir::open_root(path).unwrap()).unwrap();
         let server = look(&at("data"));
         let found = linked_directories(&at("data"), &server).unwrap();
         fs::remove_file(at("data/pg_wal")).unwrap();
         symlink(at("other"), at("data/pg_wal")).unwrap();
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].0, "pg_wal");
-        assert_eq!(walk::stat_fd(&found[0].1).unwrap().inode, look(&at("wal")).inode);
+        assert_eq!(dir::stat_fd(&found[0].1).unwrap().inode, look(&at("wal")).inode);
         let another = Stat { uid: server.uid + 1, gid: server.gid + 1, ..server };
         assert!(linked_directories(&at("data"), &another).unwrap().is_empty());
     }

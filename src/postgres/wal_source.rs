@@ -2,13 +2,13 @@
 //! that the server keeps little (decision 29); the rest is known at the end.
 
 use super::{
-    cluster::Cluster,
     control,
-    copied::{Copies, Segments},
+    file_copies::{Copies, Segments},
     lsn::{Lsn, segment_name},
-    offline::small_text,
     request::Wal,
     session::{Held, Session},
+    source::Cluster,
+    stopped::small_text,
     timeline::{Timelines, history_of},
 };
 use crate::{

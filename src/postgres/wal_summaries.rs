@@ -9,7 +9,7 @@ use super::{
     lsn::Lsn,
     relation::{Fork, RelationFile, Sizes, relation_of},
     session::Session,
-    witness,
+    summary_anchor,
 };
 use crate::{
     error::Result,
@@ -81,7 +81,7 @@ impl Changes {
         if now.major < 17 || !alike || from > to {
             return Ok(None);
         }
-        if !witness::is_there(session, base, now)? {
+        if !summary_anchor::is_there(session, base, now)? {
             platform::debug(|| "the server was started since the last backup, or has another past".to_owned());
             return Ok(None);
         }

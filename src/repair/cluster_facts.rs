@@ -1,15 +1,15 @@
 //! What the files of a backup say of the PostgreSQL cluster that they are of, when its root is lost.
 
-use super::{cluster::content, virtually::Virtual};
 use crate::{
+    archive::{Archive, Selection, preview::Virtual},
     error::Result,
     format::root::{Cluster, Database, Name, Root, Tablespace},
     postgres::{
         control::Control,
         inventory::{MAX_UNLISTED, is_unlisted},
-        restore::{BACKUP_LABEL, PG_CONTROL},
+        restore::plan::{BACKUP_LABEL, PG_CONTROL},
     },
-    source::archive::{Archive, Selection},
+    restore::cluster::content,
 };
 use std::path::Path;
 
@@ -18,7 +18,7 @@ use std::path::Path;
 ///
 /// # Errors
 /// Of reading the files.
-pub(super) fn add(repository: &Path, root: &mut Root, pages: &[(u64, Vec<u8>)]) -> Result<()> {
+pub(crate) fn add(repository: &Path, root: &mut Root, pages: &[(u64, Vec<u8>)]) -> Result<()> {
     let archive = Virtual::open(repository, root, pages)?;
     let text = |path: &[u8]| content(&archive, path).ok().flatten().map(|(_, bytes)| bytes);
     let Some(control) = text(PG_CONTROL).and_then(|bytes| Control::parse(&bytes)) else { return Ok(()) };

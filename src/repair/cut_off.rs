@@ -4,15 +4,15 @@
 //! the empty path or that of the first that is lost. An export of the backup goes on saying it, and whoever restores a part that
 //! may be concerned hears of it. A file that goes on in such a page is not captured any more.
 
-use super::{forgo::without, rebuild::Found};
+use super::{give_up::without, root::Found};
 use crate::{
+    archive::{Archive, Selection},
     error::{Kind as ErrorKind, Result},
     format::{
         entry::{Kind, Path as EntryPath},
         page::{Record, are_all},
         root::{MAX_NOT_CAPTURED, Name, NotCaptured, Root},
     },
-    source::archive::{Archive, Selection},
 };
 use std::collections::{BTreeMap, HashSet};
 
@@ -29,22 +29,22 @@ const WITH_A_PAGE: &str =
 const CUT_OFF: &str = "the root was lost, and with it the page that said where the rest of the file is";
 
 /// Say it in the root.
-pub(super) fn mark(root: &mut Root) {
+pub(crate) fn mark(root: &mut Root) {
     note(root, NotCaptured { path: Name::default(), reason: REASON.to_owned() }, 1);
 }
 
 /// Say in the root that a segment is lost, or a part of one, of which nothing tells what it held.
-pub(super) fn mark_segment(root: &mut Root) {
+pub(crate) fn mark_segment(root: &mut Root) {
     note(root, NotCaptured { path: Name::default(), reason: OF_A_SEGMENT.to_owned() }, 1);
 }
 
 /// Say in the root that so many entries are lost, of which this would be the first.
-pub(super) fn mark_page(root: &mut Root, first: &[u8], entries: u64) {
+pub(crate) fn mark_page(root: &mut Root, first: &[u8], entries: u64) {
     note(root, NotCaptured { path: Name(first.to_vec()), reason: format!("{entries} {OF_A_PAGE}") }, entries);
 }
 
 /// Say in the root of an export what that of the backup says.
-pub(super) fn go_on(root: &mut Root, of: &Root) {
+pub(crate) fn go_on(root: &mut Root, of: &Root) {
     for lost in of.not_captured.iter().filter(|lost| unnamed(lost).is_some()) {
         let entries = lost.reason.split(' ').next().and_then(|count| count.parse().ok());
         note(root, lost.clone(), entries.unwrap_or(1));
@@ -72,7 +72,7 @@ fn unnamed(lost: &NotCaptured) -> Option<&'static str> {
 ///
 /// # Errors
 /// [`ErrorKind::Gone`], or the system's.
-pub(super) fn concerns(archive: &Archive, selection: &Selection) -> Result<Option<&'static str>> {
+pub(crate) fn concerns(archive: &Archive, selection: &Selection) -> Result<Option<&'static str>> {
     let Some(why) = archive.root.not_captured.iter().find_map(unnamed) else { return Ok(None) };
     for path in selection.paths() {
         // On a page that is lost it may be anything.
@@ -89,7 +89,7 @@ pub(super) fn concerns(archive: &Archive, selection: &Selection) -> Result<Optio
 ///
 /// # Errors
 /// If a page cannot be encoded.
-pub(super) fn give_up(found: &mut Vec<Found>) -> Result<usize> {
+pub(crate) fn give_up(found: &mut Vec<Found>) -> Result<usize> {
     let mut files = cut_off(found.iter().flat_map(|found| &found.page.records));
     if files.is_empty() {
         return Ok(0);
@@ -110,13 +110,13 @@ pub(super) fn give_up(found: &mut Vec<Found>) -> Result<usize> {
 }
 
 /// Those of these records that are other names of `files`.
-pub(super) fn names_of<'a>(files: &HashSet<EntryPath>, records: impl Iterator<Item = &'a Record>) -> Vec<EntryPath> {
+pub(crate) fn names_of<'a>(files: &HashSet<EntryPath>, records: impl Iterator<Item = &'a Record>) -> Vec<EntryPath> {
     let is_name = |record: &&Record| matches!(&record.entry.kind, Kind::HardLink(target) if files.contains(target));
     records.filter(is_name).map(|record| record.entry.path.clone()).collect()
 }
 
 /// The files of which these records do not say where all is.
-pub(super) fn cut_off<'a>(records: impl Iterator<Item = &'a Record>) -> HashSet<EntryPath> {
+pub(crate) fn cut_off<'a>(records: impl Iterator<Item = &'a Record>) -> HashSet<EntryPath> {
     let mut files: BTreeMap<&EntryPath, Vec<&Record>> = BTreeMap::new();
     for record in records.filter(|record| !are_all(&[*record])) {
         files.entry(&record.entry.path).or_default().push(record);

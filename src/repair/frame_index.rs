@@ -4,22 +4,22 @@
 //! gzip and plain tar have nothing between their frames: there all of a segment is one stretch, and only the side file says
 //! where frames are.
 
-use super::rebuild::table;
+use super::root::table;
 use crate::{
+    archive::object::{Object, Store},
     error::{Error, Result},
     format::{
         page::SegmentId,
         segment::{SERVICE_HEADER_BYTES, Service, skippable_len},
     },
-    source::store::{Object, Store},
     stage::codec::Codec,
 };
 
 /// What a page describes, by where the page itself is: bytes of the segment before it, without the header of its frame.
-pub(super) type Stretch = u64;
+pub(crate) type Stretch = u64;
 
 /// What is behind the last page, or all of a segment that has none between its frames.
-pub(super) const REST: Stretch = u64::MAX;
+pub(crate) const REST: Stretch = u64::MAX;
 
 /// Bytes that are read at first to find the end of a frame.
 const FIRST_BYTES: usize = 4 << 20;
@@ -31,13 +31,13 @@ const ZSTD_MAGIC: [u8; 4] = 0xFD2F_B528u32.to_le_bytes();
 
 /// Where the frames of a segment are.
 #[derive(Debug, Default)]
-pub(super) struct Index {
+pub(crate) struct Index {
     /// Frames with data: stretch, offset, stored and plain bytes.
-    pub(super) data: Vec<(Stretch, u64, u32, u32)>,
+    pub(crate) data: Vec<(Stretch, u64, u32, u32)>,
     /// Offsets and lengths of the others.
-    pub(super) service: Vec<(u64, u32)>,
+    pub(crate) service: Vec<(u64, u32)>,
     /// Is there a seek table that says so?
-    pub(super) has_table: bool,
+    pub(crate) has_table: bool,
 }
 
 impl Index {
@@ -45,7 +45,7 @@ impl Index {
     ///
     /// # Errors
     /// [`Kind::Corrupt`](crate::error::Kind::Corrupt) if the seek table is lost and nothing else says where frames are.
-    pub(super) fn read(store: &dyn Store, codec: Codec, id: &SegmentId) -> Result<Self> {
+    pub(crate) fn read(store: &dyn Store, codec: Codec, id: &SegmentId) -> Result<Self> {
         let object = Object::Segment(id.clone());
         let by_table = match codec.skips() {
             true => table(store, &object),
@@ -83,7 +83,7 @@ impl Index {
     }
 
     /// The stretch of the frame at `offset`.
-    pub(super) fn stretch(&self, offset: u64) -> Option<Stretch> {
+    pub(crate) fn stretch(&self, offset: u64) -> Option<Stretch> {
         let found = self.data.binary_search_by_key(&offset, |frame| frame.1);
         found.ok().map(|at| self.data[at].0)
     }

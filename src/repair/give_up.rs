@@ -4,8 +4,9 @@
 //! Pages that speak of lost files are written anew, behind the others in the backup's own manifest: other backups may refer to
 //! those that are there. They have no copy in a segment, as no segment is ever changed.
 
-use super::{anew::Anew, blame::Loss, severed, stock::full, text::counted};
+use super::{cut_off, pages::Anew};
 use crate::{
+    archive::{Archive, object::Object},
     error::{Result, quoted},
     format::{
         digest::hex,
@@ -13,7 +14,9 @@ use crate::{
         page::{Extent, Page, Record, SegmentId, State, are_all},
         root::{MAX_NOT_CAPTURED, Name, NotCaptured, PageAt, Root},
     },
-    source::{archive::Archive, store::Object},
+    repo::inventory::full,
+    text::counted,
+    verify::losses::Loss,
 };
 use std::collections::HashSet;
 
@@ -21,18 +24,18 @@ use std::collections::HashSet;
 const REASON: &str = "it was backed up, and lost by damage to the repository";
 
 /// What is left of a backup.
-pub(super) struct Rest {
-    pub(super) root: Root,
+pub(crate) struct Rest {
+    pub(crate) root: Root,
     /// Pages that are to be added to its manifest.
-    pub(super) added: Vec<(u64, Vec<u8>)>,
+    pub(crate) added: Vec<(u64, Vec<u8>)>,
     /// How many of them the headers of the tar gave.
-    pub(super) anew: usize,
+    pub(crate) anew: usize,
     /// Files that are lost, and other names of them, in order.
-    pub(super) lost: Vec<EntryPath>,
+    pub(crate) lost: Vec<EntryPath>,
     /// What is lost with pages, in words: nobody knows the names.
-    pub(super) unnamed: Vec<String>,
+    pub(crate) unnamed: Vec<String>,
     /// Why not more could be had.
-    pub(super) notes: Vec<String>,
+    pub(crate) notes: Vec<String>,
     /// Where the manifest ends.
     end: u64,
 }
@@ -41,7 +44,7 @@ pub(super) struct Rest {
 ///
 /// # Errors
 /// If a page cannot be encoded; the system's.
-pub(super) fn forgo(archive: &Archive, loss: Option<&Loss>, missing: &HashSet<SegmentId>) -> Result<Rest> {
+pub(crate) fn forgo(archive: &Archive, loss: Option<&Loss>, missing: &HashSet<SegmentId>) -> Result<Rest> {
     let mut anew = Anew::of(archive)?;
     let files = lost(archive, loss, &anew);
     let mut rest = Rest {
@@ -80,7 +83,7 @@ fn lost(archive: &Archive, loss: Option<&Loss>, anew: &Anew) -> HashSet<EntryPat
     each_page(archive, anew, |page| {
         parts.extend(page.records.iter().filter(|record| !are_all(&[*record])).map(lean));
     });
-    let mut files = severed::cut_off(parts.iter());
+    let mut files = cut_off::cut_off(parts.iter());
     if let Some(loss) = loss {
         let is_lost = |path: &&EntryPath| loss.cut_off.get(*path).is_none_or(|of| files.contains(of));
         let told: Vec<EntryPath> = loss.files.iter().filter(is_lost).cloned().collect();
@@ -89,7 +92,7 @@ fn lost(archive: &Archive, loss: Option<&Loss>, anew: &Anew) -> HashSet<EntryPat
     // Only now it is known of which files names are looked for: all of them are too many to be kept.
     if !files.is_empty() {
         let mut names = Vec::new();
-        each_page(archive, anew, |page| names.extend(severed::names_of(&files, page.records.iter())));
+        each_page(archive, anew, |page| names.extend(cut_off::names_of(&files, page.records.iter())));
         files.extend(names);
     }
     files
@@ -136,7 +139,7 @@ impl Rest {
         let there: usize = pages.iter().map(|page| page.records.len()).sum();
         let lost = at.entries.saturating_sub(there as u64);
         if lost > 0 {
-            severed::mark_page(&mut self.root, &at.first.0, lost);
+            cut_off::mark_page(&mut self.root, &at.first.0, lost);
             self.unnamed.push(format!("{} from {} on", counted(lost, "entry"), quoted(&at.first.0)));
         }
         let mut last: Option<EntryPath> = None;
@@ -182,7 +185,7 @@ fn without_copy(archive: &Archive, at: PageAt, missing: &HashSet<SegmentId>) -> 
 
 /// The records of a page, those of lost files without content, for that reason; each is told to `lost` first. Later parts of a
 /// large file are left out.
-pub(super) fn without(page: Page, files: &HashSet<EntryPath>, reason: &str, mut lost: impl FnMut(&Record)) -> Page {
+pub(crate) fn without(page: Page, files: &HashSet<EntryPath>, reason: &str, mut lost: impl FnMut(&Record)) -> Page {
     let mut records = Vec::with_capacity(page.records.len());
     for mut record in page.records {
         if !files.contains(&record.entry.path) {

@@ -5,16 +5,19 @@
 //! labels, page copies and seek tables; the file that makes a directory a repository from any label. Files that nothing can restore are marked as not captured, so that the rest restores without complaint. What is
 //! written is durable and takes its place at once. No segment is ever changed or removed.
 
-use super::{
-    beside::{self, Made},
-    blame::Loss,
-    forgo::{Rest, forgo},
-    rebuild::{Rebuilt, label, rebuild},
-    stock::{Stock, bad_words},
-    text::counted,
-    verify::{Verdict, Verify},
-};
+pub(crate) mod cluster_facts;
+pub(crate) mod cut_off;
+pub(crate) mod frame_index;
+pub(crate) mod give_up;
+pub(crate) mod pages;
+pub(crate) mod root;
+pub(crate) mod rootless_pages;
+pub(crate) mod side_files;
+pub(crate) mod tar_scan;
+pub(crate) mod totals;
+
 use crate::{
+    archive::{Archive, object::Object},
     error::{Error, Kind, Result, quoted},
     format::{
         layout::{self, Repository},
@@ -22,19 +25,24 @@ use crate::{
         root::{FORMAT_ALONE, Root},
         seal::{MAX_BYTES, seal},
     },
-    pipeline::meter::Meter,
-    platform::{Tricks, regular},
+    metrics::meter::Meter,
+    platform::{Tricks, safe_file},
     repo::{
-        documents,
-        notes::Notes,
+        annotations::Notes,
+        atomic_file::{Replacement, replace},
+        inventory::{Stock, bad_words},
         objects::{Directory, Objects, Seized},
         open::{directories, read_repository},
         protocol::intent_key,
-        replace::{Replacement, replace},
-        whole::{Found, open_all},
+        roots,
+        scan::{Found, open_all},
     },
-    source::{archive::Archive, store::Object},
+    text::counted,
+    verify::{Verdict, Verify, losses::Loss},
 };
+use give_up::{Rest, forgo};
+use root::{Rebuilt, label, rebuild};
+use side_files::Made;
 use std::{
     collections::{BTreeMap, HashSet},
     ffi::OsStr,
@@ -45,7 +53,7 @@ use std::{
 };
 
 /// What a tar does not say.
-pub(super) const UNKNOWN: &str =
+pub(crate) const UNKNOWN: &str =
     "what a tar does not say is unknown: sockets, what was not captured, inodes and change times";
 
 /// What to repair, and how thoroughly to look.
@@ -102,7 +110,7 @@ impl Repair {
         let stock = Stock::new(self.archives()?, Some(&self.repository));
         steps.extend(manifests(&self.repository, &stock));
         let beside: Vec<Step> =
-            beside::lacking(&self.repository, &facts.id, &stock).into_iter().map(beside_step).collect();
+            side_files::lacking(&self.repository, &facts.id, &stock).into_iter().map(beside_step).collect();
         let comes_first = beside.iter().any(Step::can_be_done);
         steps.extend(beside);
         for (path, error, root) in bad_words(&stock.archives, &self.repository) {
@@ -169,7 +177,7 @@ impl Repair {
         for archive in self.archives()? {
             let loss = lost.iter().find(|loss| loss.backup == archive.root.id && !loss.all);
             let mentions = |id: &SegmentId| {
-                archive.root.liveness.iter().any(|live| super::stock::full(&archive, &live.id()) == *id)
+                archive.root.liveness.iter().any(|live| crate::repo::inventory::full(&archive, &live.id()) == *id)
             };
             if loss.is_some() || missing.iter().any(mentions) {
                 steps.push(forgo_step(&self.repository, &archive, loss, &missing)?);
@@ -234,7 +242,7 @@ fn locked(dir: &Path, work: impl FnOnce() -> Result<Option<&'static str>>) -> Re
         Seized::Unknown | Seized::Absent => None,
     };
     let lock = Lock { objects, key, file };
-    if lock.objects.list(&documents::dir(id))?.is_empty() {
+    if lock.objects.list(&roots::dir(id))?.is_empty() {
         return Ok(None);
     }
     not_a_link(dir)?;
@@ -243,13 +251,13 @@ fn locked(dir: &Path, work: impl FnOnce() -> Result<Option<&'static str>>) -> Re
 
 /// Is a root there of this backup, be it of a newer program?
 fn is_back(path: &Path, id: &str) -> bool {
-    let found = regular::read(path, MAX_BYTES);
+    let found = safe_file::read(path, MAX_BYTES);
     found.is_ok_and(|bytes| Root::of_backup(id, &bytes, "").map_or_else(|error| error.kind != Kind::Corrupt, |_| true))
 }
 
 fn rewrite(dir: &Path, pages: &[(u64, Vec<u8>)], root: &Root, planned: &Root) -> Result<Option<&'static str>> {
     let path = dir.join(layout::ROOT);
-    match regular::read(&path, MAX_BYTES) {
+    match safe_file::read(&path, MAX_BYTES) {
         Ok(bytes) if Root::open(&bytes, "").is_ok_and(|found| found == *planned) => write_root(dir, pages, root),
         Ok(_) => Ok(Some("its root is another than when this was found")),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None), // forgotten
@@ -279,7 +287,7 @@ impl Drop for Lock {
 
 /// Nothing is changed through a link in place of the directory of a backup.
 fn not_a_link(dir: &Path) -> Result<()> {
-    regular::open_dir(dir).map(drop).map_err(|e| Error::io(format!("could not open {dir:?}"), e))
+    safe_file::open_dir(dir).map(drop).map_err(|e| Error::io(format!("could not open {dir:?}"), e))
 }
 
 /// Write a manifest: what is there of it, with these pages at their places.
@@ -371,7 +379,7 @@ fn manifests(repository: &Path, stock: &Stock) -> Vec<Step> {
 
 /// The segments that are referred to and not there.
 fn missing(stock: &Stock) -> HashSet<SegmentId> {
-    let is_missing = |place: &&super::stock::Place| {
+    let is_missing = |place: &&crate::repo::inventory::Place| {
         let len = stock.archives[place.archive].store().len(&Object::Segment(place.id.clone()));
         len.is_err_and(|error| error.kind == Kind::NotFound)
     };

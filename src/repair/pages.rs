@@ -4,11 +4,12 @@
 //! it can only be what stands between frames: then its checksums are made anew as well, of what is there.
 
 use super::{
-    headers::Tar,
-    index::{Index, REST, Stretch},
-    rebuild::sum,
+    frame_index::{Index, REST, Stretch},
+    root::sum,
+    tar_scan::Tar,
 };
 use crate::{
+    archive::{Archive, object::Object},
     error::{Error, Result},
     format::{
         digest::CHUNK,
@@ -16,7 +17,6 @@ use crate::{
         page::{Page, SegmentId, State},
         root::{FORMAT, FORMAT_ALONE, PageAt, Root, Segment},
     },
-    source::{archive::Archive, store::Object},
 };
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -25,13 +25,13 @@ const NO_TARGET: &str = "the file it is another name of is lost";
 
 /// Pages made anew.
 #[derive(Default)]
-pub(super) struct Anew {
+pub(crate) struct Anew {
     /// By the index of the page in the root's list that they take the place of.
-    pub(super) pages: HashMap<usize, Vec<Page>>,
+    pub(crate) pages: HashMap<usize, Vec<Page>>,
     /// Length and checksums of the parts of segments; whether a segment has its seek table still.
     sums: Vec<(SegmentId, (u64, String), bool)>,
     /// What cannot be had, in words.
-    pub(super) notes: Vec<String>,
+    pub(crate) notes: Vec<String>,
 }
 
 impl Anew {
@@ -39,7 +39,7 @@ impl Anew {
     ///
     /// # Errors
     /// If a page cannot be encoded.
-    pub(super) fn of(archive: &Archive) -> Result<Self> {
+    pub(crate) fn of(archive: &Archive) -> Result<Self> {
         let mut anew = Self::default();
         for (id, lost) in lost(archive) {
             let index = match Index::read(archive.store(), archive.codec, &id) {
@@ -56,7 +56,7 @@ impl Anew {
     }
 
     /// How many pages there are.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.pages.values().map(Vec::len).sum()
     }
 
@@ -107,7 +107,7 @@ impl Anew {
     }
 
     /// Put what is known of segments now into a root. One without a seek table is like that of a backup that died.
-    pub(super) fn correct(&self, root: &mut Root) {
+    pub(crate) fn correct(&self, root: &mut Root) {
         for (id, (bytes, parts), has_table) in &self.sums {
             let is_it = |segment: &Segment| (segment.stream, segment.number) == (id.stream, id.number);
             if *has_table {
@@ -121,12 +121,12 @@ impl Anew {
 }
 
 /// How it is said that there are pieces of files.
-pub(super) fn pieces(count: u64) -> String {
+pub(crate) fn pieces(count: u64) -> String {
     format!("{count} pieces of files that had changed are in the tar: without the manifest no file can be made of them")
 }
 
 /// How it is said that a tar, or the rest of it, cannot be read.
-pub(super) fn unreadable(error: &Error) -> String {
+pub(crate) fn unreadable(error: &Error) -> String {
     let detail: String = error.detail.iter().map(|line| format!("; {line}")).collect();
     format!("the headers of the tar cannot be read on: {}{detail}", error.line())
 }

@@ -4,8 +4,12 @@
 //! backups: a root that may have had some is marked as not complete. Checksums of stored parts are made anew, of what is
 //! there now. Nothing is written here.
 
-use super::{facts, index::Index, recount::describe, remake, severed, text::counted};
+use super::{cluster_facts, cut_off, frame_index::Index, rootless_pages, totals::describe};
 use crate::{
+    archive::{
+        Archive,
+        object::{Directory, Object, Store},
+    },
     error::{Error, Result},
     format::{
         digest::{Crc64, hex},
@@ -16,11 +20,8 @@ use crate::{
         segment::{Label, SEEK_FOOTER_BYTES, SERVICE_HEADER_BYTES, Service, parse_seek_table, seek_table_len},
         sizes,
     },
-    source::{
-        archive::Archive,
-        store::{Directory, Object, Store},
-    },
     stage::codec::Codec,
+    text::counted,
 };
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -31,32 +32,32 @@ use std::{
 const MOST: u32 = 1 << 16;
 
 /// What was put together again.
-pub(super) struct Rebuilt {
-    pub(super) root: Root,
+pub(crate) struct Rebuilt {
+    pub(crate) root: Root,
     /// Pages and where they are in the manifest.
-    pub(super) pages: Vec<(u64, Vec<u8>)>,
+    pub(crate) pages: Vec<(u64, Vec<u8>)>,
     /// What is lost for good.
-    pub(super) notes: Vec<String>,
+    pub(crate) notes: Vec<String>,
 }
 
 /// A page that was found.
-pub(super) struct Found {
-    pub(super) stream: u32,
-    pub(super) segment: u32,
-    pub(super) offset: u64,
+pub(crate) struct Found {
+    pub(crate) stream: u32,
+    pub(crate) segment: u32,
+    pub(crate) offset: u64,
     /// Bytes of the segment before it, or before the page that stands before it in the manifest: where it belongs.
-    pub(super) order: u64,
-    pub(super) stored: Vec<u8>,
-    pub(super) page: Page,
+    pub(crate) order: u64,
+    pub(crate) stored: Vec<u8>,
+    pub(crate) page: Page,
     /// Is it in the segment too?
-    pub(super) is_copied: bool,
+    pub(crate) is_copied: bool,
 }
 
 /// Rebuild the root of backup `id`; `others` are those whose roots may know where pages of it are.
 ///
 /// # Errors
 /// [`Kind::Corrupt`](crate::error::Kind::Corrupt) if nothing is left to rebuild it from.
-pub(super) fn rebuild(repository: &Path, id: &str, others: &[Archive]) -> Result<Rebuilt> {
+pub(crate) fn rebuild(repository: &Path, id: &str, others: &[Archive]) -> Result<Rebuilt> {
     let dir = repository.join(layout::BACKUPS).join(id);
     let (names, beside) = (segments(&dir, "")?, segments(&dir, SIDE_SUFFIX)?);
     let codec = names.first().map(|name| name.2).ok_or_else(|| nothing(id))?;
@@ -82,12 +83,12 @@ pub(super) fn rebuild(repository: &Path, id: &str, others: &[Archive]) -> Result
     }
     let (in_manifest, is_whole) = manifest(&store);
     let known = known(id, others, in_manifest, &mut found);
-    let (remade, is_all) = remake::add(&store, codec, &numbers, &mut root, &mut found)?;
+    let (remade, is_all) = rootless_pages::add(&store, codec, &numbers, &mut root, &mut found)?;
     notes.extend(remade);
     if found.is_empty() {
         return Err(nothing(id).detail(notes.join("; ")));
     }
-    let cut_off = severed::give_up(&mut found)?;
+    let cut_off = cut_off::give_up(&mut found)?;
     if cut_off > 0 {
         notes.push(format!(
             "{} went on in pages of other backups, and cannot be restored",
@@ -99,17 +100,17 @@ pub(super) fn rebuild(repository: &Path, id: &str, others: &[Archive]) -> Result
     forget_nothing(&mut root, &mut notes);
     let gaps = gaps(&numbers, beside.iter().map(|(stream, number, _)| (*stream, *number)));
     if !is_whole && (!is_all || !gaps.is_empty()) {
-        severed::mark_segment(&mut root);
+        cut_off::mark_segment(&mut root);
         let gone = gaps.iter().map(|(stream, number)| format!("segment {number} of stream {stream} is not there"));
         notes.extend(gone.chain(["no page of the manifest says what is lost".to_owned()]));
     }
     let pages: Vec<_> = found.into_iter().zip(&placed).map(|(found, at)| (*at, found.stored)).collect();
-    facts::add(repository, &mut root, &pages)?;
+    cluster_facts::add(repository, &mut root, &pages)?;
     Ok(Rebuilt { root, pages, notes })
 }
 
 /// The label of any segment of backup `id` that says which repository it is in.
-pub(super) fn label(repository: &Path, id: &str) -> Option<Label> {
+pub(crate) fn label(repository: &Path, id: &str) -> Option<Label> {
     let names = segments(&repository.join(layout::BACKUPS).join(id), "").ok()?;
     names.into_iter().find_map(|(stream, number, codec)| {
         let store = Directory::new(repository, id);
@@ -193,7 +194,7 @@ fn segment(
 ///
 /// # Errors
 /// The system's.
-pub(super) fn sum(store: &dyn Store, object: &Object) -> Result<(u64, String)> {
+pub(crate) fn sum(store: &dyn Store, object: &Object) -> Result<(u64, String)> {
     let len = store.len(object)?;
     let (mut parts, mut buffer) = (String::new(), Vec::new());
     for from in (0..len).step_by(PART_BYTES as usize) {
@@ -211,7 +212,7 @@ pub(super) fn sum(store: &dyn Store, object: &Object) -> Result<(u64, String)> {
 ///
 /// # Errors
 /// [`Kind::Corrupt`](crate::error::Kind::Corrupt) if it cannot be read.
-pub(super) fn table(store: &dyn Store, object: &Object) -> Result<Vec<(u32, u32)>> {
+pub(crate) fn table(store: &dyn Store, object: &Object) -> Result<Vec<(u32, u32)>> {
     let len = store.len(object)?;
     let damaged = || Error::corrupt(format!("the seek table of {} cannot be read", store.name(object)));
     let mut bytes = Vec::new();
@@ -389,7 +390,7 @@ fn forget_nothing(root: &mut Root, notes: &mut Vec<String>) {
     notes.push("host, paths, tags and figures of the run are unknown".to_owned());
     let others: Vec<String> = root.others().into_iter().map(str::to_owned).collect();
     if root.format > FORMAT_ALONE || !others.is_empty() {
-        severed::mark(root);
+        cut_off::mark(root);
         notes.push("it referred to other backups: entries that it shared with them by whole pages are lost".to_owned());
     }
     root.bases = others;

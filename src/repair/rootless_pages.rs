@@ -1,15 +1,15 @@
 //! What no page of a backup without a root describes, from the headers of its tar.
 
 use super::{
-    anew::{pieces, unreadable},
-    headers::{Recovered, Tar},
-    index::{Index, Stretch},
-    rebuild::Found,
-    recount::block_of,
-    repair::UNKNOWN,
-    text::counted,
+    UNKNOWN,
+    frame_index::{Index, Stretch},
+    pages::{pieces, unreadable},
+    root::Found,
+    tar_scan::{Recovered, Tar},
+    totals::block_of,
 };
 use crate::{
+    archive::object::Directory,
     error::Result,
     format::{
         digest::{Algorithm, Digest},
@@ -17,8 +17,8 @@ use crate::{
         root::Root,
         segment::SERVICE_HEADER_BYTES,
     },
-    source::store::Directory,
     stage::codec::Codec,
+    text::counted,
 };
 use std::collections::HashSet;
 
@@ -31,7 +31,7 @@ const MAX_BLOCK_BYTES: u64 = 1 << 20;
 ///
 /// # Errors
 /// If a page cannot be encoded.
-pub(super) fn add(
+pub(crate) fn add(
     store: &Directory,
     codec: Codec,
     segments: &[(u32, u32)],

@@ -3,13 +3,12 @@
 //! Their pages are in manifests. Where frames are is in the records; what no record speaks of is decoded to
 //! see how much it is.
 
-use super::{
-    damage::Report,
-    frames::{self, Frame, Frames, Table},
-    stock::{Known, Place, Stock, full, known_frames},
-    virtually::Virtual,
-};
 use crate::{
+    archive::{
+        Archive,
+        object::{Object, Store},
+        preview::Virtual,
+    },
     format::{
         digest::hex,
         layout::{self, SIDE_SUFFIX},
@@ -18,11 +17,10 @@ use crate::{
         segment::{Label, SERVICE_HEADER_BYTES, SeekTable, Service},
         sizes,
     },
-    source::{
-        archive::Archive,
-        store::{Object, Store},
-    },
+    repo::inventory::{Known, Place, Stock, full, known_frames},
+    report::damage::Report,
     stage::codec::Codec,
+    verify::seek_tables::{self, Frame, Frames, Table},
 };
 use flate2::{Decompress, FlushDecompress};
 use std::{
@@ -38,17 +36,17 @@ const BETWEEN_BYTES: u64 = 32 << 20;
 const MAX_GAP: u64 = 64 << 20;
 
 /// A file beside a segment that is to be written again.
-pub(super) struct Made {
-    pub(super) backup: String,
+pub(crate) struct Made {
+    pub(crate) backup: String,
     /// The directory of that backup.
-    pub(super) dir: PathBuf,
-    pub(super) name: String,
+    pub(crate) dir: PathBuf,
+    pub(crate) name: String,
     /// `None` if it cannot be made.
-    pub(super) bytes: Option<Vec<u8>>,
+    pub(crate) bytes: Option<Vec<u8>>,
 }
 
 /// The files that are missing or damaged, for the repository with this id.
-pub(super) fn lacking(repository: &Path, id: &str, stock: &Stock) -> Vec<Made> {
+pub(crate) fn lacking(repository: &Path, id: &str, stock: &Stock) -> Vec<Made> {
     let places: Vec<(&Place, Option<Table>)> =
         stock.segments.iter().filter_map(|place| Some((place, lack(stock, place)?))).collect();
     let wanted = || places.iter().filter(|(_, table)| table.is_none()).map(|(place, _)| place.id.clone());
@@ -75,7 +73,7 @@ fn lack(stock: &Stock, place: &Place) -> Option<Option<Table>> {
     if archive.codec.skips() || !place.ended || !place.beside {
         return None;
     }
-    match frames::read(archive, place, false, &Report::new(true)).ok()? {
+    match seek_tables::read(archive, place, false, &Report::new(true)).ok()? {
         Frames::Within(_) => Some(None),
         Frames::Table(table) => {
             let is_damaged = |(archive, at): (&Archive, &PageAt)| {

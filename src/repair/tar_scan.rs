@@ -4,8 +4,9 @@
 //! times, sockets, how well a file was captured. Pieces of files that changed are counted, no file can be made of them alone.
 //! Nothing is written here. Memory holds one frame and the stored pages that come out.
 
-use super::index::{Index, Stretch};
+use super::frame_index::{Index, Stretch};
 use crate::{
+    archive::object::{Object, Store},
     error::{Error, Kind as ErrorKind, Result, quoted},
     format::{
         digest::{Algorithm, Joiner, Piece, piece},
@@ -14,7 +15,6 @@ use crate::{
         pax::{Found, Member, Reader, skip, skip_padding},
         root::FORMAT_ALONE,
     },
-    source::store::{Object, Store},
     stage::{
         codec::{Codec, Decompressor},
         thin::PARTS,
@@ -29,27 +29,27 @@ use std::{
 const MAX_FRAME_BYTES: u32 = 1 << 30;
 
 /// A segment whose tar is read.
-pub(super) struct Tar<'a> {
-    pub(super) store: &'a dyn Store,
-    pub(super) codec: Codec,
+pub(crate) struct Tar<'a> {
+    pub(crate) store: &'a dyn Store,
+    pub(crate) codec: Codec,
     /// As records are to name it.
-    pub(super) id: SegmentId,
+    pub(crate) id: SegmentId,
     /// Of the backup that wrote it: one that stands alone has no pieces of files.
-    pub(super) format: u32,
-    pub(super) algorithm: Algorithm,
+    pub(crate) format: u32,
+    pub(crate) algorithm: Algorithm,
     /// Bytes of a block of a file.
-    pub(super) block_bytes: u64,
+    pub(crate) block_bytes: u64,
 }
 
 /// What headers say.
 #[derive(Default)]
-pub(super) struct Recovered {
+pub(crate) struct Recovered {
     /// Stored pages, in order, for each stretch that was wanted.
-    pub(super) pages: BTreeMap<Stretch, Vec<Vec<u8>>>,
+    pub(crate) pages: BTreeMap<Stretch, Vec<Vec<u8>>>,
     /// Pieces of files that are nothing by themselves.
-    pub(super) pieces: u64,
+    pub(crate) pieces: u64,
     /// Why the rest could not be read; if nothing, every frame is whole.
-    pub(super) damage: Option<Error>,
+    pub(crate) damage: Option<Error>,
 }
 
 impl Tar<'_> {
@@ -57,7 +57,7 @@ impl Tar<'_> {
     ///
     /// # Errors
     /// If a page cannot be encoded.
-    pub(super) fn recover(&self, index: &Index, wanted: &HashSet<Stretch>) -> Result<Recovered> {
+    pub(crate) fn recover(&self, index: &Index, wanted: &HashSet<Stretch>) -> Result<Recovered> {
         let mut run = self.run(index, wanted);
         match run.members() {
             Err(error) if matches!(error.kind, ErrorKind::Bug) => return Err(error),
@@ -259,7 +259,7 @@ impl Run<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{format::entry::Entry, source::store::Directory};
+    use crate::{archive::object::Directory, format::entry::Entry};
     use std::path::Path;
 
     /// Pages of so many records like this one, by how many records each has.

@@ -1,6 +1,6 @@
 //! What pages say of a backup: where they are, what they refer to, and how much there is of everything.
 
-use super::rebuild::Found;
+use super::root::Found;
 use crate::{
     format::{
         digest::{Algorithm, Digest, hex},
@@ -9,14 +9,14 @@ use crate::{
         root::{MAX_NOT_CAPTURED, Name, NotCaptured, PageAt, Root, Segment, Totals},
         sizes,
     },
-    pipeline::live::References,
+    pipeline::liveness::References,
 };
 
 /// Small backups have small frames only; nothing can be written with a limit like that.
 const LEAST_FRAME_BYTES: u64 = 64 << 10;
 
 /// What pages say of the backup.
-pub(super) fn describe(root: &mut Root, found: &[Found], placed: &[u64]) {
+pub(crate) fn describe(root: &mut Root, found: &[Found], placed: &[u64]) {
     let mut references = References::default();
     let mut last: Option<(u32, bool, entry::Path)> = None;
     root.options.digest = Algorithm::None;
@@ -62,7 +62,7 @@ pub(super) fn describe(root: &mut Root, found: &[Found], placed: &[u64]) {
 }
 
 /// How long blocks are, if the record of a file says it: the power of two by which its data makes so many.
-pub(super) fn block_of(record: &Record) -> Option<u64> {
+pub(crate) fn block_of(record: &Record) -> Option<u64> {
     let (blocks, data) = (record.blocks.len() as u64, record.entry.data_len());
     let part = record.described_bytes();
     let is_whole = record.from == 0 && !record.more && blocks > 1 && part == data;

@@ -4,8 +4,8 @@
 //! it, replaced as a whole: of two who write at the same time, the later one wins.
 
 use super::{
-    documents::key,
     objects::{Directory, Objects},
+    roots::key,
 };
 use crate::{
     error::{Error, Kind, Result},

@@ -1,10 +1,10 @@
 //! A file of a repository that takes the place of another, or of none: durable, and all of it or nothing.
 
-use super::{modes, objects::random_letters};
+use super::{objects::random_letters, permissions};
 use crate::{
     error::{Error, Result},
-    platform::{is_media_error, regular, write},
-    sink::file::{name, sync_dir},
+    platform::{is_media_error, safe_file, write},
+    sink::local_file::{name, sync_dir},
 };
 use std::{
     fs::{self, File},
@@ -36,7 +36,7 @@ impl Replacement {
         partial.push(format!(".repair-{}.partial", random_letters(6)));
         let partial = PathBuf::from(partial);
         let failed = |e| Error::io(format!("could not create {}", name(&partial)), e);
-        let file = regular::create(&partial, modes::of_replacement(path)).map_err(failed)?;
+        let file = safe_file::create(&partial, permissions::of_replacement(path)).map_err(failed)?;
         Ok(Self { path: path.to_owned(), partial, file })
     }
 
@@ -46,7 +46,7 @@ impl Replacement {
     /// The system's, but those of bad sectors.
     pub fn keep(&self) -> Result<()> {
         let failed = |e| Error::io(format!("could not read {}", name(&self.path)), e);
-        let file = match regular::open(&self.path) {
+        let file = match safe_file::open(&self.path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
             file => file.map_err(failed)?,
         };

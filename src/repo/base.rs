@@ -6,11 +6,12 @@
 
 use super::{
     compare::{Compare, Compared, Cursor, Rules},
-    moved::Moved,
+    fragmentation,
     open::{backup_ids, cut_off_ids},
-    worn,
+    renames::Moved,
 };
 use crate::{
+    archive::{Archive, object::Object},
     error::{Error, Kind as ErrorKind, Result},
     format::{
         digest::Algorithm,
@@ -25,7 +26,7 @@ use crate::{
     platform,
     queue::Locked,
     sink::Referred,
-    source::{Stream, archive::Archive, store::Object},
+    source::Stream,
     stage::codec::Codec,
 };
 use std::{
@@ -157,7 +158,7 @@ impl Base {
             rules,
             sizes,
             lost,
-            worn: worn::chosen(counts),
+            worn: fragmentation::chosen(counts),
             frame_bytes: like.options.frame_bytes,
             block_bytes: like.options.block_bytes,
             moved: Mutex::default(),
@@ -227,7 +228,7 @@ impl Base {
         match () {
             () if again == 0 => Some(known),
             () if len > self.frame_bytes && by_blocks => {
-                Some(known.stored_again(worn::blocks(places, self.block_bytes, len)))
+                Some(known.stored_again(fragmentation::blocks(places, self.block_bytes, len)))
             }
             () if len > self.frame_bytes && self.rules.digests && (known.has_blocks() || known.has_chunks()) => {
                 Some(known.stored_again_where_found(places))
@@ -350,7 +351,7 @@ fn has_manifests(archive: &Archive) -> bool {
 }
 
 fn asked_for(path: &Path, base: &str, like: &Like<'_>) -> Result<Archive> {
-    let id = super::open::pick(path, Some(base))?;
+    let id = crate::repo::open::pick(path, Some(base))?;
     let archive = Archive::open_backup(path, &id)?;
     match differs(&archive.root, like) {
         None => Ok(archive),

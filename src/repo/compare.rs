@@ -6,6 +6,7 @@
 
 use super::base::Base;
 use crate::{
+    archive::{Archive, Records},
     error::Result,
     format::{
         entry::{Entry, Kind, Time, order},
@@ -14,10 +15,7 @@ use crate::{
     frame::Scanned,
     known::{Known, Trust},
     platform,
-    source::{
-        Stream,
-        archive::{Archive, Records},
-    },
+    source::Stream,
 };
 use std::{cmp::Ordering, iter::Peekable, sync::Arc};
 

@@ -8,12 +8,12 @@
 //! is listed; another one goes on where it was.
 
 use super::{
-    documents::key,
-    modes,
+    atomic_file::replace,
     objects::{Directory, is_left, write_new, write_root},
+    permissions,
     protocol::{self, Intent},
-    replace::replace,
-    store::{announce, open_or_make, rely_on, remove_backup, withdraw},
+    roots::key,
+    writer::{announce, open_or_make, rely_on, remove_backup, withdraw},
 };
 use crate::{
     error::{Error, Kind, Result},
@@ -22,8 +22,8 @@ use crate::{
         root::Root,
         seal::{MAX_BYTES, open_sealed},
     },
-    platform::{Tricks, regular},
-    sink::file::{Output, name, sync_dir},
+    platform::{Tricks, safe_file},
+    sink::local_file::{Output, name, sync_dir},
 };
 use std::{
     fs::{self, File},
@@ -91,10 +91,10 @@ impl Incoming {
         // Of one that is listed, too: it may be forgotten meanwhile, and a prune removes nothing whose intent it cannot take.
         self.intents.push(announce(&self.root, id, time)?);
         let dir = self.dir(id);
-        match regular::create_dir(&dir, modes::of_dir(&self.root)) {
+        match safe_file::create_dir(&dir, permissions::of_dir(&self.root)) {
             Ok(()) => self.made.push(id.to_owned()),
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
-                regular::open_dir(&dir).map_err(|e| Error::io(format!("could not open {}", name(&dir)), e))?;
+                safe_file::open_dir(&dir).map_err(|e| Error::io(format!("could not open {}", name(&dir)), e))?;
             }
             Err(e) => return Err(Error::io(format!("could not create {}", name(&dir)), e)),
         }
@@ -151,7 +151,7 @@ impl Incoming {
     /// The system's.
     pub fn open(&self, id: &str, object: &str) -> Result<Option<File>> {
         let path = self.path(id, object);
-        match regular::open(&path) {
+        match safe_file::open(&path) {
             Ok(file) => Ok(Some(file)),
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(e) => Err(Error::io(format!("could not open {}", name(&path)), e)),
@@ -176,7 +176,7 @@ impl Incoming {
             }
             _ => {}
         }
-        Ok(Arriving { output: Output::create(&partial, modes::of_file(&self.root), self.tricks)?, partial, path })
+        Ok(Arriving { output: Output::create(&partial, permissions::of_file(&self.root), self.tricks)?, partial, path })
     }
 
     /// Make the backup visible. `objects` is all that it refers to: backup, name, and how many bytes it has at least.
@@ -221,7 +221,7 @@ impl Incoming {
     /// The root that is there already: a damaged one is replaced, one that was repaired here stays.
     fn compare_root(&self, path: &Path) -> Result<()> {
         let lost = |what: &str| Error::new(Kind::NotFound, format!("could not copy to {}: {what}", name(&self.root)));
-        let there = match regular::read(path, MAX_BYTES) {
+        let there = match safe_file::read(path, MAX_BYTES) {
             Ok(there) => there,
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 return Err(lost(&format!("backup {:?} was forgotten there", self.id)));

@@ -3,8 +3,12 @@
 //! Here segments are named in full, by the backup that wrote them. Of a segment whose backup has no root any more, as it was
 //! forgotten or died, it is known what its last root said; or, failing that, what those say that refer to it.
 
-use super::frames::Frame;
+use super::{
+    open::no_backup,
+    scan::{Found, open_all},
+};
 use crate::{
+    archive::{Archive, Selection},
     error::{Error, Kind, Result, quoted},
     format::{
         entry::Path as EntryPath,
@@ -13,12 +17,8 @@ use crate::{
         root::{FORMAT_ALONE, Options, PageAt, Root, Segment, Source},
         seal::MAX_BYTES,
     },
-    platform::regular,
-    repo::{
-        open::no_backup,
-        whole::{Found, open_all},
-    },
-    source::archive::{Archive, Selection},
+    platform::safe_file,
+    verify::seek_tables::Frame,
 };
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -27,46 +27,46 @@ use std::{
 };
 
 /// Backups, and what they refer to.
-pub(super) struct Stock {
+pub(crate) struct Stock {
     /// The backups; those of one source stand together, oldest first.
-    pub(super) archives: Vec<Archive>,
+    pub(crate) archives: Vec<Archive>,
     /// All segments that are referred to.
-    pub(super) segments: Vec<Place>,
+    pub(crate) segments: Vec<Place>,
     /// All pages that are referred to.
-    pub(super) sheets: Vec<Sheet>,
+    pub(crate) sheets: Vec<Sheet>,
 }
 
 /// A segment.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Place {
-    pub(super) id: SegmentId,
+pub(crate) struct Place {
+    pub(crate) id: SegmentId,
     /// A backup that refers to it, by which it is read.
-    pub(super) archive: usize,
+    pub(crate) archive: usize,
     /// Stored bytes.
-    pub(super) bytes: u64,
+    pub(crate) bytes: u64,
     /// Bytes of the tar stream; `None` if unknown.
-    pub(super) plain_bytes: Option<u64>,
+    pub(crate) plain_bytes: Option<u64>,
     /// See [`Segment::parts`]; empty if unknown.
-    pub(super) parts: String,
+    pub(crate) parts: String,
     /// Format of the backup that wrote it; `None` if unknown.
-    pub(super) format: Option<u32>,
+    pub(crate) format: Option<u32>,
     /// See [`Known::is_ended`].
-    pub(super) ended: bool,
+    pub(crate) ended: bool,
     /// Is there a file beside it, if its codec wants one?
-    pub(super) beside: bool,
+    pub(crate) beside: bool,
 }
 
 /// A page.
-pub(super) struct Sheet {
+pub(crate) struct Sheet {
     /// The first backup that refers to it, and where its root does.
-    pub(super) at: (usize, usize),
+    pub(crate) at: (usize, usize),
     /// All backups that do.
-    pub(super) of: Vec<usize>,
+    pub(crate) of: Vec<usize>,
 }
 
 impl Stock {
     /// Of these backups. `repository` is where other roots are looked for; `None` for an archive.
-    pub(super) fn new(mut archives: Vec<Archive>, repository: Option<&Path>) -> Self {
+    pub(crate) fn new(mut archives: Vec<Archive>, repository: Option<&Path>) -> Self {
         let key = |archive: &Archive| {
             let Source { host, paths, .. } = &archive.root.source;
             (host.clone(), paths.clone(), archive.root.id.clone())
@@ -78,25 +78,25 @@ impl Stock {
     }
 
     /// The root's entry of a page.
-    pub(super) fn page_at(&self, sheet: &Sheet) -> &PageAt {
+    pub(crate) fn page_at(&self, sheet: &Sheet) -> &PageAt {
         &self.archives[sheet.at.0].root.pages[sheet.at.1]
     }
 
     /// Ids of backups, in quotes.
-    pub(super) fn names(&self, of: &[usize]) -> String {
+    pub(crate) fn names(&self, of: &[usize]) -> String {
         let ids: Vec<String> = of.iter().map(|archive| quoted(self.archives[*archive].root.id.as_bytes())).collect();
         ids.join(", ")
     }
 
     /// The backup before this one of the same source.
-    pub(super) fn before(&self, archive: usize) -> Option<&Archive> {
+    pub(crate) fn before(&self, archive: usize) -> Option<&Archive> {
         let before = &self.archives[archive.checked_sub(1)?];
         (before.root.source == self.archives[archive].root.source).then_some(before)
     }
 }
 
 /// A segment under its full name.
-pub(super) fn full(archive: &Archive, segment: &SegmentId) -> SegmentId {
+pub(crate) fn full(archive: &Archive, segment: &SegmentId) -> SegmentId {
     full_name(&archive.root, segment)
 }
 
@@ -160,18 +160,18 @@ fn segments(archives: &[Archive], repository: Option<&Path>) -> Vec<Place> {
 }
 
 /// What a backup says of its segments that is listed, was forgotten or died.
-pub(super) struct Known {
-    pub(super) root: Root,
+pub(crate) struct Known {
+    pub(crate) root: Root,
     is_listed: bool,
     beside: bool,
 }
 
 impl Known {
     /// Of this backup, and the sealed bytes; `None` if nothing says it.
-    pub(super) fn read(repository: &Path, id: &str) -> Option<(Self, Vec<u8>)> {
+    pub(crate) fn read(repository: &Path, id: &str) -> Option<(Self, Vec<u8>)> {
         let dir = repository.join(layout::BACKUPS).join(id);
         let read = |name: &str| {
-            let bytes = regular::read(&dir.join(name), MAX_BYTES).ok()?;
+            let bytes = safe_file::read(&dir.join(name), MAX_BYTES).ok()?;
             let root = Root::open(&bytes, name).ok().filter(|root| root.id == id)?;
             Some((Self { beside: has_beside(&root), root, is_listed: name == layout::ROOT }, bytes))
         };
@@ -180,7 +180,7 @@ impl Known {
 
     /// Was this segment surely ended? The last one of a stream of a backup that died has no seek table, and more may follow
     /// what is known of it. One that was forgotten may have died before.
-    pub(super) fn is_ended(&self, segment: &Segment) -> bool {
+    pub(crate) fn is_ended(&self, segment: &Segment) -> bool {
         let is_followed = |later: &Segment| later.stream == segment.stream && later.number > segment.number;
         self.is_listed || self.root.segments.iter().any(is_followed)
     }
@@ -198,20 +198,20 @@ impl Known {
 }
 
 /// The document of a backup that was forgotten and of which nothing else is known any more.
-pub(super) fn nothing_known(id: &str, like: &Root) -> Root {
+pub(crate) fn nothing_known(id: &str, like: &Root) -> Root {
     let options = Options { codec: like.options.codec.clone(), ..Options::default() };
     Root { format: FORMAT_ALONE, id: id.to_owned(), time: like.time.clone(), options, ..Root::default() }
 }
 
 /// The document of a forgotten backup that others refer to, if it is damaged: where it is, how that shows, what it can be replaced by.
 /// It is but a word on segments that others need: what they should be like is not known then.
-pub(super) fn bad_words(archives: &[Archive], repository: &Path) -> Vec<(PathBuf, Error, Root)> {
+pub(crate) fn bad_words(archives: &[Archive], repository: &Path) -> Vec<(PathBuf, Error, Root)> {
     let others: BTreeMap<&str, &Root> =
         archives.iter().flat_map(|archive| archive.root.others().into_iter().map(|id| (id, &archive.root))).collect();
     let look = |(id, of): (&str, &Root)| {
         let dir = repository.join(layout::BACKUPS).join(id);
         let path = dir.join(layout::FORGOTTEN);
-        let bytes = regular::read(&path, MAX_BYTES).ok().filter(|_| !dir.join(layout::ROOT).exists())?;
+        let bytes = safe_file::read(&path, MAX_BYTES).ok().filter(|_| !dir.join(layout::ROOT).exists())?;
         let error = Root::open(&bytes, &format!("{path:?}")).err().filter(|error| error.kind == Kind::Corrupt)?;
         Some((path, error, nothing_known(id, of)))
     };
@@ -219,7 +219,7 @@ pub(super) fn bad_words(archives: &[Archive], repository: &Path) -> Vec<(PathBuf
 }
 
 /// Each page of these backups once, of those that `wanted` says by their numbers.
-pub(super) fn sheets(archives: &[Archive], wanted: impl Fn(&Archive) -> Vec<usize>) -> Vec<Sheet> {
+pub(crate) fn sheets(archives: &[Archive], wanted: impl Fn(&Archive) -> Vec<usize>) -> Vec<Sheet> {
     let mut found: HashMap<(String, u32, u32, u64, String), usize> = HashMap::new();
     let mut sheets: Vec<Sheet> = Vec::new();
     for (at, archive) in archives.iter().enumerate() {
@@ -238,14 +238,14 @@ pub(super) fn sheets(archives: &[Archive], wanted: impl Fn(&Archive) -> Vec<usiz
 }
 
 /// The records of a page that was read through `archive`, with segments under their full names.
-pub(super) fn items(archive: &Archive, mut page: Page) -> impl Iterator<Item = Item> {
+pub(crate) fn items(archive: &Archive, mut page: Page) -> impl Iterator<Item = Item> {
     page.segments.iter_mut().for_each(|segment| *segment = full(archive, segment));
     let page = Arc::new(page);
     (0..page.records.len()).filter_map(move |index| Item::new(page.clone(), index))
 }
 
 /// The frames that records of these backups speak of, of these segments. What cannot be read is passed over.
-pub(super) fn known_frames(
+pub(crate) fn known_frames(
     archives: &[Archive],
     of: impl Iterator<Item = SegmentId>,
 ) -> HashMap<SegmentId, BTreeSet<Frame>> {
@@ -263,7 +263,7 @@ pub(super) fn known_frames(
 }
 
 /// Files with their records: several if one goes on over pages. What cannot be read is passed over.
-pub(super) fn files<'a>(records: impl Iterator<Item = Result<Item>> + 'a) -> impl Iterator<Item = Vec<Item>> + 'a {
+pub(crate) fn files<'a>(records: impl Iterator<Item = Result<Item>> + 'a) -> impl Iterator<Item = Vec<Item>> + 'a {
     let mut records = records.filter_map(Result::ok).peekable();
     std::iter::from_fn(move || {
         let mut parts = vec![records.next()?];
@@ -278,7 +278,7 @@ pub(super) fn files<'a>(records: impl Iterator<Item = Result<Item>> + 'a) -> imp
 }
 
 /// The error of a root that is gone.
-pub(super) fn no_root(repository: &Path, id: &str) -> Error {
+pub(crate) fn no_root(repository: &Path, id: &str) -> Error {
     let path = repository.join(layout::BACKUPS).join(id).join(layout::ROOT);
     Error::corrupt(format!("the root {path:?} is missing"))
         .hint("`fullbore repair` rebuilds it from the segments, or says what else to do")
@@ -291,7 +291,7 @@ type NoRoots = Vec<(String, Error)>;
 ///
 /// # Errors
 /// [`Kind::NotFound`] if there is none; what is no damage to a root.
-pub(super) fn open_some(repository: &Path) -> Result<(Vec<Archive>, NoRoots)> {
+pub(crate) fn open_some(repository: &Path) -> Result<(Vec<Archive>, NoRoots)> {
     let (mut archives, mut lost) = (Vec::new(), Vec::new());
     for (id, found) in open_all(repository)? {
         match found {

@@ -3,21 +3,22 @@
 //! Plain files only: no database, no index, no counts. Made on first use. Reading takes no locks, and a backup only the
 //! one on its own intent, which shows others that it is alive.
 
+pub mod annotations;
+pub mod atomic_file;
 pub mod base;
 pub mod compare;
-pub mod copy;
-pub mod covered;
-pub mod documents;
+mod fragmentation;
 pub mod ids;
-mod modes;
-mod moved;
-pub mod notes;
+pub mod import;
+pub(crate) mod inventory;
 pub mod objects;
 pub mod open;
+mod permissions;
 pub mod protocol;
 pub mod prune;
-pub mod replace;
+mod renames;
 pub mod retention;
-pub mod store;
-pub mod whole;
-mod worn;
+pub mod roots;
+pub mod scan;
+pub mod verify_memory;
+pub mod writer;

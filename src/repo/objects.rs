@@ -1,9 +1,9 @@
 //! What the life of a repository is written over: objects with names, and locks on intents.
 //!
-//! Steps that must be safe beside each other, see [`super::protocol`] and [`super::prune`], do nothing to a repository
+//! Steps that must be safe beside each other, see [`crate::repo::protocol`] and [`crate::repo::prune`], do nothing to a repository
 //! but through this trait; so a test can run the very same steps in any order, and end them at any.
 
-use super::modes;
+use super::permissions;
 use crate::{
     error::{Error, Result},
     format::{
@@ -12,13 +12,13 @@ use crate::{
     },
     platform::{
         self, Tricks,
-        regular::{self, Access},
-        walk::{self, open_root},
+        dir::{self, open_root},
+        safe_file::{self, Access},
         write,
     },
     sink::{
-        file::{name, sync_dir},
-        named,
+        commit_flag,
+        local_file::{name, sync_dir},
     },
 };
 use std::{
@@ -108,8 +108,8 @@ impl Directory {
         let (dir, name) = key.rsplit_once('/').unwrap_or(("", key));
         let dir = match dir.strip_prefix(BACKUPS) {
             Some("") => open_root(&self.path(dir)),
-            Some(_) => regular::open_dir(&self.path(dir)),
-            None => walk::open_dir(open_root(&self.0)?, dir.as_bytes(), Tricks::Never),
+            Some(_) => safe_file::open_dir(&self.path(dir)),
+            None => dir::open_dir(open_root(&self.0)?, dir.as_bytes(), Tricks::Never),
         };
         Ok((dir?, name))
     }
@@ -122,7 +122,7 @@ impl Directory {
         for _ in 0..ATTEMPTS {
             match (&done, path.parent()) {
                 (Err(e), Some(parent)) if e.kind() == ErrorKind::NotFound => {
-                    done = regular::create_dirs(parent, modes::of_dir(&self.0)).and_then(|()| work());
+                    done = safe_file::create_dirs(parent, permissions::of_dir(&self.0)).and_then(|()| work());
                 }
                 _ => break,
             }
@@ -154,7 +154,7 @@ impl Objects for Directory {
 
     fn read(&self, key: &str) -> Result<Option<Vec<u8>>> {
         let path = self.path(key);
-        if_there(regular::read(&path, MAX_BYTES), "read", &path)
+        if_there(safe_file::read(&path, MAX_BYTES), "read", &path)
     }
 
     fn size(&self, key: &str) -> Result<Option<u64>> {
@@ -163,14 +163,14 @@ impl Objects for Directory {
     }
 
     fn put(&self, key: &str, bytes: &[u8]) -> Result<()> {
-        let access = modes::of_file(&self.0);
+        let access = permissions::of_file(&self.0);
         self.with_parent(key, |dir, name| place(dir, name, (bytes, access), rename))?;
         self.path(key).parent().map_or(Ok(()), sync_dir)
     }
 
     fn mark(&self, key: &str) -> Result<()> {
-        let access = modes::of_file(&self.0);
-        self.with_parent(key, |dir, name| match regular::create_at(dir, name, access) {
+        let access = permissions::of_file(&self.0);
+        self.with_parent(key, |dir, name| match safe_file::create_at(dir, name, access) {
             // It is marked.
             Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
             made => made.map(drop),
@@ -179,7 +179,7 @@ impl Objects for Directory {
 
     fn sync(&self, dir: &str) -> Result<()> {
         let path = self.path(dir);
-        if_there(regular::sync_dir(&path), "sync", &path).map(drop)
+        if_there(safe_file::sync_dir(&path), "sync", &path).map(drop)
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<bool> {
@@ -220,10 +220,10 @@ impl Objects for Directory {
         let failed = |e| Error::io(format!("could not write {}", name(&path)), e);
         let (parent, name) = (path.parent().unwrap_or(&self.0), key.rsplit('/').next().unwrap_or(key));
         // A copy of a repository may have lost what was empty.
-        regular::create_dirs(parent, modes::of_dir(&self.0)).map_err(failed)?;
+        safe_file::create_dirs(parent, permissions::of_dir(&self.0)).map_err(failed)?;
         let was_there = path.exists();
-        let dir = regular::open_dir(parent).map_err(failed)?;
-        let file = regular::open_or_create(dir, name, modes::of_file(&self.0)).map_err(failed)?;
+        let dir = safe_file::open_dir(parent).map_err(failed)?;
+        let file = safe_file::open_or_create(dir, name, permissions::of_file(&self.0)).map_err(failed)?;
         Ok(match locked(file, &path) {
             // Whoever held it has removed it.
             Seized::Free(Some(file)) if !is_at(&file, &path) => Seized::Held,
@@ -256,9 +256,9 @@ pub(super) fn is_at(file: &File, path: &Path) -> bool {
 
 /// For writing, too: NFS gives exclusive locks on nothing else (flock(2)). Where that is not allowed, for reading.
 fn open_to_lock(path: &Path) -> io::Result<File> {
-    match regular::open_write(path) {
+    match safe_file::open_write(path) {
         Err(e) if matches!(e.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem) => {
-            regular::open(path)
+            safe_file::open(path)
         }
         other => other,
     }
@@ -277,18 +277,18 @@ pub(super) fn write_new(repository: &Path, key: &str, bytes: &[u8]) -> Result<()
 /// # Errors
 /// As [`write_new`]; but if only the directory could not be synced, it is there.
 pub(super) fn write_root(repository: &Path, key: &str, bytes: &[u8]) -> Result<()> {
-    write_by(repository, key, bytes, |dir, from, to| rename(dir, from, to).map(|()| named::set(true)))
+    write_by(repository, key, bytes, |dir, from, to| rename(dir, from, to).map(|()| commit_flag::set(true)))
 }
 
 /// What is said of a commit that failed, after it was taken back if that could be: is its root there still?
 pub(super) fn is_left(root: &Path, what: &str, error: Error) -> Error {
     let is_listed = root.exists();
-    named::set(is_listed);
+    commit_flag::set(is_listed);
     if is_listed { error.detail(format!("the {what} is listed, but may not be durable")) } else { error }
 }
 
 fn write_by(repository: &Path, key: &str, bytes: &[u8], finally: Finally) -> Result<()> {
-    let (objects, access) = (Directory::new(repository), modes::of_file(repository));
+    let (objects, access) = (Directory::new(repository), permissions::of_file(repository));
     let placed = objects.home(key).and_then(|(dir, name)| place(&dir, name, (bytes, access), finally));
     let path = objects.path(key);
     placed.map_err(|e| Error::io(format!("could not write {}", name(&path)), e))?;
@@ -301,7 +301,7 @@ fn write_by(repository: &Path, key: &str, bytes: &[u8], finally: Finally) -> Res
 /// The system's; nothing is left then.
 pub(super) fn place(dir: &OwnedFd, name: &str, (bytes, access): (&[u8], Access), finally: Finally) -> io::Result<()> {
     let partial = format!("{name}.{}.partial", random_letters(6));
-    let written = regular::create_at(dir, &partial[..], access).and_then(|mut file| {
+    let written = safe_file::create_at(dir, &partial[..], access).and_then(|mut file| {
         file.write_all(bytes)?;
         write::fsync(&file)
     });

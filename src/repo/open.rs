@@ -1,15 +1,15 @@
 //! Find the backup that a person means, and the backups there are.
 
-use super::{notes::Notes, store::is_dead, whole::lost_roots};
+use super::{annotations::Notes, scan::lost_roots, writer::is_dead};
 use crate::{
+    archive::{Archive, object::with_suffix},
     error::{Error, Kind, Result},
     format::{
         layout::{self, Repository},
         root::{FORMAT, Root},
         seal::{MAX_BYTES, open_sealed},
     },
-    platform::{self, regular, write::is_in_the_way},
-    source::{archive::Archive, store::with_suffix},
+    platform::{self, safe_file, write::is_in_the_way},
 };
 use std::{
     ffi::{OsStr, OsString},
@@ -284,7 +284,7 @@ fn several_found(wanted: &str, found: &[&String]) -> Error {
 /// [`Kind::NotFound`] if it is none, [`Kind::Corrupt`], [`Kind::Unsupported`] if it is newer than this program.
 pub fn read_repository(path: &Path) -> Result<Repository> {
     let file = path.join(layout::REPOSITORY);
-    let bytes = regular::read(&file, MAX_BYTES).map_err(|e| match e.kind() {
+    let bytes = safe_file::read(&file, MAX_BYTES).map_err(|e| match e.kind() {
         _ if is_in_the_way(&e) || e.kind() == io::ErrorKind::NotFound => no_repository(path),
         _ => Error::io(format!("could not read {file:?}"), e),
     })?;
@@ -380,7 +380,7 @@ pub fn cut_off(repository: &Path) -> Result<Vec<Root>> {
     let ids = cut_off_ids(repository)?;
     // One that is damaged is of no use to anybody; and another prune may have forgotten it.
     let partial = |id: &String| repository.join(layout::BACKUPS).join(id).join(layout::PARTIAL);
-    let read = |id: &String| Root::open(&regular::read(&partial(id), MAX_BYTES).ok()?, layout::PARTIAL).ok();
+    let read = |id: &String| Root::open(&safe_file::read(&partial(id), MAX_BYTES).ok()?, layout::PARTIAL).ok();
     Ok(ids.iter().filter_map(read).collect())
 }
 
@@ -401,7 +401,7 @@ pub fn list_backups(repository: &Path) -> Result<impl Iterator<Item = (String, R
     read_repository(repository)?;
     let read = |id: String| {
         let path = repository.join(layout::BACKUPS).join(&id).join(layout::ROOT);
-        let bytes = regular::read(&path, MAX_BYTES).map_err(|e| Error::io(format!("could not read {path:?}"), e));
+        let bytes = safe_file::read(&path, MAX_BYTES).map_err(|e| Error::io(format!("could not read {path:?}"), e));
         let root = bytes.and_then(|bytes| Root::of_backup(&id, &bytes, &format!("{path:?}")));
         (id, root)
     };

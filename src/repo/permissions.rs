@@ -4,7 +4,7 @@
 //! So a repository is private until somebody opens it (`chmod -R g+rX REPOSITORY`), and stays open then; and what root adds to
 //! that of another user is that user's.
 
-use crate::{format::layout::REPOSITORY, platform::regular::Access};
+use crate::{format::layout::REPOSITORY, platform::safe_file::Access};
 use std::{
     fs,
     os::unix::fs::{MetadataExt, PermissionsExt},

@@ -1,4 +1,4 @@
-//! What makes backups that refer to others safe beside [`super::prune`], without either waiting for the other.
+//! What makes backups that refer to others safe beside [`crate::repo::prune`], without either waiting for the other.
 //!
 //! A backup 1. announces itself with an intent, whose lock it holds while it lives, 2. looks at the roots and chooses its
 //! bases, 3. names them in its intent, 4. then looks whether they are still there ([`refer`]), 5. stores, 6. looks whether
@@ -6,8 +6,8 @@
 //! 4. is kept for it: whoever removes something looks at intents after the last moment at which it could be found.
 
 use super::{
-    documents::{self, Documents, State, dir, key},
     objects::{Objects, Seized},
+    roots::{self, Documents, State, dir, key},
 };
 use crate::{
     error::{Error, Kind, Result},
@@ -89,7 +89,7 @@ fn is_there<O: Objects>(objects: &O, id: &str) -> Result<bool> {
 /// [`Kind::NotFound`] or [`Kind::Corrupt`] if it is not, or the system's.
 pub fn check<O: Objects>(objects: &O, root: &Root) -> Result<()> {
     let hint = "nothing was committed; `fullbore verify` tells which backups are damaged";
-    for (key, bytes) in documents::needs(root)? {
+    for (key, bytes) in roots::needs(root)? {
         let what = format!("cannot commit backup {:?}: {key:?}, which it refers to,", root.id);
         match objects.size(&key)? {
             Some(there) if there >= bytes => {}
@@ -145,7 +145,7 @@ pub fn write_off<O: Objects>(objects: &O, id: &str) -> Result<bool> {
     if !has_objects || objects.rename(&key(id, PARTIAL), &key(id, FORGOTTEN))? {
         return Ok(has_objects);
     }
-    let is_lost = documents::state(objects, id)?.is_none();
+    let is_lost = roots::state(objects, id)?.is_none();
     if is_lost {
         let options = Options { codec: Codec::None.name().to_owned(), ..Options::default() };
         let root = Root { format: FORMAT_ALONE, id: id.to_owned(), options, ..Root::default() };
@@ -225,14 +225,14 @@ pub(super) fn intents<O: Objects>(objects: &O) -> Result<Vec<String>> {
 /// document, so that nobody knows of it.
 ///
 /// # Errors
-/// Those of [`documents::documents`], by which it is known whether others refer to it: then its intent stays, as what has
+/// Those of [`roots::documents`], by which it is known whether others refer to it: then its intent stays, as what has
 /// neither a document nor an intent has lost its root. Or the system's.
 pub fn remove_abandoned<O: Objects>(objects: &O) -> Result<()> {
     for id in intents(objects)? {
         // Held until its end: a backup that is about to take the lock will see that its intent is gone. One that is gone by now
         // keeps nobody away.
         let Seized::Free(_lock) = objects.seize(&intent_key(&id))? else { continue };
-        let has_none = documents::state(objects, &id)?.is_none();
+        let has_none = roots::state(objects, &id)?.is_none();
         if has_none && !is_referred_to(objects, &id)? && !shows_document(objects, &id)? {
             remove_files(objects, &id)?;
         }
@@ -248,7 +248,7 @@ fn shows_document<O: Objects>(objects: &O, id: &str) -> Result<bool> {
 
 /// Does another backup refer to this one?
 fn is_referred_to<O: Objects>(objects: &O, id: &str) -> Result<bool> {
-    for (by, document) in documents::documents(objects, Documents::new())? {
+    for (by, document) in roots::documents(objects, Documents::new())? {
         if document.state != State::Forgotten && document.facts(&by)?.others.iter().any(|other| other == id) {
             return Ok(true);
         }

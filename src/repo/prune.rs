@@ -20,9 +20,9 @@
 //! A. The first in this line is X's own backup, which would have been alive in 0. Tombstones are a second guard.
 
 use super::{
-    documents::{self, Document, Documents, State, dir, documents, is_left_over, keeps_forgotten, key},
     objects::{Objects, Seized},
     protocol::{alive, intent_key, intents, remove_abandoned, settle},
+    roots::{self, Document, Documents, State, dir, documents, is_left_over, keeps_forgotten, key},
 };
 use crate::{
     error::{Error, Kind, Result},
@@ -160,7 +160,7 @@ impl First {
     /// Step 0. In this order: an intent is there before the first file, and until there is a root.
     fn look<O: Objects>(objects: &O) -> Result<Self> {
         let mut files = BTreeMap::new();
-        for id in documents::ids(objects)? {
+        for id in roots::ids(objects)? {
             let names = objects.list(&dir(&id))?;
             files.insert(id, names);
         }
@@ -230,7 +230,7 @@ impl First {
             };
             let before = self.documents.get(&id).map(|document| document.state);
             match lock {
-                Some(lock) if documents::state(objects, &id)? == before => claims.push((id, lock)),
+                Some(lock) if roots::state(objects, &id)? == before => claims.push((id, lock)),
                 _ => self.leave(&id),
             }
         }
@@ -271,7 +271,7 @@ impl First {
         let named: BTreeSet<String> = alive.flat_map(|(_, alive)| alive.bases).collect();
         let mut bases = Documents::new();
         for id in &named {
-            if let Some(document) = documents::document(objects, id)? {
+            if let Some(document) = roots::document(objects, id)? {
                 bases.insert(id.clone(), document);
             }
         }
@@ -371,7 +371,7 @@ fn refuse_loss<'a, O: Objects>(
         // What went meanwhile, with its document, was no loss; and what came is somebody's who is alive.
         let mut there = objects.list(&dir(id))?;
         there.retain(|name| names.contains(name));
-        if !is_left_over(id, &there, &mentioned, keeps) && documents::state(objects, id)?.is_none() {
+        if !is_left_over(id, &there, &mentioned, keeps) && roots::state(objects, id)?.is_none() {
             let what = format!("cannot prune: the root {:?} is missing", key(id, ROOT));
             return Err(Error::corrupt(what)
                 .because("without it nobody knows what that backup needs")

@@ -4,12 +4,12 @@
 //! has the largest, so that its size does not depend on how many there are.
 
 use crate::{
+    archive::Archive,
     format::{
         entry::Entry,
         page::{Item, Page},
     },
     platform,
-    source::archive::Archive,
 };
 use std::sync::Arc;
 

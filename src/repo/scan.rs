@@ -1,14 +1,14 @@
 //! All directories of a repository that are a backup, or should be one.
 
 use super::{
-    documents::{self, document, is_left_over, needs},
     objects::{Directory, Objects},
     open::{directories, may_be_there, read_repository},
+    roots::{self, document, is_left_over, needs},
 };
 use crate::{
+    archive::Archive,
     error::{Error, Kind, Result},
     format::layout::{self, FORGOTTEN, INTENTS, PARTIAL, Repository},
-    source::archive::Archive,
 };
 use std::{collections::HashSet, path::Path};
 
@@ -39,7 +39,7 @@ pub fn open_all(repository: &Path) -> Result<Vec<(String, Found)>> {
         let mentioned = mentioned(&objects, &all)?;
         for (name, found) in all.iter_mut().filter(|(_, found)| matches!(found, Found::NoRoot)) {
             // What went meanwhile, with its document, was no loss.
-            if is_left_over(name, &objects.list(&documents::dir(name))?, &mentioned, keeps_forgotten) {
+            if is_left_over(name, &objects.list(&roots::dir(name))?, &mentioned, keeps_forgotten) {
                 *found = Found::Leftover;
             }
         }
@@ -57,7 +57,7 @@ pub fn lost_roots(repository: &Path) -> Result<Vec<String>> {
         let intent = repository.join(INTENTS).join(format!("{name}.json"));
         let documents = [dir.join(layout::ROOT), dir.join(PARTIAL), dir.join(FORGOTTEN), intent];
         let has_objects = || {
-            let names = Directory::new(repository).list(&documents::dir(name));
+            let names = Directory::new(repository).list(&roots::dir(name));
             names.is_ok_and(|names| names.iter().any(|name| layout::is_object(name)))
         };
         !documents.iter().any(|path| may_be_there(path)) && has_objects()

@@ -3,7 +3,7 @@
 //! A sealed object of its own, `verify.json`. It is a convenience: if it is lost or damaged, everything counts as never
 //! checked, and a repository that cannot be written to is verified all the same.
 
-use super::replace::replace;
+use super::atomic_file::replace;
 use crate::{
     error::Result,
     format::{
@@ -12,7 +12,7 @@ use crate::{
         root::FORMAT_ALONE,
         seal::{MAX_BYTES, open_sealed, seal},
     },
-    platform::regular,
+    platform::safe_file,
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -49,7 +49,7 @@ struct Row {
 impl Covered {
     /// What is remembered of a repository.
     pub fn read(repository: &Path) -> Self {
-        let stored = regular::read(&repository.join(layout::COVERED), MAX_BYTES).ok();
+        let stored = safe_file::read(&repository.join(layout::COVERED), MAX_BYTES).ok();
         let stored: Option<Stored> = stored.and_then(|bytes| open_sealed(&bytes, layout::COVERED).ok());
         let rows =
             stored.filter(|stored| stored.format == FORMAT_ALONE).map_or_else(Vec::new, |stored| stored.segments);

@@ -5,11 +5,11 @@
 //! nobody holds the lock on its intent. What it must do beside prunes is in [`protocol`].
 
 use super::{
-    documents::key,
-    modes,
     objects::{Directory, Objects, Seized, is_at, is_left, place, random_letters, write_new, write_root},
     open::{directories, no_repository, not_led_away, parse_repository},
+    permissions,
     protocol::{self, Intent, intent_key},
+    roots::key,
 };
 use crate::{
     error::{Error, Kind, Result},
@@ -19,14 +19,14 @@ use crate::{
         seal::{MAX_BYTES, seal},
     },
     platform::{
-        self, Tricks,
-        regular::{self, Access},
-        walk, write,
+        self, Tricks, dir,
+        safe_file::{self, Access},
+        write,
     },
     queue::start,
     sink::{
         Abilities, Destination, Partial, Place, Placed, Referred, Role, Sink,
-        file::{Output, name, side_of, sync_dir},
+        local_file::{Output, name, side_of, sync_dir},
         place_of,
     },
 };
@@ -62,10 +62,10 @@ impl Store {
         clear(root);
         let dir = root.join(BACKUPS).join(id);
         let intent = announce(root, id, time).inspect_err(|_| withdraw(root, id))?;
-        let made = regular::create_dir(&dir, modes::of_dir(root))
+        let made = safe_file::create_dir(&dir, permissions::of_dir(root))
             .map_err(|e| Error::io(format!("could not create {}", name(&dir)), e));
         made.inspect_err(|_| withdraw(root, id))?;
-        let manifest = Output::create(&dir.join(MANIFEST), modes::of_file(root), tricks).inspect_err(|_| {
+        let manifest = Output::create(&dir.join(MANIFEST), permissions::of_file(root), tricks).inspect_err(|_| {
             if remove_backup(root, id) {
                 withdraw(root, id);
             }
@@ -110,7 +110,7 @@ impl Destination for Store {
         Ok(Box::new(Segments {
             dir: self.dir(),
             suffix: self.suffix,
-            access: modes::of_file(&self.root),
+            access: permissions::of_file(&self.root),
             stream: number,
             manifest: self.manifest.clone(),
             open: None,
@@ -161,7 +161,7 @@ pub fn places(root: &Path) -> Vec<Place> {
 fn if_absent(dir: &OwnedFd, partial: &str, name: &str) -> io::Result<()> {
     let (partial, name) = (partial.as_bytes(), name.as_bytes());
     match write::link_at(dir, partial, dir, name) {
-        Err(_) if walk::stat(dir, name).is_ok() => Ok(()),
+        Err(_) if dir::stat(dir, name).is_ok() => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Err(error),
         Err(_) => write::rename_at(dir, partial, dir, name),
         Ok(()) => Ok(()),
@@ -170,7 +170,7 @@ fn if_absent(dir: &OwnedFd, partial: &str, name: &str) -> io::Result<()> {
 
 pub(super) fn open_or_make(root: &Path, time: &str) -> Result<Repository> {
     let path = root.join(REPOSITORY);
-    match regular::read(&path, MAX_BYTES) {
+    match safe_file::read(&path, MAX_BYTES) {
         // Whoever made it may not have come further.
         Ok(bytes) => {
             sync_dir(root)?;
@@ -189,15 +189,16 @@ pub(super) fn open_or_make(root: &Path, time: &str) -> Result<Repository> {
         return Err(no_repository(root));
     }
     for dir in [root.to_owned(), root.join(BACKUPS), root.join(INTENTS)] {
-        regular::create_dirs(&dir, 0o700).map_err(|e| Error::io(format!("could not create {}", name(&dir)), e))?;
+        safe_file::create_dirs(&dir, 0o700).map_err(|e| Error::io(format!("could not create {}", name(&dir)), e))?;
     }
     let id = random_letters(12);
     let facts = seal(&Repository { format: FORMAT_ALONE, id, created: time.to_owned(), keeps_forgotten: true })?;
-    let made = walk::open_root(root).and_then(|dir| place(&dir, REPOSITORY, (&facts, 0o600.into()), if_absent));
+    let made = dir::open_root(root).and_then(|dir| place(&dir, REPOSITORY, (&facts, 0o600.into()), if_absent));
     made.map_err(|e| Error::io(format!("could not write {}", name(&path)), e)).and_then(|()| sync_dir(root))?;
-    regular::sync_above(root).map_err(|e| Error::io(format!("could not sync the directory of {}", name(root)), e))?;
+    safe_file::sync_above(root).map_err(|e| Error::io(format!("could not sync the directory of {}", name(root)), e))?;
     // Two first backups at once may both have got here: what stands there now is the repository.
-    let bytes = regular::read(&path, MAX_BYTES).map_err(|e| Error::io(format!("could not read {}", name(&path)), e))?;
+    let bytes =
+        safe_file::read(&path, MAX_BYTES).map_err(|e| Error::io(format!("could not read {}", name(&path)), e))?;
     open(&bytes, &path)
 }
 
@@ -238,12 +239,12 @@ pub(super) fn announce(root: &Path, id: &str, time: &str) -> Result<(File, Inten
     let path = intent_path(root, id);
     let failed = |e| Error::io(format!("could not write {}", name(&path)), e);
     // A copy of a repository may have lost what was empty.
-    let (of_file, of_dir) = (modes::of_file(root), modes::of_dir(root));
-    [BACKUPS, INTENTS].iter().try_for_each(|dir| regular::create_dirs(&root.join(dir), of_dir)).map_err(failed)?;
+    let (of_file, of_dir) = (permissions::of_file(root), permissions::of_dir(root));
+    [BACKUPS, INTENTS].iter().try_for_each(|dir| safe_file::create_dirs(&root.join(dir), of_dir)).map_err(failed)?;
     loop {
         // What it says stays until it is ours.
-        let dir = regular::open_dir(&root.join(INTENTS)).map_err(failed)?;
-        let file = regular::open_or_create(dir, &format!("{id}.json"), of_file).map_err(failed)?;
+        let dir = safe_file::open_dir(&root.join(INTENTS)).map_err(failed)?;
+        let file = safe_file::open_or_create(dir, &format!("{id}.json"), of_file).map_err(failed)?;
         match write::lock_exclusive(&file) {
             Ok(true) => {}
             // Another backup looks whether we are dead; it lets go at once.

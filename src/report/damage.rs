@@ -1,14 +1,14 @@
 //! Damage that was found, and what it costs.
 
-use super::text::counted;
 use crate::{
+    archive::{Archive, object::Object},
     error::{Error, Kind, Result, quoted},
     format::{
         entry::Path,
         page::{FrameAt, Item, SegmentId},
     },
     queue::Locked,
-    source::{archive::Archive, store::Object},
+    text::counted,
 };
 use std::{
     collections::{BTreeSet, HashSet},
@@ -30,11 +30,11 @@ pub struct Damage {
 }
 
 /// What became of a file of the target that cannot be had from the backup, and of which nothing is lost.
-pub(super) const LEFT: &str = "is left as it was: it is damaged in the backup";
+pub(crate) const LEFT: &str = "is left as it was: it is damaged in the backup";
 
 /// Collects damage, or ends the run with the first.
 #[derive(Debug, Default)]
-pub(super) struct Report {
+pub(crate) struct Report {
     keep_going: bool,
     damage: Mutex<Vec<Damage>>,
     warnings: Mutex<Vec<String>>,
@@ -43,12 +43,12 @@ pub(super) struct Report {
 }
 
 impl Report {
-    pub(super) fn new(keep_going: bool) -> Self {
+    pub(crate) fn new(keep_going: bool) -> Self {
         Self { keep_going, ..Self::default() }
     }
 
     /// Damage with files. Any other error ends the run: it says nothing of what is stored.
-    pub(super) fn add(&self, (error, files): (Error, Vec<Path>)) -> Result<()> {
+    pub(crate) fn add(&self, (error, files): (Error, Vec<Path>)) -> Result<()> {
         if !error.kind.is_loss() {
             return Err(error);
         }
@@ -63,13 +63,13 @@ impl Report {
     }
 
     /// A file whose frames are whole and whose content is not.
-    pub(super) fn file(&self, item: &Item, why: &str) -> Result<()> {
+    pub(crate) fn file(&self, item: &Item, why: &str) -> Result<()> {
         let error = Error::corrupt(format!("file {} is damaged", quoted(&item.entry.path))).because(why.to_owned());
         self.add((error, vec![item.entry.path.clone()]))
     }
 
     /// Go on after damage if that is wanted; any other error is passed on.
-    pub(super) fn survive(&self, result: Result<()>) -> Result<()> {
+    pub(crate) fn survive(&self, result: Result<()>) -> Result<()> {
         match result {
             Err(error) if error.kind == Kind::Corrupt => self.add((error, Vec::new())),
             other => other,
@@ -77,56 +77,56 @@ impl Report {
     }
 
     /// Damage that did no harm.
-    pub(super) fn warn(&self, error: Error) {
+    pub(crate) fn warn(&self, error: Error) {
         self.note(format!("{}; another copy is whole", error.line()));
     }
 
     /// A frame is damaged by which nothing is lost that is wanted.
-    pub(super) fn harmless(&self, archive: &Archive, frame: &(SegmentId, FrameAt), error: Error) {
+    pub(crate) fn harmless(&self, archive: &Archive, frame: &(SegmentId, FrameAt), error: Error) {
         let (error, _) = frame_damage(archive, frame, error, Vec::new());
         self.note(format!("{}; all that is wanted of it is whole", error.line()));
     }
 
     /// Say something of what is damaged without harm, or of what became of it.
-    pub(super) fn note(&self, line: String) {
+    pub(crate) fn note(&self, line: String) {
         self.warnings.locked().push(line);
     }
 
     /// Something is damaged that this backup stored.
-    pub(super) fn stored_by(&self, backup: &str) {
+    pub(crate) fn stored_by(&self, backup: &str) {
         self.stored_by.locked().insert(backup.to_owned());
     }
 
     /// Who stored what is damaged, whether that does harm or not.
-    pub(super) fn storers(&self) -> BTreeSet<String> {
+    pub(crate) fn storers(&self) -> BTreeSet<String> {
         std::mem::take(&mut *self.stored_by.locked())
     }
 
     /// Say what became of a file of the target that cannot be had from the backup.
-    pub(super) fn became(&self, path: &[u8], what: &str) {
+    pub(crate) fn became(&self, path: &[u8], what: &str) {
         self.note(format!("{} {what}", quoted(path)));
     }
 
     /// Files that are not restored because of damage.
-    pub(super) fn files(&self) -> HashSet<Path> {
+    pub(crate) fn files(&self) -> HashSet<Path> {
         let damage = self.damage.locked();
         damage.iter().flat_map(|damage| damage.files.iter().cloned()).collect()
     }
 
     /// Is there damage that begins so?
-    pub(super) fn has(&self, what: &str) -> bool {
+    pub(crate) fn has(&self, what: &str) -> bool {
         self.damage.locked().iter().any(|damage| damage.what.starts_with(what))
     }
 
     /// Add a line to damage that begins so, of which it is known only later what it costs.
-    pub(super) fn detail(&self, what: &str, line: &str) {
+    pub(crate) fn detail(&self, what: &str, line: &str) {
         let mut damage = self.damage.locked();
         let those = damage.iter_mut().filter(|damage| damage.what.starts_with(what));
         those.for_each(|damage| damage.detail.push(line.to_owned()));
     }
 
     /// What did no harm, and what became of files; sorted.
-    pub(super) fn warnings(&self) -> Vec<String> {
+    pub(crate) fn warnings(&self) -> Vec<String> {
         let mut lines = std::mem::take(&mut *self.warnings.locked());
         lines.sort();
         lines.dedup();
@@ -134,7 +134,7 @@ impl Report {
     }
 
     /// What was found, sorted, so that the same damage gives the same list whatever the number of workers.
-    pub(super) fn damage(&self) -> Vec<Damage> {
+    pub(crate) fn damage(&self) -> Vec<Damage> {
         let mut damage = std::mem::take(&mut *self.damage.locked());
         damage.sort_by(|a, b| (&a.what, &a.files).cmp(&(&b.what, &b.files)));
         damage
@@ -142,7 +142,7 @@ impl Report {
 }
 
 /// Say which frame is damaged, and which files want it; an error that is no damage is passed on.
-pub(super) fn frame_damage(
+pub(crate) fn frame_damage(
     archive: &Archive,
     (segment, frame): &(SegmentId, FrameAt),
     error: Error,
@@ -166,7 +166,7 @@ pub(super) fn frame_damage(
 }
 
 /// The first few names, and how many there are besides.
-pub(super) fn names(paths: &[Path]) -> String {
+pub(crate) fn names(paths: &[Path]) -> String {
     let few: Vec<String> = paths.iter().take(LISTED).map(|path| quoted(path)).collect();
     let more = paths.len().saturating_sub(LISTED);
     if more > 0 { format!("{} and {more} more", few.join(", ")) } else { few.join(", ") }

@@ -6,7 +6,7 @@ use crate::{
     format::entry::{self, Path},
     platform::{is_shortage, write::is_failure_of_the_disk},
     queue::Locked,
-    sink::tree::Tree,
+    target::tree::Tree,
 };
 use std::{
     collections::HashSet,
@@ -18,7 +18,7 @@ const TOLD: usize = 10;
 
 /// What is left out. From any thread.
 #[derive(Debug, Default)]
-pub(super) struct Refused(Mutex<Left>);
+pub(crate) struct Refused(Mutex<Left>);
 
 #[derive(Debug, Default)]
 struct Left {
@@ -35,7 +35,7 @@ impl Refused {
     }
 
     /// Leave out what is at `path`, for this error. Of several errors of one path the first is told.
-    pub(super) fn add(&self, path: &[u8], error: Error) {
+    pub(crate) fn add(&self, path: &[u8], error: Error) {
         let mut left = self.left();
         if !left.paths.insert(path.to_vec()) {
             return;
@@ -49,7 +49,7 @@ impl Refused {
     }
 
     /// What was done, or `None`: an error that is of this `what` only is none of the run yet.
-    pub(super) fn unless<T>(&self, tree: &Tree, what: &str, path: &[u8], done: Result<T>) -> Result<Option<T>> {
+    pub(crate) fn unless<T>(&self, tree: &Tree, what: &str, path: &[u8], done: Result<T>) -> Result<Option<T>> {
         match done {
             Err(error) if is_of_one(&error) => {
                 let why = error.source.as_ref().map_or_else(String::new, ToString::to_string);
@@ -62,22 +62,22 @@ impl Refused {
     }
 
     /// There is something at `path` after all: a tar may have another member of the same name.
-    pub(super) fn made(&self, path: &[u8]) {
+    pub(crate) fn made(&self, path: &[u8]) {
         self.left().paths.remove(path);
     }
 
     /// Is what belongs at `path` left out?
-    pub(super) fn holds(&self, path: &[u8]) -> bool {
+    pub(crate) fn holds(&self, path: &[u8]) -> bool {
         self.left().paths.contains(path)
     }
 
     /// Is nothing?
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.left().errors.is_empty()
     }
 
     /// One error for all of them, if there are any; `of` is what the rest of is restored.
-    pub(super) fn into_error(self, of: &str) -> Option<Error> {
+    pub(crate) fn into_error(self, of: &str) -> Option<Error> {
         let Left { errors, others, .. } = self.0.opened();
         let told = errors.len();
         let mut errors = errors.into_iter().map(|(_, error)| error);
@@ -96,14 +96,14 @@ fn is_of_one(error: &Error) -> bool {
 }
 
 /// A name, or what it is a hard link to, that leads out of the archive.
-pub(super) fn leads_out(name: &[u8]) -> Error {
+pub(crate) fn leads_out(name: &[u8]) -> Error {
     let what =
         format!("cannot restore {}: its name, or what it is a hard link to, leads out of the archive", quoted(name));
     Error::new(Kind::Unsupported, what)
 }
 
 /// A hard link without its file: that was not asked for, or is not there.
-pub(super) fn alone(path: &[u8], target: &[u8], was_asked_for: bool) -> Error {
+pub(crate) fn alone(path: &[u8], target: &[u8], was_asked_for: bool) -> Error {
     match was_asked_for {
         true => no_link(path, target, "what it is a name of does not stand before it"),
         false => no_link(path, target, "what it is a name of was not asked for").hint("ask for both"),
@@ -111,7 +111,7 @@ pub(super) fn alone(path: &[u8], target: &[u8], was_asked_for: bool) -> Error {
 }
 
 /// A hard link to what is left out. What stands at its place, if anything, is something else.
-pub(super) fn alone_too(path: &[u8], target: &[u8]) -> Error {
+pub(crate) fn alone_too(path: &[u8], target: &[u8]) -> Error {
     no_link(path, target, "what it is a name of is left out")
 }
 
@@ -121,7 +121,7 @@ fn no_link(path: &[u8], target: &[u8], why: &'static str) -> Error {
 }
 
 /// A piece of a file, in a segment of an incremental backup.
-pub(super) fn piece(path: &[u8]) -> Error {
+pub(crate) fn piece(path: &[u8]) -> Error {
     let what = format!("cannot restore {}: it is a piece of a file, as incremental backups have them", quoted(path));
     Error::new(Kind::Unsupported, what)
         .hint("restore the backup from its repository: it refers to what other backups hold, which is not in this tar")
@@ -129,7 +129,7 @@ pub(super) fn piece(path: &[u8]) -> Error {
 
 /// A member that is no entry, and why it cannot be restored; `None` if it holds nothing of the tree: the label of a
 /// volume, and what Solaris says of the next member.
-pub(super) fn unknown(name: &[u8], typeflag: u8) -> Option<(Error, &'static str)> {
+pub(crate) fn unknown(name: &[u8], typeflag: u8) -> Option<(Error, &'static str)> {
     let why = match typeflag {
         b'V' | b'A' => return None,
         b'M' => "it is the rest of a file that begins on another volume",

@@ -7,20 +7,18 @@
 
 use super::Run;
 use crate::{
-    command::{
-        crew::{self, Hands},
-        damage::{LEFT, frame_damage},
-    },
+    archive::schedule::{self, End, Hash, Of, Planner, Shared, Stretches, Wanted, check_pieces},
     error::{Error, Result},
     format::{
         digest::Digest,
         entry::{Kind, Path},
         page::{FrameAt, Item, SegmentId},
     },
-    pipeline::meter::lap,
-    sink::{large::Large, writer::Writer},
-    source::jobs::{self, End, Hash, Of, Planner, Shared, Stretches, Wanted, check_pieces},
+    metrics::meter::lap,
+    pipeline::workers::{self, Hands},
+    report::damage::{LEFT, frame_damage},
     stage::codec::Decompressor,
+    target::{parallel_file::Large, writer::Writer},
 };
 use std::{
     collections::HashSet,
@@ -29,7 +27,7 @@ use std::{
     time::Instant,
 };
 
-type Job = jobs::Job<Large>;
+type Job = schedule::Job<Large>;
 
 /// A smaller frame does not make a smaller stretch.
 const LEAST_STRETCH: u64 = 64 << 10;
@@ -58,7 +56,7 @@ impl Run<'_> {
             plain: Vec::new(),
             stretch: Vec::new(),
         };
-        crew::work(hands, make, |hand, jobs| self.jobs(hand, jobs), |send| self.plan(send))
+        workers::work(hands, make, |hand, jobs| self.jobs(hand, jobs), |send| self.plan(send))
     }
 
     fn plan(&self, send: &mut dyn FnMut(Vec<Job>) -> Result<()>) -> Result<()> {

@@ -10,7 +10,7 @@ use crate::{
         pax::{Found, Reader, write_header},
     },
     platform::write::pwrite_all,
-    sink::tree::Tree,
+    target::tree::Tree,
 };
 use std::{
     cmp::Reverse,
@@ -25,7 +25,7 @@ const IN_MEMORY: usize = 4 << 20;
 
 /// Directories, each by its path.
 #[derive(Default)]
-pub(super) struct Later {
+pub(crate) struct Later {
     /// By the hash of the path, or the next number that nothing had; `None` if it was taken out again.
     places: BTreeMap<u64, Option<Place>>,
     hasher: RandomState,
@@ -47,7 +47,7 @@ struct Place {
 
 impl Later {
     /// Is there a directory of this path?
-    pub(super) fn has(&self, path: &[u8]) -> Result<bool> {
+    pub(crate) fn has(&self, path: &[u8]) -> Result<bool> {
         Ok(self.find(path)?.1.is_some())
     }
 
@@ -55,7 +55,7 @@ impl Later {
     ///
     /// # Errors
     /// As [`write_header`], or those of the file.
-    pub(super) fn insert(&mut self, directory: &Entry, target: &Tree) -> Result<()> {
+    pub(crate) fn insert(&mut self, directory: &Entry, target: &Tree) -> Result<()> {
         let key = self.find(&directory.path)?.0;
         let start = self.rest.len();
         write_header(directory, &mut self.rest)?;
@@ -72,14 +72,14 @@ impl Later {
     ///
     /// # Errors
     /// Those of the file.
-    pub(super) fn remove(&mut self, path: &[u8]) -> Result<()> {
+    pub(crate) fn remove(&mut self, path: &[u8]) -> Result<()> {
         let (key, there) = self.find(path)?;
         there.map(|_| self.places.insert(key, None));
         Ok(())
     }
 
     /// All of them, each before those that it is in.
-    pub(super) fn deepest_first(mut self) -> impl Iterator<Item = Result<Entry>> {
+    pub(crate) fn deepest_first(mut self) -> impl Iterator<Item = Result<Entry>> {
         let mut places: Vec<Place> = std::mem::take(&mut self.places).into_values().flatten().collect();
         places.sort_unstable_by_key(|place| (Reverse(place.depth), place.offset));
         places.into_iter().map(move |place| self.read(place))
@@ -138,7 +138,7 @@ mod tests {
     use super::*;
     use crate::{
         format::entry::{Kind, Owner, Time},
-        sink::{places::Layout, tree::Options},
+        target::{layout::Layout, tree::Options},
     };
     use proptest::{collection::vec, prelude::*};
     use std::collections::HashMap;

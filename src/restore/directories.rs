@@ -5,18 +5,16 @@
 
 use super::Run;
 use crate::{
-    command::{
-        crew::{self, Hands},
-        refused::alone_too,
-        text::counted,
-    },
     error::{Error, Kind as ErrorKind, Result, quoted},
     format::{
         entry::{Entry, Kind, Path, order, split},
         page::{Item, State, are_all},
     },
+    pipeline::workers::{self, Hands},
     queue::Locked,
-    sink::writer::Writer,
+    report::skipped::alone_too,
+    target::writer::Writer,
+    text::counted,
 };
 use std::{
     collections::{HashMap, HashSet},
@@ -44,7 +42,7 @@ impl Run<'_> {
             }
             Ok(())
         };
-        crew::work(
+        workers::work(
             hands,
             || Writer::new(&self.tree),
             all,

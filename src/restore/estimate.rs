@@ -4,11 +4,15 @@
 //! fetched and decoded, and a file without a name is written at the target. Nothing stays.
 
 use super::{
-    cluster, crew,
-    restore::{Lacking, Restore, must_be_there},
-    severed, target,
+    Lacking, Restore,
+    cluster::{self, choose_backup},
+    must_be_there,
 };
 use crate::{
+    archive::{
+        Archive, Selection,
+        schedule::{self, Planner},
+    },
     error::{Error, Kind, Result},
     format::{
         digest::{Algorithm, piece},
@@ -16,13 +20,14 @@ use crate::{
         page::{FrameAt, Item, SegmentId},
         sizes,
     },
-    pipeline::meter::{Meter, lap},
+    metrics::meter::{Meter, lap},
+    pipeline::workers,
     platform::write::{anonymous_file, fsync, pwrite_all},
-    postgres::restore::{Fate, Plan, recovery::Known},
-    source::{
-        archive::{Archive, Selection},
-        jobs::{self, Planner},
+    postgres::restore::{
+        plan::{Fate, Plan},
+        recovery::Known,
     },
+    repair::cut_off,
 };
 use serde::Serialize;
 use std::{
@@ -136,7 +141,7 @@ impl Forecast {
             let what = "cannot tell what it costs to restore from standard input: it has to be read for that";
             return Err(Error::new(Kind::Usage, what));
         }
-        let archive = target::opened(&self.restore)?;
+        let archive = choose_backup::opened(&self.restore)?;
         let selection = Selection::new(&self.restore.paths)?;
         must_be_there(&archive, &selection, self.restore.keep_going)?;
         let workers = self.restore.workers;
@@ -154,8 +159,8 @@ impl Forecast {
         let mut linked = HashSet::new();
         let is_restored = |path: &[u8]| selection.takes(path) && !plan.leaves_out(path);
         let (mut entries, mut files) = (0, 0);
-        let mut lacking = Lacking::new(severed::concerns(archive, selection)?);
-        let mut planner = Planner::new(|job: jobs::Job<()>| {
+        let mut lacking = Lacking::new(cut_off::concerns(archive, selection)?);
+        let mut planner = Planner::new(|job: schedule::Job<()>| {
             count.job(&job, &archive.root.id);
             Ok(())
         });
@@ -198,7 +203,7 @@ fn kept(plan: &Plan, item: Item, lacking: &mut Lacking) -> Option<Item> {
 }
 
 /// Add what has content; of files of which only other names are restored, the file once. Does another file begin with it?
-fn add<S: FnMut(jobs::Job<()>) -> Result<()>>(
+fn add<S: FnMut(schedule::Job<()>) -> Result<()>>(
     planner: &mut Planner<(), S>,
     archive: &Archive,
     is_restored: impl Fn(&[u8]) -> bool,
@@ -228,7 +233,7 @@ struct Count {
 }
 
 impl Count {
-    fn job(&mut self, job: &jobs::Job<()>, id: &str) {
+    fn job(&mut self, job: &schedule::Job<()>, id: &str) {
         let Some((segment, frame)) = &job.frame else { return };
         let wanted = sizes::sum(job.pieces.iter().map(|piece| u64::from(piece.len)));
         let contract = &mut self.contract;
@@ -302,7 +307,7 @@ fn measure(archive: &Archive, workers: NonZeroUsize, sample: Sample) -> Result<(
     };
     let runs = sample.runs;
     let threads = workers.get().min(runs.len()).max(1) as f64;
-    crew::work(&workers.into(), hand, each, |send| runs.into_iter().try_for_each(send))?;
+    workers::work(&workers.into(), hand, each, |send| runs.into_iter().try_for_each(send))?;
     let rate = |bytes: &AtomicU64, busy: &AtomicU64| {
         bytes.load(Relaxed) as f64 * threads * 1e9 / (busy.load(Relaxed) as f64).max(1.0)
     };

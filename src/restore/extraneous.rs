@@ -6,19 +6,17 @@
 //! in it: the backup was told not to look there. Nothing is changed.
 
 use crate::{
+    archive::{Archive, Selection},
     error::{Error, Kind as ErrorKind, Result, quoted},
     format::entry::{self, Kind, Path as EntryPath},
     platform::{
         Tricks,
-        descend::{Visit, descend},
-        walk::{self, FileKind, Stat, open_dir, open_root},
+        dir::{self, FileKind, Stat, open_dir, open_root},
+        tree_walk::{Visit, descend},
     },
-    postgres::restore::Plan,
-    sink::{
-        Place,
-        places::{Layout, Mount},
-    },
-    source::archive::{Archive, Selection},
+    postgres::restore::plan::Plan,
+    sink::Place,
+    target::layout::{Layout, Mount},
 };
 use std::{
     collections::{BTreeSet, HashSet},
@@ -31,11 +29,11 @@ const MOUNTED: &str = "something is mounted there, of which the backup has nothi
 
 /// What does not belong.
 #[derive(Debug, Default)]
-pub(super) struct Extra {
+pub(crate) struct Extra {
     /// Paths of what is to be removed, each with all that is below it; in no order.
-    pub(super) paths: Vec<EntryPath>,
+    pub(crate) paths: Vec<EntryPath>,
     /// What stays all the same, one line for each.
-    pub(super) kept: Vec<String>,
+    pub(crate) kept: Vec<String>,
 }
 
 /// What does not belong to the selected part of a backup.
@@ -43,7 +41,7 @@ pub(super) struct Extra {
 /// # Errors
 /// Damage to a page: then nobody knows what belongs. [`ErrorKind::Exists`] if what stays is in the way of something that
 /// belongs. The system's.
-pub(super) fn extra(
+pub(crate) fn extra(
     archive: &Archive,
     selection: &Selection,
     plan: &Plan,
@@ -120,11 +118,11 @@ impl Walk<'_> {
     /// The directory on disk. What is no directory there has nothing in it that does not belong.
     fn enter(&self, path: &[u8]) -> Result<Option<Level>> {
         let dir = match self.open(path) {
-            Err(error) if walk::is_no_directory(&error) => return Ok(None),
+            Err(error) if dir::is_no_directory(&error) => return Ok(None),
             other => other.map_err(|e| failed(path, e))?,
         };
-        let names = walk::read_dir(&dir, &mut Vec::new()).map_err(|e| failed(path, e))?;
-        let stat = walk::stat_fd(&dir).map_err(|e| failed(path, e))?;
+        let names = dir::read_dir(&dir, &mut Vec::new()).map_err(|e| failed(path, e))?;
+        let stat = dir::stat_fd(&dir).map_err(|e| failed(path, e))?;
         let mut names: BTreeSet<_> = names.into_iter().map(|name| name.bytes).collect();
         if path.is_empty() {
             names.remove(&b"lost+found"[..]); // of the file system
@@ -147,7 +145,7 @@ impl Walk<'_> {
     }
 
     fn is_directory(&self, path: &[u8]) -> bool {
-        self.open(path).and_then(walk::stat_fd).is_ok_and(|stat| stat.kind == FileKind::Directory)
+        self.open(path).and_then(dir::stat_fd).is_ok_and(|stat| stat.kind == FileKind::Directory)
     }
 
     fn open(&self, path: &[u8]) -> io::Result<OwnedFd> {
@@ -177,7 +175,7 @@ impl Walk<'_> {
     /// A directory stands where the backup has something else.
     fn makes_way(&mut self, path: &[u8]) -> Result<()> {
         let dir = self.open(entry::split(path).0).map_err(|e| failed(path, e))?;
-        let device = walk::stat_fd(&dir).map_err(|e| failed(path, e))?.dev;
+        let device = dir::stat_fd(&dir).map_err(|e| failed(path, e))?.dev;
         if self.sweep(&dir, device, path)? {
             return Ok(());
         }

@@ -4,23 +4,20 @@
 //! is wanted of it. Workers fetch, decode, check and write. A second pass, backwards, makes hard links and gives
 //! directories their metadata. Memory holds a few pages and two buffers a worker, whatever the number of files.
 
-mod content;
-mod directories;
-mod lacking;
+pub(crate) mod cluster;
+pub(crate) mod content;
+pub(crate) mod deferred_dirs;
+pub mod delta;
+pub(crate) mod directories;
+pub mod estimate;
+pub(crate) mod extraneous;
+pub(crate) mod tar_stream;
 
-pub use self::lacking::Lacking;
+pub use crate::archive::missing::Lacking;
 
-use super::{
-    cluster,
-    crew::Hands,
-    damage::{Damage, Report},
-    delta::{Changes, Delta},
-    extra::Extra,
-    list::source_text,
-    refused::Refused,
-    severed, target,
-};
 use crate::{
+    archive::{Archive, Selection},
+    command::list::source_text,
     error::{Error, Kind as ErrorKind, Result, quoted},
     format::{
         digest::Algorithm,
@@ -29,19 +26,30 @@ use crate::{
         page::{Item, State},
         root::Root,
     },
-    pipeline::{meter::Meter, ordered::Permits},
-    platform::{self, Tricks, walk::real_path},
-    postgres::restore::{self as postgres, Fate, Plan},
+    metrics::meter::Meter,
+    pipeline::{ordered::Permits, workers::Hands},
+    platform::{self, Tricks, dir::real_path},
+    postgres::restore::{
+        plan as postgres,
+        plan::{Fate, Plan},
+    },
     queue::Locked,
+    repair::cut_off,
     repo::open::{Opened, must_be_told, open_any, place},
-    sink::{
-        is_in,
-        places::{Layout, Mount},
+    report::{
+        damage::{Damage, Report},
+        skipped::Refused,
+    },
+    sink::is_in,
+    target::{
+        layout::{Layout, Mount},
         tree::{Options, Tree},
         writer::Writer,
     },
-    source::archive::{Archive, Selection},
 };
+use cluster::choose_backup;
+use delta::{Changes, Delta};
+use extraneous::Extra;
 use std::{
     collections::{HashMap, HashSet},
     ffi::OsString,
@@ -134,12 +142,12 @@ impl Restore {
         }
         let opened = if self.from == "-" { None } else { Some(open_any(&self.from)?) };
         if let Some(Opened::Backup(archive)) = opened {
-            return self.run_archive(target::early_enough(self, *archive)?, meter);
+            return self.run_archive(choose_backup::early_enough(self, *archive)?, meter);
         }
         cluster::not_asked(self)?;
         match opened {
-            Some(Opened::Foreign(path)) => super::extract::from_file(self, &path, meter),
-            _ => super::extract::from_stdin(self, meter),
+            Some(Opened::Foreign(path)) => crate::restore::tar_stream::from_file(self, &path, meter),
+            _ => crate::restore::tar_stream::from_stdin(self, meter),
         }
     }
 
@@ -152,7 +160,7 @@ impl Restore {
     }
 
     /// Restore; into what is there if `delta` says how.
-    pub(super) fn run_in(&self, archive: Archive, meter: &Meter, delta: Option<&Delta<'_>>) -> Result<Summary> {
+    pub(crate) fn run_in(&self, archive: Archive, meter: &Meter, delta: Option<&Delta<'_>>) -> Result<Summary> {
         let start = Instant::now();
         let report = Arc::new(Report::new(self.keep_going));
         let noted = report.clone();
@@ -164,7 +172,7 @@ impl Restore {
         let layout = cluster::layout(self, &archive, &selection, &cluster);
         refuse_inside(self, &archive, &layout)?;
         refuse_over(self, &archive, &selection, &layout)?;
-        let unnamed = severed::concerns(&archive, &selection)?;
+        let unnamed = cut_off::concerns(&archive, &selection)?;
         let extra = match delta {
             None => Extra::default(),
             Some(delta) => delta.announce(&archive, &selection, &cluster, &layout, unnamed)?,
@@ -232,7 +240,7 @@ impl Restore {
     }
 
     /// The target.
-    pub(super) fn tree(&self, layout: &Layout) -> Result<Arc<Tree>> {
+    pub(crate) fn tree(&self, layout: &Layout) -> Result<Arc<Tree>> {
         let Self { overwrite, numeric_owner, tricks, .. } = *self;
         Tree::create(layout, Options { overwrite, numeric_owner, tricks, usual_parents: false })
     }
@@ -246,7 +254,7 @@ impl Restore {
 
 /// Every path that was asked for exists, and something of it was captured. With `keep_going` one may also be on a page that is lost:
 /// that is told when it is restored, and what is on other pages is given.
-pub(super) fn must_be_there(archive: &Archive, selection: &Selection, keep_going: bool) -> Result<()> {
+pub(crate) fn must_be_there(archive: &Archive, selection: &Selection, keep_going: bool) -> Result<()> {
     for path in selection.paths() {
         let found = match archive.find(path) {
             Err(damage) if keep_going && damage.kind == ErrorKind::Corrupt => continue,
@@ -270,7 +278,7 @@ pub(super) fn must_be_there(archive: &Archive, selection: &Selection, keep_going
 }
 
 /// The error of a path that a backup does not have.
-pub(super) fn not_there(archive: &Archive, path: &[u8]) -> Error {
+pub(crate) fn not_there(archive: &Archive, path: &[u8]) -> Error {
     Error::new(ErrorKind::NotFound, format!("could not find {} in backup {:?}", quoted(path), archive.root.id))
         .hint("`fullbore list FROM@BACKUP` shows what there is; paths begin at the root of the backup")
 }
@@ -327,14 +335,14 @@ fn must_be_stored(archive: &Archive, item: &Item) -> Result<()> {
 }
 
 /// A restore under way.
-pub(super) struct Run<'a> {
-    pub(super) archive: Archive,
-    pub(super) selection: Selection,
+pub(crate) struct Run<'a> {
+    pub(crate) archive: Archive,
+    pub(crate) selection: Selection,
     /// What is done differently for a cluster.
     cluster: Plan,
-    pub(super) tree: Arc<Tree>,
-    pub(super) report: Arc<Report>,
-    pub(super) meter: &'a Meter,
+    pub(crate) tree: Arc<Tree>,
+    pub(crate) report: Arc<Report>,
+    pub(crate) meter: &'a Meter,
     /// To decode and digest.
     permits: Arc<Permits>,
     /// For files of which only other names are restored: which of them stands in for it.
@@ -346,12 +354,12 @@ pub(super) struct Run<'a> {
     /// Directories that keep the metadata they have.
     not_ours: Mutex<HashSet<EntryPath>>,
     /// What the target cannot take.
-    pub(super) refused: Refused,
+    pub(crate) refused: Refused,
 }
 
 impl Run<'_> {
     /// Make a directory, and `add` everything else that is restored from frames or the manifest.
-    pub(super) fn plan_one(
+    pub(crate) fn plan_one(
         &self,
         add: &mut dyn FnMut(Item) -> Result<()>,
         writer: &mut Writer,
@@ -398,7 +406,7 @@ impl Run<'_> {
     }
 
     /// What was done, or `None`: what is at `path` is left out.
-    pub(super) fn unless_refused<T>(&self, path: &[u8], done: Result<T>) -> Result<Option<T>> {
+    pub(crate) fn unless_refused<T>(&self, path: &[u8], done: Result<T>) -> Result<Option<T>> {
         self.refused.unless(&self.tree, "entry", path, done)
     }
 

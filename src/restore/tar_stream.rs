@@ -1,39 +1,39 @@
 //! Restore a tar that comes as a stream: from standard input, or written by some other program.
 //!
 //! Members are written as they come, by one thread, while another decodes. Streams of ours say of themselves what is in them, see
-//! [`super::ledger`]: what does not agree with that is removed again. Of others nothing says what is missing: only the checksums of
+//! [`crate::tar::self_check`]: what does not agree with that is removed again. Of others nothing says what is missing: only the checksums of
 //! frames and the closing blocks of the tar are there to be checked, and a tar without them is damaged. A later member replaces an earlier one of the same name, as `tar` has it. Directories get their metadata
 //! at the end, which damage is too: what came before it is durable, and whole as far as a checksum says so. A member that
 //! cannot be made, and is no sign that others cannot, is left out; that is an error when the rest is restored.
 
-use super::{
-    cluster,
-    damage::Report,
-    later::Later,
-    ledger::{Flaw, Ledger},
-    list::source_text,
-    members::Members,
-    refused::{self, Refused},
-    restore::{Restore, Summary},
-};
+use super::{Restore, Summary, cluster, deferred_dirs::Later};
 use crate::{
+    archive::Selection,
+    command::list::source_text,
     error::{Error, Kind as ErrorKind, Result, quoted},
     format::{
         digest::Algorithm,
         entry::{self, Entry, Kind, Path as EntryPath},
         pax::{Found, Member, NamedAcl, Unknown},
     },
-    pipeline::meter::Meter,
+    metrics::meter::Meter,
     platform::Waiting,
-    sink::{
-        large::Large,
-        places::Layout,
-        spelling::is_taken,
+    report::{
+        damage::Report,
+        skipped::{self, Refused},
+    },
+    stage::thin::PARTS,
+    tar::{
+        members::Members,
+        self_check::{Flaw, Ledger},
+    },
+    target::{
+        case_folding::is_taken,
+        layout::Layout,
+        parallel_file::Large,
         tree::{Options, Tree},
         writer::Writer,
     },
-    source::archive::Selection,
-    stage::thin::PARTS,
 };
 use std::{
     fs::File,
@@ -47,7 +47,7 @@ use std::{
 ///
 /// # Errors
 /// As [`Restore::run`].
-pub(super) fn from_stdin(restore: &Restore, meter: &Meter) -> Result<Summary> {
+pub(crate) fn from_stdin(restore: &Restore, meter: &Meter) -> Result<Summary> {
     run(restore, Waiting(io::stdin()), meter)
 }
 
@@ -55,7 +55,7 @@ pub(super) fn from_stdin(restore: &Restore, meter: &Meter) -> Result<Summary> {
 ///
 /// # Errors
 /// As [`Restore::run`].
-pub(super) fn from_file(restore: &Restore, path: &Path, meter: &Meter) -> Result<Summary> {
+pub(crate) fn from_file(restore: &Restore, path: &Path, meter: &Meter) -> Result<Summary> {
     let file = File::open(path).map_err(|e| Error::io(format!("could not open {path:?}"), e))?;
     run(restore, file, meter)
 }
@@ -155,14 +155,14 @@ impl Run<'_> {
             match found {
                 Found::Member(member) if self.is_piece(&member.entry.path) => {
                     let path = &member.entry.path;
-                    self.refuse("member", "it is a piece of a file", path, refused::piece(path));
+                    self.refuse("member", "it is a piece of a file", path, skipped::piece(path));
                     self.members.skip(member.stored_len)?;
                 }
                 Found::Member(member) if self.selection.takes(&member.entry.path) => self.member(member)?,
                 Found::Member(member) => self.members.skip(member.stored_len)?,
                 Found::Outside(Unknown { name, stored_len, .. }) => {
                     if self.selection.paths().is_empty() {
-                        let error = refused::leads_out(&name);
+                        let error = skipped::leads_out(&name);
                         self.refuse("member", "its name leads out of the archive", &name, error);
                     }
                     self.members.skip(stored_len)?;
@@ -220,7 +220,7 @@ impl Run<'_> {
     fn unknown(&mut self, unknown: &Unknown) -> Result<()> {
         let Unknown { name, typeflag, stored_len } = unknown;
         let what = format!("member of type {:?}", char::from(*typeflag));
-        match refused::unknown(name, *typeflag) {
+        match skipped::unknown(name, *typeflag) {
             Some((error, why)) if self.selection.paths().is_empty() => self.refuse(&what, why, name, error),
             _ => self.tree().notes.add(&what, "its meaning is not known", name),
         }
@@ -316,10 +316,10 @@ impl Run<'_> {
         }
         let asked_for = self.selection.holds(target);
         if self.refused.holds(target) {
-            return self.unless_refused(path, Err(refused::alone_too(path, target)));
+            return self.unless_refused(path, Err(skipped::alone_too(path, target)));
         }
         self.replacing(path, |writer| match writer.link(target, path) {
-            Err(error) if error.kind == ErrorKind::NotFound => Err(refused::alone(path, target, asked_for)),
+            Err(error) if error.kind == ErrorKind::NotFound => Err(skipped::alone(path, target, asked_for)),
             other => other,
         })
     }

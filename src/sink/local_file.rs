@@ -4,13 +4,13 @@
 //! NAME is shortened; what a killed run left under such a name is removed by the next backup to the same place, if nobody
 //! holds its lock.
 
-use super::{Abilities, Destination, Place, Placed, Role, Sink, named, place_of};
+use super::{Abilities, Destination, Place, Placed, Role, Sink, commit_flag, place_of};
 use crate::{
     error::{Error, Result, quoted},
     format::layout::{SIDE_SUFFIX, is_backup_id},
     platform::{
         Tricks,
-        regular::{self, Access},
+        safe_file::{self, Access},
         user, write,
     },
     queue::Locked,
@@ -46,7 +46,7 @@ impl Output {
     /// The system's.
     pub fn create(path: &Path, access: impl Into<Access>, tricks: Tricks) -> Result<Self> {
         let file =
-            regular::create(path, access).map_err(|e| Error::io(format!("could not create {}", name(path)), e))?;
+            safe_file::create(path, access).map_err(|e| Error::io(format!("could not create {}", name(path)), e))?;
         Ok(Self { file, path: path.to_owned(), tricks, end: 0, told: 0 })
     }
 
@@ -102,7 +102,7 @@ pub fn name(path: &Path) -> String {
 /// # Errors
 /// The system's.
 pub fn sync_dir(path: &Path) -> Result<()> {
-    regular::sync_dir(path).map_err(|e| Error::io(format!("could not sync {}", name(path)), e))
+    safe_file::sync_dir(path).map_err(|e| Error::io(format!("could not sync {}", name(path)), e))
 }
 
 /// Archives that this process has begun; those that are complete have other names.
@@ -236,7 +236,7 @@ fn remove_leftovers(path: &Path) {
     };
     let entries = fs::read_dir(dir_of(path)).into_iter().flatten().flatten();
     for entry in entries.filter(|entry| is_ours(&entry.file_name())) {
-        let lock = regular::open(&entry.path()).and_then(|file| Ok((write::lock_exclusive(&file)?, file)));
+        let lock = safe_file::open(&entry.path()).and_then(|file| Ok((write::lock_exclusive(&file)?, file)));
         if let Ok((true, _held)) = lock
             && let Err(error) = fs::remove_file(entry.path())
         {
@@ -303,7 +303,7 @@ impl OneFile {
         if let (Some(from), Some(to)) = (&side, &self.side_path) {
             rename(from, to).map_err(|error| self.without_side(error, to))?;
         }
-        named::set(true);
+        commit_flag::set(true);
         begun.retain(|path| *path != self.partial && Some(path) != side.as_ref());
         drop(begun);
         if let Err(error) = fs::remove_file(&aside)

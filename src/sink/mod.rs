@@ -1,25 +1,11 @@
 //! Where frames go.
 
-use crate::{error::Result, format::page::SegmentId, frame::Buf, platform::walk::real_path};
-use std::collections::HashSet;
+pub mod commit_flag;
+pub mod local_file;
+pub mod stdout;
 
-mod beside;
-mod clear;
-mod dress;
-pub mod file;
-pub mod large;
-pub mod last;
-pub mod named;
-pub mod notes;
-pub mod patch;
-pub mod places;
-pub mod reach;
-mod settle;
-pub mod spelling;
-pub mod stream;
-pub mod tree;
-mod trial;
-pub mod writer;
+use crate::{error::Result, format::page::SegmentId, frame::Buf, platform::dir::real_path};
+use std::collections::HashSet;
 
 /// Bytes that know their place.
 #[derive(Debug)]

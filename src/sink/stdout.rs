@@ -5,7 +5,7 @@ use crate::{
     error::{Error, Kind, Result},
     platform::{
         Waiting,
-        walk::{FileKind, stat_fd},
+        dir::{FileKind, stat_fd},
         write::{fsync, is_stdout_closed},
     },
 };

@@ -9,13 +9,15 @@
 
 use super::{
     Source, Stream,
-    archive::{Archive, Records},
-    content::Content,
-    frames::{Frames, Place},
-    jobs::misfit,
     tree::{pad, part},
 };
 use crate::{
+    archive::{
+        Archive, Records,
+        extents::Content,
+        frame_cache::{Frames, Place},
+        schedule::misfit,
+    },
     error::{Error, Result, quoted},
     format::{
         entry::{Entry, Kind, Path, Time},

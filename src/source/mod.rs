@@ -1,34 +1,15 @@
 //! Where bytes come from.
 
+pub mod backup;
+pub mod patterns;
+pub mod stdin;
+pub mod tree;
+
 use crate::{
     error::Result,
     format::page::Record,
     frame::{Buf, Frame, Scanned, Slice},
 };
-
-pub mod archive;
-pub mod blocks;
-mod content;
-mod decode;
-mod fit;
-mod frames;
-mod home;
-pub mod jobs;
-mod large;
-mod links;
-mod listed;
-mod listing;
-pub mod patterns;
-mod records;
-mod shortage;
-pub mod stdin;
-pub mod store;
-pub mod stored;
-pub mod stream;
-#[cfg(test)]
-mod tests;
-pub mod tree;
-mod walk;
 
 /// Items in order; the type every part of a pipeline has.
 pub type Stream<T> = Box<dyn Iterator<Item = Result<T>> + Send>;

@@ -1,10 +1,10 @@
 //! A stage turns one frame into one frame.
 
-use crate::{error::Result, frame::Frame};
-
 pub mod codec;
 pub mod digest;
 pub mod thin;
+
+use crate::{error::Result, frame::Frame};
 
 /// A stage turns one frame into one frame.
 ///

@@ -17,7 +17,7 @@ use std::io::{self, BufRead, BufReader, Read};
 use zstd_safe::{DCtx, InBuffer, OutBuffer};
 
 /// Plain bytes, and the service frames that stand between them.
-pub(super) trait Decoder: Read {
+pub(crate) trait Decoder: Read {
     /// The service frame that stood before the bytes to come. At each the input ends, and goes on when this was called.
     fn service(&mut self) -> Option<Vec<u8>> {
         None
@@ -35,7 +35,7 @@ impl<R: Read> Decoder for BufReader<R> {}
 ///
 /// # Errors
 /// Of the input.
-pub(super) fn decoder(mut input: impl Read + 'static, chunk: usize) -> io::Result<Box<dyn Decoder>> {
+pub(crate) fn decoder(mut input: impl Read + 'static, chunk: usize) -> io::Result<Box<dyn Decoder>> {
     let mut magic = Vec::new();
     input.by_ref().take(4).read_to_end(&mut magic)?;
     let first = u32::from_le_bytes(magic.as_slice().try_into().unwrap_or_default());

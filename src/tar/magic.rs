@@ -28,7 +28,7 @@ const OTHERS: [(&[u8], &str, Option<&str>); 15] = [
 ///
 /// # Errors
 /// [`Kind::NotFound`] if there are none, [`Kind::Unsupported`] if they are of something else.
-pub(super) fn must_be_tar(start: &[u8]) -> Result<()> {
+pub(crate) fn must_be_tar(start: &[u8]) -> Result<()> {
     if start.is_empty() {
         return Err(Error::new(Kind::NotFound, "cannot restore: the input is empty")
             .hint("if it comes through a pipe, see why the command before it failed"));

@@ -1,14 +1,17 @@
 //! The members of a tar that comes as a stream, one after the other, and what the stream says of them.
 
-use super::{foreign::must_be_tar, ledger::Ledger};
+use super::{
+    input::{Plain, decode},
+    magic::must_be_tar,
+    self_check::Ledger,
+};
 use crate::{
     error::{Error, Result},
     format::{
         digest::{Digest, Running},
         pax::{Found, Reader, skip_padding},
     },
-    pipeline::meter::{Meter, lap},
-    source::stream::{Plain, decode},
+    metrics::meter::{Meter, lap},
 };
 use std::{
     io::{BufRead, Read},
@@ -17,15 +20,15 @@ use std::{
 };
 
 /// Content that is read at once.
-pub(super) const PIECE: usize = 1 << 20;
+pub(crate) const PIECE: usize = 1 << 20;
 
 /// See the module.
-pub(super) struct Members<'a> {
+pub(crate) struct Members<'a> {
     input: Plain,
     /// Once it is known that there is something to read.
     reader: Option<Reader>,
     /// What the stream says of itself.
-    pub(super) ledger: Ledger,
+    pub(crate) ledger: Ledger,
     /// Of the content of this member, as far as it was read.
     digest: Option<Running>,
     meter: &'a Meter,
@@ -35,7 +38,7 @@ pub(super) struct Members<'a> {
 
 impl<'a> Members<'a> {
     /// Those of `input`.
-    pub(super) fn of(input: impl Read + Send + 'static, ledger: Ledger, meter: &'a Meter) -> Self {
+    pub(crate) fn of(input: impl Read + Send + 'static, ledger: Ledger, meter: &'a Meter) -> Self {
         let (input, reader, clock) = (decode(input), None, Instant::now());
         Self { input, reader, ledger, digest: None, meter, clock }
     }
@@ -44,7 +47,7 @@ impl<'a> Members<'a> {
     ///
     /// # Errors
     /// As [`Reader::next`]; [`crate::error::Kind::Unsupported`] if it is no tar.
-    pub(super) fn next(&mut self) -> Result<Option<Found>> {
+    pub(crate) fn next(&mut self) -> Result<Option<Found>> {
         lap(&self.meter.sink.busy, &mut self.clock);
         if self.reader.is_none() {
             must_be_tar(self.input.fill_buf().map_err(unreadable)?)?;
@@ -59,7 +62,7 @@ impl<'a> Members<'a> {
     ///
     /// # Errors
     /// Those of the input, or [`crate::error::Kind::Corrupt`] if it ends before.
-    pub(super) fn piece(&mut self, left: u64, data: &mut Vec<u8>) -> Result<()> {
+    pub(crate) fn piece(&mut self, left: u64, data: &mut Vec<u8>) -> Result<()> {
         lap(&self.meter.sink.busy, &mut self.clock);
         let wanted = left.min(PIECE as u64);
         data.clear();
@@ -77,7 +80,7 @@ impl<'a> Members<'a> {
     }
 
     /// The digests of all pieces of this member so far.
-    pub(super) fn digests(&mut self) -> Option<[Digest; 2]> {
+    pub(crate) fn digests(&mut self) -> Option<[Digest; 2]> {
         self.ledger.is_kept().then(|| self.digest.get_or_insert_default().finish())
     }
 
@@ -85,7 +88,7 @@ impl<'a> Members<'a> {
     ///
     /// # Errors
     /// As [`Members::piece`].
-    pub(super) fn skip(&mut self, len: u64) -> Result<()> {
+    pub(crate) fn skip(&mut self, len: u64) -> Result<()> {
         let mut left = len;
         while left > 0 {
             let there = self.input.fill_buf().map_err(unreadable)?.len() as u64;
@@ -104,7 +107,7 @@ impl<'a> Members<'a> {
     ///
     /// # Errors
     /// As [`Members::piece`].
-    pub(super) fn skip_padding(&mut self, len: u64) -> Result<()> {
+    pub(crate) fn skip_padding(&mut self, len: u64) -> Result<()> {
         skip_padding(&mut self.input, len)
     }
 
@@ -112,7 +115,7 @@ impl<'a> Members<'a> {
     ///
     /// # Errors
     /// [`crate::error::Kind::Corrupt`] if they did not end as a tar does.
-    pub(super) fn end(&mut self) -> Result<bool> {
+    pub(crate) fn end(&mut self) -> Result<bool> {
         self.ledger.end();
         match self.reader.as_ref().filter(|reader| reader.has_ended()) {
             Some(reader) => Ok(reader.was_trailed()),

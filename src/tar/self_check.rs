@@ -3,8 +3,8 @@
 //! A page follows the entries that it describes, so of those since the last page the digests are kept, and nothing else. The
 //! root comes last, and says which pages there are. In streams without service frames there is nothing to compare with.
 
-use super::{restore::Lacking, text::counted};
 use crate::{
+    archive::Selection,
     error::{Error, quoted},
     format::{
         digest::{Digest, hex},
@@ -13,19 +13,20 @@ use crate::{
         root::{FORMAT, FORMAT_ALONE, Root},
         segment::{Label, Service},
     },
-    source::archive::Selection,
+    restore::Lacking,
+    text::counted,
 };
 use std::collections::{HashMap, HashSet};
 
 /// Members that may come before the label: with lz4 it stands behind the first frame.
-pub(super) const MAX_UNLABELED: usize = 1025;
+pub(crate) const MAX_UNLABELED: usize = 1025;
 
 /// Members that may come between two pages: several times those of the largest.
 const MAX_UNPAGED: usize = 1 << 16;
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(super) struct Ledger {
+pub(crate) struct Ledger {
     /// What is compared; if nothing is, records are kept.
     selection: Option<Selection>,
     /// Records that were kept, without what only a restore needs.
@@ -43,18 +44,18 @@ pub(super) struct Ledger {
     /// What came, though it was not captured.
     lost: Vec<Path>,
     /// What the backup itself does not hold as it was.
-    pub(super) lacking: Lacking,
+    pub(crate) lacking: Lacking,
 }
 
 /// What is wrong with a stream.
 #[derive(Debug)]
-pub(super) struct Flaw {
+pub(crate) struct Flaw {
     /// How it shows.
-    pub(super) error: Error,
+    pub(crate) error: Error,
     /// The entry that is not what it was.
-    pub(super) path: Option<Path>,
+    pub(crate) path: Option<Path>,
     /// Did it come at all?
-    pub(super) came: bool,
+    pub(crate) came: bool,
 }
 
 impl Flaw {
@@ -65,47 +66,47 @@ impl Flaw {
 
 impl Ledger {
     /// One that compares what `selection` wants.
-    pub(super) fn of(selection: Selection) -> Self {
+    pub(crate) fn of(selection: Selection) -> Self {
         Self { selection: Some(selection), ..Self::default() }
     }
 
     /// May there be something to compare with?
-    pub(super) fn is_kept(&self) -> bool {
+    pub(crate) fn is_kept(&self) -> bool {
         self.selection.is_some() && (self.label.is_some() || self.came.len() < MAX_UNLABELED)
     }
 
     /// Does the stream say what is in it?
-    pub(super) fn speaks(&self) -> bool {
+    pub(crate) fn speaks(&self) -> bool {
         self.label.is_some()
     }
 
     /// May there be pieces of files in it? Not if it is known to be complete by itself.
-    pub(super) fn may_have_pieces(&self) -> bool {
+    pub(crate) fn may_have_pieces(&self) -> bool {
         self.label.as_ref().is_none_or(|label| label.format > FORMAT_ALONE)
     }
 
     /// The root, once the stream is over.
-    pub(super) fn root(&self) -> Option<&Root> {
+    pub(crate) fn root(&self) -> Option<&Root> {
         self.root.as_ref()
     }
 
     /// The records that came since this was called, if nothing is compared.
-    pub(super) fn records(&mut self) -> Vec<Record> {
+    pub(crate) fn records(&mut self) -> Vec<Record> {
         std::mem::take(&mut self.records)
     }
 
     /// What was found wrong since this was called.
-    pub(super) fn flaws(&mut self) -> Vec<Flaw> {
+    pub(crate) fn flaws(&mut self) -> Vec<Flaw> {
         std::mem::take(&mut self.flaws)
     }
 
     /// Of what came since this was called, what stands for nothing: zeros in place of a large file that could not be read.
-    pub(super) fn lost(&mut self) -> Vec<Path> {
+    pub(crate) fn lost(&mut self) -> Vec<Path> {
         std::mem::take(&mut self.lost)
     }
 
     /// An entry came, with this content.
-    pub(super) fn came(&mut self, path: &Path, content: Option<[Digest; 2]>) {
+    pub(crate) fn came(&mut self, path: &Path, content: Option<[Digest; 2]>) {
         if !self.is_kept() {
             return;
         }
@@ -118,7 +119,7 @@ impl Ledger {
     }
 
     /// A service frame came.
-    pub(super) fn hear(&mut self, frame: &[u8]) {
+    pub(crate) fn hear(&mut self, frame: &[u8]) {
         let heard = match Service::payload(frame) {
             Some((Service::Label, payload)) => Label::parse(payload).map(|label| self.begin(label)),
             _ if !self.speaks() => return,
@@ -156,7 +157,7 @@ impl Ledger {
     }
 
     /// The stream is over, or another one begins: an archive has a root, and the pages it speaks of.
-    pub(super) fn end(&mut self) {
+    pub(crate) fn end(&mut self) {
         let (pages, label) = (std::mem::take(&mut self.pages), self.label.take());
         // That of a segment in a repository stands beside it.
         if label.is_none_or(|label| !label.repository.is_empty()) {

@@ -3,13 +3,13 @@
 //! Who has a file open keeps it, whatever its owner and mode become: he reads what is written to it, or writes to what was
 //! found to be right. Who may change a directory exchanges what is made in it for something else.
 
-use super::{tree::Tree, trial::trial, writer::Writer};
+use super::{probe::trial, tree::Tree, writer::Writer};
 use crate::{
     error::Result,
     format::entry::{Entry, Xattr, split},
     platform::{
         self,
-        walk::{self, Stat},
+        dir::{self, Stat},
         write, xattr,
     },
     queue::Locked,
@@ -31,12 +31,12 @@ const GIVEN_BACK: usize = 100_000;
 /// Setuid, setgid, sticky: lost by a change of owner, so set after it.
 const SPECIAL: u32 = 0o7000;
 /// Mode of what gets its own later.
-pub(super) const PRIVATE: u32 = 0o600;
+pub(crate) const PRIVATE: u32 = 0o600;
 
 impl Writer {
     /// The final mode if nothing that follows would change it or need another, and by it nobody can open the file who may not in
     /// the end. That is so if its group may do what all may, or is right from the start.
-    pub(super) fn creation_mode(&mut self, entry: &Entry) -> u32 {
+    pub(crate) fn creation_mode(&mut self, entry: &Entry) -> u32 {
         let later = entry.mode & SPECIAL != 0 || !entry.xattrs.is_empty();
         let is_equal = (entry.mode >> 3 ^ entry.mode) & 0o7 == 0;
         let is_right = is_equal || self.tree.group_of_new(&entry.path) == Some(self.numbers(&entry.owner).1);
@@ -45,12 +45,12 @@ impl Writer {
 
     /// Nobody else may change what is made in a directory that gets the metadata of this entry, as it is new or `asked_for`: by
     /// what it was before he might exchange it. Gives back if it is new.
-    pub(super) fn take_over(&mut self, entry: &Entry, dir: &OwnedFd, is_new: bool, asked_for: bool) -> Result<bool> {
+    pub(crate) fn take_over(&mut self, entry: &Entry, dir: &OwnedFd, is_new: bool, asked_for: bool) -> Result<bool> {
         let mine = platform::user().0;
         if mine != 0 || !(is_new || asked_for) {
             return Ok(is_new);
         }
-        let stat = walk::stat_fd(dir).map_err(|e| self.tree.error("look at", &entry.path, e))?;
+        let stat = dir::stat_fd(dir).map_err(|e| self.tree.error("look at", &entry.path, e))?;
         let is_foreign = ![mine, self.numbers(&entry.owner).0].contains(&stat.uid);
         if is_foreign || stat.mode & 0o022 & !entry.mode != 0 {
             // Where the system refuses it there are no owners, or nothing can be made in it either. What is new keeps its group.
@@ -66,7 +66,7 @@ impl Writer {
 
     /// May a file that is there stay? Only if nobody can have it open who may not by its entry: it is ours or that of its owner to
     /// be, and neither group nor others nor anybody of a list may do more with it. Or if a new one would be no better.
-    pub(super) fn may_stay(&mut self, entry: &Entry, file: impl AsFd, stat: &Stat) -> Result<bool> {
+    pub(crate) fn may_stay(&mut self, entry: &Entry, file: impl AsFd, stat: &Stat) -> Result<bool> {
         let failed = |writer: &Self, e| writer.tree.error("look at", &entry.path, e);
         let (uid, gid) = self.numbers(&entry.owner);
         let for_group = group_exceeds(stat.mode, entry.mode);
@@ -95,7 +95,7 @@ impl Writer {
                 Some((name, value)) => xattr::set_fd(file, name, value),
                 None => xattr::remove_fd(file, LIST),
             };
-            Ok((walk::stat_fd(file)?, list(file)?))
+            Ok((dir::stat_fd(file)?, list(file)?))
         });
         let is_same = |(new, list): (Stat, Option<Xattr>)| {
             (new.uid, new.gid) == (there.uid, there.gid)
@@ -109,7 +109,7 @@ impl Writer {
 impl Tree {
     /// Change something at `path`, in a directory that its owner may have kept himself from writing to. If we are he, that is
     /// undone until the directory gets its metadata, or the run is over.
-    pub(super) fn opening_up<T>(
+    pub(crate) fn opening_up<T>(
         &self,
         path: &[u8],
         dir: BorrowedFd<'_>,
@@ -123,7 +123,7 @@ impl Tree {
 
     fn open_up(&self, path: &[u8], dir: BorrowedFd<'_>) -> bool {
         let mut changed = self.changed.locked();
-        let (mine, Ok(stat)) = (platform::user().0, walk::stat_fd(dir)) else { return false };
+        let (mine, Ok(stat)) = (platform::user().0, dir::stat_fd(dir)) else { return false };
         if changed.contains_key(path) {
             return true;
         }
@@ -136,10 +136,10 @@ impl Tree {
     }
 
     /// Can what stands at `path`, in or as this directory, be what this restore has made? Else somebody has put it there.
-    pub(super) fn may_have_made(&self, path: &[u8], dir: impl AsFd, there: &Stat) -> bool {
+    pub(crate) fn may_have_made(&self, path: &[u8], dir: impl AsFd, there: &Stat) -> bool {
         let (mine, maker) = (platform::user().0, self.places.resolve(path).0.maker.get());
         // Without privileges nothing of another can be changed. And some file systems say themselves whose all is.
-        let is_made = || trial(dir, &self.notes, |file| walk::stat_fd(file).is_ok_and(|new| new.uid == there.uid));
+        let is_made = || trial(dir, &self.notes, |file| dir::stat_fd(file).is_ok_and(|new| new.uid == there.uid));
         mine != 0 || there.uid == mine || maker.is_some_and(|maker| maker.0 == there.uid) || is_made() == Some(true)
     }
 }
@@ -155,7 +155,7 @@ pub fn give_back() {
 
 impl Tree {
     /// A signal must not end this process without it.
-    pub(super) fn enlist(self: &Arc<Self>) {
+    pub(crate) fn enlist(self: &Arc<Self>) {
         let mut trees = TREES.locked();
         trees.retain(|tree| tree.strong_count() > 0);
         trees.push(Arc::downgrade(self));
@@ -165,7 +165,7 @@ impl Tree {
         let changed = std::mem::take(&mut *self.changed.locked());
         for (path, was) in changed {
             let Ok(dir) = self.open_dir(&path) else { continue };
-            if walk::stat_fd(&dir).is_ok_and(|stat| (stat.dev, stat.inode) == (was.dev, was.inode)) {
+            if dir::stat_fd(&dir).is_ok_and(|stat| (stat.dev, stat.inode) == (was.dev, was.inode)) {
                 let _ = write::chown_fd(&dir, was.uid, was.gid);
                 let _ = write::chmod_fd(&dir, was.mode);
             }
@@ -180,17 +180,17 @@ impl Drop for Tree {
 }
 
 /// What stands there is not what was made.
-pub(super) fn replaced() -> io::Error {
+pub(crate) fn replaced() -> io::Error {
     io::Error::other("it was replaced meanwhile")
 }
 
 /// The mode until the access list is set: what it gives to all of the list together would be the group's.
-pub(super) fn mode_before_list(entry: &Entry, wanted: u32) -> u32 {
+pub(crate) fn mode_before_list(entry: &Entry, wanted: u32) -> u32 {
     if list_of(entry).is_some() { wanted & !GROUP } else { wanted }
 }
 
 /// The mode of what cannot have its list: what that gives to all it names together is not the group's.
-pub(super) fn mode_without_list(entry: &Entry, wanted: u32) -> u32 {
+pub(crate) fn mode_without_list(entry: &Entry, wanted: u32) -> u32 {
     list_of(entry).map_or(wanted, |(_, list)| wanted & (!GROUP | group_in(list) << 3))
 }
 
@@ -221,7 +221,7 @@ mod tests {
     use super::*;
     use crate::{
         format::entry::Kind,
-        sink::{places::Layout, tree::Options},
+        target::{layout::Layout, tree::Options},
     };
     use std::{
         fs,

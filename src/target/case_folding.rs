@@ -5,7 +5,7 @@
 //! made: by its name without case, which some file systems change, and by its inode number, which others change. A directory
 //! that differs in this from the target it is in, as ext4 may have it, is not known.
 
-use crate::platform::walk::{self, FileKind, Stat};
+use crate::platform::dir::{self, FileKind, Stat};
 use std::{
     collections::{HashSet, hash_map::DefaultHasher},
     fmt,
@@ -16,7 +16,7 @@ use std::{
 
 /// What a restore has made or taken as it was, as hashes: about 60 bytes for each.
 #[derive(Debug, Default)]
-pub(super) struct Made {
+pub(crate) struct Made {
     paths: HashSet<u64>,
     folded: HashSet<u64>,
     inodes: HashSet<(u64, u64)>,
@@ -35,7 +35,7 @@ impl fmt::Display for Taken {
 impl std::error::Error for Taken {}
 
 /// What stands at a name was made under another one.
-pub(super) fn taken() -> io::Error {
+pub(crate) fn taken() -> io::Error {
     io::Error::new(io::ErrorKind::AlreadyExists, Taken)
 }
 
@@ -46,24 +46,24 @@ pub fn is_taken(error: &io::Error) -> bool {
 
 impl Made {
     /// What stands at `path` was made, or may stay.
-    pub(super) fn note(&mut self, path: &[u8], stat: &Stat) {
+    pub(crate) fn note(&mut self, path: &[u8], stat: &Stat) {
         self.paths.insert(hash(path));
         self.folded.insert(hash(&fold(path)));
         self.inodes.insert((stat.dev, stat.inode));
     }
 
     /// This may be there no more, and stands at no path that was made: another of its names may be left.
-    pub(super) fn forget(&mut self, stat: &Stat) {
+    pub(crate) fn forget(&mut self, stat: &Stat) {
         self.inodes.remove(&(stat.dev, stat.inode));
     }
 
     /// Was something made at exactly this path?
-    pub(super) fn has(&self, path: &[u8]) -> bool {
+    pub(crate) fn has(&self, path: &[u8]) -> bool {
         self.paths.contains(&hash(path))
     }
 
     /// Was what stands at `path` made under another name?
-    pub(super) fn is_taken(&self, path: &[u8], stat: &Stat) -> bool {
+    pub(crate) fn is_taken(&self, path: &[u8], stat: &Stat) -> bool {
         // A file of several names that was there before may be right under all of them.
         let is_alone = stat.nlink == 1 || stat.kind == FileKind::Directory;
         let is_ours = is_alone && self.inodes.contains(&(stat.dev, stat.inode));
@@ -88,14 +88,14 @@ fn fold(path: &[u8]) -> Vec<u8> {
 }
 
 /// Does the file system take names of another case for the same? There is a file of this name.
-pub(super) fn folds(dir: impl AsFd, name: &[u8]) -> bool {
-    walk::stat(dir, &name.to_ascii_uppercase()).is_ok()
+pub(crate) fn folds(dir: impl AsFd, name: &[u8]) -> bool {
+    dir::stat(dir, &name.to_ascii_uppercase()).is_ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sink::{notes::Notes, trial::trial_of_names};
+    use crate::target::{probe::trial_of_names, warnings::Notes};
     use std::fs;
 
     #[test]
@@ -103,7 +103,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let stat = |name: &str| {
             fs::write(dir.path().join(name), "").unwrap();
-            walk::stat(fs::File::open(dir.path()).unwrap(), name.as_bytes()).unwrap()
+            dir::stat(fs::File::open(dir.path()).unwrap(), name.as_bytes()).unwrap()
         };
         let (one, two) = (stat("one"), stat("two"));
         let mut made = Made::default();
@@ -119,7 +119,7 @@ mod tests {
     fn whether_names_are_folded_is_found_out_without_a_trace() {
         let dir = tempfile::tempdir().unwrap();
         let fd = fs::File::open(dir.path()).unwrap();
-        let before = walk::stat_fd(&fd).unwrap().mtime;
+        let before = dir::stat_fd(&fd).unwrap().mtime;
         fs::write(dir.path().join("here"), "").unwrap();
         let is_so = dir.path().join("HERE").exists();
         let notes = Notes::default();
@@ -127,6 +127,6 @@ mod tests {
         assert_eq!((found, notes.lines()), (Some(is_so), vec![]));
         fs::remove_file(dir.path().join("here")).unwrap();
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
-        assert!(walk::stat_fd(&fd).unwrap().mtime >= before);
+        assert!(dir::stat_fd(&fd).unwrap().mtime >= before);
     }
 }

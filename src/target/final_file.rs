@@ -8,7 +8,7 @@ use crate::{
     error::Result,
     format::entry::{self, Path},
     platform::{
-        walk::{open_dir, stat, stat_fd},
+        dir::{open_dir, stat, stat_fd},
         write,
     },
 };
@@ -44,7 +44,7 @@ pub enum Placed {
 
 impl Tree {
     /// An earlier one of them is no longer in place before anything else changes.
-    pub(super) fn displace_last(&self) -> Result<()> {
+    pub(crate) fn displace_last(&self) -> Result<()> {
         let Some(last) = &self.places.last else { return Ok(()) };
         let paths = [Some(&last.path), last.only_with.as_ref()];
         for path in paths.into_iter().flatten() {

@@ -6,18 +6,17 @@
 //! file may hold old and new content side by side; one that was touched and cannot be finished is to be removed.
 
 use super::{
-    beside::NewFile,
-    dress::{Before, wears},
-    reach::PRIVATE,
+    access::PRIVATE,
+    metadata::{Before, wears},
+    replace::NewFile,
     writer::{Writer, write_data},
 };
 use crate::{
     error::Result,
     format::entry::{Entry, Kind},
     platform::{
-        durable, read,
-        walk::{self, FileKind, Stat, read_link},
-        write, xattr,
+        dir::{self, FileKind, Stat, read_link},
+        durable, read, write, xattr,
     },
 };
 use std::{
@@ -53,9 +52,9 @@ impl Patch {
         let tree = writer.tree.clone();
         let (dir, name) = writer.enter(&entry.path)?;
         // To open a device may do something: a tape is wound back, a watchdog begins to watch.
-        let open = || match walk::stat(dir, name)?.kind {
+        let open = || match dir::stat(dir, name)?.kind {
             FileKind::File => match write::open_write(dir, name) {
-                Err(e) if is_for_readers(&e) => Ok((walk::open_read(dir, name, tree.options.tricks)?, false)),
+                Err(e) if is_for_readers(&e) => Ok((dir::open_read(dir, name, tree.options.tricks)?, false)),
                 other => Ok((other?, true)),
             },
             _ => Err(io::ErrorKind::NotFound.into()),
@@ -65,7 +64,7 @@ impl Patch {
             Err(e) if is_another_kind(&e) => return Ok(None),
             Err(e) => return Err(tree.error("open", &entry.path, e)),
         };
-        let stat = walk::stat_fd(&fd).map_err(|e| tree.error("look at", &entry.path, e))?;
+        let stat = dir::stat_fd(&fd).map_err(|e| tree.error("look at", &entry.path, e))?;
         let may_stay = stat.kind == FileKind::File && (stat.nlink > 1 || writer.may_stay(entry, &fd, &stat)?);
         Ok(may_stay.then(|| Self { file: Source::There(fd.into()), stat, writable, touched: false.into() }))
     }
@@ -76,7 +75,7 @@ impl Patch {
     /// The system's, with the path.
     pub fn create(writer: &mut Writer, entry: &Entry) -> Result<Self> {
         let made = writer.create_with_room(entry, PRIVATE)?;
-        let stat = walk::stat_fd(&made.file).map_err(|e| writer.tree.error("look at", &entry.path, e))?;
+        let stat = dir::stat_fd(&made.file).map_err(|e| writer.tree.error("look at", &entry.path, e))?;
         Ok(Self { file: Source::New(made), stat, writable: true, touched: true.into() })
     }
 
@@ -116,7 +115,7 @@ impl Patch {
     /// # Errors
     /// The system's.
     pub fn set_length(&self, entry: &Entry) -> io::Result<()> {
-        if walk::stat_fd(self.file())?.size == entry.size() {
+        if dir::stat_fd(self.file())?.size == entry.size() {
             return Ok(());
         }
         self.touched.store(true, Relaxed);
@@ -208,7 +207,7 @@ impl Patch {
             let settled = if tree.settles_each() { durable::settle(self.file()) } else { Ok(()) };
             return settled.map(|()| false).map_err(failed);
         }
-        let now = walk::stat_fd(self.file()).map_err(failed)?;
+        let now = dir::stat_fd(self.file()).map_err(failed)?;
         let before = if self.is_new() { Before::Made(PRIVATE) } else { Before::There(now) };
         writer.dress(self.file().as_fd(), entry, before)?;
         if let Source::New(made) = &self.file {
@@ -231,7 +230,7 @@ impl Patch {
 pub fn is_there(writer: &mut Writer, entry: &Entry) -> Result<bool> {
     let (tree, owner) = (writer.tree.clone(), writer.numbers(&entry.owner));
     let (dir, name) = writer.enter(&entry.path)?;
-    let stat = match tree.making(&entry.path, dir, name, || walk::stat(dir, name)) {
+    let stat = match tree.making(&entry.path, dir, name, || dir::stat(dir, name)) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
         other => other.map_err(|e| tree.error("look at", &entry.path, e))?,
     };

@@ -5,10 +5,10 @@
 //! Everything is checked before anything is made.
 
 use super::{
-    last::{Last, UNFINISHED},
-    notes::Notes,
-    spelling::folds,
-    trial::trial_of_names,
+    case_folding::folds,
+    final_file::{Last, UNFINISHED},
+    probe::trial_of_names,
+    warnings::Notes,
 };
 use crate::{
     error::{Error, Kind, Result, quoted},
@@ -18,8 +18,8 @@ use crate::{
     },
     platform::{
         Tricks,
-        regular::led_astray,
-        walk::{open_root, read_dir, real_path, stat_fd},
+        dir::{open_root, read_dir, real_path, stat_fd},
+        safe_file::led_astray,
         write::{chown_fd, compresses, create_dir_beneath, free_to_us, may_write, set_times_fd},
         xattr,
     },
@@ -38,10 +38,10 @@ const FINE: Time = Time { seconds: 1_000_000_001, nanos: 123_456_789 };
 
 /// What the system makes of a file that is created in a place.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Fresh {
-    pub(super) owner: (u32, u32),
+pub(crate) struct Fresh {
+    pub(crate) owner: (u32, u32),
     /// Did it get the mode that was asked for? Not on every file system of another machine.
-    pub(super) mode_kept: bool,
+    pub(crate) mode_kept: bool,
 }
 
 /// Where a tree is to be.
@@ -126,7 +126,7 @@ impl Layout {
     }
 
     /// Can it all be made? Nothing is, here.
-    pub(super) fn check(&self, overwrite: bool) -> Result<()> {
+    pub(crate) fn check(&self, overwrite: bool) -> Result<()> {
         if !overwrite && !is_vacant(&self.root)? {
             return Err(not_empty(&self.root).hint(
                 "choose another --to; --overwrite replaces what stands in the way, --delta writes what differs",
@@ -297,20 +297,20 @@ fn facts(path: &Path) -> io::Result<(u64, u64)> {
 
 /// A directory that is open, and what is beneath it.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(crate) struct Place {
     at: EntryPath,
     path: PathBuf,
-    pub(super) dir: OwnedFd,
+    pub(crate) dir: OwnedFd,
     /// What a new file looked like; the same for all of them unless there were directories before.
-    pub(super) fresh: OnceLock<Fresh>,
+    pub(crate) fresh: OnceLock<Fresh>,
     /// Owner and group that a new file gets, if one could be made.
-    pub(super) maker: OnceLock<(u32, u32)>,
+    pub(crate) maker: OnceLock<(u32, u32)>,
     /// Does it keep nanoseconds? Not known if no file could be made.
-    pub(super) keeps_nanos: OnceLock<bool>,
+    pub(crate) keeps_nanos: OnceLock<bool>,
     /// Was it made for this tree, or empty?
-    pub(super) is_new: bool,
+    pub(crate) is_new: bool,
     /// Does what is made in it inherit an access list?
-    pub(super) passes_list_on: bool,
+    pub(crate) passes_list_on: bool,
 }
 
 impl Place {
@@ -329,7 +329,7 @@ impl Place {
 
     /// Find out by a file whose new ones are, how precise their times, and whether names of another case are taken for the same.
     /// Where none can be made nothing is known.
-    pub(super) fn folds(&self, notes: &Notes) -> bool {
+    pub(crate) fn folds(&self, notes: &Notes) -> bool {
         let look = |file: &OwnedFd, name: &[u8]| {
             let _ = set_times_fd(file, FINE);
             if let Ok(stat) = stat_fd(file) {
@@ -343,15 +343,15 @@ impl Place {
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Places {
+pub(crate) struct Places {
     root: Place,
     mounts: Vec<Place>,
-    pub(super) last: Option<Last>,
+    pub(crate) last: Option<Last>,
 }
 
 impl Places {
     /// Open all directories of a layout.
-    pub(super) fn open(layout: &Layout) -> Result<Self> {
+    pub(crate) fn open(layout: &Layout) -> Result<Self> {
         let mount = |mount: &Mount| match entry::is_safe(&mount.at) && !mount.at.is_empty() {
             true => Place::open(&mount.at, &mount.directory, mount.holder),
             false => Err(Error::new(Kind::Bug, format!("nothing can be mounted at {}", quoted(&mount.at)))),
@@ -362,7 +362,7 @@ impl Places {
     }
 
     /// The place of a path, and the path in it.
-    pub(super) fn resolve<'a>(&self, path: &'a [u8]) -> (&Place, &'a [u8]) {
+    pub(crate) fn resolve<'a>(&self, path: &'a [u8]) -> (&Place, &'a [u8]) {
         match self.mounts.iter().find(|mount| entry::is_within(path, &mount.at)) {
             None => (&self.root, path),
             Some(mount) => (mount, path[mount.at.len()..].strip_prefix(b"/").unwrap_or_default()),
@@ -370,7 +370,7 @@ impl Places {
     }
 
     /// Directory and name of a path that is not empty. The last file has another name until it is put in place.
-    pub(super) fn split<'a>(&self, path: &'a [u8]) -> (&'a [u8], &'a [u8]) {
+    pub(crate) fn split<'a>(&self, path: &'a [u8]) -> (&'a [u8], &'a [u8]) {
         let (parent, name) = entry::split(path);
         match &self.last {
             Some(last) if last.path == path => (parent, UNFINISHED),
@@ -379,22 +379,22 @@ impl Places {
     }
 
     /// Where the link to what is mounted at `path` leads.
-    pub(super) fn mounted(&self, path: &[u8]) -> Option<&Path> {
+    pub(crate) fn mounted(&self, path: &[u8]) -> Option<&Path> {
         self.mounts.iter().find(|mount| mount.at == path).map(|mount| &*mount.path)
     }
 
     /// All places, the root first.
-    pub(super) fn all(&self) -> impl Iterator<Item = &Place> {
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Place> {
         std::iter::once(&self.root).chain(&self.mounts)
     }
 
     /// The paths of the mounts.
-    pub(super) fn mount_points(&self) -> impl Iterator<Item = &[u8]> {
+    pub(crate) fn mount_points(&self) -> impl Iterator<Item = &[u8]> {
         self.mounts.iter().map(|mount| &mount.at[..])
     }
 
     /// How messages call a path.
-    pub(super) fn name(&self, path: &[u8]) -> PathBuf {
+    pub(crate) fn name(&self, path: &[u8]) -> PathBuf {
         let (place, rest) = self.resolve(path);
         place.path.join(OsStr::from_bytes(rest))
     }

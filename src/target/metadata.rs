@@ -4,7 +4,7 @@
 //! directory it was made in. So the result is the entry's whatever the target was like. What the system refuses is noted.
 
 use super::{
-    reach::{mode_before_list, mode_without_list, replaced},
+    access::{mode_before_list, mode_without_list, replaced},
     tree::Tree,
     writer::{Writer, is_of_kind},
 };
@@ -12,9 +12,9 @@ use crate::{
     error::{Result, quoted, reason},
     format::entry::{Entry, Kind, Xattr},
     platform::{
+        dir::{self, Stat},
         durable,
-        object::Object,
-        walk::{self, Stat},
+        unopened::Object,
         write, xattr,
     },
 };
@@ -25,7 +25,7 @@ use std::{
 
 /// What a file or directory was before it got its metadata.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Before {
+pub(crate) enum Before {
     /// It was made just now, with this mode.
     Made(u32),
     /// It may have been there for long.
@@ -36,14 +36,14 @@ impl Writer {
     /// Give an open file or directory owner, mode, attributes and times, in the order the system needs: a change of owner
     /// takes setuid and capabilities away, an ACL changes with the mode, and `user.` attributes want a file that may be
     /// written. What it should not have is taken off first.
-    pub(super) fn dress(&mut self, fd: BorrowedFd<'_>, entry: &Entry, before: Before) -> Result<()> {
+    pub(crate) fn dress(&mut self, fd: BorrowedFd<'_>, entry: &Entry, before: Before) -> Result<()> {
         let failed = |tree: &Tree, e| tree.error("set the metadata of", &entry.path, e);
         let wears = self.wears(&entry.path, before)?;
         if wears {
             let there = xattr::read_all(fd).map_err(|e| failed(&self.tree, e))?;
             self.undress(entry, &there, |name| xattr::remove_fd(fd, name))?;
         }
-        let (mode, owner) = self.known(&entry.path, before, || walk::stat_fd(fd));
+        let (mode, owner) = self.known(&entry.path, before, || dir::stat_fd(fd));
         let owned = self.own(entry, owner, |uid, gid| write::chown_fd(fd, uid, gid))?;
         let set = |name: &[u8], value: &[u8]| xattr::set_fd(fd, name, value);
         self.attributes(entry, true, set)?;
@@ -57,7 +57,7 @@ impl Writer {
         if !self.attributes(entry, false, set)? && first != wanted {
             self.allowed(entry, "mode", write::chmod_fd(fd, mode_without_list(entry, wanted)))?;
         }
-        self.time(entry, write::set_times_fd(fd, entry.mtime), || walk::stat_fd(fd))?;
+        self.time(entry, write::set_times_fd(fd, entry.mtime), || dir::stat_fd(fd))?;
         match self.tree.settles_each() {
             true => durable::settle(fd).map_err(|e| self.tree.error("make durable", &entry.path, e)),
             false => Ok(()),
@@ -154,7 +154,7 @@ impl Writer {
     }
 
     /// As [`Writer::dress`], of what cannot be opened and was made just now.
-    pub(super) fn dress_at(&mut self, entry: &Entry) -> Result<()> {
+    pub(crate) fn dress_at(&mut self, entry: &Entry) -> Result<()> {
         let tree = self.tree.clone();
         let (dir, name) = self.enter(&entry.path)?;
         let dir = dir.try_clone().map_err(|e| tree.error("open the directory of", &entry.path, e))?;
@@ -213,6 +213,6 @@ fn unwanted<'a>(entry: &'a Entry, there: &'a [Xattr]) -> impl Iterator<Item = &'
 }
 
 /// Has what has these attributes all that the entry has, and none that would be taken away?
-pub(super) fn wears(entry: &Entry, there: &[Xattr]) -> bool {
+pub(crate) fn wears(entry: &Entry, there: &[Xattr]) -> bool {
     entry.xattrs.iter().all(|wanted| there.contains(wanted)) && unwanted(entry, there).next().is_none()
 }

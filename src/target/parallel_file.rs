@@ -5,9 +5,9 @@
 //! finished its mode is 0600, and what it replaces stays; if it is dropped unfinished, it is removed.
 
 use super::{
-    beside::NewFile,
-    dress::Before,
-    reach::PRIVATE,
+    access::PRIVATE,
+    metadata::Before,
+    replace::NewFile,
     writer::{Writer, set_length, write_data},
 };
 use crate::{

@@ -1,9 +1,9 @@
 //! A file by which the target is tried: made, looked at and removed at once.
 
-use super::notes::Notes;
+use super::warnings::Notes;
 use crate::{
     error::reason,
-    platform::{walk, write},
+    platform::{dir, write},
 };
 use std::{
     os::fd::{AsFd, OwnedFd},
@@ -11,13 +11,13 @@ use std::{
 };
 
 /// A name that nothing has, for what is made in a directory of the target.
-pub(super) fn name_aside() -> Vec<u8> {
+pub(crate) fn name_aside() -> Vec<u8> {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     format!(".fullbore-p{}-{}", std::process::id(), COUNT.fetch_add(1, Relaxed)).into_bytes()
 }
 
 /// What `look` sees of a new file in `dir`, empty and with mode 0600. `None` if none can be made: the restore will say why.
-pub(super) fn trial<T>(dir: impl AsFd, notes: &Notes, look: impl FnOnce(&OwnedFd) -> T) -> Option<T> {
+pub(crate) fn trial<T>(dir: impl AsFd, notes: &Notes, look: impl FnOnce(&OwnedFd) -> T) -> Option<T> {
     match write::create_nameless(&dir, 0o600) {
         Ok(file) => Some(look(&file)),
         Err(_) => trial_of_names(dir, notes, |file, _| look(file)),
@@ -25,9 +25,9 @@ pub(super) fn trial<T>(dir: impl AsFd, notes: &Notes, look: impl FnOnce(&OwnedFd
 }
 
 /// As [`trial`]; the file has a name, one with letters, which `look` gets too. One that cannot be removed is noted.
-pub(super) fn trial_of_names<T>(dir: impl AsFd, notes: &Notes, look: impl FnOnce(&OwnedFd, &[u8]) -> T) -> Option<T> {
+pub(crate) fn trial_of_names<T>(dir: impl AsFd, notes: &Notes, look: impl FnOnce(&OwnedFd, &[u8]) -> T) -> Option<T> {
     let name = name_aside();
-    let before = walk::stat_fd(&dir);
+    let before = dir::stat_fd(&dir);
     let file = write::create_file(&dir, &name, 0o600).ok()?;
     let found = look(&file, &name);
     let removed = write::unlink_at(&dir, &name).or_else(|_| write::unlink_at(&dir, &name));

@@ -6,9 +6,9 @@
 //! otherwise.
 
 use super::{
-    dress::Before,
+    metadata::Before,
+    probe::name_aside,
     tree::Tree,
-    trial::name_aside,
     writer::{Writer, set_length, write_data},
 };
 use crate::{
@@ -16,7 +16,7 @@ use crate::{
     format::entry::{Entry, Path},
     platform::{
         Tricks,
-        walk::{self, FileKind},
+        dir::{self, FileKind},
         write,
     },
 };
@@ -32,8 +32,8 @@ use std::{
 
 /// A file that was made. Dropped before it was placed, it is removed.
 #[derive(Debug)]
-pub(super) struct NewFile {
-    pub(super) file: File,
+pub(crate) struct NewFile {
+    pub(crate) file: File,
     name: Name,
     is_placed: AtomicBool,
     tree: Arc<Tree>,
@@ -53,7 +53,7 @@ enum Name {
 
 impl NewFile {
     /// Does it stand where it belongs, so that nothing else does?
-    pub(super) fn has_its_name(&self) -> bool {
+    pub(crate) fn has_its_name(&self) -> bool {
         matches!(self.name, Name::Own)
     }
 
@@ -61,7 +61,7 @@ impl NewFile {
     ///
     /// # Errors
     /// The system's, with the path.
-    pub(super) fn place(&self, writer: &mut Writer) -> Result<()> {
+    pub(crate) fn place(&self, writer: &mut Writer) -> Result<()> {
         if !self.has_its_name() {
             let tree = &self.tree;
             let (dir, name) = writer.enter(&self.path)?;
@@ -138,7 +138,7 @@ impl Writer {
     }
 
     /// Create a file with this mode, empty and with room for all of its content.
-    pub(super) fn create_with_room(&mut self, entry: &Entry, mode: u32) -> Result<NewFile> {
+    pub(crate) fn create_with_room(&mut self, entry: &Entry, mode: u32) -> Result<NewFile> {
         let made = self.create(entry, mode)?;
         let (made, reserved) = match made.reserve(entry, !made.has_its_name()) {
             Err(e) if ErrorKind::of(&e) == ErrorKind::Full && self.fits_without(&made, entry) => {
@@ -160,11 +160,11 @@ impl Writer {
 
     /// Does `made` replace something, and is there room for it where that does not take any? As far as is known: what is compressed may need less.
     fn fits_without(&mut self, made: &NewFile, entry: &Entry) -> bool {
-        let bytes = |stat: walk::Stat| stat.blocks512.saturating_mul(512);
+        let bytes = |stat: dir::Stat| stat.blocks512.saturating_mul(512);
         let mut room = || {
             let (dir, name) = self.enter(&entry.path).ok()?;
-            let replaced = walk::stat(dir, name).ok().filter(|stat| stat.nlink == 1).map_or(0, bytes);
-            let taken = walk::stat_fd(&made.file).map_or(0, bytes);
+            let replaced = dir::stat(dir, name).ok().filter(|stat| stat.nlink == 1).map_or(0, bytes);
+            let taken = dir::stat_fd(&made.file).map_or(0, bytes);
             Some(write::free_to_us(&made.file).ok()?.saturating_add(taken).saturating_add(replaced))
         };
         let mut fits =
@@ -193,7 +193,7 @@ impl Tree {
     fn create_beside(&self, dir: BorrowedFd<'_>, name: &[u8], mode: u32) -> io::Result<(OwnedFd, Name)> {
         let in_place = || Ok((write::create_file(dir, name, mode)?, Name::Own));
         // No file takes the place of a directory; one that is empty is no loss.
-        if walk::stat(dir, name)?.kind == FileKind::Directory {
+        if dir::stat(dir, name)?.kind == FileKind::Directory {
             write::remove_dir_at(dir, name)?;
             return in_place();
         }
@@ -211,7 +211,7 @@ impl Tree {
 
     /// Do `create`, which makes what is called as it is told; if something stands in the way and may be replaced, do it under another
     /// name and put it in that place.
-    pub(super) fn replacing<T>(
+    pub(crate) fn replacing<T>(
         &self,
         path: &[u8],
         dir: BorrowedFd<'_>,
@@ -249,7 +249,7 @@ impl Tree {
     }
 
     /// Remove whatever is called `name`, if it may be replaced.
-    pub(super) fn clear_way(&self, dir: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
+    pub(crate) fn clear_way(&self, dir: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
         match write::unlink_at(dir, name) {
             Err(e) if e.kind() == io::ErrorKind::IsADirectory => write::remove_dir_at(dir, name),
             other => other,

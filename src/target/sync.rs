@@ -4,9 +4,9 @@ use super::tree::Tree;
 use crate::{
     error::{Error, Result},
     platform::{
-        descend::{Visit, descend},
+        dir::{self, FileKind, Stat},
         durable::{self, Way},
-        walk::{self, FileKind, Stat},
+        tree_walk::{Visit, descend},
         write,
     },
     queue::Locked,
@@ -30,13 +30,13 @@ struct Each {
 impl Tree {
     /// Something is written to a file system of this way. All that is in a target that was empty is asked at the end; of others
     /// only what is written.
-    pub(super) fn goes(&self, way: Way) {
+    pub(crate) fn goes(&self, way: Way) {
         let way = if way == Way::Asked && self.options.overwrite { Way::Each } else { way };
         self.ways.fetch_or(way.bit(), Relaxed);
     }
 
     /// Is each file to be made durable by itself, when it is written?
-    pub(super) fn settles_each(&self) -> bool {
+    pub(crate) fn settles_each(&self) -> bool {
         self.wants(Way::Each)
     }
 
@@ -64,7 +64,7 @@ impl Tree {
         }
         self.places.mount_points().chain([&b""[..]]).try_for_each(|at| {
             let dir = &self.places.resolve(at).0.dir;
-            let dev = walk::stat_fd(dir).map_err(|e| self.error("look at", at, e))?.dev;
+            let dev = dir::stat_fd(dir).map_err(|e| self.error("look at", at, e))?.dev;
             let mut settle = Settle { tree: self, each: Each { dev, files, is_durable } };
             descend(dir.as_fd(), b".", at, self.options.tricks, &mut settle)
         })
@@ -97,17 +97,17 @@ impl Visit for Settle<'_> {
     fn meet(&mut self, dir: BorrowedFd<'_>, name: &[u8], path: &[u8], stat: &Stat) -> Result<bool> {
         let tricks = self.tree.options.tricks;
         match stat.kind {
-            FileKind::Directory if stat.dev == self.each.dev => match walk::open_dir(dir, name, tricks) {
+            FileKind::Directory if stat.dev == self.each.dev => match dir::open_dir(dir, name, tricks) {
                 Err(e) if self.is_passed_over(&e) => Ok(false),
                 opened => opened.map(|_| true).map_err(|e| self.failed(path, e)),
             },
-            FileKind::File if self.each.files => self.settle(walk::open_read(dir, name, tricks), path).map(|()| false),
+            FileKind::File if self.each.files => self.settle(dir::open_read(dir, name, tricks), path).map(|()| false),
             _ => Ok(false),
         }
     }
 
     fn leave(&mut self, dir: BorrowedFd<'_>, name: &[u8], path: &[u8]) -> Result<()> {
-        self.settle(walk::open_dir(dir, name, self.tree.options.tricks), path)
+        self.settle(dir::open_dir(dir, name, self.tree.options.tricks), path)
     }
 
     fn failed(&self, path: &[u8], error: io::Error) -> Error {

@@ -6,10 +6,10 @@
 //! their metadata when all that is in them is written. Nothing is durable before [`Tree::sync`].
 
 use super::{
-    notes::Notes,
-    places::{Fresh, Layout, Places},
-    spelling::{Made, taken},
-    trial::trial,
+    case_folding::{Made, taken},
+    layout::{Fresh, Layout, Places},
+    probe::trial,
+    warnings::Notes,
 };
 use crate::{
     error::{Error, Kind as ErrorKind, Result},
@@ -18,9 +18,10 @@ use crate::{
         pax::NamedAcl,
     },
     platform::{
-        Tricks, durable,
+        Tricks,
+        dir::{self, Stat, open_dir},
+        durable,
         owner::Names,
-        walk::{self, Stat, open_dir},
         write::{self, Umask},
     },
     queue::Locked,
@@ -52,21 +53,21 @@ pub struct Options {
 /// The target.
 #[derive(Debug)]
 pub struct Tree {
-    pub(super) places: Places,
+    pub(crate) places: Places,
     /// How it is written.
     pub options: Options,
     /// What could not be restored.
     pub notes: Notes,
     names: Names,
     /// The file systems of the target, each with a directory opened before anything was written to it.
-    pub(super) systems: Mutex<HashMap<u64, OwnedFd>>,
+    pub(crate) systems: Mutex<HashMap<u64, OwnedFd>>,
     /// What they want: a bit for each [`durable::Way`].
-    pub(super) ways: AtomicU8,
+    pub(crate) ways: AtomicU8,
     mask: Mask,
     /// What was made, where the file system may take another name for the same.
     made: Option<Mutex<Made>>,
     /// Directories that were there and have another owner or mode for now: what they were before.
-    pub(super) changed: Mutex<HashMap<Path, Stat>>,
+    pub(crate) changed: Mutex<HashMap<Path, Stat>>,
 }
 
 /// The mask is the process's: cleared while any tree is open. What it was before.
@@ -142,7 +143,7 @@ impl Tree {
     }
 
     /// An error about the entry at `path`.
-    pub(super) fn error(&self, doing: &str, path: &[u8], error: io::Error) -> Error {
+    pub(crate) fn error(&self, doing: &str, path: &[u8], error: io::Error) -> Error {
         let name = self.places.name(path);
         let error = Error::io(format!("could not {doing} {name:?}"), error);
         match error.kind {
@@ -153,12 +154,12 @@ impl Tree {
     }
 
     /// Did what belongs at `path` find no room?
-    pub(super) fn is_full(&self, path: &[u8], error: &io::Error) -> bool {
+    pub(crate) fn is_full(&self, path: &[u8], error: &io::Error) -> bool {
         write::is_full(error, &self.places.resolve(path).0.dir)
     }
 
     /// Open a directory beneath its place.
-    pub(super) fn open_dir(&self, path: &[u8]) -> io::Result<OwnedFd> {
+    pub(crate) fn open_dir(&self, path: &[u8]) -> io::Result<OwnedFd> {
         let (place, rest) = self.places.resolve(path);
         open_dir(&place.dir, rest, self.options.tricks)
     }
@@ -167,7 +168,7 @@ impl Tree {
     ///
     /// # Errors
     /// The system's, or that one of them was made under another name.
-    pub(super) fn open_parent(&self, parent: &[u8]) -> io::Result<OwnedFd> {
+    pub(crate) fn open_parent(&self, parent: &[u8]) -> io::Result<OwnedFd> {
         let Some(made) = &self.made else { return self.open_or_make(parent) };
         let mut made = made.locked();
         let ends = (0..parent.len()).filter(|at| parent[*at] == b'/').chain([parent.len()]);
@@ -175,7 +176,7 @@ impl Tree {
             if made.has(above) || self.places.mounted(above).is_some() {
                 continue;
             }
-            let stat = walk::stat_fd(self.open_or_make(above)?)?;
+            let stat = dir::stat_fd(self.open_or_make(above)?)?;
             if made.is_taken(above, &stat) {
                 return Err(taken());
             }
@@ -207,7 +208,7 @@ impl Tree {
     }
 
     /// User and group here of an owner there: by name where the name exists.
-    pub(super) fn owner(&self, owner: &Owner) -> (u32, u32) {
+    pub(crate) fn owner(&self, owner: &Owner) -> (u32, u32) {
         if self.options.numeric_owner {
             return (owner.uid, owner.gid);
         }
@@ -218,7 +219,7 @@ impl Tree {
 
     /// What new files get where `path` is; unknown where directories of others are written into, and of the places
     /// themselves, which may have been there before.
-    pub(super) fn fresh(&self, path: &[u8], stat: impl FnOnce() -> io::Result<Stat>, mode: u32) -> Option<Fresh> {
+    pub(crate) fn fresh(&self, path: &[u8], stat: impl FnOnce() -> io::Result<Stat>, mode: u32) -> Option<Fresh> {
         let (place, rest) = self.places.resolve(path);
         if self.options.overwrite || rest.is_empty() {
             return None;
@@ -233,27 +234,27 @@ impl Tree {
 
     /// The group that a new file gets at `path`, if that and nobody else can get at it: unknown where directories of others are
     /// written into.
-    pub(super) fn group_of_new(&self, path: &[u8]) -> Option<u32> {
+    pub(crate) fn group_of_new(&self, path: &[u8]) -> Option<u32> {
         let (place, _) = self.places.resolve(path);
         place.maker.get().map(|maker| maker.1).filter(|_| !self.options.overwrite && !place.passes_list_on)
     }
 
     /// Does the file system where `path` is surely keep this time? Those of 32 bits end in 2038, and some begin in 1970.
-    pub(super) fn keeps(&self, path: &[u8], time: Time) -> bool {
+    pub(crate) fn keeps(&self, path: &[u8], time: Time) -> bool {
         let (place, _) = self.places.resolve(path);
         place.keeps_nanos.get() == Some(&true) && (0..=i64::from(i32::MAX)).contains(&time.seconds)
     }
 
     /// May what stands at `path` have attributes and access lists that nobody gave it? Unknown where directories of others
     /// are written into: there each of them is to be asked.
-    pub(super) fn wears(&self, path: &[u8]) -> Option<bool> {
+    pub(crate) fn wears(&self, path: &[u8]) -> Option<bool> {
         let (place, rest) = self.places.resolve(path);
         (!self.options.overwrite).then_some(rest.is_empty() || place.passes_list_on)
     }
 
     /// Remember the file system of a directory that was there before.
-    pub(super) fn touch(&self, fd: OwnedFd) -> io::Result<()> {
-        let dev = walk::stat_fd(&fd)?.dev;
+    pub(crate) fn touch(&self, fd: OwnedFd) -> io::Result<()> {
+        let dev = dir::stat_fd(&fd)?.dev;
         if let hash_map::Entry::Vacant(new) = self.systems.locked().entry(dev) {
             self.goes(durable::way(&fd)?);
             new.insert(fd);
@@ -265,7 +266,7 @@ impl Tree {
     ///
     /// Where names may be taken for others this is done by one thread at a time: none finds what another has made and not
     /// remembered yet.
-    pub(super) fn making<T>(
+    pub(crate) fn making<T>(
         &self,
         path: &[u8],
         dir: impl AsFd,
@@ -274,21 +275,21 @@ impl Tree {
     ) -> io::Result<T> {
         let Some(made) = &self.made else { return make() };
         let mut made = made.locked();
-        let before = walk::stat(&dir, name).ok();
+        let before = dir::stat(&dir, name).ok();
         if before.is_some_and(|stat| made.is_taken(path, &stat)) {
             return Err(taken());
         }
         let done = make()?;
         before.iter().for_each(|stat| made.forget(stat));
-        made.note(path, &walk::stat(&dir, name)?);
+        made.note(path, &dir::stat(&dir, name)?);
         Ok(done)
     }
 
     /// Was what is called `name` made under another name than `path`?
-    pub(super) fn is_taken(&self, path: &[u8], dir: impl AsFd, name: &[u8]) -> bool {
+    pub(crate) fn is_taken(&self, path: &[u8], dir: impl AsFd, name: &[u8]) -> bool {
         self.made.as_ref().is_some_and(|made| {
             let made = made.locked();
-            walk::stat(dir, name).is_ok_and(|stat| made.is_taken(path, &stat))
+            dir::stat(dir, name).is_ok_and(|stat| made.is_taken(path, &stat))
         })
     }
 }
@@ -297,7 +298,7 @@ impl Tree {
 mod tests {
     use super::*;
     use crate::format::entry::{Entry, Kind};
-    use crate::sink::writer::Writer;
+    use crate::target::writer::Writer;
     use std::fs;
 
     /// A tree that takes names of another case for the same. Where they are not, a test makes the other name.

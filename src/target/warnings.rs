@@ -22,7 +22,7 @@ impl Notes {
     }
 
     /// Note that `name`, by which the target was tried, stands there, and why.
-    pub(super) fn left(&self, why: &str, name: &[u8]) {
+    pub(crate) fn left(&self, why: &str, name: &[u8]) {
         self.count(format!("trial file not removed ({why})"), name);
     }
 

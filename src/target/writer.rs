@@ -1,13 +1,12 @@
 //! One thread's hand in a tree: files, links, devices and directories, with their metadata.
 
-use super::{dress::Before, reach::replaced, spelling::is_taken, tree::Tree};
+use super::{access::replaced, case_folding::is_taken, metadata::Before, tree::Tree};
 use crate::{
     error::{Error, Kind as ErrorKind, Result, reason},
     format::entry::{Device, Entry, Kind, Owner},
     platform::{
-        durable,
-        walk::{self, FileKind, Stat, open_dir},
-        write, xattr,
+        dir::{self, FileKind, Stat, open_dir},
+        durable, write, xattr,
     },
     queue::Locked,
 };
@@ -45,7 +44,7 @@ impl Writer {
     }
 
     /// Enter the directory of `path`.
-    pub(super) fn enter<'a>(&mut self, path: &'a [u8]) -> Result<(&OwnedFd, &'a [u8])> {
+    pub(crate) fn enter<'a>(&mut self, path: &'a [u8]) -> Result<(&OwnedFd, &'a [u8])> {
         let (parent, name) = self.tree.places.split(path);
         let there = match self.parent.take().filter(|there| there.path == parent) {
             Some(there) => there,
@@ -59,7 +58,7 @@ impl Writer {
     }
 
     /// May what is made in the directory that was entered last inherit an access list?
-    pub(super) fn inherits(&self) -> bool {
+    pub(crate) fn inherits(&self) -> bool {
         self.parent.as_ref().is_none_or(|parent| parent.passes_list_on)
     }
 
@@ -74,7 +73,7 @@ impl Writer {
         Error::new(ErrorKind::Exists, error.what).because(why)
     }
 
-    pub(super) fn numbers(&mut self, owner: &Owner) -> (u32, u32) {
+    pub(crate) fn numbers(&mut self, owner: &Owner) -> (u32, u32) {
         match &self.owner {
             Some((last, numbers)) if last == owner => *numbers,
             _ => {
@@ -85,7 +84,7 @@ impl Writer {
         }
     }
 
-    pub(super) fn in_the_way(&self, path: &[u8], error: io::Error) -> Error {
+    pub(crate) fn in_the_way(&self, path: &[u8], error: io::Error) -> Error {
         let exists = error.kind() == io::ErrorKind::AlreadyExists && !is_taken(&error);
         let error = self.tree.error("create", path, error);
         if exists { error.hint("--overwrite replaces what stands in the way") } else { error }
@@ -153,7 +152,7 @@ impl Writer {
         let tree = self.tree.clone();
         let failed = |e| tree.error("set the metadata of", &entry.path, e);
         let dir = tree.open_dir(&entry.path).map_err(failed)?;
-        let stat = walk::stat_fd(&dir).map_err(failed)?;
+        let stat = dir::stat_fd(&dir).map_err(failed)?;
         if stat.uid != self.numbers(&entry.owner).0 && !tree.may_have_made(&entry.path, &dir, &stat) {
             return Err(failed(replaced()));
         }
@@ -193,7 +192,7 @@ impl Writer {
             return Err(failed(io::ErrorKind::NotFound.into()));
         }
         let (dir, name) = self.enter(path)?;
-        let inode = |dir: &OwnedFd, name| walk::stat(dir, name).map(|stat| (stat.dev, stat.inode)).ok();
+        let inode = |dir: &OwnedFd, name| dir::stat(dir, name).map(|stat| (stat.dev, stat.inode)).ok();
         let is_linked =
             tree.options.overwrite && inode(dir, name).is_some_and(|there| inode(&from, old) == Some(there));
         let linked = tree.replacing(path, dir.as_fd(), name, |dir, name| match is_linked {
@@ -226,7 +225,7 @@ fn make(dir: BorrowedFd<'_>, name: &[u8], entry: &Entry, mode: u32) -> io::Resul
 }
 
 /// Is what stands there of the kind of the entry?
-pub(super) fn is_of_kind(stat: &Stat, kind: &Kind) -> bool {
+pub(crate) fn is_of_kind(stat: &Stat, kind: &Kind) -> bool {
     match kind {
         Kind::Symlink(_) => stat.kind == FileKind::Symlink,
         Kind::Fifo => stat.kind == FileKind::Fifo,
@@ -241,7 +240,7 @@ fn is_device(kind: &Kind) -> bool {
 }
 
 /// Write a piece of a file's data, `offset` bytes from the start of the data, to where its runs are.
-pub(super) fn write_data(fd: impl AsFd, entry: &Entry, offset: u64, data: &[u8]) -> io::Result<()> {
+pub(crate) fn write_data(fd: impl AsFd, entry: &Entry, offset: u64, data: &[u8]) -> io::Result<()> {
     let mut rest = data;
     for run in entry.runs(offset, data.len() as u64) {
         let (piece, behind) = rest.split_at(run.len as usize);
@@ -252,7 +251,7 @@ pub(super) fn write_data(fd: impl AsFd, entry: &Entry, offset: u64, data: &[u8])
 }
 
 /// A file that ends in a hole is as long as its entry says.
-pub(super) fn set_length(fd: impl AsFd, entry: &Entry) -> io::Result<()> {
+pub(crate) fn set_length(fd: impl AsFd, entry: &Entry) -> io::Result<()> {
     match &entry.kind {
         Kind::File { size, map: Some(_) } => write::truncate(fd, *size),
         _ => Ok(()),

@@ -1,5 +1,7 @@
 //! How values are printed.
 
+pub(crate) mod size;
+
 use crate::{
     error::{Error, Kind as ErrorKind, Result},
     format::entry::{Entry, Kind, Time},
@@ -68,7 +70,7 @@ pub fn counted(number: u64, noun: &str) -> String {
 }
 
 /// `drwxr-xr-x`, as `ls -l` has it.
-pub(super) fn mode(entry: &Entry) -> String {
+pub(crate) fn mode(entry: &Entry) -> String {
     let kind = match entry.kind {
         Kind::File { .. } => '-',
         Kind::HardLink(_) => 'h',
@@ -94,13 +96,13 @@ pub(super) fn mode(entry: &Entry) -> String {
 }
 
 /// `2026-11-21 05:45`, in the time zone of this machine.
-pub(super) fn local_minute(time: Time) -> String {
+pub(crate) fn local_minute(time: Time) -> String {
     let zoned = timestamp(time).map(|time| time.to_zoned(TimeZone::system()));
     zoned.map_or_else(|| time.seconds.to_string(), |time| time.strftime("%Y-%m-%d %H:%M").to_string())
 }
 
 /// RFC 3339 in UTC with nanoseconds; bare seconds outside of the years it can say.
-pub(super) fn rfc3339(time: Time) -> String {
+pub(crate) fn rfc3339(time: Time) -> String {
     timestamp(time).map_or_else(|| time.seconds.to_string(), |time| format!("{time:.9}"))
 }
 
@@ -110,7 +112,7 @@ fn timestamp(time: Time) -> Option<Timestamp> {
 }
 
 /// A name as a terminal can show it: bytes that are no text and characters that nobody sees are escaped.
-pub(super) fn name(path: &[u8]) -> String {
+pub(crate) fn name(path: &[u8]) -> String {
     let mut text = String::with_capacity(path.len());
     for chunk in path.utf8_chunks() {
         for c in chunk.valid().chars() {

@@ -1,12 +1,12 @@
 //! Sizes, times and counts, read from arguments and written for people.
 
-pub(super) use crate::command::text::{bytes, count, counted};
+pub(crate) use super::{bytes, count, counted};
 
 /// A size as the operator writes it: `128M`, `1GiB`, `65536`. Letters count in 1,024s.
 ///
 /// # Errors
 /// A sentence for the operator.
-pub(super) fn parse(text: &str) -> Result<u64, String> {
+pub(crate) fn parse(text: &str) -> Result<u64, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     let shift = match unit.trim().to_ascii_lowercase().as_str() {
@@ -22,12 +22,12 @@ pub(super) fn parse(text: &str) -> Result<u64, String> {
 }
 
 /// A rate: `572 MB/s`.
-pub(super) fn rate(count: u64, seconds: f64) -> String {
+pub(crate) fn rate(count: u64, seconds: f64) -> String {
     format!("{}/s", bytes((count as f64 / seconds.max(1e-6)) as u64))
 }
 
 /// A duration: `0.42 s`, `12.3 s`, `1m 02s`, `3h 05m`.
-pub(super) fn seconds(seconds: f64) -> String {
+pub(crate) fn seconds(seconds: f64) -> String {
     let whole = seconds.round() as u64;
     match seconds {
         s if s < 1.0 => format!("{s:.2} s"),

@@ -3,14 +3,9 @@
 //! One thread walks both in the same order and finds what only the tree has; many workers compare the objects, content by digest and
 //! byte by byte where there is none. Memory holds the names of the directories between the root and the entry at hand.
 
-use super::{
-    crew::{self, Hands},
-    roots::Roots,
-    text,
-    undigested::Stored,
-};
-use crate::pipeline::meter::Meter;
+use super::{stored_content::Stored, tree_roots::Roots};
 use crate::{
+    archive::{Archive, Selection},
     error::{Error, Result, quoted},
     format::{
         digest::{Digest, crc32c},
@@ -18,16 +13,19 @@ use crate::{
         page::{Item, Record, State},
         sizes,
     },
+    metrics::meter::Meter,
+    pipeline::workers::{self, Hands},
     platform::{
-        Tricks, is_shortage,
+        Tricks,
+        dir::{self, FileKind, Stat, open_dir, open_read},
+        is_shortage,
         owner::Names,
         read::{data_outside, each_piece},
-        walk::{self, FileKind, Stat, open_dir, open_read},
         xattr,
     },
-    postgres::restore::TABLESPACE_MAP,
+    postgres::restore::plan::TABLESPACE_MAP,
     queue::Locked,
-    source::archive::{Archive, Selection},
+    text,
 };
 use std::{
     collections::BTreeSet,
@@ -67,7 +65,7 @@ const MAX_WORKERS: usize = 64;
 ///
 /// # Errors
 /// If `dir` is not there; damage to a page.
-pub(super) fn compare(
+pub(crate) fn compare(
     archive: &Archive,
     dir: &Path,
     workers: NonZeroUsize,
@@ -76,7 +74,7 @@ pub(super) fn compare(
 ) -> Result<Vec<Difference>> {
     let roots = Roots::open(dir, archive.root.postgres.as_ref())?;
     let tree = Against { archive, roots, tricks, names: Names::default(), found: Mutex::default(), meter };
-    crew::work(
+    workers::work(
         &Hands::climbing(workers, MAX_WORKERS, meter),
         || Hand { buffer: vec![0; 1 << 20], stored: Stored::default(), parent: None },
         |hand, items: Vec<Item>| items.iter().try_for_each(|item| tree.item(hand, item)),
@@ -176,7 +174,7 @@ impl Against<'_> {
     /// The directory on disk, if there is one.
     fn enter(&self, path: &[u8]) -> Result<Option<Level>> {
         let (root, beneath) = self.roots.of(path);
-        let listed = open_dir(root, beneath, self.tricks).and_then(|dir| walk::read_dir(&dir, &mut Vec::new()));
+        let listed = open_dir(root, beneath, self.tricks).and_then(|dir| dir::read_dir(&dir, &mut Vec::new()));
         match listed {
             Ok(names) => {
                 let names = names.into_iter().map(|name| name.bytes);
@@ -184,7 +182,7 @@ impl Against<'_> {
                 Ok(Some(Level { path: path.to_vec(), names }))
             }
             Err(error) => {
-                if !walk::is_no_directory(&error) {
+                if !dir::is_no_directory(&error) {
                     self.note_failed(path, "could not be listed", error)?;
                 }
                 Ok(None)
@@ -212,7 +210,7 @@ impl Against<'_> {
                 }
                 same_kind && item.entry.is_file() && stat.size == item.entry.size()
             }
-            Err(error) if walk::is_no_directory(&error) => {
+            Err(error) if dir::is_no_directory(&error) => {
                 if item.entry.path != TABLESPACE_MAP || !self.roots.has_links() {
                     self.note(&item.entry.path, "missing");
                 }
@@ -236,8 +234,8 @@ impl Against<'_> {
             None => (at.to_vec(), open_dir(root, parent, self.tricks)?),
         };
         let dir = &hand.parent.insert(opened).1;
-        let stat = walk::stat(dir, name)?;
-        let link = if stat.kind == FileKind::Symlink { Some(walk::read_link(dir, name)?) } else { None };
+        let stat = dir::stat(dir, name)?;
+        let link = if stat.kind == FileKind::Symlink { Some(dir::read_link(dir, name)?) } else { None };
         Ok((stat, link, xattr::read_all_at(dir, name)))
     }
 
@@ -271,7 +269,7 @@ impl Against<'_> {
     fn link(&self, entry: &Entry, target: &[u8], stat: &Stat) {
         let (root, beneath) = self.roots.of(target);
         let (parent, name) = entry::split(beneath);
-        let found = open_dir(root, parent, self.tricks).and_then(|dir| walk::stat(dir, name));
+        let found = open_dir(root, parent, self.tricks).and_then(|dir| dir::stat(dir, name));
         if !found.is_ok_and(|found| (found.dev, found.inode) == (stat.dev, stat.inode)) {
             self.note(&entry.path, format!("no hard link to {}", text::name(target)));
         }
@@ -330,7 +328,7 @@ impl Against<'_> {
 }
 
 /// Is this what a file holds, by the digest of its record? What is a hole in the backup must read as zeros.
-pub(super) fn has_content(file: &File, item: &Item, buffer: &mut [u8]) -> io::Result<bool> {
+pub(crate) fn has_content(file: &File, item: &Item, buffer: &mut [u8]) -> io::Result<bool> {
     Ok(has_holes(file, item, buffer)? && digest(file, item, buffer)? == item.digest)
 }
 
@@ -346,7 +344,7 @@ fn has_holes(file: &File, item: &Item, buffer: &mut [u8]) -> io::Result<bool> {
 }
 
 /// The digest of a file's data, by the algorithm that its record has.
-pub(super) fn digest(file: &File, item: &Item, buffer: &mut [u8]) -> io::Result<Option<Digest>> {
+pub(crate) fn digest(file: &File, item: &Item, buffer: &mut [u8]) -> io::Result<Option<Digest>> {
     let mut hasher = blake3::Hasher::new();
     let mut joiner = crate::format::digest::Joiner::default();
     let is_crc = matches!(item.digest, Some(Digest::Crc32c(_)));

@@ -4,14 +4,13 @@
 //! source is looked at once. The bytes that were just summed are decoded next, so that they are read from the device
 //! once.
 
-use super::{
-    blame::Bad,
-    crew::{self, Hands},
-    damage::{Report, frame_damage},
-    stock::{Place, Stock, files, full},
-    undigested::Stored,
-};
+use super::{losses::Bad, stored_content::Stored};
 use crate::{
+    archive::{
+        Archive, Selection,
+        object::Object,
+        schedule::{self, End, Of, Planner, check_pieces, misfit},
+    },
     error::{Error, Result},
     format::{
         digest::{Digest, crc64, crc64_join},
@@ -20,12 +19,10 @@ use crate::{
         root::PART_BYTES,
         sizes,
     },
-    pipeline::meter::{Meter, lap},
-    source::{
-        archive::{Archive, Selection},
-        jobs::{self, End, Of, Planner, check_pieces, misfit},
-        store::Object,
-    },
+    metrics::meter::{Meter, lap},
+    pipeline::workers::{self, Hands},
+    repo::inventory::{Place, Stock, files, full},
+    report::damage::{Report, frame_damage},
     stage::codec::Decompressor,
 };
 use std::{
@@ -36,18 +33,18 @@ use std::{
     time::Instant,
 };
 
-type Job = jobs::Job<()>;
+type Job = schedule::Job<()>;
 
 /// What is checked, and what is told of it.
-pub(super) struct Content<'a> {
-    pub(super) stock: &'a Stock,
-    pub(super) bad: &'a Bad,
-    pub(super) report: &'a Report,
-    pub(super) meter: &'a Meter,
+pub(crate) struct Content<'a> {
+    pub(crate) stock: &'a Stock,
+    pub(crate) bad: &'a Bad,
+    pub(crate) report: &'a Report,
+    pub(crate) meter: &'a Meter,
 }
 
 /// What a worker is given.
-pub(super) enum Task {
+pub(crate) enum Task {
     /// Sum these stored bytes of a segment.
     Part(Part),
     /// Decode a frame and check what is in it; of this backup.
@@ -56,10 +53,10 @@ pub(super) enum Task {
 
 /// Stored bytes that have one checksum.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Part {
+pub(crate) struct Part {
     /// Which segment, and which part of it, from 0.
-    pub(super) place: usize,
-    pub(super) index: u64,
+    pub(crate) place: usize,
+    pub(crate) index: u64,
 }
 
 /// What all workers may hold together; so many as may compute there are anyway.
@@ -67,15 +64,15 @@ const BUFFER_BYTES: u64 = 128 << 20;
 
 /// What a worker has.
 #[derive(Default)]
-pub(super) struct Hand {
-    pub(super) decompressors: HashMap<&'static str, Decompressor>,
-    pub(super) stored: Vec<u8>,
-    pub(super) plain: Vec<u8>,
+pub(crate) struct Hand {
+    pub(crate) decompressors: HashMap<&'static str, Decompressor>,
+    pub(crate) stored: Vec<u8>,
+    pub(crate) plain: Vec<u8>,
 }
 
 impl Hand {
     /// Fetch and decode a frame, with what is wrong with its checksum if that is all.
-    pub(super) fn salvage(&mut self, archive: &Archive, segment: &SegmentId, frame: &FrameAt) -> Result<Option<Error>> {
+    pub(crate) fn salvage(&mut self, archive: &Archive, segment: &SegmentId, frame: &FrameAt) -> Result<Option<Error>> {
         archive.fetch(segment, frame, &mut self.stored)?;
         let decompressor =
             self.decompressors.entry(archive.codec.name()).or_insert_with(|| archive.codec.decompressor());
@@ -88,12 +85,12 @@ impl Content<'_> {
     ///
     /// # Errors
     /// What makes going on impossible; damage is reported.
-    pub(super) fn check(&self, workers: NonZeroUsize) -> Result<()> {
+    pub(crate) fn check(&self, workers: NonZeroUsize) -> Result<()> {
         let new = |archive: &Archive| archive.root.totals.bytes.saturating_sub(archive.root.totals.kept_bytes);
         let all = self.stock.archives.iter().map(new).fold(0, u64::saturating_add);
         self.meter.total_bytes.store(all, Relaxed);
         let hands = Hands::climbing(workers, self.workers_that_fit(), self.meter);
-        crew::work(&hands, Hand::default, |hand, task| self.task(hand, task), |send| self.plan(send))
+        workers::work(&hands, Hand::default, |hand, task| self.task(hand, task), |send| self.plan(send))
     }
 
     /// Each holds a frame twice, stored and decoded.
@@ -149,7 +146,7 @@ impl Content<'_> {
     }
 
     /// Compare stored bytes with their checksum; are they right?
-    pub(super) fn part(&self, hand: &mut Hand, part: &Part) -> Result<bool> {
+    pub(crate) fn part(&self, hand: &mut Hand, part: &Part) -> Result<bool> {
         let place = &self.stock.segments[part.place];
         let (from, to) = span(place, part.index);
         let mut clock = Instant::now();
@@ -209,10 +206,10 @@ impl Content<'_> {
         Ok(())
     }
 
-    fn pieces(&self, archive: &Archive, pieces: &[jobs::Wanted<()>], plain: &[u8]) -> Result<()> {
+    fn pieces(&self, archive: &Archive, pieces: &[schedule::Wanted<()>], plain: &[u8]) -> Result<()> {
         let bytes = sizes::sum(pieces.iter().map(|wanted| wanted.content(plain).len() as u64));
         self.meter.bytes.fetch_add(bytes, Relaxed);
-        let part = |shared: &jobs::Shared<()>, offset, content: &[u8]| {
+        let part = |shared: &schedule::Shared<()>, offset, content: &[u8]| {
             let hashed = shared.hash(&archive.root.options, offset, content);
             let end = shared.done(offset, content.len() as u64, hashed);
             if shared.is_damaged() { End::NotYet } else { end }
@@ -273,7 +270,7 @@ fn was_looked_at(
     earlier.len() == parts.len() && parts.iter().zip(&earlier).all(same)
 }
 
-fn spoil(wanted: &jobs::Wanted<()>) {
+fn spoil(wanted: &schedule::Wanted<()>) {
     if let Of::Part(shared, offset) = &wanted.of {
         shared.spoil();
         shared.done(*offset, wanted.len.into(), None);
@@ -281,12 +278,12 @@ fn spoil(wanted: &jobs::Wanted<()>) {
 }
 
 /// Where a part begins and ends.
-pub(super) fn span(place: &Place, index: u64) -> (u64, u64) {
+pub(crate) fn span(place: &Place, index: u64) -> (u64, u64) {
     (index * PART_BYTES, place.bytes.min((index + 1) * PART_BYTES))
 }
 
 /// The checksum of a part; `None` if there is no such part, or nobody knows.
-pub(super) fn checksum(place: &Place, index: u64) -> Option<&str> {
+pub(crate) fn checksum(place: &Place, index: u64) -> Option<&str> {
     let at = usize::try_from(index).ok()?.checked_mul(16)?;
     place.parts.get(at..at + 16)
 }

@@ -3,22 +3,17 @@
 //! Damage is found once, however many backups share what is damaged. Only if there is some, each backup is gone through for
 //! the files that want it. Memory grows with what is lost, and with nothing else.
 
-use super::{
-    damage::{Report, names},
-    stock::{Stock, files, full},
-    text::counted,
-    undigested::Stored,
-};
+use super::stored_content::Stored;
 use crate::{
+    archive::{Archive, Selection, object::Object},
     format::{
         entry::{Kind, Path as EntryPath},
         page::{FrameAt, Item, SegmentId, are_all},
     },
     queue::Locked,
-    source::{
-        archive::{Archive, Selection},
-        store::Object,
-    },
+    repo::inventory::{Stock, files, full},
+    report::damage::{Report, names},
+    text::counted,
 };
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
@@ -43,10 +38,10 @@ pub struct Loss {
 
 /// Everything that is damaged.
 #[derive(Debug, Default)]
-pub(super) struct Bad(Mutex<Things>);
+pub(crate) struct Bad(Mutex<Things>);
 
 #[derive(Debug, Default)]
-pub(super) struct Things {
+pub(crate) struct Things {
     /// Segments that are not there.
     missing: HashSet<SegmentId>,
     /// Damaged frames, and whether digests can tell what of them is whole.
@@ -70,35 +65,35 @@ impl Bad {
         self.0.locked()
     }
 
-    pub(super) fn missing(&self, segment: SegmentId) {
+    pub(crate) fn missing(&self, segment: SegmentId) {
         self.things().missing.insert(segment);
     }
 
     /// Is it known that a segment is not there?
-    pub(super) fn is_missing(&self, segment: &SegmentId) -> bool {
+    pub(crate) fn is_missing(&self, segment: &SegmentId) -> bool {
         self.things().missing.contains(segment)
     }
 
     /// A frame that is damaged, and whether what it holds came out all the same; is that news?
-    pub(super) fn frame(&self, segment: &SegmentId, frame: &FrameAt, is_out: bool) -> bool {
+    pub(crate) fn frame(&self, segment: &SegmentId, frame: &FrameAt, is_out: bool) -> bool {
         self.things().frames.insert((segment.clone(), frame.offset), is_out).is_none()
     }
 
     /// A file, by its first record.
-    pub(super) fn file(&self, archive: &Archive, item: &Item) {
+    pub(crate) fn file(&self, archive: &Archive, item: &Item) {
         self.things().files.insert(fingerprint(archive, item));
     }
 
-    pub(super) fn part(&self, segment: &SegmentId, from: u64, to: u64) {
+    pub(crate) fn part(&self, segment: &SegmentId, from: u64, to: u64) {
         self.things().parts.push((segment.clone(), from, to));
     }
 
-    pub(super) fn page(&self, archive: usize, what: &str) {
+    pub(crate) fn page(&self, archive: usize, what: &str) {
         self.things().pages.entry(archive).or_default().push(what.to_owned());
     }
 
     /// Is it known already that a frame cannot be had?
-    pub(super) fn has(&self, segment: &SegmentId, offset: u64) -> bool {
+    pub(crate) fn has(&self, segment: &SegmentId, offset: u64) -> bool {
         let things = self.things();
         things.missing.contains(segment) || things.frames.contains_key(&(segment.clone(), offset))
     }
@@ -120,7 +115,7 @@ fn fingerprint(archive: &Archive, item: &Item) -> u64 {
 type Touched = BTreeMap<(usize, usize), (u64, Vec<EntryPath>)>;
 
 /// Name what is lost, and say with each missing segment and damaged part which files have to do with it.
-pub(super) fn blame(stock: &Stock, bad: &Bad, report: &Report) -> Vec<Loss> {
+pub(crate) fn blame(stock: &Stock, bad: &Bad, report: &Report) -> Vec<Loss> {
     let mut things = std::mem::take(&mut *bad.things());
     let nothing = things.missing.is_empty() && things.frames.is_empty() && things.files.is_empty();
     if nothing && things.parts.is_empty() && things.pages.is_empty() {

@@ -5,17 +5,17 @@
 //! `data`, all stored bytes are compared with their checksums, all frames decoded and all files digested. What several
 //! backups share is looked at once; what is damaged is said with the files of each backup that are lost with it.
 
-use super::{
-    blame::{Bad, Loss, blame},
-    content::Content,
-    crew,
-    damage::{Damage, Report, frame_damage},
-    frames::{self, Frames},
-    stock::{Place, Sheet, Stock, bad_words, full, items, open_some},
-    streamed::{self, Looked, look},
-    text::counted,
-};
+pub mod compare_tree;
+pub(crate) mod data;
+pub mod losses;
+pub mod sample;
+pub(crate) mod seek_tables;
+pub(crate) mod stored_content;
+pub(crate) mod stream;
+pub(crate) mod tree_roots;
+
 use crate::{
+    archive::{Archive, object::Object, schedule::misfit},
     error::{Error, Kind as ErrorKind, Result, quoted},
     format::{
         entry::{Kind, Path as EntryPath},
@@ -23,15 +23,21 @@ use crate::{
         root::FORMAT_ALONE,
         sizes,
     },
-    pipeline::meter::Meter,
+    metrics::meter::Meter,
+    pipeline::workers,
     platform::Tricks,
     queue::Locked,
     repo::{
-        notes::Notes,
+        annotations::Notes,
+        inventory::{Place, Sheet, Stock, bad_words, full, items, open_some},
         open::{backup_ids, is_repository, must_be_told, parts},
     },
-    source::{archive::Archive, jobs::misfit, store::Object},
+    report::damage::{Damage, Report, frame_damage},
+    text::counted,
 };
+use data::Content;
+use losses::{Bad, Loss, blame};
+use seek_tables::Frames;
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     ffi::OsString,
@@ -40,6 +46,7 @@ use std::{
     sync::{Mutex, atomic::Ordering::Relaxed},
     time::Instant,
 };
+use stream::{Looked, look};
 
 /// What to check, and how.
 #[derive(Debug, Clone)]
@@ -86,7 +93,7 @@ pub struct Verdict {
     /// Damage that does no harm, as another copy is whole.
     pub warnings: Vec<String>,
     /// How the tree on disk differs, in path order.
-    pub differences: Vec<super::against::Difference>,
+    pub differences: Vec<crate::verify::compare_tree::Difference>,
     /// Wall-clock seconds.
     pub seconds: f64,
 }
@@ -106,7 +113,7 @@ impl Verdict {
     /// # Errors
     /// Those of `out`.
     pub fn print(&self, out: &mut dyn std::io::Write) -> Result<()> {
-        let mut line = |text: &str| super::text::line(out, text);
+        let mut line = |text: &str| crate::text::line(out, text);
         for damage in &self.damage {
             line(&format!("damage: {}", damage.what))?;
             damage.detail.iter().try_for_each(|detail| line(&format!("        {detail}")))?;
@@ -139,7 +146,7 @@ impl Verify {
                 Err(Error::new(ErrorKind::Usage, "cannot compare a stream, or a tar of another program, with a tree")
                     .hint("put it into a file that fullbore wrote, or restore it"))
             }
-            Looked::Stream(input) => streamed::verify(input, meter),
+            Looked::Stream(input) => stream::verify(input, meter),
         }
     }
 
@@ -154,7 +161,7 @@ impl Verify {
         let lost = check.run(self.workers)?;
         let archive = &check.stock.archives[0];
         let differences = match &self.against {
-            Some(dir) => super::against::compare(archive, dir, self.workers, self.tricks, meter)?,
+            Some(dir) => crate::verify::compare_tree::compare(archive, dir, self.workers, self.tricks, meter)?,
             None => Vec::new(),
         };
         Ok(Verdict { differences, ..check.verdict(lost, start) })
@@ -179,7 +186,7 @@ impl Verify {
 }
 
 /// Look again until nothing that was looked at was forgotten in the meantime.
-pub(super) fn until_final<T>(look: impl Fn() -> Result<Option<T>>) -> Result<T> {
+pub(crate) fn until_final<T>(look: impl Fn() -> Result<Option<T>>) -> Result<T> {
     loop {
         match look() {
             Ok(Some(found)) => return Ok(found),
@@ -191,11 +198,11 @@ pub(super) fn until_final<T>(look: impl Fn() -> Result<Option<T>>) -> Result<T> 
 }
 
 /// A check under way.
-pub(super) struct Check<'a> {
-    pub(super) stock: Stock,
-    pub(super) bad: Bad,
-    pub(super) report: Report,
-    pub(super) meter: &'a Meter,
+pub(crate) struct Check<'a> {
+    pub(crate) stock: Stock,
+    pub(crate) bad: Bad,
+    pub(crate) report: Report,
+    pub(crate) meter: &'a Meter,
     data: bool,
     /// The segments that each backup was seen to refer to.
     used: Mutex<Vec<HashSet<SegmentId>>>,
@@ -203,13 +210,13 @@ pub(super) struct Check<'a> {
 
 /// What is known of segments: their frames, and which are not there at all. Of a damaged one only decoding can tell.
 #[derive(Default)]
-pub(super) struct Tables {
-    pub(super) frames: HashMap<SegmentId, Frames>,
+pub(crate) struct Tables {
+    pub(crate) frames: HashMap<SegmentId, Frames>,
     missing: HashSet<SegmentId>,
 }
 
 impl<'a> Check<'a> {
-    pub(super) fn new(archives: Vec<Archive>, repository: Option<&Path>, data: bool, meter: &'a Meter) -> Self {
+    pub(crate) fn new(archives: Vec<Archive>, repository: Option<&Path>, data: bool, meter: &'a Meter) -> Self {
         let stock = Stock::new(archives, repository);
         let used = Mutex::new(vec![HashSet::new(); stock.archives.len()]);
         Self { stock, bad: Bad::default(), report: Report::new(true), meter, data, used }
@@ -232,7 +239,7 @@ impl<'a> Check<'a> {
 
     /// Is the verdict good, or at least of backups that are all still there? What was missing of one that was forgotten in the
     /// meantime may have been pruned.
-    pub(super) fn is_final(&self, verdict: &Verdict, repository: &Path) -> Result<bool> {
+    pub(crate) fn is_final(&self, verdict: &Verdict, repository: &Path) -> Result<bool> {
         if verdict.exit_code() == 0 {
             return Ok(true);
         }
@@ -250,14 +257,14 @@ impl<'a> Check<'a> {
     }
 
     /// Everything but the data; gives the frames of the segments.
-    pub(super) fn structure(&self, workers: NonZeroUsize) -> Result<Tables> {
+    pub(crate) fn structure(&self, workers: NonZeroUsize) -> Result<Tables> {
         let tables = self.segments()?;
         self.pages(workers, &tables)?;
         self.mentions()?;
         Ok(tables)
     }
 
-    pub(super) fn verdict(&self, lost: Vec<Loss>, start: Instant) -> Verdict {
+    pub(crate) fn verdict(&self, lost: Vec<Loss>, start: Instant) -> Verdict {
         let archives = &self.stock.archives;
         let without_root = lost.iter().filter(|loss| loss.all).map(|loss| &loss.backup);
         let mut ids: Vec<&String> = archives.iter().map(|archive| &archive.root.id).chain(without_root).collect();
@@ -289,7 +296,7 @@ impl<'a> Check<'a> {
         }
     }
 
-    pub(super) fn no_root(&self, backup: String, error: Error) -> Result<Loss> {
+    pub(crate) fn no_root(&self, backup: String, error: Error) -> Result<Loss> {
         let detail = format!("all of backup {backup:?} is lost with it until `fullbore repair` has rebuilt it");
         self.report.add((error.detail(detail), Vec::new()))?;
         Ok(Loss { backup, all: true, ..Loss::default() })
@@ -299,7 +306,7 @@ impl<'a> Check<'a> {
     fn segments(&self) -> Result<Tables> {
         let mut tables = Tables::default();
         for place in &self.stock.segments {
-            match frames::read(&self.stock.archives[place.archive], place, self.data, &self.report) {
+            match seek_tables::read(&self.stock.archives[place.archive], place, self.data, &self.report) {
                 Ok(table) => drop(tables.frames.insert(place.id.clone(), table)),
                 Err(error) => self.bad_segment(place, error, &mut tables)?,
             }
@@ -325,7 +332,7 @@ impl<'a> Check<'a> {
 
     /// Every copy of every page, and what its records refer to.
     fn pages(&self, workers: NonZeroUsize, tables: &Tables) -> Result<()> {
-        crew::work(
+        workers::work(
             &workers.into(),
             || (),
             |(), sheet| self.sheet(sheet, tables),

@@ -5,22 +5,25 @@
 //! the repository, if it can be written to.
 
 use super::{
-    blame::blame,
-    content::{Content, Hand, Part, checksum, span},
-    crew,
-    damage::frame_damage,
-    frames::Frames,
-    stock::{Place, known_frames, open_some},
-    verify::{Check, Tables, Verdict, until_final},
+    Check, Tables, Verdict,
+    data::{Content, Hand, Part, checksum, span},
+    losses::blame,
+    seek_tables::Frames,
+    until_final,
 };
 use crate::{
+    archive::object::Object,
     error::{Error, Kind, Result},
     format::{page::FrameAt, sizes},
-    pipeline::meter::Meter,
+    metrics::meter::Meter,
+    pipeline::workers,
     platform,
     queue::Locked,
-    repo::covered::{Covered, DAMAGED},
-    source::store::Object,
+    repo::{
+        inventory::{Place, known_frames, open_some},
+        verify_memory::{Covered, DAMAGED},
+    },
+    report::damage::frame_damage,
 };
 use std::{
     collections::{HashMap, HashSet},
@@ -69,7 +72,7 @@ impl Sample {
     /// Do it.
     ///
     /// # Errors
-    /// As [`Verify::run`](super::verify::Verify::run); [`Kind::Usage`] if it is no repository.
+    /// As [`Verify::run`](crate::verify::Verify::run); [`Kind::Usage`] if it is no repository.
     pub fn run(&self, meter: &Meter) -> Result<(Verdict, Sampled)> {
         if !self.repository.is_dir() {
             let what = format!("cannot check a part of {:?}: it is no repository", self.repository);
@@ -127,7 +130,7 @@ impl Sample {
             Ok(())
         };
         let is_over = || matches!(self.amount, Amount::Time(time) if start.elapsed() >= time);
-        crew::work(&self.workers.into(), Hand::default, each, |send| {
+        workers::work(&self.workers.into(), Hand::default, each, |send| {
             parts.iter().take_while(|_| !is_over()).try_for_each(send)
         })?;
         Ok(checked.opened())

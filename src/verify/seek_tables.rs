@@ -1,7 +1,7 @@
 //! The frames of a segment, as its seek table has them.
 
-use super::{damage::Report, stock::Place};
 use crate::{
+    archive::{Archive, object::Object},
     error::{Error, Kind, Result},
     format::{
         page::FrameAt,
@@ -12,15 +12,16 @@ use crate::{
         },
         sizes,
     },
-    source::{archive::Archive, store::Object},
+    repo::inventory::Place,
+    report::damage::Report,
     stage::codec::Codec,
 };
 
 /// A frame: offset, stored and plain bytes.
-pub(super) type Frame = (u64, u32, u32);
+pub(crate) type Frame = (u64, u32, u32);
 
 /// The frames of a segment, ascending.
-pub(super) enum Frames {
+pub(crate) enum Frames {
     /// All of them.
     Table(Vec<Frame>),
     /// There is no table; the segment has so many bytes. Of gzip and plain tar in a repository whose side file is not there
@@ -30,14 +31,14 @@ pub(super) enum Frames {
 
 impl Frames {
     /// Those that begin from byte `from` on and before `to`.
-    pub(super) fn within(&self, from: u64, to: u64) -> &[Frame] {
+    pub(crate) fn within(&self, from: u64, to: u64) -> &[Frame] {
         let Self::Table(frames) = self else { return &[] };
         let at = |place: u64| frames.partition_point(|(offset, ..)| *offset < place);
         &frames[at(from)..at(to)]
     }
 
     /// Is there such a frame?
-    pub(super) fn check(&self, frame: &FrameAt) -> Result<()> {
+    pub(crate) fn check(&self, frame: &FrameAt) -> Result<()> {
         let frames = match self {
             Self::Table(frames) => frames,
             Self::Within(len) => {
@@ -59,7 +60,7 @@ impl Frames {
 ///
 /// # Errors
 /// [`Kind::Corrupt`] if its size or table is not right; [`Kind::NotFound`] if there is no such segment.
-pub(super) fn read(archive: &Archive, segment: &Place, data: bool, report: &Report) -> Result<Frames> {
+pub(crate) fn read(archive: &Archive, segment: &Place, data: bool, report: &Report) -> Result<Frames> {
     let object = Object::Segment(segment.id.clone());
     let name = archive.store().name(&object);
     let damaged = |why: &str| Error::corrupt(format!("segment {name} is damaged")).because(why.to_owned());
@@ -168,7 +169,7 @@ fn side_label(archive: &Archive, object: &Object) -> Result<Option<Vec<u8>>> {
 }
 
 /// All frames of a segment.
-pub(super) type Table = Vec<Frame>;
+pub(crate) type Table = Vec<Frame>;
 
 /// Does the table speak of as many plain bytes as the root?
 fn fits(table: &Table, segment: &Place) -> bool {

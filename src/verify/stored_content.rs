@@ -3,8 +3,12 @@
 //! So it is with `--digest none`, and with a relation of which only the pages were read that had changed. The frames that the
 //! file is in are fetched and decoded. And reading such a file for its digest, where its pieces cannot be hashed each by itself.
 
-use super::content::Hand;
+use super::data::Hand;
 use crate::{
+    archive::{
+        Archive,
+        schedule::{is_saved, misfit},
+    },
     error::{Error, Result, quoted},
     format::{
         digest::Digest,
@@ -12,10 +16,6 @@ use crate::{
         page::{Extent, Item, SegmentId},
     },
     platform::read::each_piece,
-    source::{
-        archive::Archive,
-        jobs::{is_saved, misfit},
-    },
 };
 use std::{fs::File, io};
 
@@ -25,7 +25,7 @@ const KEPT_FRAMES: usize = 4;
 
 /// What one thread has to compare with.
 #[derive(Default)]
-pub(super) struct Stored {
+pub(crate) struct Stored {
     hand: Hand,
     /// Decoded frames, the one used last at the end.
     frames: Vec<((SegmentId, u64), Vec<u8>)>,
@@ -35,7 +35,7 @@ pub(super) struct Stored {
 
 impl Stored {
     /// For [`Stored::saves`].
-    pub(super) fn salvaging() -> Self {
+    pub(crate) fn salvaging() -> Self {
         Self { salvage: true, ..Self::default() }
     }
 
@@ -43,7 +43,7 @@ impl Stored {
     ///
     /// # Errors
     /// Damage to the backup, or the system's.
-    pub(super) fn is_in(&mut self, archive: &Archive, item: &Item, file: &File, buffer: &mut [u8]) -> Result<bool> {
+    pub(crate) fn is_in(&mut self, archive: &Archive, item: &Item, file: &File, buffer: &mut [u8]) -> Result<bool> {
         let failed = |e| Error::io(format!("could not read {} in the tree", quoted(&item.entry.path)), e);
         let mut at = 0;
         for part in parts(archive, item)? {
@@ -63,7 +63,7 @@ impl Stored {
     }
 
     /// Is a file of one extent whole, though the checksum of its frame is wrong?
-    pub(super) fn saves(&mut self, archive: &Archive, item: &Item) -> bool {
+    pub(crate) fn saves(&mut self, archive: &Archive, item: &Item) -> bool {
         let [extent] = &item.extents[..] else { return false };
         let is_all = item.from == 0 && !item.more;
         is_all && self.content(archive, item, extent).is_ok_and(|content| is_saved(item, content))
@@ -73,7 +73,7 @@ impl Stored {
     ///
     /// # Errors
     /// As [`Stored::is_in`].
-    pub(super) fn digest(&mut self, archive: &Archive, first: &Item) -> Result<Digest> {
+    pub(crate) fn digest(&mut self, archive: &Archive, first: &Item) -> Result<Digest> {
         let mut hasher = blake3::Hasher::new();
         let parts = if first.more { archive.find(&first.entry.path)? } else { vec![first.clone()] };
         for part in &parts {

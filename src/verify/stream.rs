@@ -1,23 +1,22 @@
 //! Looking into a tar that comes as a stream: what is in it, and whether it is whole.
 
-use super::{
-    blame::Loss,
-    damage::Report,
-    ledger::{Flaw, Ledger, MAX_UNLABELED},
-    members::Members,
-    verify::Verdict,
-};
+use super::{Verdict, losses::Loss};
 use crate::{
+    archive::{Archive, Selection},
     error::{Error, Kind, Result},
     format::{
         page::Record,
         pax::{Found, Unknown},
         root::Root,
     },
-    pipeline::meter::Meter,
+    metrics::meter::Meter,
     platform::Waiting,
     repo::open::{Opened, open_any},
-    source::archive::{Archive, Selection},
+    report::damage::Report,
+    tar::{
+        members::Members,
+        self_check::{Flaw, Ledger, MAX_UNLABELED},
+    },
 };
 use std::{
     ffi::OsStr,
@@ -28,7 +27,7 @@ use std::{
 };
 
 /// What `FROM[@BACKUP]` is to a command that only looks.
-pub(super) enum Looked {
+pub(crate) enum Looked {
     /// A backup that has pages to look into.
     Backup(Box<Archive>),
     /// Standard input, or a file of some other program.
@@ -39,7 +38,7 @@ pub(super) enum Looked {
 ///
 /// # Errors
 /// As [`open_any`].
-pub(super) fn look(from: &OsStr) -> Result<Looked> {
+pub(crate) fn look(from: &OsStr) -> Result<Looked> {
     if from == "-" {
         return Ok(Looked::Stream(Box::new(Waiting(stdin()))));
     }
@@ -56,7 +55,7 @@ pub(super) fn look(from: &OsStr) -> Result<Looked> {
 ///
 /// # Errors
 /// Those of the stream and of `each`.
-pub(super) fn entries(input: impl Read + Send + 'static, mut each: impl FnMut(&Record) -> Result<()>) -> Result<()> {
+pub(crate) fn entries(input: impl Read + Send + 'static, mut each: impl FnMut(&Record) -> Result<()>) -> Result<()> {
     let meter = Meter::default();
     let mut members = Members::of(input, Ledger::default(), &meter);
     // Of a stream that has pages the first members may come before that is known.
@@ -94,7 +93,7 @@ pub(super) fn entries(input: impl Read + Send + 'static, mut each: impl FnMut(&R
 ///
 /// # Errors
 /// Those of the stream; [`Kind::Unsupported`] if it has none.
-pub(super) fn root(input: impl Read + Send + 'static) -> Result<Root> {
+pub(crate) fn root(input: impl Read + Send + 'static) -> Result<Root> {
     let meter = Meter::default();
     let mut members = Members::of(input, Ledger::default(), &meter);
     pass(&mut members, &meter)?;
@@ -110,7 +109,7 @@ pub(super) fn root(input: impl Read + Send + 'static) -> Result<Root> {
 ///
 /// # Errors
 /// What is no damage: that is in the verdict.
-pub(super) fn verify(input: impl Read + Send + 'static, meter: &Meter) -> Result<Verdict> {
+pub(crate) fn verify(input: impl Read + Send + 'static, meter: &Meter) -> Result<Verdict> {
     let (start, report) = (Instant::now(), Report::new(true));
     let mut members = Members::of(input, Ledger::of(Selection::default()), meter);
     let mut is_trailed = false;

@@ -7,9 +7,9 @@ use crate::{
         entry::{self, Path as EntryPath},
         root::{Cluster, Tablespace},
     },
-    platform::walk::{is_no_directory, open_root},
-    postgres::restore::{PG_WAL, tablespaces},
-    sink::places::Shared,
+    platform::dir::{is_no_directory, open_root},
+    postgres::restore::{plan::PG_WAL, tablespaces},
+    target::layout::Shared,
 };
 use std::{
     ffi::OsStr,
@@ -18,7 +18,7 @@ use std::{
 };
 
 /// See the module.
-pub(super) struct Roots {
+pub(crate) struct Roots {
     root: OwnedFd,
     /// Tablespaces, and the directory of the WAL, that are links, as a restore makes them and a server has them.
     links: Vec<(EntryPath, OwnedFd)>,
@@ -31,7 +31,7 @@ impl Roots {
     ///
     /// # Errors
     /// If `dir` is not there; the system's.
-    pub(super) fn open(dir: &Path, cluster: Option<&Cluster>) -> Result<Self> {
+    pub(crate) fn open(dir: &Path, cluster: Option<&Cluster>) -> Result<Self> {
         let failed = |path: PathBuf| move |e| Error::io(format!("could not open {path:?}"), e);
         let root = open_root(dir).map_err(failed(dir.to_owned()))?;
         let mut links = Vec::new();
@@ -49,20 +49,20 @@ impl Roots {
     }
 
     /// The directory that is opened for what is at `path`, and the path beneath it.
-    pub(super) fn of<'a>(&self, path: &'a [u8]) -> (&OwnedFd, &'a [u8]) {
+    pub(crate) fn of<'a>(&self, path: &'a [u8]) -> (&OwnedFd, &'a [u8]) {
         let link = self.links.iter().find(|(at, _)| entry::is_within(path, at));
         let beneath = |at: &EntryPath| path[at.len()..].strip_prefix(b"/").unwrap_or_default();
         link.map_or((&self.root, path), |(at, dir)| (dir, beneath(at)))
     }
 
     /// May what has this name in the directory at `path` be of the tree? Others have theirs in the location of a tablespace too.
-    pub(super) fn may_own(&self, path: &[u8], name: &[u8]) -> bool {
+    pub(crate) fn may_own(&self, path: &[u8], name: &[u8]) -> bool {
         let is_shared = path != PG_WAL.as_bytes() && self.links.iter().any(|(at, _)| at == path);
         !is_shared || self.shared.as_ref().is_none_or(|shared| shared.is_own(name))
     }
 
     /// Are there links that the map of tablespaces would have the server make? Then a restore leaves it out (rule 36).
-    pub(super) fn has_links(&self) -> bool {
+    pub(crate) fn has_links(&self) -> bool {
         self.links.iter().any(|(at, _)| at != PG_WAL.as_bytes())
     }
 }

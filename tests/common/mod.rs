@@ -3,7 +3,7 @@
 #![allow(dead_code, missing_docs, unreachable_pub)]
 
 use fullbore::{
-    command::restore::{Restore, Summary},
+    archive::{Archive, Selection},
     error::Error,
     format::{
         digest::{Algorithm, Digest, crc32c, crc64, hex},
@@ -14,9 +14,9 @@ use fullbore::{
         seal::seal,
         segment::{Label, Locator, SERVICE_HEADER_BYTES, SeekTable, Service},
     },
-    pipeline::meter::Meter,
+    metrics::meter::Meter,
     platform::Tricks,
-    source::archive::{Archive, Selection},
+    restore::{Restore, Summary},
     stage::codec::Codec,
 };
 use std::{collections::BTreeMap, fs, os::unix::fs::MetadataExt, path::Path};

@@ -11,7 +11,7 @@ use fullbore::{
     repo::{
         objects::{Directory, Objects, Seized},
         protocol::{Intent, check, intent_key, refer},
-        store::Store,
+        writer::Store,
     },
     sink::Destination,
 };

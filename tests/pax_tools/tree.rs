@@ -1,12 +1,18 @@
 //! Trees on disk and what is seen of them, as entries and bytes.
 
-use fullbore::format::entry::{Device, Entry, Kind, Owner, Path, Run, Time, Xattr};
-use fullbore::format::pax::{END, Found, Reader, padding, skip, skip_padding, write_header};
-use std::collections::{BTreeMap, HashMap};
-use std::ffi::OsStr;
-use std::io::Read;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
+use fullbore::format::{
+    entry::{Device, Entry, Kind, Owner, Path, Run, Time, Xattr},
+    pax::{END, Found, Reader, padding, skip, skip_padding, write_header},
+};
+use std::{
+    collections::{BTreeMap, HashMap},
+    ffi::OsStr,
+    io::Read,
+    os::unix::{
+        ffi::{OsStrExt, OsStringExt},
+        fs::{FileExt, FileTypeExt, MetadataExt},
+    },
+};
 
 /// Largest content that is compared as a whole.
 const SMALL: u64 = 4 << 20;

@@ -1,17 +1,15 @@
 //! How many system calls a small file costs: counts do not flake, times do.
 
-use std::{collections::BTreeMap, fs, path::Path, process::Command};
-
+use super::{empty, places};
 use fullbore::platform::{
     Tricks,
+    dir::{open_dir, open_read, open_root, read_dir, stat},
     read::{Cache, read_full},
     uring::Closer,
-    walk::{open_dir, open_read, open_root, read_dir, stat},
     write::create_file,
     xattr::read_all,
 };
-
-use super::{empty, places};
+use std::{collections::BTreeMap, fs, path::Path, process::Command};
 
 /// Not a test: what is traced. Reads the small files in the directory that the environment names.
 #[test]

@@ -1,5 +1,7 @@
 //! Closing many files at once.
 
+use super::{BOTH, places};
+use fullbore::platform::uring::Closer;
 use std::{
     collections::HashSet,
     fs::File,
@@ -7,10 +9,6 @@ use std::{
     path::{Path, PathBuf},
     sync::Mutex,
 };
-
-use fullbore::platform::uring::Closer;
-
-use super::{BOTH, places};
 
 /// One of these tests at a time: 300 files each are a third of the usual limit.
 static ONE: Mutex<()> = Mutex::new(());

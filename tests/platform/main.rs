@@ -6,12 +6,11 @@ mod read;
 mod walk;
 mod write;
 
+use fullbore::platform::{Tricks, dir::open_root};
 use std::{
     os::fd::OwnedFd,
     path::{Path, PathBuf},
 };
-
-use fullbore::platform::{Tricks, walk::open_root};
 use tempfile::TempDir;
 
 const BOTH: [Tricks; 2] = [Tricks::Auto, Tricks::Never];

@@ -1,19 +1,17 @@
 //! Reading, advice, and maps of sparse files.
 
-use std::{fs::File, os::unix::fs::FileExt, path::Path, process::Command};
-
+use super::{BOTH, places};
 use fullbore::{
     format::entry::Run,
     platform::{
         Tricks,
+        dir::stat_fd,
         read::{Cache, MAX_RUNS, data_map, drop_behind, pread, read_full, sequential},
-        walk::stat_fd,
         write::fsync,
     },
 };
+use std::{fs::File, os::unix::fs::FileExt, path::Path, process::Command};
 use tempfile::TempDir;
-
-use super::{BOTH, places};
 
 const BLOCK: u64 = 64 << 10;
 

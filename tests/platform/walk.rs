@@ -1,24 +1,26 @@
 //! Directories, and opening beneath a root.
 
+use super::{BOTH, errno, places};
+use fullbore::platform::{
+    Tricks,
+    dir::{FileKind, open_dir, open_read, open_root, read_dir, read_link, stat, stat_fd},
+    write::{create_dir_beneath, create_file, mknod_at, open_write, pwrite_all},
+};
 use std::{
     ffi::OsStr,
     fs,
     io::{self, Read},
     os::{
         fd::{AsFd, OwnedFd},
-        unix::{ffi::OsStrExt, fs::PermissionsExt, fs::symlink, net::UnixListener},
+        unix::{
+            ffi::OsStrExt,
+            fs::{PermissionsExt, symlink},
+            net::UnixListener,
+        },
     },
     path::Path,
     time::Duration,
 };
-
-use fullbore::platform::{
-    Tricks,
-    walk::{FileKind, open_dir, open_read, open_root, read_dir, read_link, stat, stat_fd},
-    write::{create_dir_beneath, create_file, mknod_at, open_write, pwrite_all},
-};
-
-use super::{BOTH, errno, places};
 
 fn content(fd: impl AsFd) -> Vec<u8> {
     let mut text = Vec::new();

@@ -1,5 +1,16 @@
 //! What a restore does.
 
+use super::{BOTH, errno, places};
+use fullbore::{
+    format::entry::{Device, Time},
+    platform::{
+        Tricks,
+        dir::{FileKind, open_dir, open_read, read_link, stat, stat_fd},
+        durable::{self, Way, settle},
+        unopened::Object,
+        write::*,
+    },
+};
 use std::{
     fs,
     os::{
@@ -8,19 +19,6 @@ use std::{
     },
     time::{Duration, Instant},
 };
-
-use fullbore::{
-    format::entry::{Device, Time},
-    platform::{
-        Tricks,
-        durable::{self, Way, settle},
-        object::Object,
-        walk::{FileKind, open_dir, open_read, read_link, stat, stat_fd},
-        write::*,
-    },
-};
-
-use super::{BOTH, errno, places};
 
 const NONE: Device = Device { major: 0, minor: 0 };
 const MTIME: Time = Time { seconds: -5, nanos: 999_999_999 };

@@ -12,9 +12,9 @@ use fullbore::{
         page::State,
     },
     frame::{Buf, Frame, Large, Part, Scanned, What},
-    platform::{Tricks, walk},
+    platform::{Tricks, dir},
     postgres::{
-        check::{PageCheck, Pages},
+        page_stage::{PageCheck, Pages},
         relation::Sizes,
     },
     source::tree::{Own, Rules, Top, TopRole, Tree},
@@ -93,7 +93,7 @@ impl Looked {
     fn new(file: &str, on_disk: &[u8], start_lsn: u64) -> Self {
         let dir = tempfile::tempdir().unwrap();
         write(dir.path().join(file), on_disk);
-        let top = Top { at: vec![], dir: walk::open_root(dir.path()).unwrap(), name: None, role: TopRole::Named };
+        let top = Top { at: vec![], dir: dir::open_root(dir.path()).unwrap(), name: None, role: TopRole::Named };
         let rules = Rules {
             exclude: Default::default(),
             exclude_caches: false,

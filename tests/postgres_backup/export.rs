@@ -7,7 +7,7 @@ use crate::{
     servers::own,
     stock::put_tablespaces_in_place,
 };
-use fullbore::{format::root::Root, source::archive::Archive};
+use fullbore::{archive::Archive, format::root::Root};
 use std::{fs, path::Path};
 
 /// The root of the only backup of a repository, and all of its records.

@@ -8,7 +8,7 @@ use crate::{
     slow::Slow,
 };
 use fullbore::postgres::{
-    archive,
+    archiver,
     conninfo::{Environment, Params},
     session::Session,
 };
@@ -65,7 +65,7 @@ fn an_archive_that_takes_nothing_is_an_error_that_names_the_segment() {
     let environment = Environment { variables: Default::default(), user: None, home: None, socket_directories: vec![] };
     let mut session = Session::connect(&Params::new(&cluster.url(), &environment).unwrap()).unwrap();
     let facts = session.facts().unwrap();
-    let error = archive::prove(&mut session, &facts, Duration::from_secs(3)).unwrap_err();
+    let error = archiver::prove(&mut session, &facts, Duration::from_secs(3)).unwrap_err();
     assert!(error.what.contains("into the archive within 3 s"), "{error:?}");
     assert!(error.line().contains("; it fails at 0000"), "{}", error.line());
 }
@@ -152,10 +152,10 @@ fn an_archive_that_is_behind_is_waited_for_while_it_moves() {
     let facts = session.facts().unwrap();
     let patience = Duration::from_secs(3);
     let begun = std::time::Instant::now();
-    archive::prove(&mut session, &facts, patience).unwrap();
+    archiver::prove(&mut session, &facts, patience).unwrap();
     assert!(begun.elapsed() < patience);
     let last = session.switch_wal().unwrap();
-    archive::wait(&mut session, &cluster.data(), &last, patience).unwrap();
+    archiver::wait(&mut session, &cluster.data(), &last, patience).unwrap();
     assert!(begun.elapsed() > patience);
 }
 

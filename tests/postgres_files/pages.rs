@@ -2,7 +2,7 @@
 
 use super::server::{Cluster, walk};
 use fullbore::postgres::{
-    pages::{Verdict, check},
+    page_checksum::{Verdict, check},
     relation::{Sizes, is_relation},
 };
 use std::{fs, path::Path};

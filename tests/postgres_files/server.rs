@@ -1,6 +1,6 @@
 //! A small cluster in a directory of its own, whose server listens on a socket there.
 
-use fullbore::platform::walk::{FileKind, Name};
+use fullbore::platform::dir::{FileKind, Name};
 use std::{
     fs,
     os::unix::{

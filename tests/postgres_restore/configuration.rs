@@ -3,10 +3,10 @@
 use super::{Place, cluster, run};
 use crate::common::Fixture;
 use fullbore::{
-    command::restore::Restore,
     error::Kind,
     format::root::Name,
     postgres::restore::recovery::{Mode, Options},
+    restore::Restore,
 };
 use std::fs;
 

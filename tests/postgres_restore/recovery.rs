@@ -2,18 +2,18 @@
 
 use super::{Place, assert_refused, cluster, mode, run};
 use fullbore::{
-    command::restore::Restore,
+    archive::Archive,
     error::Kind,
     format::{
         layout,
         root::{Cluster, Name},
     },
     postgres::restore::{
-        Options,
+        plan::Options,
         recovery::{self, Action, Mode},
-        target::Target,
+        recovery_target::Target,
     },
-    source::archive::Archive,
+    restore::Restore,
 };
 use std::{fs, os::unix::fs::MetadataExt};
 

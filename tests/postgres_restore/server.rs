@@ -1,8 +1,10 @@
 //! Real servers: a cluster that was copied while it ran is restored, starts and answers.
 
 use super::declare;
-use crate::args;
-use crate::runs::{FULLBORE, Ran, has, is_root, only, or_skip, set_mode, shell, temp};
+use crate::{
+    args,
+    runs::{FULLBORE, Ran, has, is_root, only, or_skip, set_mode, shell, temp},
+};
 use fullbore::format::{
     layout,
     root::{Cluster, Database, Name, Root, Tablespace},

@@ -7,10 +7,10 @@ use crate::{
     runs::{self, Mount, has, is_root, or_skip, shell, temp},
 };
 use fullbore::{
-    command::restore::Restore,
     error::Kind as ErrorKind,
     format::root::{Cluster, Name, Tablespace},
-    postgres::restore::Options,
+    postgres::restore::plan::Options,
+    restore::Restore,
 };
 use std::{
     fs,

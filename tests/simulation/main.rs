@@ -16,10 +16,10 @@ use fullbore::{
         seal::seal,
     },
     repo::{
-        documents::{State, documents, key, needs},
         objects::Objects,
         protocol::{Intent, check, forget, give_up, intent_key, refer, remove_abandoned, write_off},
         prune::prune,
+        roots::{State, documents, key, needs},
     },
 };
 use memory::{Accident, Actor, World, is_real};
@@ -81,7 +81,7 @@ fn offered(bases: &BTreeMap<String, Root>) -> Offer {
 /// Steps 2 to 4, and what came of it: the roots of bases that may be used, segments and manifests to refer to.
 fn choose(actor: &Actor, mut intent: Intent, habits: Habits) -> Result<Offer> {
     let mut bases = BTreeMap::new();
-    for base in fullbore::repo::documents::ids(actor)?.iter().filter(|base| **base != intent.id) {
+    for base in fullbore::repo::roots::ids(actor)?.iter().filter(|base| **base != intent.id) {
         let wanted = actor.random(3) > 0;
         for file in ["root.json", "partial.json"].iter().filter(|_| wanted) {
             if let Some(bytes) = actor.read(&key(base, file))? {

@@ -11,8 +11,6 @@ mod read;
 mod tests;
 mod write;
 
-pub use self::item::Item;
-use self::{read::Reader, write::Writer};
 use super::{
     chunk::Chunk,
     digest::{BlockDigest, Digest, Piece},
@@ -21,8 +19,11 @@ use super::{
     root::PageAt,
 };
 use crate::error::{Error, Result};
+pub use item::Item;
 use minicbor::{Decode, Encode, bytes::ByteVec};
+use read::Reader;
 use std::{ops::Deref, sync::Arc};
+use write::Writer;
 use zstd_safe::CParameter;
 
 /// Records in a page. 8,192: about 0.3 MiB compressed, what one pick reads to find one file.

@@ -1,11 +1,9 @@
 //! The records of a page from its columns: everything is checked, nothing is trusted.
 
-use super::{
-    super::{
-        digest::Digest,
-        entry::{self, Device, Entry, Kind, Map, Owner, Run, Time},
-    },
-    *,
+use crate::format::{
+    digest::Digest,
+    entry::{self, Device, Entry, Kind, Map, Owner, Run, Time},
+    page::*,
 };
 use std::sync::Arc;
 

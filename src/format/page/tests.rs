@@ -1,8 +1,8 @@
 //! What of pages holds whatever they hold: they come back, and damage is refused.
 
-use super::{
-    super::entry::{Device, Kind, Owner, Run, Time},
-    *,
+use crate::format::{
+    entry::{Device, Kind, Owner, Run, Time},
+    page::*,
 };
 use proptest::{collection::vec, option, prelude::*};
 

@@ -1,11 +1,9 @@
 //! A page from its records: the columns, with differences instead of values where those are smaller.
 
-use super::{
-    super::{
-        digest::Digest,
-        entry::{Kind, Owner, Run},
-    },
-    *,
+use crate::format::{
+    digest::Digest,
+    entry::{Kind, Owner, Run},
+    page::*,
 };
 use std::collections::HashMap;
 

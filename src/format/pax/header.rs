@@ -1,9 +1,13 @@
 //! What a header block says, with the records before it.
 
-use super::attributes::Attributes;
-use super::field::{self, Block, number, text};
-use crate::error::{Error, Result, quoted};
-use crate::format::entry::{Device, Entry, Kind, Owner, Path, Time, is_safe};
+use super::{
+    attributes::Attributes,
+    field::{self, Block, number, text},
+};
+use crate::{
+    error::{Error, Result, quoted},
+    format::entry::{Device, Entry, Kind, Owner, Path, Time, is_safe},
+};
 use std::sync::Arc;
 
 /// A header block and where it stands.

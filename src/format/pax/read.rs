@@ -3,14 +3,19 @@
 //! The source is not trusted: each length is bounded before memory is taken, memory grows only with bytes that are there,
 //! names that leave the root are told apart, and no input makes this panic.
 
-use super::acl::NamedAcl;
-use super::attributes::Attributes;
-use super::field::{self, Block, text};
-use super::header::{Header, Names, damaged, stays_within};
-use super::sparse::{MapLines, OLD_EXTENSION, OLD_HEADER, OLD_SIZE, read_map, read_old};
-use super::{BLOCK, MAX_NAME, MAX_RECORDS, padding};
-use crate::error::{Error, Kind as ErrorKind, Result};
-use crate::format::entry::{Entry, Kind};
+use super::{
+    BLOCK, MAX_NAME, MAX_RECORDS,
+    acl::NamedAcl,
+    attributes::Attributes,
+    field::{self, Block, text},
+    header::{Header, Names, damaged, stays_within},
+    padding,
+    sparse::{MapLines, OLD_EXTENSION, OLD_HEADER, OLD_SIZE, read_map, read_old},
+};
+use crate::{
+    error::{Error, Kind as ErrorKind, Result},
+    format::entry::{Entry, Kind},
+};
 use std::io::Read;
 
 /// Most bytes of global records. They are kept for all members; `git archive` writes 52.

@@ -3,8 +3,10 @@
 //! Only version 1.0 is written: the map stands in front of the content, as decimal lines. See "Storing Sparse Files" in
 //! GNU tar's manual.
 
-use super::BLOCK;
-use super::field::{Block, number};
+use super::{
+    BLOCK,
+    field::{Block, number},
+};
 use crate::format::entry::{Map, Run};
 use std::io::Write;
 

@@ -1,10 +1,13 @@
 //! What is written is read back, and nothing that is read does harm.
 
-use super::*;
-use crate::error::{Kind as ErrorKind, Result};
-use crate::format::entry::{Device, Entry, Kind, Owner, Path, Run, Time, Xattr, is_safe};
-use proptest::collection::vec;
-use proptest::prelude::*;
+use crate::{
+    error::{Kind as ErrorKind, Result},
+    format::{
+        entry::{Device, Entry, Kind, Owner, Path, Run, Time, Xattr, is_safe},
+        pax::*,
+    },
+};
+use proptest::{collection::vec, prelude::*};
 
 fn header(entry: &Entry) -> Vec<u8> {
     let mut out = Vec::new();

@@ -1,12 +1,16 @@
 //! The header of a member, as fullbore writes it.
 
-use super::attributes::code;
-use super::field::{self, Block, octal_max, put_number, put_text};
-use super::{ACLS, BLOCK, MAX_NAME, MAX_RECORDS, MAX_RUNS, XATTR, acl, padding, sparse};
-use crate::error::{Error, Kind as ErrorKind, Result, quoted};
-use crate::format::entry::{Device, Entry, Kind, Run, Time, is_safe};
-use std::borrow::Cow;
-use std::io::Write;
+use super::{
+    ACLS, BLOCK, MAX_NAME, MAX_RECORDS, MAX_RUNS, XATTR, acl,
+    attributes::code,
+    field::{self, Block, octal_max, put_number, put_text},
+    padding, sparse,
+};
+use crate::{
+    error::{Error, Kind as ErrorKind, Result, quoted},
+    format::entry::{Device, Entry, Kind, Run, Time, is_safe},
+};
+use std::{borrow::Cow, io::Write};
 
 /// Append the complete header of a member: GNU `K` and `L` members and a pax `x` member if they are needed, the ustar
 /// header, and the map of a sparse file.

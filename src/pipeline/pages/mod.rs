@@ -4,11 +4,10 @@
 //! where the records of an earlier backup's page come one after the other as they were, that page is referred to, and
 //! what stood before them ends where it begins.
 
-mod earlier;
-mod large;
+mod large_file;
+mod references;
 
-use self::large::Open;
-use super::live::References;
+use super::liveness::References;
 use crate::{
     format::{
         digest::{BlockCrcs, Joiner, Piece},
@@ -22,6 +21,7 @@ use crate::{
     },
     frame::{LOST_LINK, Part, What},
 };
+use large_file::Open;
 use std::{
     collections::{HashMap, HashSet},
     sync::Arc,

@@ -2,7 +2,7 @@
 
 use super::{
     Secret,
-    text::{self, Given},
+    parse::{self, Given},
 };
 use crate::error::{Error, Kind, Result};
 use std::{fs, io, os::unix::fs::MetadataExt, path::Path};
@@ -42,7 +42,7 @@ fn section(name: &str, text: &str) -> Result<Option<Given>> {
         let (key, value) = line
             .split_once('=')
             .ok_or_else(|| Error::new(Kind::Usage, format!("a line of service {name:?} has no \"=\"")))?;
-        match text::keyword(key.trim())? {
+        match parse::keyword(key.trim())? {
             // As libpq: a service does not name another.
             "service" | "servicefile" => {
                 return Err(Error::new(Kind::Usage, format!("service {name:?} names another service")));

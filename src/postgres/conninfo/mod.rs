@@ -4,16 +4,16 @@
 //! asks for a check which is not made here is refused, not ignored. No error and no `Debug` shows a password.
 
 mod files;
-mod layers;
-mod text;
+mod parse;
+mod precedence;
 mod transport;
 
-pub use layers::Environment;
+pub use precedence::Environment;
 pub use transport::{Binding, Keepalive, Roots, SslMode, Tls};
 
 use crate::error::{Error, Kind, Result};
+use parse::{Given, meaningless, number, one_of};
 use std::{fmt, net::IpAddr, path::PathBuf, time::Duration};
-use text::{Given, meaningless, number, one_of};
 
 const DEFAULT_PORT: u16 = 5432;
 
@@ -86,7 +86,7 @@ impl Params {
     /// [`Kind::Usage`] if the string cannot be read or a value means nothing, [`Kind::Unsupported`] if a parameter cannot
     /// be honoured, [`Kind::NotFound`] if there is no such service.
     pub fn new(text: &str, environment: &Environment) -> Result<Self> {
-        let (given, from) = layers::layered(text, environment)?;
+        let (given, from) = precedence::layered(text, environment)?;
         let text = |name: &str| given.get(name).filter(|value| !value.is_empty()).cloned();
         let mut warnings = Vec::new();
         let user = text("user").or_else(|| environment.user.clone()).ok_or_else(|| {

@@ -3,6 +3,7 @@
 //! No error repeats the string: it may hold a password.
 
 use crate::error::{Error, Kind, Result};
+use Use::{Honoured, Ignored, Refused};
 use std::{collections::BTreeMap, str::FromStr};
 
 /// What is given, by keyword. Never printed.
@@ -17,7 +18,6 @@ pub(super) enum Use {
     /// Asks for a check that is not made: to ignore it would be to trust more than the user does.
     Refused,
 }
-use Use::{Honoured, Ignored, Refused};
 
 /// The keywords of libpq 18, the variable of the environment for each, and what becomes of it here.
 pub(super) const KEYWORDS: [(&str, &str, Use); 51] = [

@@ -2,7 +2,7 @@
 
 use super::{
     files,
-    text::{self, Given, KEYWORDS, Use},
+    parse::{self, Given, KEYWORDS, Use},
 };
 use crate::{
     error::{Error, Kind, Result},
@@ -55,7 +55,7 @@ impl Environment {
 
 /// All that is given, first come first; and where the password came from.
 pub(super) fn layered(text: &str, environment: &Environment) -> Result<(Given, String)> {
-    let mut given = text::parse(text)?;
+    let mut given = parse::parse(text)?;
     let mut from = if given.contains_key("password") { "the connection string" } else { "PGPASSWORD" }.to_owned();
     let named = |given: &Given, name: &str, variable: &str| {
         let named = given.get(name).map(String::as_str).or_else(|| environment.variable(variable));
@@ -76,7 +76,7 @@ pub(super) fn layered(text: &str, environment: &Environment) -> Result<(Given, S
     }
     for (name, variable, _) in KEYWORDS.iter().filter(|(.., becomes)| *becomes != Use::Ignored) {
         match environment.variable(variable).filter(|value| !value.is_empty()) {
-            Some(value) if !given.contains_key(name) => given.insert(text::keyword(name)?, value.to_owned()),
+            Some(value) if !given.contains_key(name) => given.insert(parse::keyword(name)?, value.to_owned()),
             _ => None,
         };
     }

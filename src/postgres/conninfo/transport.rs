@@ -1,8 +1,8 @@
 //! How a connection is encrypted, and how it is kept.
 
 use super::{
-    layers::Environment,
-    text::{Given, number, one_of},
+    parse::{Given, number, one_of},
+    precedence::Environment,
 };
 use crate::error::{Error, Kind, Result};
 use std::{path::PathBuf, time::Duration};

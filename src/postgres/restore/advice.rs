@@ -19,7 +19,7 @@ const ARCHIVES_ANEW: &str = "once the server is open it will archive a timeline 
 
 /// What the server will want and not have: `follows` says whether its configuration, of which the backup may have all, names an archive
 /// or a primary.
-pub(super) fn missing(mode: Mode, cluster: &Cluster, follows: bool, is_all: bool) -> Option<String> {
+pub(crate) fn missing(mode: Mode, cluster: &Cluster, follows: bool, is_all: bool) -> Option<String> {
     let included = !cluster.online || cluster.wal == "included";
     let note = match mode {
         Mode::None if !included => {
@@ -38,7 +38,7 @@ pub(super) fn missing(mode: Mode, cluster: &Cluster, follows: bool, is_all: bool
 }
 
 /// That a server which is to recover to a point would not even start.
-pub(super) fn nothing_fetches(options: &Options, cluster: &Cluster) -> Error {
+pub(crate) fn nothing_fetches(options: &Options, cluster: &Cluster) -> Error {
     let what = "cannot recover to a point: nothing says how to fetch WAL, and without restore_command the server does not start";
     let is_included = !cluster.online || cluster.wal == "included";
     let or_not = if is_included && options.ends_with_the_backup() {
@@ -51,7 +51,7 @@ pub(super) fn nothing_fetches(options: &Options, cluster: &Cluster) -> Error {
 }
 
 /// What a server that asks no archive must be given by hand.
-pub(super) fn fetch(recovery: &Recovery, cluster: &Cluster) -> Option<String> {
+pub(crate) fn fetch(recovery: &Recovery, cluster: &Cluster) -> Option<String> {
     let is_lacking = cluster.online && cluster.wal != "included" && recovery.signal.is_none();
     let wal = match &cluster.wal_segments[..] {
         [first, .., last] if first != last => format!("{first} to {last}"),
@@ -64,7 +64,7 @@ pub(super) fn fetch(recovery: &Recovery, cluster: &Cluster) -> Option<String> {
 }
 
 /// That the server will be a second one with the subscriptions of the one that was backed up.
-pub(super) fn subscriptions(options: &Options, cluster: &Cluster) -> Option<String> {
+pub(crate) fn subscriptions(options: &Options, cluster: &Cluster) -> Option<String> {
     let is_set = options.settings.iter().any(|(name, _)| name == APPLY_WORKERS);
     let count: u64 = cluster.databases.iter().map(|database| u64::from(database.subscriptions)).sum();
     (count > 0 && !is_set).then(|| {
@@ -76,7 +76,7 @@ pub(super) fn subscriptions(options: &Options, cluster: &Cluster) -> Option<Stri
 }
 
 /// That recovery makes tablespaces where they were, whatever the restore does.
-pub(super) fn meanwhile(cluster: &Cluster) -> impl Iterator<Item = String> {
+pub(crate) fn meanwhile(cluster: &Cluster) -> impl Iterator<Item = String> {
     cluster.tablespaces_meanwhile.iter().map(|space| {
         let (name, location) = (quoted(&space.name.0), quoted(&space.location.0));
         format!(
@@ -87,7 +87,7 @@ pub(super) fn meanwhile(cluster: &Cluster) -> impl Iterator<Item = String> {
 }
 
 /// That the cluster has a later timeline, which does not lead on from the backup, and what comes of it.
-pub(super) fn beside(mode: Mode, options: &Options, cluster: &Cluster, fork: &Fork) -> String {
+pub(crate) fn beside(mode: Mode, options: &Options, cluster: &Cluster, fork: &Fork) -> String {
     let Fork { timeline, newest, .. } = fork;
     let own = cluster.timeline;
     let why = match fork.left {
@@ -104,7 +104,7 @@ pub(super) fn beside(mode: Mode, options: &Options, cluster: &Cluster, fork: &Fo
 }
 
 /// That it will archive, as the server that was backed up does.
-pub(super) fn archiving(mode: Mode, options: &Options, known: &Known<'_>) -> Option<String> {
+pub(crate) fn archiving(mode: Mode, options: &Options, known: &Known<'_>) -> Option<String> {
     let chosen = options.settings.iter().rev().find(|(name, _)| name == "archive_mode");
     let archives = chosen.map_or(known.archives, |(_, value)| archives(value));
     let note = match mode {

@@ -4,22 +4,16 @@
 //! back empty, not at all or last, what is written besides. Nothing here reads or writes. "Rule N" is a rule of online
 //! backups and restores, as PostgreSQL's own tools and their peers follow them.
 
-pub mod conf;
-pub mod notes;
-pub mod recovery;
-pub mod tablespaces;
-pub mod target;
-
-use super::relation;
+use super::recovery::{Known, Recovery};
 use crate::{
     error::{Error, Kind, Result, quoted},
     format::{
         entry,
         root::{Cluster, Database},
     },
-    sink::{last::Last, places::Mount},
+    postgres::relation,
+    target::{final_file::Last, layout::Mount},
 };
-use recovery::{Known, Recovery};
 use std::path::PathBuf;
 
 /// The file without which no server starts.
@@ -51,7 +45,7 @@ pub struct Options {
     /// Databases that are wanted; none means all of them.
     pub databases: Vec<String>,
     /// How the server recovers, and with which settings.
-    pub recovery: recovery::Options,
+    pub recovery: crate::postgres::restore::recovery::Options,
 }
 
 /// What is to be done besides writing the files.
@@ -103,11 +97,11 @@ impl Plan {
     /// # Errors
     /// [`Kind::Usage`] for what cannot be done with this cluster.
     pub fn new(options: &Options, cluster: &Cluster, known: &Known<'_>) -> Result<Self> {
-        let mut mounts = tablespaces::mounts(options, cluster)?;
+        let mut mounts = crate::postgres::restore::tablespaces::mounts(options, cluster)?;
         let unwanted = unwanted(options, cluster)?;
-        let (mut recovery, mut notes) = recovery::plan(&options.recovery, cluster, known)?;
-        notes.extend(notes::meanwhile(cluster));
-        notes.extend(notes::subscriptions(&options.recovery, cluster));
+        let (mut recovery, mut notes) = crate::postgres::restore::recovery::plan(&options.recovery, cluster, known)?;
+        notes.extend(crate::postgres::restore::advice::meanwhile(cluster));
+        notes.extend(crate::postgres::restore::advice::subscriptions(&options.recovery, cluster));
         let mut next = Vec::new();
         if options.recovery.stands_still() {
             next.push(STANDS_STILL.to_owned());
@@ -128,17 +122,20 @@ impl Plan {
         let mut left_out: Vec<&'static [u8]> = vec![POSTMASTER_PID];
         if cluster.online || options.recovery.is_chosen() {
             // Signals of an earlier recovery are not meant for this one (rule 12).
-            left_out.extend([recovery::RECOVERY_SIGNAL, recovery::STANDBY_SIGNAL]);
+            left_out.extend([
+                crate::postgres::restore::recovery::RECOVERY_SIGNAL,
+                crate::postgres::restore::recovery::STANDBY_SIGNAL,
+            ]);
         } // A standby that was shut down goes on as one: it must not write on the timeline of its primary.
         left_out.extend(recovery.changes_settings().then_some(AUTO_CONF));
         // The server would make our links anew, from where the tablespaces were (rule 36).
         left_out.extend((!mounts.is_empty()).then_some(TABLESPACE_MAP));
-        mounts.extend(options.waldir.as_deref().map(tablespaces::wal).transpose()?);
+        mounts.extend(options.waldir.as_deref().map(crate::postgres::restore::tablespaces::wal).transpose()?);
         Ok(Self {
             last: Some(Last { path: PG_CONTROL.to_vec(), only_with }),
             mounts,
             notes,
-            before_start: notes::fetch(&recovery, cluster).into_iter().collect(),
+            before_start: crate::postgres::restore::advice::fetch(&recovery, cluster).into_iter().collect(),
             recovery,
             next,
             in_place: false,

@@ -30,7 +30,7 @@ fn utc(time: Timestamp) -> String {
 }
 
 /// What is said of a time that is recovered to.
-pub(super) fn until(text: &str, now: Option<Timestamp>) -> Result<String> {
+pub(crate) fn until(text: &str, now: Option<Timestamp>) -> Result<String> {
     let time = moment(text)?;
     let later = "; that is later than now: if the WAL does not come to it, recovery ends with an error";
     let later = if now.is_some_and(|now| now < time) { later } else { "" };
@@ -48,7 +48,7 @@ fn moment(text: &str) -> Result<Timestamp> {
 }
 
 /// The time in UTC, if the backup had ended by then.
-pub(super) fn time(text: &str, stopped: &str) -> Result<String> {
+pub(crate) fn time(text: &str, stopped: &str) -> Result<String> {
     let time = moment(text)?;
     if let Some(end) = stopped.parse::<Timestamp>().ok().filter(|end| time < *end) {
         let what = format!("cannot recover to {time}: the backup ended later, at {end}");
@@ -58,7 +58,7 @@ pub(super) fn time(text: &str, stopped: &str) -> Result<String> {
 }
 
 /// A place in the WAL at which the cluster is consistent.
-pub(super) fn lsn<'a>(text: &'a str, cluster: &Cluster) -> Result<&'a str> {
+pub(crate) fn lsn<'a>(text: &'a str, cluster: &Cluster) -> Result<&'a str> {
     let Ok(wanted) = text.parse::<Lsn>() else {
         let what = format!("cannot recover to LSN {text:?}: it is none");
         return Err(Error::new(Kind::Usage, what).hint("use one like 0/2000028"));
@@ -73,7 +73,7 @@ pub(super) fn lsn<'a>(text: &'a str, cluster: &Cluster) -> Result<&'a str> {
 }
 
 /// An empty one would be no target to the server: it would go on to the end of the archive.
-pub(super) fn name(text: &str) -> Result<&str> {
+pub(crate) fn name(text: &str) -> Result<&str> {
     if text.is_empty() {
         return Err(Error::new(Kind::Usage, "cannot recover to a restore point without a name"));
     }
@@ -81,7 +81,7 @@ pub(super) fn name(text: &str) -> Result<&str> {
 }
 
 /// The server would take a number that begins with 0 for an octal one.
-pub(super) fn xid(text: &str) -> Result<u64> {
+pub(crate) fn xid(text: &str) -> Result<u64> {
     match text.parse::<u64>() {
         Ok(number) => Ok(number),
         Err(_) => Err(Error::new(Kind::Usage, format!("cannot recover to transaction {text:?}: it is no number"))),

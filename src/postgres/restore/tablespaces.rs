@@ -1,10 +1,10 @@
 //! Where tablespaces and the WAL are to be.
 
-use super::{Options, PG_WAL};
+use super::plan::{Options, PG_WAL};
 use crate::{
     error::{Error, Kind, Result, quoted},
     format::root::{Cluster, Tablespace},
-    sink::places::{Mount, Shared},
+    target::layout::{Mount, Shared},
 };
 use std::{
     ffi::{OsStr, OsString},

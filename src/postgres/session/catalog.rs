@@ -3,8 +3,8 @@
 //! A database is moved by copying its directory, and WAL says only that: recovery copies what the backup has of it, which may be
 //! nothing any more. A tablespace is created anew where it was, whatever is there when somebody recovers.
 
-use super::{Session, answer::Row};
-use crate::{error::Result, format::root::Name, postgres::copied::Copied};
+use super::{Session, rows::Row};
+use crate::{error::Result, format::root::Name, postgres::file_copies::Copied};
 
 /// See the module.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! How a server is reached: host by host, encrypted and not, as `sslmode` has it; and what its refusals mean.
 
-use super::{Session, pool::refuse_used};
+use super::{Session, pooler::refuse_used};
 use crate::{
     error::{Error, Kind, Result},
     platform,

@@ -1,6 +1,6 @@
 //! What a backup must know of a server before it begins, and whether the role may take one.
 
-use super::{Session, answer::Row};
+use super::{Session, rows::Row};
 use crate::{
     error::{Error, Kind, Result},
     format::root::{Database, Name},

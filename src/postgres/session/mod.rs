@@ -3,19 +3,19 @@
 //! One session starts the backup and ends it; if it is lost between the two, the backup is void (rule 2). So it waits for
 //! ever, says when it is gone, and takes the slot that holds its WAL with it. What is copied meanwhile is not its business.
 
-mod answer;
 mod catalog;
+mod connect;
 mod facts;
-mod held;
-mod pool;
-mod reach;
-mod room;
+mod keepalive;
+mod pooler;
+mod rows;
 mod summaries;
+mod wal_space;
 
 pub use catalog::Catalog;
 pub use facts::Facts;
-pub use held::Held;
-pub use room::Room;
+pub use keepalive::Held;
+pub use wal_space::Room;
 
 use super::{conninfo::Params, lsn::Lsn};
 use crate::error::{Error, Kind, Result};
@@ -85,7 +85,7 @@ impl Session {
     /// [`Kind::Permission`] if the server refuses the user, [`Kind::Unreachable`] if none can be reached now,
     /// [`Kind::Unsupported`] if it is older than 13. No error holds the password.
     pub fn connect(params: &Params) -> Result<Self> {
-        reach::connect(params)
+        connect::connect(params)
     }
 
     /// Was the server a standby when the session began? It still is, or the session is void.
@@ -353,7 +353,7 @@ impl Session {
 
     fn lost(&self, error: &postgres::Error) -> Error {
         void(&format!("the session with the server at {} was lost", self.place))
-            .detail(reach::reason(error))
+            .detail(connect::reason(error))
             .hint(self.after_loss())
     }
 }

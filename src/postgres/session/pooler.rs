@@ -4,7 +4,7 @@
 //! pool none of that goes. So a session that is older than our connection is left alone; and one that was made for us is tidied
 //! before it is left, as far as its server answers.
 
-use super::{Session, reach::failed};
+use super::{Session, connect::failed};
 use crate::{
     error::{Error, Kind, Result},
     queue::start,

@@ -1,6 +1,6 @@
 //! What a server answers, whatever it is: a value that cannot be understood is an error.
 
-use super::{Session, reach};
+use super::{Session, connect};
 use crate::{
     error::{Error, Kind, Result},
     format::root::Name,
@@ -19,7 +19,7 @@ impl Row {
         let failed = |error| {
             let name = self.0.columns().get(at).map_or("", |column| column.name());
             Error::new(Kind::Unsupported, format!("cannot understand the server's answer: column {at}, {name:?}"))
-                .because(reach::reason(&error))
+                .because(connect::reason(&error))
         };
         self.0.try_get(at).map_err(failed)
     }
@@ -59,9 +59,9 @@ impl Session {
     pub(super) fn rows(&mut self, what: &str, sql: &str, params: &[(&(dyn ToSql + Sync), Type)]) -> Result<Vec<Row>> {
         match self.client()?.query_typed(sql, params) {
             Ok(rows) => Ok(rows.into_iter().map(Row).collect()),
-            Err(error) if self.is_closed() || reach::is_fatal(&error) => Err(self.lost(&error)),
+            Err(error) if self.is_closed() || connect::is_fatal(&error) => Err(self.lost(&error)),
             Err(error) => {
-                let failed = reach::failed(what, &error);
+                let failed = connect::failed(what, &error);
                 if self.slot.take().is_some() {
                     self.dropped = Some(failed.line());
                 }

@@ -1,11 +1,11 @@
 //! What the server knows of its own WAL.
 
-use super::{Session, answer::Row, reach};
+use super::{Session, connect, rows::Row};
 use crate::{
     error::Result,
     postgres::{
         lsn::Lsn,
-        summary::{Line, Span},
+        wal_summaries::{Line, Span},
     },
 };
 use postgres::{
@@ -76,7 +76,7 @@ impl Session {
     /// # Errors
     /// If the session is lost, or the summary has been removed.
     pub fn summary(&mut self, timeline: u32, (from, to): Span, mut each: impl FnMut(Line)) -> Result<()> {
-        let failed = |error: postgres::Error| reach::failed("could not read a summary of the WAL", &error);
+        let failed = |error: postgres::Error| connect::failed("could not read a summary of the WAL", &error);
         let (timeline, from, to) = (i64::from(timeline), from.to_string(), to.to_string());
         let params: [(&(dyn ToSql + Sync), Type); 3] =
             [(&timeline, Type::INT8), (&from, Type::TEXT), (&to, Type::TEXT)];

@@ -4,7 +4,7 @@ use super::{Session, void};
 use crate::{
     error::Result,
     format::sizes,
-    platform::{walk::open_root, write::free_bytes},
+    platform::{dir::open_root, write::free_bytes},
     postgres::lsn::Lsn,
 };
 use postgres::types::Type;

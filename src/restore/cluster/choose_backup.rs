@@ -1,16 +1,18 @@
 //! The backup that recovery begins with: of a repository the last one of the cluster from which the server comes to where it is to.
 
-use super::{cluster::content, list::source_text, restore::Restore};
+use super::content;
 use crate::{
+    archive::Archive,
+    command::list::source_text,
     error::{Error, Kind, Result},
     format::root::{Cluster, Root},
     postgres::{
         lsn::Lsn,
-        restore::{Options, recovery},
+        restore::{plan::Options, recovery},
         timeline::{Fork, Timelines, history_of},
     },
     repo::open::{is_repository, list_backups, named, open, place},
-    source::archive::Archive,
+    restore::Restore,
 };
 use jiff::Timestamp;
 use std::path::{Path, PathBuf};
@@ -20,7 +22,7 @@ use std::path::{Path, PathBuf};
 /// # Errors
 /// As [`open`]; [`Kind::Usage`] if it cannot be told which cluster is meant. If all ended later it is the first one, and what is
 /// planned with it says so.
-pub(super) fn opened(restore: &Restore) -> Result<Archive> {
+pub(crate) fn opened(restore: &Restore) -> Result<Archive> {
     early_enough(restore, open(&restore.from)?)
 }
 
@@ -28,7 +30,7 @@ pub(super) fn opened(restore: &Restore) -> Result<Archive> {
 ///
 /// # Errors
 /// As [`open`].
-pub(super) fn early_enough(restore: &Restore, last: Archive) -> Result<Archive> {
+pub(crate) fn early_enough(restore: &Restore, last: Archive) -> Result<Archive> {
     let recovery = &restore.postgres.recovery;
     if !is_repository(&restore.from) || restore.postgres == Options::default() {
         return Ok(last);
@@ -51,14 +53,14 @@ pub(super) fn early_enough(restore: &Restore, last: Archive) -> Result<Archive> 
 }
 
 /// The backups of clusters in a repository, oldest first; mostly of one. What cannot be read is not among them.
-pub(super) struct Kin {
+pub(crate) struct Kin {
     repository: PathBuf,
     backups: Vec<Root>,
 }
 
 impl Kin {
     /// Those of the cluster that is restored; `None` if it does not come from a repository.
-    pub(super) fn of(restore: &Restore, cluster: &Cluster) -> Option<Self> {
+    pub(crate) fn of(restore: &Restore, cluster: &Cluster) -> Option<Self> {
         let (repository, _) = place(&restore.from).ok()?;
         let mut kin = Self::all(&repository).ok()?;
         kin.retain(&cluster.system_identifier);
@@ -132,7 +134,7 @@ impl Kin {
     }
 
     /// How a backup of this cluster is not on that way, if it is known that it is not.
-    pub(super) fn fork(&self, restore: &Restore, cluster: &Cluster) -> Option<Fork> {
+    pub(crate) fn fork(&self, restore: &Restore, cluster: &Cluster) -> Option<Fork> {
         let (timeline, way) = self.way(&restore.postgres.recovery)?;
         if leads_on(&way, cluster)? {
             return None;
@@ -143,7 +145,7 @@ impl Kin {
 
     /// What is to be said where the backup that was chosen is of another server than those before it on its timeline: of one that was
     /// moved, or of a copy.
-    pub(super) fn note_of_another(&self, restore: &Restore, root: &Root, cluster: &Cluster) -> Option<String> {
+    pub(crate) fn note_of_another(&self, restore: &Restore, root: &Root, cluster: &Cluster) -> Option<String> {
         let before = self.of_primaries(cluster.timeline).rfind(|(before, _)| before.id < root.id);
         let (before, _) = before.filter(|(before, _)| before.source != root.source)?;
         (was_chosen(restore) && !cluster.standby).then(|| {
@@ -157,7 +159,7 @@ impl Kin {
     }
 
     /// What is to be said where the server goes on along the timeline of a backup as if later ones had not been made.
-    pub(super) fn note_of_later(&self, root: &Root, cluster: &Cluster) -> Option<String> {
+    pub(crate) fn note_of_later(&self, root: &Root, cluster: &Cluster) -> Option<String> {
         let is_later = |(other, of): &(&Root, &Cluster)| other.id > root.id && of.timeline == cluster.timeline;
         let (later, _) = self.members().rfind(is_later)?;
         Some(format!(
@@ -169,7 +171,7 @@ impl Kin {
     }
 
     /// What is to be said where it is not the last one that was chosen.
-    pub(super) fn note(&self, restore: &Restore, root: &Root) -> Option<String> {
+    pub(crate) fn note(&self, restore: &Restore, root: &Root) -> Option<String> {
         let recovery = &restore.postgres.recovery;
         if !was_chosen(restore) || self.backups.last().is_none_or(|last| last.id <= root.id) {
             return None;

@@ -1,17 +1,17 @@
 //! What the configuration of a cluster says of where its server was. The restored one would go on there: start in the old data
 //! directory, or have its configuration written over the old one's, through a link.
 
-use super::cluster::content;
+use super::content;
 use crate::{
+    archive::{Archive, Selection},
     error::{Kind as ErrorKind, Result, quoted},
     format::{
         entry::{self, Kind, Path as EntryPath},
         page::Item,
         root::{Cluster, Name},
     },
-    platform::walk::real_path,
-    postgres::restore::{AUTO_CONF, conf},
-    source::archive::{Archive, Selection},
+    platform::dir::real_path,
+    postgres::restore::{conf, plan::AUTO_CONF},
 };
 use std::{
     ffi::OsStr,
@@ -27,7 +27,7 @@ const SHARED: [&str; 3] = ["hba_file", "ident_file", "external_pid_file"];
 const MAX_DEPTH: u32 = 10;
 
 /// See the module.
-pub(super) struct Configuration {
+pub(crate) struct Configuration {
     /// What `postgresql.conf` sets, with what it includes; `None` if the backup does not have it.
     main: Option<Vec<Setting>>,
     /// What the server itself has written; it counts more.
@@ -54,7 +54,7 @@ impl Configuration {
     ///
     /// # Errors
     /// Damage to a page, and those of [`content`].
-    pub(super) fn read(archive: &Archive, to: &Path) -> Result<Self> {
+    pub(crate) fn read(archive: &Archive, to: &Path) -> Result<Self> {
         let to = std::path::absolute(to).unwrap_or_else(|_| to.to_owned());
         let mut links = Vec::new();
         for name in conf::FILES.map(str::as_bytes) {
@@ -72,18 +72,18 @@ impl Configuration {
     }
 
     /// Is all of it in the backup?
-    pub(super) fn is_whole(&self) -> bool {
+    pub(crate) fn is_whole(&self) -> bool {
         self.main.is_some() && self.lacking.is_empty() && !self.is_too_deep
     }
 
     /// What a setting is set to; empty values are none.
-    pub(super) fn value(&self, name: &str) -> Option<String> {
+    pub(crate) fn value(&self, name: &str) -> Option<String> {
         let found = last(&self.auto, name).or_else(|| last(self.main.as_deref()?, name))?;
         Some(found.value.clone()).filter(|value| !value.is_empty())
     }
 
     /// What the restored server will share with the old one, or not have.
-    pub(super) fn notes(&self, cluster: &Cluster) -> Vec<String> {
+    pub(crate) fn notes(&self, cluster: &Cluster) -> Vec<String> {
         let link = |(name, target): &(&[u8], EntryPath)| {
             format!("{} is a link to {}, which is not in the backup", quoted(name), quoted(target))
         };
@@ -103,7 +103,7 @@ impl Configuration {
     }
 
     /// What is to be done before the server is started.
-    pub(super) fn before_start(&self, cluster: &Cluster) -> Option<String> {
+    pub(crate) fn before_start(&self, cluster: &Cluster) -> Option<String> {
         let Some(main) = &self.main else { return (!is_as_it_was(cluster, &self.to)).then(|| self.bring()) };
         // The server looks for this one in `postgresql.conf` alone, and in what that includes.
         let data = last(main, "data_directory")?;
@@ -133,7 +133,7 @@ impl Configuration {
 }
 
 /// Is `to` where the cluster was, and its configuration, which is elsewhere, still there?
-pub(super) fn is_as_it_was(cluster: &Cluster, to: &Path) -> bool {
+pub(crate) fn is_as_it_was(cluster: &Cluster, to: &Path) -> bool {
     let there = |name: &Name| real_path(Path::new(OsStr::from_bytes(&name.0))).ok();
     let is_in_place = there(&cluster.data_directory).is_some_and(|data| real_path(to).is_ok_and(|to| to == data));
     is_in_place && !cluster.configuration.is_empty() && cluster.configuration.iter().all(|path| there(path).is_some())

@@ -1,15 +1,15 @@
 //! What a restore does for PostgreSQL besides writing files; for any other backup nothing.
 
-use super::{
-    configuration::{self, Configuration},
-    damage::Report,
-    extra::extra,
-    holder,
-    restore::Restore,
-    target::Kin,
-    text::counted,
-};
+pub(crate) mod choose_backup;
+pub(crate) mod config;
+pub(crate) mod tablespace_owner;
+
+use super::{Restore, extraneous::extra};
 use crate::{
+    archive::{
+        Archive, Selection,
+        schedule::{End, check_whole},
+    },
     error::{Error, Kind as ErrorKind, Result, quoted},
     format::{
         entry::{self, Entry, Kind, Time},
@@ -17,28 +17,30 @@ use crate::{
         root::Cluster,
         sizes,
     },
-    platform::{self, owner::Names, walk::real_path},
+    platform::{self, dir::real_path, owner::Names},
     postgres::{
         inventory,
         layout::PREPARED,
-        offline::small_text,
         relation,
         restore::{
-            AUTO_CONF, Fate, Options, PG_CONTROL, PG_WAL, POSTMASTER_PID, Plan, conf, notes, recovery::Known,
+            advice, conf,
+            plan::{AUTO_CONF, Fate, Options, PG_CONTROL, PG_WAL, POSTMASTER_PID, Plan},
+            recovery::Known,
             tablespaces,
         },
+        stopped::small_text,
     },
-    sink::{
-        last::{Placed, UNFINISHED},
-        places::{Layout, Mount},
+    report::damage::Report,
+    target::{
+        final_file::{Placed, UNFINISHED},
+        layout::{Layout, Mount},
         tree::Tree,
         writer::Writer,
     },
-    source::{
-        archive::{Archive, Selection},
-        jobs::{End, check_whole},
-    },
+    text::counted,
 };
+use choose_backup::Kin;
+use config::Configuration;
 use jiff::Timestamp;
 use std::{
     collections::BTreeSet,
@@ -64,7 +66,7 @@ const WITHOUT_LABEL: &str =
 ///
 /// # Errors
 /// [`ErrorKind::Usage`] if it was.
-pub(super) fn not_asked(restore: &Restore) -> Result<()> {
+pub(crate) fn not_asked(restore: &Restore) -> Result<()> {
     if restore.postgres == Options::default() {
         return Ok(());
     }
@@ -82,7 +84,7 @@ pub(super) fn not_asked(restore: &Restore) -> Result<()> {
 ///
 /// # Errors
 /// [`ErrorKind::Usage`] for what makes no sense, [`ErrorKind::Exists`] if there is a cluster in the target.
-pub(super) fn plan(restore: &Restore, archive: &Archive, selection: &Selection) -> Result<Plan> {
+pub(crate) fn plan(restore: &Restore, archive: &Archive, selection: &Selection) -> Result<Plan> {
     let Some(cluster) = &archive.root.postgres else { return not_asked(restore).map(|()| Plan::default()) };
     refuse_live(&restore.to)?;
     if selection.takes(PG_WAL.as_bytes()) {
@@ -102,7 +104,7 @@ pub(super) fn plan(restore: &Restore, archive: &Archive, selection: &Selection) 
         stopped: archive.root.captured(),
         is_all: conf.is_whole(),
         archives: match conf.value("archive_mode") {
-            Some(mode) => notes::archives(&mode),
+            Some(mode) => advice::archives(&mode),
             None => cluster.archives && !conf.is_whole(),
         },
         restore_command: conf.value("restore_command").is_some() || (cluster.has_restore_command && !conf.is_whole()),
@@ -113,7 +115,7 @@ pub(super) fn plan(restore: &Restore, archive: &Archive, selection: &Selection) 
     let mut plan = Plan::new(&restore.postgres, cluster, &known)?;
     plan.mounts.retain(|mount| selection.takes(&mount.at));
     refuse_tablespaces_of_another(restore, cluster, &plan)?;
-    holder::refuse_foreign(restore, archive, cluster, &mut plan)?;
+    tablespace_owner::refuse_foreign(restore, archive, cluster, &mut plan)?;
     if is_whole && !plan.is_of_everything() {
         leave_out_prepared(archive, &mut plan)?;
     }
@@ -261,7 +263,7 @@ fn is_the_servers(path: &[u8]) -> bool {
 ///
 /// # Errors
 /// [`ErrorKind::Exists`] if something is in the target that neither the backup has nor this restore makes; those of [`extra`].
-pub(super) fn refuse_rest(
+pub(crate) fn refuse_rest(
     restore: &Restore,
     archive: &Archive,
     selection: &Selection,
@@ -284,7 +286,7 @@ pub(super) fn refuse_rest(
 }
 
 /// Where everything will be, with the bytes each place gets if everything is restored.
-pub(super) fn layout(restore: &Restore, archive: &Archive, selection: &Selection, plan: &Plan) -> Layout {
+pub(crate) fn layout(restore: &Restore, archive: &Archive, selection: &Selection, plan: &Plan) -> Layout {
     let totals = &archive.root.totals;
     let mut layout = Layout {
         mounts: plan.mounts.clone(),
@@ -314,7 +316,7 @@ pub(super) fn layout(restore: &Restore, archive: &Archive, selection: &Selection
 ///
 /// # Errors
 /// The system's, with the path; [`ErrorKind::Corrupt`] if the settings that were there are damaged.
-pub(super) fn write_files(plan: &Plan, archive: &Archive, tree: &Arc<Tree>, report: &Report) -> Result<()> {
+pub(crate) fn write_files(plan: &Plan, archive: &Archive, tree: &Arc<Tree>, report: &Report) -> Result<()> {
     if !plan.recovery.changes_settings() {
         return Ok(());
     }
@@ -352,7 +354,7 @@ fn parts_of(archive: &Archive, path: &[u8]) -> Result<Vec<Item>> {
 }
 
 /// Entry and content of a small file of a backup; `None` if it is not there.
-pub(super) fn content(archive: &Archive, path: &[u8]) -> Result<Option<(Entry, Vec<u8>)>> {
+pub(crate) fn content(archive: &Archive, path: &[u8]) -> Result<Option<(Entry, Vec<u8>)>> {
     let items = parts_of(archive, path)?;
     let Some(first) = items.first().filter(|item| item.state.is_stored() && item.entry.is_file()) else {
         return Ok(None);
@@ -380,13 +382,13 @@ pub(super) fn content(archive: &Archive, path: &[u8]) -> Result<Option<(Entry, V
 
 /// What the operator hears at the end.
 #[derive(Debug, Default)]
-pub(super) struct Last {
-    pub(super) notes: Vec<String>,
-    pub(super) next: Vec<String>,
+pub(crate) struct Last {
+    pub(crate) notes: Vec<String>,
+    pub(crate) next: Vec<String>,
     /// How many of these, the first, it takes before a server starts.
-    pub(super) needed: usize,
+    pub(crate) needed: usize,
     /// Does `pg_control` keep its other name?
-    pub(super) is_kept: bool,
+    pub(crate) is_kept: bool,
 }
 
 fn not_whole() -> String {
@@ -401,7 +403,7 @@ fn not_whole() -> String {
 ///
 /// # Errors
 /// The system's, with the path.
-pub(super) fn finish(restore: &Restore, plan: &Plan, archive: &Archive, tree: &Tree, is_whole: bool) -> Result<Last> {
+pub(crate) fn finish(restore: &Restore, plan: &Plan, archive: &Archive, tree: &Tree, is_whole: bool) -> Result<Last> {
     let Some(cluster) = &archive.root.postgres else { return Ok(Last::default()) };
     let (mut notes, mut next, mut needed) = (plan.notes.clone(), Vec::new(), 0);
     let placed = tree.put_last(is_whole)?;
@@ -415,7 +417,7 @@ pub(super) fn finish(restore: &Restore, plan: &Plan, archive: &Archive, tree: &T
         next.extend(barred(restore, plan));
         next.extend(plan.before_start.clone());
         needed = next.len();
-        next.push(match configuration::is_as_it_was(cluster, &restore.to) {
+        next.push(match config::is_as_it_was(cluster, &restore.to) {
             true => "start the server as before: its configuration is where it was".to_owned(),
             false => start(cluster, &restore.to, plan.in_place),
         });
@@ -456,7 +458,7 @@ fn start(cluster: &Cluster, data: &Path, in_place: bool) -> String {
 }
 
 /// What is to be said of a whole cluster that came as a stream, as `tar` restores it: at the end it is known that it was one.
-pub(super) fn streamed(cluster: &Cluster, data: &Path) -> Last {
+pub(crate) fn streamed(cluster: &Cluster, data: &Path) -> Last {
     let mut notes: Vec<_> = inventory::note(cluster).into_iter().collect();
     if cluster.tablespaces.is_empty() {
         return Last { notes, next: vec![start(cluster, data, false)], ..Last::default() };

@@ -4,24 +4,24 @@
 //! of the system, if somebody put a link to it there. So root takes on that word only what its owner has already, and nothing
 //! of its own. What a person names is not asked about. See also [`Mount::holder`].
 
-use super::restore::Restore;
 use crate::{
+    archive::Archive,
     error::{Error, Kind, Result, quoted},
     format::{
         entry::Owner,
         root::{Cluster, Tablespace},
     },
     platform::{self, owner::Names},
-    postgres::restore::{Plan, tablespaces},
-    sink::places::{Mount, holder, is_held},
-    source::archive::Archive,
+    postgres::restore::{plan::Plan, tablespaces},
+    restore::Restore,
+    target::layout::{Mount, holder, is_held},
 };
 
 /// Let each tablespace that goes back to where it was be there only if that is its owner's, and refuse what is not.
 ///
 /// # Errors
 /// [`Kind::Permission`] if it is another's, or the system's.
-pub(super) fn refuse_foreign(restore: &Restore, archive: &Archive, cluster: &Cluster, plan: &mut Plan) -> Result<()> {
+pub(crate) fn refuse_foreign(restore: &Restore, archive: &Archive, cluster: &Cluster, plan: &mut Plan) -> Result<()> {
     if platform::user().0 != 0 {
         return Ok(());
     }

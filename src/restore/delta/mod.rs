@@ -5,29 +5,32 @@
 //! write it in place. A file is not replaced as a whole, so that one that is cut off may be old in part. What does not belong
 //! to the backup is removed only if that was asked for, and announced before anything is changed.
 
+pub(crate) mod batch;
+
 use super::{
-    cluster,
-    crew::Hands,
-    extra::{Extra, extra},
-    patching::Work,
-    restore::{Restore, Run, Summary, must_be_there},
-    severed, target,
+    Restore, Run, Summary,
+    cluster::{self, choose_backup},
+    extraneous::{Extra, extra},
+    must_be_there,
 };
 use crate::{
+    archive::{Archive, Selection},
     error::{Error, Kind as ErrorKind, Result},
     format::{
         entry::{self, Path as EntryPath, xattr_bytes},
         page::Item,
         sizes,
     },
-    pipeline::meter::Meter,
-    platform::walk::Stat,
-    postgres::restore::{PG_CONTROL, Plan},
+    metrics::meter::Meter,
+    pipeline::workers::Hands,
+    platform::dir::Stat,
+    postgres::restore::plan::{PG_CONTROL, Plan},
     queue::Locked,
+    repair::cut_off,
     repo::open::must_be_told,
-    sink::{places::Layout, writer::Writer},
-    source::archive::{Archive, Selection},
+    target::{layout::Layout, writer::Writer},
 };
+use batch::Work;
 use std::{
     collections::{HashMap, HashSet},
     sync::{
@@ -50,9 +53,9 @@ pub struct Delta<'a> {
     delete: bool,
     /// Is told what will be removed.
     say: &'a (dyn Fn(&[EntryPath]) -> Result<()> + Sync),
-    pub(super) same: AtomicU64,
-    pub(super) changed: AtomicU64,
-    pub(super) written: AtomicU64,
+    pub(crate) same: AtomicU64,
+    pub(crate) changed: AtomicU64,
+    pub(crate) written: AtomicU64,
     /// Device and inode of files with other names that stay: two files of the backup must not become one.
     linked: Mutex<HashSet<(u64, u64)>>,
 }
@@ -78,7 +81,7 @@ impl<'a> Delta<'a> {
     }
 
     /// Was no other file of the backup found to be this one?
-    pub(super) fn is_first(&self, there: &Stat) -> bool {
+    pub(crate) fn is_first(&self, there: &Stat) -> bool {
         self.linked.locked().insert((there.dev, there.inode))
     }
 
@@ -88,7 +91,7 @@ impl<'a> Delta<'a> {
     /// As [`Restore::run`]; [`ErrorKind::Usage`] for a cluster as a whole without `delete`.
     pub fn run(&self, meter: &Meter) -> Result<Summary> {
         must_be_told(&self.restore.from)?;
-        let archive = target::opened(self.restore)?;
+        let archive = choose_backup::opened(self.restore)?;
         let selection = Selection::new(&self.restore.paths)?;
         if archive.root.postgres.is_some() && selection.holds(PG_CONTROL) && !self.delete {
             let what = "cannot restore a cluster into one that is there and leave what is newer than the backup";
@@ -105,16 +108,16 @@ impl<'a> Delta<'a> {
     /// As [`Delta::run`], before it writes anything.
     pub fn foresee(&self) -> Result<()> {
         must_be_told(&self.restore.from)?;
-        let archive = target::opened(self.restore)?;
+        let archive = choose_backup::opened(self.restore)?;
         let selection = Selection::new(&self.restore.paths)?;
         must_be_there(&archive, &selection, self.restore.keep_going)?;
         let plan = cluster::plan(self.restore, &archive, &selection)?;
         let layout = cluster::layout(self.restore, &archive, &selection, &plan);
-        let unnamed = severed::concerns(&archive, &selection)?;
+        let unnamed = cut_off::concerns(&archive, &selection)?;
         self.announce(&archive, &selection, &plan, &layout, unnamed).map(drop)
     }
 
-    pub(super) fn changes(&self, removed: u64) -> Changes {
+    pub(crate) fn changes(&self, removed: u64) -> Changes {
         let [same, changed, written_bytes] =
             [&self.same, &self.changed, &self.written].map(|count| count.load(Relaxed));
         Changes { same, changed, removed, written_bytes }
@@ -125,7 +128,7 @@ impl<'a> Delta<'a> {
     ///
     /// # Errors
     /// As [`extra`]; [`ErrorKind::Corrupt`] if something is `unnamed`.
-    pub(super) fn announce(
+    pub(crate) fn announce(
         &self,
         archive: &Archive,
         selection: &Selection,
@@ -148,7 +151,7 @@ impl<'a> Delta<'a> {
     }
 
     /// Everything but hard links and the metadata of directories.
-    pub(super) fn content(&self, run: &Run<'_>, hands: &Hands<'_>) -> Result<()> {
+    pub(crate) fn content(&self, run: &Run<'_>, hands: &Hands<'_>) -> Result<()> {
         run.meter.total_bytes.store(run.archive.root.totals.bytes, Relaxed);
         let mut writer = Writer::new(&run.tree);
         let mut batch = Batch::default();
@@ -173,8 +176,8 @@ impl<'a> Delta<'a> {
 
 /// Records that are compared together.
 #[derive(Default)]
-pub(super) struct Batch {
-    pub(super) items: Vec<Item>,
+pub(crate) struct Batch {
+    pub(crate) items: Vec<Item>,
     bytes: u64,
 }
 

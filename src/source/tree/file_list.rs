@@ -4,9 +4,9 @@
 //! of the list is not there is no accident of the moment, as it is of one that a walk has seen.
 
 use super::{
-    links::Links,
+    Inner,
+    hard_links::Links,
     listing::{Child, is_directory},
-    tree::Inner,
 };
 use crate::{
     error::{Result, quoted},

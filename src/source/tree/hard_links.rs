@@ -19,7 +19,7 @@ use std::{
 
 /// The files of which not all names were seen, by device and inode.
 #[derive(Default)]
-pub(super) struct Links {
+pub(crate) struct Links {
     firsts: HashMap<u64, BTreeMap<u64, First>>,
     directories: Directories,
     marks: RandomState,
@@ -33,7 +33,7 @@ const NAME_AT: usize = 16;
 
 impl Links {
     /// A name, in archive order: if it is one more of a file that came before, it becomes a link.
-    pub(super) fn see(&mut self, child: &mut Child) {
+    pub(crate) fn see(&mut self, child: &mut Child) {
         if !child.scanned.entry.is_file() || child.nlink < 2 {
             return;
         }
@@ -153,7 +153,7 @@ mod tests {
             entry::{Entry, Time},
             page::State,
         },
-        source::listing::Ahead,
+        source::tree::listing::Ahead,
     };
 
     fn file(path: &str, born: Option<i64>, (size, mtime): (u64, i64)) -> Child {

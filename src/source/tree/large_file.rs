@@ -1,8 +1,9 @@
 //! Large files of a tree: one open file that all readers share, read piece by piece.
 
 use super::{
-    fit::{REPLACED, is_replaced},
-    tree::{Inner, changed, pad, part, unstorable},
+    Inner, changed, pad, part,
+    refit::{REPLACED, is_replaced},
+    unstorable,
 };
 use crate::{
     error::{Result, reason},
@@ -12,7 +13,7 @@ use crate::{
     },
     frame::{Buf, Frame, Large, Part, What},
     known::Stored,
-    platform::{Tricks, read, walk::Stat},
+    platform::{Tricks, dir::Stat, read},
 };
 use std::{
     io,
@@ -25,7 +26,7 @@ use std::{
 
 impl Inner {
     /// The header of a large file.
-    pub(super) fn head(&self, large: Arc<Large>, buf: &mut Vec<u8>) -> Result<Part> {
+    pub(crate) fn head(&self, large: Arc<Large>, buf: &mut Vec<u8>) -> Result<Part> {
         let mut entry = large.entry.clone();
         let replaced = match self.opened(&large) {
             Ok((fd, xattrs)) => {
@@ -49,7 +50,7 @@ impl Inner {
 
     /// The open file that all readers of a large one share. Whoever comes first opens it: to wait for the reader of the
     /// header would be a wait for one that may itself be waiting for a permit to read.
-    pub(super) fn opened<'a>(&self, large: &'a Large) -> &'a Result<(OwnedFd, Vec<Xattr>), State> {
+    pub(crate) fn opened<'a>(&self, large: &'a Large) -> &'a Result<(OwnedFd, Vec<Xattr>), State> {
         large.opened.get_or_init(|| {
             let opened = self.open(&large.entry.path).and_then(|fd| Ok((self.xattrs(&fd)?, fd)));
             let (xattrs, fd) = opened.map_err(|error| self.state_of(&error))?;
@@ -74,7 +75,7 @@ impl Inner {
     /// Fewer is not an error: the frame is filled with zeros to the length the header promised, and the file is marked
     /// changed (as PostgreSQL's own `sendFile` does). The same for what cannot be read, and then the file counts as
     /// unreadable as a whole: its header is out already, but the manifest does not have it.
-    pub(super) fn piece(&self, file: Arc<Large>, offset: u64, len: u32, last: bool, mut buf: Buf) -> Result<Frame> {
+    pub(crate) fn piece(&self, file: Arc<Large>, offset: u64, len: u32, last: bool, mut buf: Buf) -> Result<Frame> {
         let Ok((fd, _)) = self.opened(&file) else {
             return Ok(Frame::new(buf, Vec::new(), last));
         };

@@ -11,11 +11,11 @@ use std::{io, sync::OnceLock};
 
 /// The system's number of the first shortage, if there was one.
 #[derive(Default)]
-pub(super) struct Shortage(OnceLock<i32>);
+pub(crate) struct Shortage(OnceLock<i32>);
 
 impl Shortage {
     /// An error of the system, of any kind.
-    pub(super) fn notice(&self, error: &io::Error) {
+    pub(crate) fn notice(&self, error: &io::Error) {
         if let Some(number) = error.raw_os_error().filter(|_| platform::is_shortage(error)) {
             self.0.get_or_init(|| number);
         }
@@ -25,7 +25,7 @@ impl Shortage {
     ///
     /// # Errors
     /// [`Kind::System`].
-    pub(super) fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         let Some(number) = self.0.get() else { return Ok(()) };
         let why = io::Error::from_raw_os_error(*number);
         let is_of_memory = why.kind() == io::ErrorKind::OutOfMemory;

@@ -1,9 +1,6 @@
 //! What is in the directories of a tree: names in archive order, and what is known of each object without opening it.
 
-use super::{
-    fit::is_another,
-    tree::{Inner, Top, TopRole},
-};
+use super::{Inner, Top, TopRole, refit::is_another};
 use crate::{
     error::{self, Error, Kind as ErrorKind, quoted},
     format::{
@@ -14,10 +11,10 @@ use crate::{
     frame::Scanned,
     platform::{
         self,
+        dir::{self, FileKind, Stat},
         durable::keeps_change_times,
-        object::Object,
         read,
-        walk::{self, FileKind, Stat},
+        unopened::Object,
         xattr,
     },
     queue::{Answer, Promise},
@@ -33,24 +30,24 @@ use std::{
 
 /// Objects after which a thread hands over what it has listed. Handing over each directory by itself cost more than
 /// listing it; and of a large directory several threads take a batch each.
-pub(super) const BATCH: usize = 512;
+pub(crate) const BATCH: usize = 512;
 /// Bytes of a directory's attributes that count for one object more.
 const XATTRS: usize = 1 << 10;
 
 /// A directory to list.
-pub(super) struct DirectoryToList {
-    pub(super) path: Path,
+pub(crate) struct DirectoryToList {
+    pub(crate) path: Path,
     /// The device it was on when it was looked at.
-    pub(super) dev: u64,
+    pub(crate) dev: u64,
     /// Is everything in it wanted, or only the tops?
-    pub(super) is_whole: bool,
+    pub(crate) is_whole: bool,
 }
 
 /// A directory to list, and who is told.
-pub(super) type Request = (DirectoryToList, Promise<io::Result<Listing>>);
+pub(crate) type Request = (DirectoryToList, Promise<io::Result<Listing>>);
 
 /// How one thread gets on with one job.
-pub(super) struct Pace {
+pub(crate) struct Pace {
     /// Objects that are left before it hands over what it has.
     left: usize,
     done: usize,
@@ -58,7 +55,7 @@ pub(super) struct Pace {
     /// How often it had slept when it began, if it asked.
     sleeps: Option<u64>,
     /// Did it sleep over one in [`SLEPT_OVER`] of its objects, or more?
-    pub(super) is_slow: bool,
+    pub(crate) is_slow: bool,
 }
 
 /// Of names that are in memory it sleeps over none, of a disk's over one in some dozen, of a network's over each.
@@ -72,13 +69,13 @@ thread_local! {
 }
 
 impl Pace {
-    pub(super) fn begin() -> Self {
+    pub(crate) fn begin() -> Self {
         let sleeps = TAKES_LONG.get().then(platform::times_asleep);
         Self { left: BATCH, done: 0, since: Instant::now(), sleeps, is_slow: false }
     }
 
     /// It has looked at so many objects more.
-    pub(super) fn spend(&mut self, objects: usize) {
+    pub(crate) fn spend(&mut self, objects: usize) {
         self.done += objects;
         let takes_long = self.since.elapsed() > QUICK;
         TAKES_LONG.set(takes_long);
@@ -89,32 +86,32 @@ impl Pace {
 }
 
 /// What a directory holds, and its own attributes.
-pub(super) struct Listing {
+pub(crate) struct Listing {
     /// The first batch of it,
-    pub(super) children: Vec<Child>,
+    pub(crate) children: Vec<Child>,
     /// and the names of the rest.
-    pub(super) rest: Vec<walk::Name>,
-    pub(super) xattrs: io::Result<Vec<Xattr>>,
+    pub(crate) rest: Vec<dir::Name>,
+    pub(crate) xattrs: io::Result<Vec<Xattr>>,
     /// What it is, as it was opened.
-    pub(super) now: Stat,
+    pub(crate) now: Stat,
     /// Are only the tops of it delivered, not what else is in it?
-    pub(super) is_bare: bool,
+    pub(crate) is_bare: bool,
     /// Why nothing else could be listed, if it should have been.
-    pub(super) failed: Option<io::Error>,
+    pub(crate) failed: Option<io::Error>,
 }
 
 /// One object in a directory.
-pub(super) struct Child {
-    pub(super) scanned: Scanned,
-    pub(super) dev: u64,
-    pub(super) nlink: u32,
-    pub(super) listing: Ahead,
+pub(crate) struct Child {
+    pub(crate) scanned: Scanned,
+    pub(crate) dev: u64,
+    pub(crate) nlink: u32,
+    pub(crate) listing: Ahead,
     /// Is it here only for the sake of a top that is below it?
-    pub(super) is_only_way: bool,
+    pub(crate) is_only_way: bool,
 }
 
 /// What a directory holds, if somebody looked before it is its turn.
-pub(super) enum Ahead {
+pub(crate) enum Ahead {
     Not,
     Asked(Answer<io::Result<Listing>>),
     Listed(io::Result<Listing>),
@@ -123,7 +120,7 @@ pub(super) enum Ahead {
 impl Inner {
     /// Is this a directory of which something belongs to this stream? Then it is to be listed. `dev` is the device of the
     /// directory it is in.
-    pub(super) fn enters(&self, child: &Child, dev: u64) -> bool {
+    pub(crate) fn enters(&self, child: &Child, dev: u64) -> bool {
         let Scanned { entry, state, .. } = &child.scanned;
         is_directory(&child.scanned)
             && state.is_stored()
@@ -140,19 +137,19 @@ impl Inner {
     }
 
     /// To list a directory that is entered.
-    pub(super) fn directory(&self, child: &Child, dev: u64) -> DirectoryToList {
+    pub(crate) fn directory(&self, child: &Child, dev: u64) -> DirectoryToList {
         let is_whole = self.is_whole(child, dev);
         DirectoryToList { path: child.scanned.entry.path.clone(), dev: child.dev, is_whole }
     }
 
     /// Is this a directory whose contents belong to no stream: on another file system than `dev`, if that is to be left out,
     /// or where the backup goes?
-    pub(super) fn is_barred(&self, child: &Child, dev: u64) -> bool {
+    pub(crate) fn is_barred(&self, child: &Child, dev: u64) -> bool {
         is_directory(&child.scanned) && ((self.rules.one_file_system && child.dev != dev) || self.is_own(child))
     }
 
     /// Does the backup go there?
-    pub(super) fn is_own(&self, child: &Child) -> bool {
+    pub(crate) fn is_own(&self, child: &Child) -> bool {
         self.goes_to((child.dev, child.scanned.entry.inode))
     }
 
@@ -166,14 +163,14 @@ impl Inner {
     ///
     /// # Errors
     /// [`ErrorKind::Usage`].
-    pub(super) fn check_tops(&self) -> error::Result<()> {
+    pub(crate) fn check_tops(&self) -> error::Result<()> {
         let is_begun = |top: &&Top| match top.role {
             TopRole::Named => true,
             TopRole::Mounted => !self.elsewhere.contains(&top.at),
             TopRole::Above => false,
         };
         for top in self.tops.iter().filter(is_begun) {
-            let stat = walk::stat(&top.dir, top.file_name());
+            let stat = dir::stat(&top.dir, top.file_name());
             if stat.is_ok_and(|stat| self.goes_to((stat.dev, stat.inode))) {
                 let what = if top.at.is_empty() { "what is to be backed up".to_owned() } else { quoted(&top.at) };
                 let what = format!("{what} is where the backup goes");
@@ -199,7 +196,7 @@ impl Inner {
     /// Only the tops that stand in a directory, which is one itself: it need not be opened for that.
     fn list_tops(&self, path: &[u8], failed: Option<io::Error>) -> io::Result<Listing> {
         let dir = &self.top(path).ok_or(io::ErrorKind::NotFound)?.dir;
-        let now = walk::stat_fd(dir)?;
+        let now = dir::stat_fd(dir)?;
         let mut names = self.with_tops(path, Vec::new());
         let rest = names.split_off(names.len().min(BATCH));
         let children = self.children(Ok((dir, &now)), path, names, true);
@@ -208,10 +205,10 @@ impl Inner {
     }
 
     /// These names, ascending, and those of the tops that stand in the directory and are not among them.
-    fn with_tops(&self, path: &[u8], mut names: Vec<walk::Name>) -> Vec<walk::Name> {
+    fn with_tops(&self, path: &[u8], mut names: Vec<dir::Name>) -> Vec<dir::Name> {
         for top in self.tops_in(path) {
             if let Err(at) = names.binary_search_by(|name| name.bytes.as_slice().cmp(top)) {
-                names.insert(at, walk::Name { bytes: top.to_vec(), kind: FileKind::Unknown, inode: 0 });
+                names.insert(at, dir::Name { bytes: top.to_vec(), kind: FileKind::Unknown, inode: 0 });
             }
         }
         names
@@ -220,11 +217,11 @@ impl Inner {
     /// List a directory that was on device `dev` by reading it.
     fn list_whole(&self, path: &[u8], dev: u64, buffer: &mut Vec<u8>) -> io::Result<Listing> {
         let (dir, rel) = self.locate(path).ok_or(io::ErrorKind::NotFound)?;
-        let dir = walk::open_dir(dir, rel, self.rules.tricks)?;
-        let now = walk::stat_fd(&dir)?;
+        let dir = dir::open_dir(dir, rel, self.rules.tricks)?;
+        let now = dir::stat_fd(&dir)?;
         // To open it may have mounted something there.
         let is_beyond = self.rules.one_file_system && now.dev != dev;
-        let mut names = if is_beyond { Vec::new() } else { walk::read_dir(&dir, buffer)? };
+        let mut names = if is_beyond { Vec::new() } else { dir::read_dir(&dir, buffer)? };
         names.sort_unstable_by(|a, b| a.bytes.cmp(&b.bytes));
         // Of a directory that changes a file system may say a name twice.
         names.dedup_by(|a, b| a.bytes == b.bytes);
@@ -247,10 +244,10 @@ impl Inner {
     }
 
     /// Some of what is in a directory that was listed before. If it is gone since, so is all of it but the tops.
-    pub(super) fn look_at(&self, path: &[u8], names: Vec<walk::Name>, is_bare: bool) -> Vec<Child> {
+    pub(crate) fn look_at(&self, path: &[u8], names: Vec<dir::Name>, is_bare: bool) -> Vec<Child> {
         let place = self.locate(path).ok_or_else(|| io::ErrorKind::NotFound.into());
-        let dir = place.and_then(|(dir, rel)| walk::open_dir(dir, rel, self.rules.tricks));
-        let dir = dir.and_then(|dir| walk::stat_fd(&dir).map(|now| (dir, now)));
+        let dir = place.and_then(|(dir, rel)| dir::open_dir(dir, rel, self.rules.tricks));
+        let dir = dir.and_then(|dir| dir::stat_fd(&dir).map(|now| (dir, now)));
         self.children(dir.as_ref().map(|(dir, now)| (dir, now)), path, names, is_bare)
     }
 
@@ -260,7 +257,7 @@ impl Inner {
         &self,
         dir: Result<(&OwnedFd, &Stat), &io::Error>,
         parent: &[u8],
-        names: Vec<walk::Name>,
+        names: Vec<dir::Name>,
         is_bare: bool,
     ) -> Vec<Child> {
         let mut children = Vec::with_capacity(names.len());
@@ -282,7 +279,7 @@ impl Inner {
             let place = top.map(|top| (&top.dir, top.file_name()));
             let mut child = match place.map_or_else(|| dir.map(|(dir, _)| (dir, &name.bytes[..])), Ok) {
                 Ok((dir, name)) => self
-                    .when_there(&path, || walk::stat(dir, name))
+                    .when_there(&path, || dir::stat(dir, name))
                     .and_then(|stat| self.child(dir, name, path.clone(), stat))
                     .unwrap_or_else(|error| self.unknown(path, &error)),
                 Err(error) => self.unknown(path, error),
@@ -305,13 +302,13 @@ impl Inner {
     /// may have come or gone since the tops were opened.
     fn is_entered_anyway(&self, dir: Option<&OwnedFd>, parent: &[u8], path: &[u8], name: &[u8]) -> bool {
         let is_open = self.closed.get(parent).is_none_or(|only| only.contains(name));
-        let found = dir.and_then(|dir| walk::stat(dir, name).ok());
+        let found = dir.and_then(|dir| dir::stat(dir, name).ok());
         is_open && found.is_some_and(|found| found.kind == FileKind::Directory) && !self.is_excluded(path, true)
     }
 
     /// List directories. What is listed is kept back until it is worth waking somebody for it. Where it is slow, others may do
     /// the rest, which is returned.
-    pub(super) fn list_all(&self, directories: Vec<Request>, buffer: &mut Vec<u8>, pace: &mut Pace) -> Vec<Request> {
+    pub(crate) fn list_all(&self, directories: Vec<Request>, buffer: &mut Vec<u8>, pace: &mut Pace) -> Vec<Request> {
         let mut listed = Vec::with_capacity(directories.len());
         let mut directories = directories.into_iter();
         for (directory, promise) in &mut directories {
@@ -345,12 +342,12 @@ impl Inner {
     }
 
     /// What is known of one object without opening it, unless it has holes.
-    pub(super) fn child(&self, dir: &OwnedFd, name: &[u8], path: Path, stat: Stat) -> io::Result<Child> {
+    pub(crate) fn child(&self, dir: &OwnedFd, name: &[u8], path: Path, stat: Stat) -> io::Result<Child> {
         let mut state = State::Whole;
         let kind = match stat.kind {
             FileKind::File => Kind::File { size: stat.size, map: self.map(dir, name, &stat) },
             FileKind::Directory => Kind::Directory,
-            FileKind::Symlink => Kind::Symlink(walk::read_link(dir, name)?),
+            FileKind::Symlink => Kind::Symlink(dir::read_link(dir, name)?),
             FileKind::Fifo => Kind::Fifo,
             FileKind::CharDevice => Kind::CharDevice(stat.rdev),
             FileKind::BlockDevice => Kind::BlockDevice(stat.rdev),
@@ -397,7 +394,7 @@ impl Inner {
             return has;
         }
         // A file may be mounted by itself.
-        let is_here = walk::stat_fd(dir).is_ok_and(|above| above.dev == stat.dev);
+        let is_here = dir::stat_fd(dir).is_ok_and(|above| above.dev == stat.dev);
         let has = match is_here {
             true => keeps_change_times(dir),
             false => Object::open(dir.as_fd(), name).is_ok_and(|object| object.has_change_time()),
@@ -407,9 +404,9 @@ impl Inner {
     }
 
     /// One object by its path, without going into it.
-    pub(super) fn look(&self, path: &[u8]) -> Child {
+    pub(crate) fn look(&self, path: &[u8]) -> Child {
         let child =
-            self.around(path).and_then(|(dir, name)| self.child(&dir, name, path.to_vec(), walk::stat(&dir, name)?));
+            self.around(path).and_then(|(dir, name)| self.child(&dir, name, path.to_vec(), dir::stat(&dir, name)?));
         let mut child = child.unwrap_or_else(|error| self.unknown(path.to_vec(), &error));
         self.dress(&mut child.scanned);
         child
@@ -419,13 +416,13 @@ impl Inner {
     fn around<'a>(&self, path: &'a [u8]) -> io::Result<(OwnedFd, &'a [u8])> {
         let (parent, name) = split(path);
         let (dir, rel) = self.locate(parent).ok_or(io::ErrorKind::NotFound)?;
-        let dir = walk::open_dir(dir, rel, self.rules.tricks)?;
+        let dir = dir::open_dir(dir, rel, self.rules.tricks)?;
         Ok((dir, if path.is_empty() { b"." } else { name }))
     }
 
     /// Read the attributes of a directory that is delivered but not listed; of the others they come with the listing. Asked by
     /// name: to open where an automounter is would mount something there.
-    pub(super) fn dress(&self, scanned: &mut Scanned) {
+    pub(crate) fn dress(&self, scanned: &mut Scanned) {
         if self.is_plain() || !is_directory(scanned) {
             return;
         }
@@ -449,7 +446,7 @@ impl Inner {
         Child { scanned, dev: 0, nlink: 1, listing: Ahead::Not, is_only_way: false }
     }
 
-    pub(super) fn owner(&self, stat: &Stat) -> Owner {
+    pub(crate) fn owner(&self, stat: &Stat) -> Owner {
         let (user, group) = (self.names.user(stat.uid), self.names.group(stat.gid));
         Owner { uid: stat.uid, gid: stat.gid, user, group }
     }
@@ -459,9 +456,9 @@ impl Inner {
         if !stat.looks_sparse() || self.rules.overlay.is_some() {
             return None;
         }
-        let fd = walk::open_read(dir, name, self.rules.tricks).inspect_err(|error| self.shortage.notice(error)).ok()?;
+        let fd = dir::open_read(dir, name, self.rules.tricks).inspect_err(|error| self.shortage.notice(error)).ok()?;
         // Holes of another are none of this one.
-        walk::stat_fd(&fd).ok().filter(|now| !is_another(&fd, now, (stat.inode, stat.ctime, stat.born)))?;
+        dir::stat_fd(&fd).ok().filter(|now| !is_another(&fd, now, (stat.inode, stat.ctime, stat.born)))?;
         let map = read::data_map(&fd, stat.size).ok().flatten()?;
         pax::storable_map(map.into(), stat.size)
     }
@@ -478,7 +475,7 @@ impl Inner {
     }
 
     /// Is `path` left out for its own sake, or for that of a directory above it and below the first top?
-    pub(super) fn leaves_out(&self, path: &[u8], is_dir: bool) -> bool {
+    pub(crate) fn leaves_out(&self, path: &[u8], is_dir: bool) -> bool {
         let top = self.tops.first().map_or(&b""[..], |top| &top.at);
         let slashes = path.iter().enumerate().filter(|(_, c)| **c == b'/').map(|(at, _)| &path[..at]);
         let mut above = slashes.filter(|dir| is_within(dir, top) && dir != &top);
@@ -486,18 +483,18 @@ impl Inner {
     }
 
     /// As [`Self::mark`], of the directory at `path`. Its names are not listed for that.
-    pub(super) fn mark_at(&self, path: &[u8]) -> Option<&[u8]> {
+    pub(crate) fn mark_at(&self, path: &[u8]) -> Option<&[u8]> {
         if self.rules.exclude_if_present.is_empty() && !self.rules.exclude_caches {
             return None;
         }
         let (dir, rel) = self.locate(path)?;
-        let dir = walk::open_dir(dir, rel, self.rules.tricks).ok()?;
-        self.mark(&dir, |name| walk::stat(&dir, name).is_ok())
+        let dir = dir::open_dir(dir, rel, self.rules.tricks).ok()?;
+        self.mark(&dir, |name| dir::stat(&dir, name).is_ok())
     }
 
     fn is_cache_tag(&self, dir: &OwnedFd) -> bool {
         let mut head = Vec::new();
-        let tag = walk::open_read(dir, CACHE_TAG_NAME, self.rules.tricks);
+        let tag = dir::open_read(dir, CACHE_TAG_NAME, self.rules.tricks);
         tag.and_then(|fd| read::read_full(&fd, &mut head, 0, CACHE_TAG.len(), read::Cache::Keep, self.rules.tricks))
             .is_ok_and(|_| head == CACHE_TAG)
     }
@@ -507,6 +504,6 @@ impl Inner {
 const CACHE_TAG_NAME: &[u8] = b"CACHEDIR.TAG";
 const CACHE_TAG: &[u8] = b"Signature: 8a477f597d28d172789f06886806bc55";
 
-pub(super) fn is_directory(scanned: &Scanned) -> bool {
+pub(crate) fn is_directory(scanned: &Scanned) -> bool {
     scanned.entry.kind == Kind::Directory
 }

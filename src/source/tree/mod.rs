@@ -3,15 +3,18 @@
 //! Every path is opened beneath its root without following a link, so what somebody swaps in meanwhile cannot lead
 //! elsewhere. What vanished, shrank, grew or cannot be read is said in the parts of a frame; the rest goes on.
 
-use super::{
-    Source, Stream,
-    fit::{REPLACED, is_other, is_replaced, is_suspect, room},
-    home::Home,
-    listed::listed,
-    patterns::Patterns,
-    shortage::Shortage,
-    walk::Walk,
-};
+pub(crate) mod file_list;
+pub(crate) mod hard_links;
+pub(crate) mod large_file;
+pub(crate) mod limits;
+pub(crate) mod listing;
+pub(crate) mod parent_dir;
+pub(crate) mod refit;
+#[cfg(test)]
+pub(crate) mod tests;
+pub(crate) mod walk;
+
+use super::{Source, Stream, patterns::Patterns};
 use crate::{
     error::{Error, Result, reason},
     format::{
@@ -24,13 +27,17 @@ use crate::{
     known::{Known, Trust},
     platform::{
         self, Tricks,
+        dir::{self, Stat},
         owner::Names,
         read::{self, Cache},
         uring::Closer,
-        walk::{self, Stat},
         xattr,
     },
 };
+use file_list::listed;
+use limits::Shortage;
+use parent_dir::Home;
+use refit::{REPLACED, is_other, is_replaced, is_suspect, room};
 use std::{
     cell::RefCell,
     collections::{HashMap, HashSet},
@@ -40,6 +47,7 @@ use std::{
     thread::sleep,
     time::Duration,
 };
+use walk::Walk;
 
 /// How long somebody may take to write a file anew that was removed before: so many times.
 pub(super) const MOMENT: Duration = Duration::from_millis(10);
@@ -80,7 +88,7 @@ pub struct Rules {
 /// The rest is stored as it is when it is read.
 pub trait Overlay: Send + Sync {
     /// Leave out of the names in a directory what does not belong to the backup.
-    fn pick(&self, dir: &[u8], names: &mut Vec<walk::Name>);
+    fn pick(&self, dir: &[u8], names: &mut Vec<dir::Name>);
 
     /// What stands in for the file at `path`.
     fn open(&self, path: &[u8]) -> Option<io::Result<OwnedFd>>;
@@ -277,7 +285,7 @@ impl Inner {
             return opened;
         }
         let (dir, rel) = self.locate(path).ok_or(io::ErrorKind::NotFound)?;
-        walk::open_read(dir, rel, self.rules.tricks)
+        dir::open_read(dir, rel, self.rules.tricks)
     }
 
     pub(super) fn cache(&self) -> Cache {
@@ -439,7 +447,7 @@ impl Inner {
 
     /// As [`Inner::now`], but of what nobody repairs it is asked in any case.
     fn now_of(&self, fd: &OwnedFd, entry: &Entry) -> Option<Stat> {
-        if self.repairs(&entry.path) { None } else { walk::stat_fd(fd).ok() }
+        if self.repairs(&entry.path) { None } else { dir::stat_fd(fd).ok() }
     }
 
     fn repairs(&self, path: &[u8]) -> bool {
@@ -472,7 +480,7 @@ impl Inner {
 
     /// What an open file is now, one call; nobody asks where that it changes is expected.
     pub(super) fn now(&self, fd: &OwnedFd) -> Option<Stat> {
-        if self.is_plain() { None } else { walk::stat_fd(fd).ok() }
+        if self.is_plain() { None } else { dir::stat_fd(fd).ok() }
     }
 
     /// Whose file it is and who may read it go with the content: another may have its name since the scan. Did they differ?

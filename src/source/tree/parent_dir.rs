@@ -3,19 +3,19 @@
 //! To rename a directory changes nothing of the files in it. So if another has its name by the time they are read, neither they
 //! nor the others tell, and the next backup would take the one for the other, unread.
 
-use super::tree::Inner;
+use super::Inner;
 use crate::{
     format::entry::{Path, split},
-    platform::walk,
+    platform::dir,
 };
 use std::{io, os::fd::OwnedFd};
 
 /// Device and inode of a directory.
-pub(super) type Object = (u64, u64);
+pub(crate) type Object = (u64, u64);
 
 /// The directory whose files a reader reads, open, as it was found by its path.
 #[derive(Default)]
-pub(super) struct Home {
+pub(crate) struct Home {
     path: Option<Path>,
     /// `None` if nothing could be opened by that path.
     found: Option<(OwnedFd, Object)>,
@@ -23,7 +23,7 @@ pub(super) struct Home {
 
 impl Inner {
     /// Open a file for reading that the scan found in the directory `home`. Was that it, or only of its name?
-    pub(super) fn open_in(&self, at: &mut Home, path: &[u8], home: Option<Object>) -> io::Result<(OwnedFd, bool)> {
+    pub(crate) fn open_in(&self, at: &mut Home, path: &[u8], home: Option<Object>) -> io::Result<(OwnedFd, bool)> {
         if let Some(opened) = self.rules.overlay.as_ref().and_then(|overlay| overlay.open(path)) {
             return opened.map(|fd| (fd, true));
         }
@@ -32,15 +32,15 @@ impl Inner {
             *at = Home { path: Some(parent.to_vec()), found: self.enter(parent).ok() };
         }
         match &at.found {
-            Some((dir, object)) if home == Some(*object) => Ok((walk::open_read(dir, name, self.rules.tricks)?, true)),
+            Some((dir, object)) if home == Some(*object) => Ok((dir::open_read(dir, name, self.rules.tricks)?, true)),
             _ => Ok((self.open(path)?, false)),
         }
     }
 
     fn enter(&self, path: &[u8]) -> io::Result<(OwnedFd, Object)> {
         let (dir, rel) = self.locate(path).ok_or(io::ErrorKind::NotFound)?;
-        let dir = walk::open_dir(dir, rel, self.rules.tricks)?;
-        let found = walk::stat_fd(&dir)?;
+        let dir = dir::open_dir(dir, rel, self.rules.tricks)?;
+        let found = dir::stat_fd(&dir)?;
         Ok((dir, (found.dev, found.inode)))
     }
 }

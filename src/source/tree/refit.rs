@@ -4,7 +4,7 @@
 //! or grew or shrank: small files that turn out to have another length, and other names of a file whose first name leads to something
 //! else by then, or to nothing. A large one cannot be taken so: its pieces were cut from the size of the scan.
 
-use super::tree::Inner;
+use super::Inner;
 use crate::{
     format::{
         entry::{Entry, Kind, Time},
@@ -12,8 +12,8 @@ use crate::{
     },
     frame::LOST_LINK,
     platform::{
+        dir::{self, FileKind, Stat},
         read,
-        walk::{self, FileKind, Stat},
     },
     queue::Locked,
 };
@@ -27,23 +27,23 @@ const MAX_GROWTH: u64 = 1 << 20;
 const MAX_FIT: usize = 2 << 20;
 
 /// What is said of a file that is not there any more, but another by its name, of another length.
-pub(super) const REPLACED: &str = "another file has its name since it was listed";
+pub(crate) const REPLACED: &str = "another file has its name since it was listed";
 
 impl Inner {
     /// What nobody repairs is stored as long as it is now: another may have its name since the scan. Its inode and ctime stay
     /// those of the scan, so that the next backup reads it again.
-    pub(super) fn fit(&self, fd: &OwnedFd, entry: &mut Entry) {
+    pub(crate) fn fit(&self, fd: &OwnedFd, entry: &mut Entry) {
         if !self.is_written(&entry.path) {
             return;
         }
-        let Ok(now) = walk::stat_fd(fd) else { return };
+        let Ok(now) = dir::stat_fd(fd) else { return };
         if now.size <= entry.size() + MAX_GROWTH {
             self.take(&now, entry);
         }
     }
 
     /// A directory that has the name of another since that was looked at is itself, not only its attributes are.
-    pub(super) fn take_after(&self, now: &Stat, entry: &mut Entry) {
+    pub(crate) fn take_after(&self, now: &Stat, entry: &mut Entry) {
         if now.inode != entry.inode {
             (entry.mtime, entry.ctime, entry.inode) = (now.mtime, now.ctime, now.inode);
             self.adopt(now, entry);
@@ -51,19 +51,19 @@ impl Inner {
     }
 
     /// The first name of a file leads to another one now, if `is_gone`, or to none.
-    pub(super) fn disown(&self, first: &Entry, is_gone: bool) {
+    pub(crate) fn disown(&self, first: &Entry, is_gone: bool) {
         if is_gone && !self.is_plain() {
             self.orphaned.locked().insert(first.path.clone());
         }
     }
 
     /// Another name of a file whose first one is gone is a file of its own, if there is room for it. Is it one now?
-    pub(super) fn unlink(&self, entry: &mut Entry, room: u64) -> Result<bool, State> {
+    pub(crate) fn unlink(&self, entry: &mut Entry, room: u64) -> Result<bool, State> {
         let Kind::HardLink(first) = &entry.kind else { return Ok(false) };
         if !self.orphaned.locked().contains(first) {
             return Ok(false);
         }
-        let now = self.open(&entry.path).and_then(|fd| walk::stat_fd(&fd)).map_err(|error| self.state_of(&error))?;
+        let now = self.open(&entry.path).and_then(|fd| dir::stat_fd(&fd)).map_err(|error| self.state_of(&error))?;
         match self.refit(&now, entry, room) {
             true => Ok(true),
             false => Err(State::Unreadable(LOST_LINK.to_owned())),
@@ -75,7 +75,7 @@ impl Inner {
     ///
     /// # Errors
     /// If it is not. What cannot be read to know it is none.
-    pub(super) fn check_size(&self, fd: &OwnedFd, now: &Stat) -> io::Result<()> {
+    pub(crate) fn check_size(&self, fd: &OwnedFd, now: &Stat) -> io::Result<()> {
         let (last, mut end) = (now.size.saturating_sub(1), Vec::new());
         let got = read::read_full(fd, &mut end, last, 2, self.cache(), self.rules.tricks);
         let is_wrong = got.is_ok_and(|got| got as u64 != now.size.min(1));
@@ -88,7 +88,7 @@ impl Inner {
 
     /// Have the entry be the file that is there `now`, if there is room for it. Its inode and ctime stay those of the scan, so that the
     /// next backup reads it again.
-    pub(super) fn refit(&self, now: &Stat, entry: &mut Entry, room: u64) -> bool {
+    pub(crate) fn refit(&self, now: &Stat, entry: &mut Entry, room: u64) -> bool {
         let fits = now.kind == FileKind::File && now.size <= room;
         if fits {
             self.take(now, entry);
@@ -104,24 +104,24 @@ impl Inner {
 }
 
 /// Bytes that a file may have which is longer than it was, in a frame of which so many are `used`.
-pub(super) fn room(buf: &Vec<u8>, used: usize) -> u64 {
+pub(crate) fn room(buf: &Vec<u8>, used: usize) -> u64 {
     buf.capacity().max(MAX_FIT).saturating_sub(used) as u64
 }
 
 /// Is the open file, which is so `now`, another than the scan saw?
-pub(super) fn is_replaced(fd: &OwnedFd, now: &Stat, entry: &Entry, born: Option<Time>) -> bool {
+pub(crate) fn is_replaced(fd: &OwnedFd, now: &Stat, entry: &Entry, born: Option<Time>) -> bool {
     is_another(fd, now, (entry.inode, entry.ctime, born))
 }
 
 /// Is the open file, which is so `now`, another than that with this number, change and birth? Some file systems give a file a new
 /// number each time, but not other times; and some give the number of a file that is gone to the next.
-pub(super) fn is_another(fd: &OwnedFd, now: &Stat, (inode, ctime, born): (u64, Time, Option<Time>)) -> bool {
+pub(crate) fn is_another(fd: &OwnedFd, now: &Stat, (inode, ctime, born): (u64, Time, Option<Time>)) -> bool {
     let is_younger = now.born.zip(born).is_some_and(|(now, then)| now != then);
-    (now.inode != inode || is_younger) && (now.ctime != ctime || walk::keeps_inodes(fd))
+    (now.inode != inode || is_younger) && (now.ctime != ctime || dir::keeps_inodes(fd))
 }
 
 /// Does what was read have other bytes than the scan saw? A file with holes may have others where it was replaced.
-pub(super) fn is_other(now: &Stat, entry: &Entry, replaced: bool, read: &io::Result<bool>) -> bool {
+pub(crate) fn is_other(now: &Stat, entry: &Entry, replaced: bool, read: &io::Result<bool>) -> bool {
     match entry.is_sparse() {
         true => replaced,
         false => matches!(read, Ok(false)) && now.size != entry.size(),
@@ -135,6 +135,6 @@ const AT_ONCE: u64 = 32 << 10;
 /// spent, where there are four in all: unless others may have put their own in its place, with the mode and owner of the one that the
 /// scan saw. A longer one may have been written to between its pages, though one call reads all of it. With holes it is read here and
 /// there, where the scan found data.
-pub(super) fn is_suspect(read: &io::Result<bool>, entry: &Entry) -> bool {
+pub(crate) fn is_suspect(read: &io::Result<bool>, entry: &Entry) -> bool {
     matches!(read, Ok(false)) || entry.is_sparse() || entry.size() > AT_ONCE
 }

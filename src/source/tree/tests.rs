@@ -1,10 +1,8 @@
 //! Trees that change while they are looked at, and programs that have their own ideas of their files.
 
 use super::{
-    Source,
+    Inner, MOMENT, Overlay, Rules, Top, TopRole, Tree,
     listing::{DirectoryToList, Pace},
-    patterns::Patterns,
-    tree::{Inner, MOMENT, Overlay, Rules, Top, TopRole, Tree},
     walk::LOST,
 };
 use crate::{
@@ -13,8 +11,9 @@ use crate::{
         page::State,
     },
     frame::{Scanned, Slice},
-    platform::{Tricks, walk},
+    platform::{Tricks, dir},
     queue::promise,
+    source::{Source, patterns::Patterns},
 };
 use std::{
     collections::BTreeMap,
@@ -33,7 +32,7 @@ use std::{
 struct Program(bool);
 
 impl Overlay for Program {
-    fn pick(&self, _: &[u8], _: &mut Vec<walk::Name>) {
+    fn pick(&self, _: &[u8], _: &mut Vec<dir::Name>) {
         assert!(!self.0, "a defect that this test has put there");
     }
 
@@ -66,7 +65,7 @@ fn rules(overlay: Option<Arc<dyn Overlay>>, one_file_system: bool) -> Arc<Rules>
 }
 
 fn top(dir: &std::path::Path, at: &str) -> Top {
-    Top { at: at.into(), dir: walk::open_root(dir).unwrap(), name: None, role: TopRole::Named }
+    Top { at: at.into(), dir: dir::open_root(dir).unwrap(), name: None, role: TopRole::Named }
 }
 
 #[test]
@@ -91,7 +90,7 @@ fn a_directory_that_is_on_another_device_once_it_is_open_has_no_names() {
     std::fs::write(dir.path().join("file"), "").unwrap();
     for (one_file_system, apart) in [(false, 0), (false, 1), (true, 0), (true, 1)] {
         let inner = Inner::new(vec![top(dir.path(), "")], rules(None, one_file_system));
-        let dev = walk::stat_fd(&inner.tops[0].dir).unwrap().dev + apart;
+        let dev = dir::stat_fd(&inner.tops[0].dir).unwrap().dev + apart;
         let (promise, answer) = promise();
         inner.list_all(
             vec![(DirectoryToList { path: Path::new(), dev, is_whole: true }, promise)],
@@ -124,7 +123,7 @@ struct Server {
 }
 
 impl Overlay for Server {
-    fn pick(&self, _: &[u8], _: &mut Vec<walk::Name>) {
+    fn pick(&self, _: &[u8], _: &mut Vec<dir::Name>) {
         self.goes.iter().for_each(|name| fs::remove_file(self.dir.join(name)).unwrap());
         let back = self.dir.join(self.returns);
         std::thread::spawn(move || {

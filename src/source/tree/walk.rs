@@ -7,9 +7,9 @@
 //! wait at the same time then.
 
 use super::{
-    links::Links,
+    Inner, Top, TopRole,
+    hard_links::Links,
     listing::{Ahead, BATCH, Child, Listing, Pace, Request},
-    tree::{Inner, Top, TopRole},
 };
 use crate::{
     error::{Error, Kind as ErrorKind, Result, quoted},
@@ -18,7 +18,7 @@ use crate::{
         page::State,
     },
     frame::Scanned,
-    platform::walk,
+    platform::dir,
     queue::{Answer, Promise, Queue, change, promise, start},
 };
 use std::{
@@ -49,10 +49,10 @@ const SLOW_BATCHES: usize = 16;
 const SLOW_BATCH: usize = 32;
 const MAX_WALKERS: usize = 32;
 
-pub(super) const LOST: &str = "a thread that lists directories stopped";
+pub(crate) const LOST: &str = "a thread that lists directories stopped";
 
 /// The walk: an iterator over everything in the tree.
-pub(super) struct Walk {
+pub(crate) struct Walk {
     inner: Arc<Inner>,
     walkers: Arc<Walkers>,
     tops: usize,
@@ -81,7 +81,7 @@ enum Job {
 /// Some of the names in a directory.
 struct NameBatch {
     directory: Path,
-    names: Vec<walk::Name>,
+    names: Vec<dir::Name>,
     /// See [`Listing::is_bare`].
     is_bare: bool,
 }
@@ -98,7 +98,7 @@ struct Level {
     asked: usize,
     /// What follows them: batches that were asked for, and names.
     batches: VecDeque<Answer<Vec<Child>>>,
-    rest: std::vec::IntoIter<walk::Name>,
+    rest: std::vec::IntoIter<dir::Name>,
 }
 
 /// When the last thread panics nobody is left who would do anything: who waits for it is told.
@@ -273,11 +273,11 @@ impl Walk {
             }
         };
         let name = top.file_name();
-        let child = walk::stat(&top.dir, name).and_then(|stat| inner.child(&top.dir, name, top.at.clone(), stat));
+        let child = dir::stat(&top.dir, name).and_then(|stat| inner.child(&top.dir, name, top.at.clone(), stat));
         let mut child = match child {
             Ok(child) => child,
             Err(error) => {
-                let place = walk::path_of(&top.dir).join(OsStr::from_bytes(top.name.as_deref().unwrap_or_default()));
+                let place = dir::path_of(&top.dir).join(OsStr::from_bytes(top.name.as_deref().unwrap_or_default()));
                 return Some(Err(Error::io(format!("could not read {}", quoted(place.as_os_str().as_bytes())), error)));
             }
         };

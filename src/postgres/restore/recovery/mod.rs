@@ -4,8 +4,8 @@
 mod tests;
 
 use super::{
-    notes,
-    target::{self, Target},
+    advice,
+    recovery_target::{self, Target},
 };
 use crate::{
     error::{Error, Kind, Result},
@@ -118,7 +118,7 @@ impl Recovery {
 
     /// Names of the settings that must go when the server is open. They are in `postgresql.auto.conf`, which a standby that is made from
     /// the server later gets too: with a target it leaves its primary there and opens (seen with 13, 15 and 18).
-    pub(super) fn passing(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn passing(&self) -> impl Iterator<Item = &str> {
         let is_passing = |name: &str, value: &str| match name {
             "recovery_target_timeline" => value != "latest",
             RESTORE_COMMAND => value == "false",
@@ -132,17 +132,17 @@ impl Recovery {
 
 impl Options {
     /// Will the server wait at the target for somebody who looks at it?
-    pub(super) fn stands_still(&self) -> bool {
+    pub(crate) fn stands_still(&self) -> bool {
         self.target.is_some() && matches!(self.action, None | Some(Action::Pause))
     }
 
     /// May that be in the middle of a transaction that the WAL speaks of later?
-    pub(super) fn may_stand_before_a_drop(&self) -> bool {
+    pub(crate) fn may_stand_before_a_drop(&self) -> bool {
         self.stands_still() && self.target != Some(Target::Immediate)
     }
 
     /// Does it end with the WAL of the backup, as far as is known?
-    pub(super) fn ends_with_the_backup(&self) -> bool {
+    pub(crate) fn ends_with_the_backup(&self) -> bool {
         let is_near = matches!(self.target, None | Some(Target::Immediate));
         is_near && matches!(self.timeline.as_deref(), None | Some("current"))
     }
@@ -171,8 +171,8 @@ impl Options {
     pub fn can_begin_with(&self, cluster: &Cluster, stopped: &str) -> bool {
         timeline(self, cluster).is_ok()
             && match &self.target {
-                Some(Target::Time(text)) => target::time(text, stopped).is_ok(),
-                Some(Target::Lsn(text)) => target::lsn(text, cluster).is_ok(),
+                Some(Target::Time(text)) => recovery_target::time(text, stopped).is_ok(),
+                Some(Target::Lsn(text)) => recovery_target::lsn(text, cluster).is_ok(),
                 _ => true,
             }
     }
@@ -186,13 +186,13 @@ impl Options {
     }
 
     /// Did the operator say how the server recovers?
-    pub(super) fn is_chosen(&self) -> bool {
+    pub(crate) fn is_chosen(&self) -> bool {
         self.mode.is_some() || self.target.is_some() || self.timeline.is_some() || self.restore_command.is_some()
     }
 }
 
 /// Settings, signal file, and notes on what will be missing.
-pub(super) fn plan(options: &Options, cluster: &Cluster, known: &Known<'_>) -> Result<(Recovery, Vec<String>)> {
+pub(crate) fn plan(options: &Options, cluster: &Cluster, known: &Known<'_>) -> Result<(Recovery, Vec<String>)> {
     let mode = mode(options)?;
     let mut settings = match mode {
         Mode::Point => targets(options, cluster, known)?,
@@ -211,16 +211,16 @@ pub(super) fn plan(options: &Options, cluster: &Cluster, known: &Known<'_>) -> R
     let archive = has(RESTORE_COMMAND, known.restore_command);
     let primary = has("primary_conninfo", known.primary);
     if mode == Mode::Point && !archive {
-        return Err(notes::nothing_fetches(options, cluster));
+        return Err(advice::nothing_fetches(options, cluster));
     }
-    let missing = notes::missing(mode, cluster, archive || primary, known.is_all);
+    let missing = advice::missing(mode, cluster, archive || primary, known.is_all);
     let until = match &options.target {
-        Some(Target::Time(text)) => Some(target::until(text, known.now)?),
+        Some(Target::Time(text)) => Some(recovery_target::until(text, known.now)?),
         _ => None,
     };
-    let beside = known.fork.map(|fork| notes::beside(mode, options, cluster, fork));
+    let beside = known.fork.map(|fork| advice::beside(mode, options, cluster, fork));
     let notes =
-        { missing.into_iter() }.chain(notes::archiving(mode, options, known)).chain(until).chain(beside).collect();
+        { missing.into_iter() }.chain(advice::archiving(mode, options, known)).chain(until).chain(beside).collect();
     let signal = match mode {
         Mode::None => None,
         Mode::Point => Some(RECOVERY_SIGNAL),
@@ -268,10 +268,10 @@ fn setting(name: &str, value: &str) -> (String, String) {
 fn targets(options: &Options, cluster: &Cluster, known: &Known<'_>) -> Result<Vec<(String, String)>> {
     let target = match &options.target {
         None => return Ok(Vec::new()),
-        Some(Target::Time(text)) => setting(TARGET_TIME, &target::time(text, known.stopped)?),
-        Some(Target::Lsn(text)) => setting("recovery_target_lsn", target::lsn(text, cluster)?),
-        Some(Target::Name(text)) => setting("recovery_target_name", target::name(text)?),
-        Some(Target::Xid(text)) => setting("recovery_target_xid", &target::xid(text)?.to_string()),
+        Some(Target::Time(text)) => setting(TARGET_TIME, &recovery_target::time(text, known.stopped)?),
+        Some(Target::Lsn(text)) => setting("recovery_target_lsn", recovery_target::lsn(text, cluster)?),
+        Some(Target::Name(text)) => setting("recovery_target_name", recovery_target::name(text)?),
+        Some(Target::Xid(text)) => setting("recovery_target_xid", &recovery_target::xid(text)?.to_string()),
         Some(Target::Immediate) if !cluster.online => {
             let what =
                 "cannot recover to immediate: the cluster was shut down for the backup, and is consistent as it is";

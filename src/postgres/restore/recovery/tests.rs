@@ -1,5 +1,4 @@
-use super::*;
-use crate::postgres::lsn::Lsn;
+use crate::postgres::{lsn::Lsn, restore::recovery::*};
 
 /// The server would read them as octal.
 #[test]

@@ -2,11 +2,11 @@
 
 use super::{Hand, Target, Unit, Want, Work, unread, want};
 use crate::{
-    command::against::has_content,
+    archive::block_digests::{are_digested, judged},
     error::Result,
     format::{page::Item, sizes},
-    sink::patch::{Patch, is_there},
-    source::blocks::{are_digested, judged},
+    target::in_place::{Patch, is_there},
+    verify::compare_tree::has_content,
 };
 use std::{
     ops::Range,

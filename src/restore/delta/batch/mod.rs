@@ -1,29 +1,27 @@
 //! One batch of a restore in place: compare, fetch and write what differs, finish.
 
-mod compare;
+pub(crate) mod compare;
 
-use super::{
-    against::has_content,
-    crew::{self, Hands},
-    damage::{LEFT, frame_damage},
-    delta::{Batch, Delta},
-    restore::Run,
-};
+use super::{Batch, Delta};
 use crate::{
+    archive::{
+        block_digests::judged,
+        schedule::{self, End, check_whole, is_saved},
+    },
     error::{Error, Result, quoted},
     format::{
         entry::Path as EntryPath,
         page::{Extent, FrameAt, Item, SegmentId},
         sizes,
     },
-    pipeline::meter::lap,
+    metrics::meter::lap,
+    pipeline::workers::{self, Hands},
     queue::Locked,
-    sink::{patch::Patch, writer::Writer},
-    source::{
-        blocks::judged,
-        jobs::{self, End, check_whole, is_saved},
-    },
+    report::damage::{LEFT, frame_damage},
+    restore::Run,
     stage::codec::Decompressor,
+    target::{in_place::Patch, writer::Writer},
+    verify::compare_tree::has_content,
 };
 use std::{
     collections::{BTreeMap, HashMap},
@@ -39,9 +37,9 @@ use std::{
 const STRETCH_BYTES: u64 = 16 << 20;
 
 /// A file of several pieces that is brought up to date.
-pub(super) struct Target {
+pub(crate) struct Target {
     item: Item,
-    pub(super) patch: Patch,
+    pub(crate) patch: Patch,
     /// Its last record, which has the digest.
     last: OnceLock<Item>,
     /// Bytes of its data that records have described.
@@ -69,7 +67,7 @@ impl Target {
 }
 
 /// Files that go on in the next page.
-pub(super) type GoingOn = HashMap<EntryPath, Arc<Target>>;
+pub(crate) type GoingOn = HashMap<EntryPath, Arc<Target>>;
 
 /// What a worker compares.
 enum Unit {
@@ -111,7 +109,7 @@ struct Hand {
 }
 
 /// One batch.
-pub(super) struct Work<'a> {
+pub(crate) struct Work<'a> {
     delta: &'a Delta<'a>,
     run: &'a Run<'a>,
     hands: &'a Hands<'a>,
@@ -120,7 +118,7 @@ pub(super) struct Work<'a> {
 }
 
 impl<'a> Work<'a> {
-    pub(super) fn new(delta: &'a Delta<'a>, run: &'a Run<'a>, hands: &'a Hands<'a>) -> Self {
+    pub(crate) fn new(delta: &'a Delta<'a>, run: &'a Run<'a>, hands: &'a Hands<'a>) -> Self {
         Self { delta, run, hands, ended: Mutex::default() }
     }
 
@@ -138,7 +136,7 @@ impl<'a> Work<'a> {
     ///
     /// # Errors
     /// As those of a restore.
-    pub(super) fn batch(self, batch: Batch, going_on: &mut GoingOn) -> Result<()> {
+    pub(crate) fn batch(self, batch: Batch, going_on: &mut GoingOn) -> Result<()> {
         let wants = Mutex::new(Vec::new());
         let mut writer = Writer::new(&self.run.tree);
         let compare = |hand: &mut Hand, unit| {
@@ -148,7 +146,7 @@ impl<'a> Work<'a> {
             wants.locked().extend(found);
             Ok(())
         };
-        crew::work(
+        workers::work(
             self.hands,
             || self.hand(),
             compare,
@@ -158,14 +156,14 @@ impl<'a> Work<'a> {
             },
         )?;
         let wants = wants.opened();
-        crew::work(
+        workers::work(
             self.hands,
             || self.hand(),
             |hand, job| self.write(hand, job),
             |send| by_frame(wants).into_values().try_for_each(send),
         )?;
         let ended = std::mem::take(&mut *self.ended.locked());
-        crew::work(
+        workers::work(
             self.hands,
             || self.hand(),
             |hand, target: Arc<Target>| self.end_or_refuse(hand, &target),
@@ -217,7 +215,7 @@ impl<'a> Work<'a> {
     }
 
     fn misfit(&self, item: &Item) -> Result<()> {
-        self.run.report.add((jobs::misfit(&item.entry.path), vec![item.entry.path.clone()]))
+        self.run.report.add((schedule::misfit(&item.entry.path), vec![item.entry.path.clone()]))
     }
 
     /// The file that is there, or a new one; `None` if it may not change, so that it may stay only if all of it is the
@@ -338,7 +336,7 @@ impl<'a> Work<'a> {
 
     /// A file that is there cannot be made what it is in the backup. It stays what it was, unless some of that is lost or a
     /// server would go by it: then better it is not there than wrong.
-    pub(super) fn give_up(&self, path: &[u8], touched: bool) -> Result<()> {
+    pub(crate) fn give_up(&self, path: &[u8], touched: bool) -> Result<()> {
         let why = match (touched, self.run.archive.root.postgres.is_some()) {
             (true, _) => "it was written to",
             (false, true) => "a server would take it for its own",

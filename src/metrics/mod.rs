@@ -1,0 +1,4 @@
+//! metrics.
+
+pub mod meter;
+pub mod waits;

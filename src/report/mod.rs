@@ -1,0 +1,4 @@
+//! report.
+
+pub mod damage;
+pub(crate) mod skipped;

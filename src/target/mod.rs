@@ -1,0 +1,16 @@
+//! target.
+
+pub mod access;
+pub mod case_folding;
+pub mod final_file;
+pub mod in_place;
+pub mod layout;
+pub(crate) mod metadata;
+pub mod parallel_file;
+pub(crate) mod probe;
+pub(crate) mod remove;
+pub(crate) mod replace;
+pub(crate) mod sync;
+pub mod tree;
+pub mod warnings;
+pub mod writer;
