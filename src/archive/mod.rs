@@ -12,9 +12,11 @@ pub mod object;
 pub(crate) mod preview;
 pub(crate) mod records;
 pub mod schedule;
+pub(crate) mod small_file;
+pub(crate) mod unnamed_losses;
 
 use crate::{
-    error::{Error, Kind, Result},
+    error::{Error, Kind, Kind as ErrorKind, Result, quoted},
     format::{
         digest::hex,
         entry::{self, Path},
@@ -445,4 +447,10 @@ fn read_root(store: &dyn Store) -> Result<Root> {
     let mut bytes = Vec::new();
     store.read_at(&Object::Root, 0, len as usize, &mut bytes)?;
     Root::open(&bytes, &name)
+}
+
+/// The error of a path that a backup does not have.
+pub(crate) fn not_there(archive: &Archive, path: &[u8]) -> Error {
+    Error::new(ErrorKind::NotFound, format!("could not find {} in backup {:?}", quoted(path), archive.root.id))
+        .hint("`fullbore list FROM@BACKUP` shows what there is; paths begin at the root of the backup")
 }

@@ -6,6 +6,7 @@ pub mod paths;
 pub(crate) mod source;
 pub(crate) mod streams;
 
+use crate::archive::unnamed_losses;
 use crate::{
     archive::{Archive, object::Archived},
     error::{Error, Kind, Result},
@@ -24,7 +25,6 @@ use crate::{
     pipeline::lay::{Laid, Layout, MakeRoot},
     plan::{SinkSpec, StageSpec, Tuning},
     platform::{self, Tricks},
-    repair::cut_off,
     repo::{
         base::{Base, Like, Unlike, Wanted},
         compare::Compare,
@@ -387,8 +387,11 @@ fn as_it_was(root: Root, stored: &Stored) -> Root {
     let of = &stored.archive().root;
     let (finished, boot, postgres) = (of.finished.clone(), of.boot.clone(), of.postgres.clone());
     let mut root = Root { finished, boot, postgres, ..root };
-    cut_off::go_on(&mut root, of);
-    stored.lost_pages().iter().for_each(|page| cut_off::mark_page(&mut root, &page.first.0, page.entries));
+    unnamed_losses::copy_losses(&mut root, of);
+    stored
+        .lost_pages()
+        .iter()
+        .for_each(|page| unnamed_losses::record_page_loss(&mut root, &page.first.0, page.entries));
     root
 }
 

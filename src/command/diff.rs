@@ -5,8 +5,9 @@
 
 use super::{
     diff_entry::{Entries, Parts, differing_bytes, last, what},
-    list::{kind_parts, source_text},
+    list::kind_parts,
 };
+use crate::text::source_text;
 use crate::{
     archive::{Archive, Selection},
     error::{Error, Kind as ErrorKind, Result, quoted},

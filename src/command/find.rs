@@ -4,7 +4,8 @@
 //! read in path order, those of all backups side by side, and a path is printed as soon as no page that is still to be read
 //! can hold it: memory holds what a few pages say, however much is found.
 
-use super::list::{kind_parts, source_text};
+use super::list::kind_parts;
+use crate::text::source_text;
 use crate::{
     archive::{Archive, Selection},
     error::{Error, Kind, Result},

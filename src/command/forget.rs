@@ -2,7 +2,7 @@
 //!
 //! What is forgotten is not listed any more; what only it needs is freed by the next prune, see [`crate::command::prune`].
 
-use super::list::source_text;
+use crate::text::source_text;
 use crate::{
     error::{Error, Kind, Result},
     format::{

@@ -1,6 +1,8 @@
 //! Print the backups of a repository, or the entries of a backup.
 
 use super::show::tag;
+use crate::archive::not_there;
+use crate::text::source_text;
 use crate::{
     archive::{Archive, Selection},
     error::{Error, Kind as ErrorKind, Result, quoted},
@@ -14,7 +16,6 @@ use crate::{
         open::{cut_off, is_repository, list_backups, named, open},
         scan::lost_roots,
     },
-    restore::not_there,
     text,
     verify::stream::{self, Looked, look},
 };
@@ -135,12 +136,6 @@ impl List {
             false => text::line(out, &entry_line(record)),
         }
     }
-}
-
-/// `host:/a /b`, as a person would say what was backed up.
-pub(crate) fn source_text(source: &Source) -> String {
-    let paths: Vec<String> = source.paths.iter().map(|path| text::name(&path.0)).collect();
-    format!("{}:{}", text::name(source.host.as_bytes()), paths.join(" "))
 }
 
 fn backup_line(root: &Root, pinned: bool) -> String {

@@ -1,6 +1,6 @@
 //! Print what is known of one backup besides its entries.
 
-use super::list::source_text;
+use crate::text::source_text;
 use crate::{
     error::Result,
     format::{

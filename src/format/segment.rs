@@ -16,6 +16,9 @@ const SKIPPABLE: u32 = 0x184D_2A5B;
 /// Magic of the skippable frame that holds the seek table.
 const SEEK_TABLE: u32 = 0x184D_2A5E;
 const SEEKABLE: u32 = 0x8F92_EAB1;
+/// One frame of a segment: offset, stored bytes, plain bytes.
+pub type FrameSpan = (u64, u32, u32);
+
 /// An empty zstd frame with content size 0 and the checksum of nothing.
 pub const EMPTY_ZSTD: [u8; 13] = [0x28, 0xb5, 0x2f, 0xfd, 0x24, 0, 1, 0, 0, 0x99, 0xe9, 0xd8, 0x51];
 /// Bytes of the longest header of a zstd frame.

@@ -3,7 +3,6 @@
 //! The system may ask a directory server for each, so every answer is kept, the empty ones too.
 #![allow(unsafe_code)]
 
-use crate::queue::Locked;
 use std::{
     collections::HashMap,
     ffi::{CStr, CString, c_char, c_int},
@@ -11,7 +10,7 @@ use std::{
     mem::MaybeUninit,
     path::PathBuf,
     ptr,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, PoisonError},
 };
 
 /// What the system said so far. Can be shared by threads; one that asks makes the others wait.
@@ -46,7 +45,7 @@ impl Names {
 }
 
 fn cached<K: Eq + Hash, V: Clone>(map: &Mutex<HashMap<K, V>>, key: K, ask: impl FnOnce() -> V) -> V {
-    map.locked().entry(key).or_insert_with(ask).clone()
+    map.lock().unwrap_or_else(PoisonError::into_inner).entry(key).or_insert_with(ask).clone()
 }
 
 fn user_name(uid: u32) -> Option<Arc<str>> {

@@ -1,5 +1,6 @@
 //! What the files of a backup say of the PostgreSQL cluster that they are of, when its root is lost.
 
+use crate::archive::small_file::small_file;
 use crate::{
     archive::{Archive, Selection, preview::Virtual},
     error::Result,
@@ -9,7 +10,6 @@ use crate::{
         inventory::{MAX_UNLISTED, is_unlisted},
         restore::plan::{BACKUP_LABEL, PG_CONTROL},
     },
-    restore::cluster::content,
 };
 use std::path::Path;
 
@@ -20,7 +20,7 @@ use std::path::Path;
 /// Of reading the files.
 pub(crate) fn add(repository: &Path, root: &mut Root, pages: &[(u64, Vec<u8>)]) -> Result<()> {
     let archive = Virtual::open(repository, root, pages)?;
-    let text = |path: &[u8]| content(&archive, path).ok().flatten().map(|(_, bytes)| bytes);
+    let text = |path: &[u8]| small_file(&archive, path).ok().flatten().map(|(_, bytes)| bytes);
     let Some(control) = text(PG_CONTROL).and_then(|bytes| Control::parse(&bytes)) else { return Ok(()) };
     let line = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).trim().to_owned();
     let version = text(b"PG_VERSION").map(line).unwrap_or_default();

@@ -1,89 +1,19 @@
-//! What a backup lost with its root, as it shared it with others by whole pages, or with a page of its manifest.
+//! Files of which the remaining pages describe only a part, after a page of the manifest was lost.
 //!
-//! No page that is left speaks of it, and nobody knows the names: the root that is written anew says so, with an entry that has
-//! the empty path or that of the first that is lost. An export of the backup goes on saying it, and whoever restores a part that
-//! may be concerned hears of it. A file that goes on in such a page is not captured any more.
+//! Such a file is not captured any more, and neither are its other names.
 
 use super::{give_up::without, root::Found};
 use crate::{
-    archive::{Archive, Selection},
-    error::{Kind as ErrorKind, Result},
+    error::Result,
     format::{
         entry::{Kind, Path as EntryPath},
         page::{Record, are_all},
-        root::{MAX_NOT_CAPTURED, Name, NotCaptured, Root},
     },
 };
 use std::collections::{BTreeMap, HashSet};
 
-/// What the root says.
-const REASON: &str = "the root was lost: what this backup shared with others by whole pages is not in it any more";
-/// What it says of a segment.
-const OF_A_SEGMENT: &str = "the root was lost, and a segment with it or a part of one: nobody knows what that held, it is not in this backup any more";
-/// What the root says of a page, with the count of its entries before it.
-const OF_A_PAGE: &str = "entries from here on were lost with a page of the manifest";
-/// What is said of that.
-const WITH_A_PAGE: &str =
-    "entries that nobody can name were lost with a page of the manifest: they are not in this backup any more";
 /// What is said of a file of which a part was on such a page.
 const CUT_OFF: &str = "the root was lost, and with it the page that said where the rest of the file is";
-
-/// Say it in the root.
-pub(crate) fn mark(root: &mut Root) {
-    note(root, NotCaptured { path: Name::default(), reason: REASON.to_owned() }, 1);
-}
-
-/// Say in the root that a segment is lost, or a part of one, of which nothing tells what it held.
-pub(crate) fn mark_segment(root: &mut Root) {
-    note(root, NotCaptured { path: Name::default(), reason: OF_A_SEGMENT.to_owned() }, 1);
-}
-
-/// Say in the root that so many entries are lost, of which this would be the first.
-pub(crate) fn mark_page(root: &mut Root, first: &[u8], entries: u64) {
-    note(root, NotCaptured { path: Name(first.to_vec()), reason: format!("{entries} {OF_A_PAGE}") }, entries);
-}
-
-/// Say in the root of an export what that of the backup says.
-pub(crate) fn go_on(root: &mut Root, of: &Root) {
-    for lost in of.not_captured.iter().filter(|lost| unnamed(lost).is_some()) {
-        let entries = lost.reason.split(' ').next().and_then(|count| count.parse().ok());
-        note(root, lost.clone(), entries.unwrap_or(1));
-    }
-}
-
-/// Before all that has a name: that list may be cut.
-fn note(root: &mut Root, lost: NotCaptured, entries: u64) {
-    root.totals.unreadable = root.totals.unreadable.saturating_add(entries);
-    root.not_captured.insert(0, lost);
-    root.not_captured.truncate(MAX_NOT_CAPTURED);
-}
-
-/// Does it speak of something without a name?
-fn unnamed(lost: &NotCaptured) -> Option<&'static str> {
-    match &lost.reason {
-        reason if lost.path.0.is_empty() && reason == REASON => Some(REASON),
-        reason if lost.path.0.is_empty() && reason == OF_A_SEGMENT => Some(OF_A_SEGMENT),
-        reason if reason.ends_with(OF_A_PAGE) => Some(WITH_A_PAGE),
-        _ => None,
-    }
-}
-
-/// Why there may be less of what is selected than there was, if that is so. A single file is there, or it is not.
-///
-/// # Errors
-/// [`ErrorKind::Gone`], or the system's.
-pub(crate) fn concerns(archive: &Archive, selection: &Selection) -> Result<Option<&'static str>> {
-    let Some(why) = archive.root.not_captured.iter().find_map(unnamed) else { return Ok(None) };
-    for path in selection.paths() {
-        // On a page that is lost it may be anything.
-        let found =
-            archive.find(path).or_else(|e| if e.kind == ErrorKind::Corrupt { Ok(Vec::new()) } else { Err(e) })?;
-        if found.first().is_none_or(|item| matches!(item.entry.kind, Kind::Directory | Kind::HardLink(_))) {
-            return Ok(Some(why));
-        }
-    }
-    Ok(selection.paths().is_empty().then_some(why))
-}
 
 /// Take the content from files of which these pages say a part only, and all their other names; gives how many files there were.
 ///

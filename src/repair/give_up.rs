@@ -5,6 +5,7 @@
 //! those that are there. They have no copy in a segment, as no segment is ever changed.
 
 use super::{cut_off, pages::Anew};
+use crate::archive::unnamed_losses;
 use crate::{
     archive::{Archive, object::Object},
     error::{Result, quoted},
@@ -139,7 +140,7 @@ impl Rest {
         let there: usize = pages.iter().map(|page| page.records.len()).sum();
         let lost = at.entries.saturating_sub(there as u64);
         if lost > 0 {
-            cut_off::mark_page(&mut self.root, &at.first.0, lost);
+            unnamed_losses::record_page_loss(&mut self.root, &at.first.0, lost);
             self.unnamed.push(format!("{} from {} on", counted(lost, "entry"), quoted(&at.first.0)));
         }
         let mut last: Option<EntryPath> = None;

@@ -5,6 +5,7 @@
 //! there now. Nothing is written here.
 
 use super::{cluster_facts, cut_off, frame_index::Index, rootless_pages, totals::describe};
+use crate::archive::unnamed_losses;
 use crate::{
     archive::{
         Archive,
@@ -100,7 +101,7 @@ pub(crate) fn rebuild(repository: &Path, id: &str, others: &[Archive]) -> Result
     forget_nothing(&mut root, &mut notes);
     let gaps = gaps(&numbers, beside.iter().map(|(stream, number, _)| (*stream, *number)));
     if !is_whole && (!is_all || !gaps.is_empty()) {
-        cut_off::mark_segment(&mut root);
+        unnamed_losses::record_segment_loss(&mut root);
         let gone = gaps.iter().map(|(stream, number)| format!("segment {number} of stream {stream} is not there"));
         notes.extend(gone.chain(["no page of the manifest says what is lost".to_owned()]));
     }
@@ -390,7 +391,7 @@ fn forget_nothing(root: &mut Root, notes: &mut Vec<String>) {
     notes.push("host, paths, tags and figures of the run are unknown".to_owned());
     let others: Vec<String> = root.others().into_iter().map(str::to_owned).collect();
     if root.format > FORMAT_ALONE || !others.is_empty() {
-        cut_off::mark(root);
+        unnamed_losses::record_root_loss(root);
         notes.push("it referred to other backups: entries that it shared with them by whole pages are lost".to_owned());
     }
     root.bases = others;

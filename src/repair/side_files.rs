@@ -3,6 +3,7 @@
 //! Their pages are in manifests. Where frames are is in the records; what no record speaks of is decoded to
 //! see how much it is.
 
+use crate::format::segment::FrameSpan;
 use crate::{
     archive::{
         Archive,
@@ -20,7 +21,7 @@ use crate::{
     repo::inventory::{Known, Place, Stock, full, known_frames},
     report::damage::Report,
     stage::codec::Codec,
-    verify::seek_tables::{self, Frame, Frames, Table},
+    verify::seek_tables::{self, Frames, Table},
 };
 use flate2::{Decompress, FlushDecompress};
 use std::{
@@ -91,7 +92,7 @@ fn made(
     stock: &Stock,
     place: &Place,
     table: Option<Table>,
-    known: Option<&BTreeSet<Frame>>,
+    known: Option<&BTreeSet<FrameSpan>>,
 ) -> Option<Vec<u8>> {
     let (archive, SegmentId { backup, stream, number }) = (&stock.archives[place.archive], &place.id);
     let label = Label {
@@ -157,7 +158,7 @@ fn all_frames(
     codec: Codec,
     object: &Object,
     len: u64,
-    known: &BTreeSet<Frame>,
+    known: &BTreeSet<FrameSpan>,
 ) -> Option<Vec<(u32, u32)>> {
     // A segment of gzip is one member, of which neither header nor trailer is part of the tar.
     let around = if codec == Codec::None { 0 } else { GZIP_AROUND_BYTES };

@@ -7,6 +7,7 @@ use super::{
     open::no_backup,
     scan::{Found, open_all},
 };
+use crate::format::segment::FrameSpan;
 use crate::{
     archive::{Archive, Selection},
     error::{Error, Kind, Result, quoted},
@@ -18,7 +19,6 @@ use crate::{
         seal::MAX_BYTES,
     },
     platform::safe_file,
-    verify::seek_tables::Frame,
 };
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -248,8 +248,8 @@ pub(crate) fn items(archive: &Archive, mut page: Page) -> impl Iterator<Item = I
 pub(crate) fn known_frames(
     archives: &[Archive],
     of: impl Iterator<Item = SegmentId>,
-) -> HashMap<SegmentId, BTreeSet<Frame>> {
-    let mut known: HashMap<SegmentId, BTreeSet<Frame>> = of.map(|id| (id, BTreeSet::new())).collect();
+) -> HashMap<SegmentId, BTreeSet<FrameSpan>> {
+    let mut known: HashMap<SegmentId, BTreeSet<FrameSpan>> = of.map(|id| (id, BTreeSet::new())).collect();
     for archive in if known.is_empty() { &[] } else { archives } {
         for item in archive.records(&Selection::default(), false).filter_map(Result::ok) {
             for frame in item.extents.iter().map(|extent| &extent.frame) {

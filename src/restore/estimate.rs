@@ -8,6 +8,7 @@ use super::{
     cluster::{self, choose_backup},
     must_be_there,
 };
+use crate::archive::unnamed_losses;
 use crate::{
     archive::{
         Archive, Selection,
@@ -27,7 +28,6 @@ use crate::{
         plan::{Fate, Plan},
         recovery::Known,
     },
-    repair::cut_off,
 };
 use serde::Serialize;
 use std::{
@@ -159,7 +159,7 @@ impl Forecast {
         let mut linked = HashSet::new();
         let is_restored = |path: &[u8]| selection.takes(path) && !plan.leaves_out(path);
         let (mut entries, mut files) = (0, 0);
-        let mut lacking = Lacking::new(cut_off::concerns(archive, selection)?);
+        let mut lacking = Lacking::new(unnamed_losses::loss_affects(archive, selection)?);
         let mut planner = Planner::new(|job: schedule::Job<()>| {
             count.job(&job, &archive.root.id);
             Ok(())

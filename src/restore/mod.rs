@@ -15,9 +15,10 @@ pub(crate) mod tar_stream;
 
 pub use crate::archive::missing::Lacking;
 
+use crate::archive::not_there;
+use crate::archive::unnamed_losses;
 use crate::{
     archive::{Archive, Selection},
-    command::list::source_text,
     error::{Error, Kind as ErrorKind, Result, quoted},
     format::{
         digest::Algorithm,
@@ -34,7 +35,6 @@ use crate::{
         plan::{Fate, Plan},
     },
     queue::Locked,
-    repair::cut_off,
     repo::open::{Opened, must_be_told, open_any, place},
     report::{
         damage::{Damage, Report},
@@ -46,6 +46,7 @@ use crate::{
         tree::{Options, Tree},
         writer::Writer,
     },
+    text::source_text,
 };
 use cluster::choose_backup;
 use delta::{Changes, Delta};
@@ -172,7 +173,7 @@ impl Restore {
         let layout = cluster::layout(self, &archive, &selection, &cluster);
         refuse_inside(self, &archive, &layout)?;
         refuse_over(self, &archive, &selection, &layout)?;
-        let unnamed = cut_off::concerns(&archive, &selection)?;
+        let unnamed = unnamed_losses::loss_affects(&archive, &selection)?;
         let extra = match delta {
             None => Extra::default(),
             Some(delta) => delta.announce(&archive, &selection, &cluster, &layout, unnamed)?,
@@ -275,12 +276,6 @@ pub(crate) fn must_be_there(archive: &Archive, selection: &Selection, keep_going
         }
     }
     Ok(())
-}
-
-/// The error of a path that a backup does not have.
-pub(crate) fn not_there(archive: &Archive, path: &[u8]) -> Error {
-    Error::new(ErrorKind::NotFound, format!("could not find {} in backup {:?}", quoted(path), archive.root.id))
-        .hint("`fullbore list FROM@BACKUP` shows what there is; paths begin at the root of the backup")
 }
 
 /// What is restored must not become part of the repository that it is read from.

@@ -9,7 +9,6 @@
 use super::{Restore, Summary, cluster, deferred_dirs::Later};
 use crate::{
     archive::Selection,
-    command::list::source_text,
     error::{Error, Kind as ErrorKind, Result, quoted},
     format::{
         digest::Algorithm,
@@ -34,6 +33,7 @@ use crate::{
         tree::{Options, Tree},
         writer::Writer,
     },
+    text::source_text,
 };
 use std::{
     fs::File,

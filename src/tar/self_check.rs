@@ -3,6 +3,7 @@
 //! A page follows the entries that it describes, so of those since the last page the digests are kept, and nothing else. The
 //! root comes last, and says which pages there are. In streams without service frames there is nothing to compare with.
 
+use crate::archive::missing::Lacking;
 use crate::{
     archive::Selection,
     error::{Error, quoted},
@@ -13,7 +14,6 @@ use crate::{
         root::{FORMAT, FORMAT_ALONE, Root},
         segment::{Label, Service},
     },
-    restore::Lacking,
     text::counted,
 };
 use std::collections::{HashMap, HashSet};

@@ -2,6 +2,7 @@
 
 pub(crate) mod size;
 
+use crate::format::root::Source;
 use crate::{
     error::{Error, Kind as ErrorKind, Result},
     format::entry::{Entry, Kind, Time},
@@ -137,6 +138,12 @@ fn is_seen(c: char) -> bool {
     let of_ascii = c == ' ' || c.is_ascii_graphic();
     // Rust's words for text escape all that cannot be printed, and marks only where they stand first.
     of_ascii || (!c.is_ascii() && ['a', c].iter().collect::<String>().escape_debug().count() == 2)
+}
+
+/// `host:/a /b`, as a person would say what was backed up.
+pub fn source_text(source: &Source) -> String {
+    let paths: Vec<String> = source.paths.iter().map(|path| name(&path.0)).collect();
+    format!("{}:{}", name(source.host.as_bytes()), paths.join(" "))
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! The frames of a segment, as its seek table has them.
 
+use crate::format::segment::FrameSpan;
 use crate::{
     archive::{Archive, object::Object},
     error::{Error, Kind, Result},
@@ -17,13 +18,10 @@ use crate::{
     stage::codec::Codec,
 };
 
-/// A frame: offset, stored and plain bytes.
-pub(crate) type Frame = (u64, u32, u32);
-
 /// The frames of a segment, ascending.
 pub(crate) enum Frames {
     /// All of them.
-    Table(Vec<Frame>),
+    Table(Vec<FrameSpan>),
     /// There is no table; the segment has so many bytes. Of gzip and plain tar in a repository whose side file is not there
     /// or damaged, for the manifest and the segment have all that it says; and of a segment that was not ended.
     Within(u64),
@@ -31,7 +29,7 @@ pub(crate) enum Frames {
 
 impl Frames {
     /// Those that begin from byte `from` on and before `to`.
-    pub(crate) fn within(&self, from: u64, to: u64) -> &[Frame] {
+    pub(crate) fn within(&self, from: u64, to: u64) -> &[FrameSpan] {
         let Self::Table(frames) = self else { return &[] };
         let at = |place: u64| frames.partition_point(|(offset, ..)| *offset < place);
         &frames[at(from)..at(to)]
@@ -169,7 +167,7 @@ fn side_label(archive: &Archive, object: &Object) -> Result<Option<Vec<u8>>> {
 }
 
 /// All frames of a segment.
-pub(crate) type Table = Vec<Frame>;
+pub(crate) type Table = Vec<FrameSpan>;
 
 /// Does the table speak of as many plain bytes as the root?
 fn fits(table: &Table, segment: &Place) -> bool {

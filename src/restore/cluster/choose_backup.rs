@@ -1,9 +1,8 @@
 //! The backup that recovery begins with: of a repository the last one of the cluster from which the server comes to where it is to.
 
-use super::content;
+use crate::archive::small_file::small_file;
 use crate::{
     archive::Archive,
-    command::list::source_text,
     error::{Error, Kind, Result},
     format::root::{Cluster, Root},
     postgres::{
@@ -13,6 +12,7 @@ use crate::{
     },
     repo::open::{is_repository, list_backups, named, open, place},
     restore::Restore,
+    text::source_text,
 };
 use jiff::Timestamp;
 use std::path::{Path, PathBuf};
@@ -129,7 +129,7 @@ impl Kin {
         }
         let (root, _) = self.members().rfind(|(_, cluster)| cluster.timeline == wanted)?;
         let archive = Archive::open_backup(&self.repository, &root.id).ok()?;
-        let (_, history) = content(&archive, history_of(wanted).as_bytes()).ok()??;
+        let (_, history) = small_file(&archive, history_of(wanted).as_bytes()).ok()??;
         Some((wanted, Timelines::of(&String::from_utf8_lossy(&history), wanted)?))
     }
 

@@ -1,7 +1,7 @@
 //! What the configuration of a cluster says of where its server was. The restored one would go on there: start in the old data
 //! directory, or have its configuration written over the old one's, through a link.
 
-use super::content;
+use crate::archive::small_file::small_file;
 use crate::{
     archive::{Archive, Selection},
     error::{Kind as ErrorKind, Result, quoted},
@@ -226,7 +226,7 @@ fn not_in_the_backup(cluster: &Cluster) -> String {
 
 /// The text of a configuration file; nothing if it is damaged, which the restore of the file itself will tell.
 fn text(archive: &Archive, path: &[u8]) -> Result<Option<Vec<u8>>> {
-    match content(archive, path) {
+    match small_file(archive, path) {
         Err(error) if error.kind == ErrorKind::Corrupt => Ok(Some(Vec::new())),
         other => Ok(other?.map(|(_, text)| text)),
     }

@@ -5,15 +5,12 @@ pub(crate) mod config;
 pub(crate) mod tablespace_owner;
 
 use super::{Restore, extraneous::extra};
+use crate::archive::small_file::small_file;
 use crate::{
-    archive::{
-        Archive, Selection,
-        schedule::{End, check_whole},
-    },
+    archive::{Archive, Selection},
     error::{Error, Kind as ErrorKind, Result, quoted},
     format::{
         entry::{self, Entry, Kind, Time},
-        page::Item,
         root::Cluster,
         sizes,
     },
@@ -52,8 +49,6 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-/// The largest configuration file that is read.
-const MAX_CONF_BYTES: u64 = 16 << 20;
 /// Whether a tablespace may be a directory in `pg_tblspc`, and the first version that has it.
 const IN_PLACE: &str = "allow_in_place_tablespaces";
 const IN_PLACE_SINCE: u32 = 15;
@@ -149,7 +144,7 @@ fn leave_out_prepared(archive: &Archive, plan: &mut Plan) -> Result<()> {
     let paths: Vec<_> = files.map(|item| item.entry.path.clone()).collect();
     let mut lost = 0;
     for path in paths {
-        let content = content(archive, &path).ok().flatten();
+        let content = small_file(archive, &path).ok().flatten();
         lost += u64::from(content.is_some_and(|(_, content)| plan.leave_out_prepared(&path, &content)));
     }
     if lost > 0 {
@@ -323,7 +318,7 @@ pub(crate) fn write_files(plan: &Plan, archive: &Archive, tree: &Arc<Tree>, repo
     let mut writer = Writer::new(tree);
     let owner = archive.find(b"")?.first().map(|item| item.entry.owner.clone()).unwrap_or_default();
     let new = |path: &[u8]| Entry { path: path.to_vec(), mode: 0o600, owner: owner.clone(), ..Entry::default() };
-    let old = match content(archive, AUTO_CONF) {
+    let old = match small_file(archive, AUTO_CONF) {
         Err(error) if error.kind == ErrorKind::Corrupt => {
             report.add((error, vec![AUTO_CONF.to_vec()]))?;
             None
@@ -343,41 +338,6 @@ pub(crate) fn write_files(plan: &Plan, archive: &Archive, tree: &Arc<Tree>, repo
 fn now() -> Time {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Time { seconds: since.as_secs() as i64, nanos: since.subsec_nanos() }
-}
-
-/// The parts of the file at `path`, under this name also if that is another name of a file.
-fn parts_of(archive: &Archive, path: &[u8]) -> Result<Vec<Item>> {
-    let items = archive.find(path)?;
-    let Some(Kind::HardLink(target)) = items.first().map(|item| &item.entry.kind) else { return Ok(items) };
-    let parts = archive.find(target)?;
-    Ok(parts.iter().map(|item| item.renamed(path.to_vec())).collect())
-}
-
-/// Entry and content of a small file of a backup; `None` if it is not there.
-pub(crate) fn content(archive: &Archive, path: &[u8]) -> Result<Option<(Entry, Vec<u8>)>> {
-    let items = parts_of(archive, path)?;
-    let Some(first) = items.first().filter(|item| item.state.is_stored() && item.entry.is_file()) else {
-        return Ok(None);
-    };
-    if first.entry.data_len() > MAX_CONF_BYTES {
-        let what = format!("cannot read the settings in {}: it is too large", quoted(path));
-        return Err(Error::new(ErrorKind::Unsupported, what));
-    }
-    let (mut decompressor, mut stored, mut plain) = (archive.codec.decompressor(), Vec::new(), Vec::new());
-    let mut content = Vec::new();
-    for item in &items {
-        for extent in &item.extents {
-            let frame = &extent.frame;
-            archive.fetch(item.segment(frame), frame, &mut stored)?;
-            decompressor.decompress(&stored, frame.plain_len as usize, &mut plain)?;
-            let found = plain.get(extent.inner as usize..).and_then(|rest| rest.get(..extent.len as usize));
-            content.extend(found.unwrap_or_default());
-        }
-    }
-    match items.last().map(|item| check_whole(item, &content)) {
-        Some(End::Damaged(why)) => Err(Error::corrupt(format!("file {} is damaged", quoted(path))).because(why)),
-        _ => Ok(Some((first.entry.clone(), content))),
-    }
 }
 
 /// What the operator hears at the end.

@@ -13,6 +13,7 @@ use super::{
     extraneous::{Extra, extra},
     must_be_there,
 };
+use crate::archive::unnamed_losses;
 use crate::{
     archive::{Archive, Selection},
     error::{Error, Kind as ErrorKind, Result},
@@ -26,7 +27,6 @@ use crate::{
     platform::dir::Stat,
     postgres::restore::plan::{PG_CONTROL, Plan},
     queue::Locked,
-    repair::cut_off,
     repo::open::must_be_told,
     target::{layout::Layout, writer::Writer},
 };
@@ -113,7 +113,7 @@ impl<'a> Delta<'a> {
         must_be_there(&archive, &selection, self.restore.keep_going)?;
         let plan = cluster::plan(self.restore, &archive, &selection)?;
         let layout = cluster::layout(self.restore, &archive, &selection, &plan);
-        let unnamed = cut_off::concerns(&archive, &selection)?;
+        let unnamed = unnamed_losses::loss_affects(&archive, &selection)?;
         self.announce(&archive, &selection, &plan, &layout, unnamed).map(drop)
     }
 

@@ -1,0 +1,81 @@
+//! Losses that a backup cannot name: entries that went with its root, with a segment or with a page of its manifest.
+//!
+//! No remaining page lists these entries, so their names are unknown. The repaired root records the loss as an entry with the
+//! empty path, or with the path of the first lost entry. An export copies the record, and a restore of a part that may be
+//! affected prints it.
+
+use super::{Archive, Selection};
+use crate::{
+    error::{Kind as ErrorKind, Result},
+    format::{
+        entry::Kind,
+        root::{MAX_NOT_CAPTURED, Name, NotCaptured, Root},
+    },
+};
+
+/// What the root says.
+const REASON: &str = "the root was lost: what this backup shared with others by whole pages is not in it any more";
+/// What it says of a segment.
+const OF_A_SEGMENT: &str = "the root was lost, and a segment with it or a part of one: nobody knows what that held, it is not in this backup any more";
+/// What the root says of a page, with the count of its entries before it.
+const OF_A_PAGE: &str = "entries from here on were lost with a page of the manifest";
+/// What is said of that.
+const WITH_A_PAGE: &str =
+    "entries that nobody can name were lost with a page of the manifest: they are not in this backup any more";
+
+/// Say it in the root.
+pub(crate) fn record_root_loss(root: &mut Root) {
+    note(root, NotCaptured { path: Name::default(), reason: REASON.to_owned() }, 1);
+}
+
+/// Say in the root that a segment is lost, or a part of one, of which nothing tells what it held.
+pub(crate) fn record_segment_loss(root: &mut Root) {
+    note(root, NotCaptured { path: Name::default(), reason: OF_A_SEGMENT.to_owned() }, 1);
+}
+
+/// Say in the root that so many entries are lost, of which this would be the first.
+pub(crate) fn record_page_loss(root: &mut Root, first: &[u8], entries: u64) {
+    note(root, NotCaptured { path: Name(first.to_vec()), reason: format!("{entries} {OF_A_PAGE}") }, entries);
+}
+
+/// Say in the root of an export what that of the backup says.
+pub(crate) fn copy_losses(root: &mut Root, of: &Root) {
+    for lost in of.not_captured.iter().filter(|lost| unnamed(lost).is_some()) {
+        let entries = lost.reason.split(' ').next().and_then(|count| count.parse().ok());
+        note(root, lost.clone(), entries.unwrap_or(1));
+    }
+}
+
+/// Before all that has a name: that list may be cut.
+fn note(root: &mut Root, lost: NotCaptured, entries: u64) {
+    root.totals.unreadable = root.totals.unreadable.saturating_add(entries);
+    root.not_captured.insert(0, lost);
+    root.not_captured.truncate(MAX_NOT_CAPTURED);
+}
+
+/// Does it speak of something without a name?
+fn unnamed(lost: &NotCaptured) -> Option<&'static str> {
+    match &lost.reason {
+        reason if lost.path.0.is_empty() && reason == REASON => Some(REASON),
+        reason if lost.path.0.is_empty() && reason == OF_A_SEGMENT => Some(OF_A_SEGMENT),
+        reason if reason.ends_with(OF_A_PAGE) => Some(WITH_A_PAGE),
+        _ => None,
+    }
+}
+
+/// Why there may be less of what is selected than there was, if that is so. A single file is there, or it is not.
+///
+/// # Errors
+/// [`ErrorKind::Gone`], or the system's.
+pub(crate) fn loss_affects(archive: &Archive, selection: &Selection) -> Result<Option<&'static str>> {
+    let Some(why) = archive.root.not_captured.iter().find_map(unnamed) else { return Ok(None) };
+    for path in selection.paths() {
+        // On a page that is lost it may be anything.
+        let found =
+            archive.find(path).or_else(|e| if e.kind == ErrorKind::Corrupt { Ok(Vec::new()) } else { Err(e) })?;
+        if found.first().is_none_or(|item| matches!(item.entry.kind, Kind::Directory | Kind::HardLink(_))) {
+            return Ok(Some(why));
+        }
+    }
+    Ok(selection.paths().is_empty().then_some(why))
+}
