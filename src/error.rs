@@ -22,8 +22,7 @@ const ROOM: &str = "free space or choose another place, and run the same command
                     `fullbore prune` free what old backups need";
 
 /// What helps where the system gives no more memory.
-pub const MEMORY: &str =
-    "raise the limit of memory (`ulimit -v`, LimitAS= of a systemd unit), or use less --memory and fewer --workers";
+pub const MEMORY: &str = "raise the limit of memory (`ulimit -v`, LimitAS= of a systemd unit), or use less --memory and fewer --workers";
 
 /// What a caller may act on: the exit code and the retry policy follow from it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,7 +81,13 @@ impl Kind {
 impl Error {
     /// A bare error.
     pub fn new(kind: Kind, what: impl Into<String>) -> Self {
-        Self { kind, what: what.into(), detail: Vec::new(), hint: None, source: None }
+        Self {
+            kind,
+            what: what.into(),
+            detail: Vec::new(),
+            hint: None,
+            source: None,
+        }
     }
 
     /// A system error, with what was being done: `Error::io("could not read \"a\"", err)`.
@@ -94,7 +99,11 @@ impl Error {
             io::ErrorKind::OutOfMemory => Some(MEMORY.into()),
             _ => None,
         };
-        Self { source: Some(Box::new(Reason(error))), hint, ..Self::new(kind, what) }
+        Self {
+            source: Some(Box::new(Reason(error))),
+            hint,
+            ..Self::new(kind, what)
+        }
     }
 
     /// Damage: bytes differ from what was recorded.
@@ -125,7 +134,10 @@ impl Error {
 
     /// The system's error, if that is its cause.
     pub fn system(&self) -> Option<&io::Error> {
-        self.source.as_ref()?.downcast_ref().map(|Reason(error)| error)
+        self.source
+            .as_ref()?
+            .downcast_ref()
+            .map(|Reason(error)| error)
     }
 
     /// `what`, and why, on one line.

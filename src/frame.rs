@@ -131,7 +131,15 @@ pub struct Scanned {
 impl Scanned {
     /// An object that nothing is known of yet.
     pub fn new(entry: Entry, state: State) -> Self {
-        Self { entry, state, born: None, home: None, exposed: false, is_first: false, known: None }
+        Self {
+            entry,
+            state,
+            born: None,
+            home: None,
+            exposed: false,
+            is_first: false,
+            known: None,
+        }
     }
 }
 
@@ -167,7 +175,9 @@ impl Slice {
 impl Large {
     /// A file of so many bytes of data, cut into so many pieces.
     pub fn new(of: Scanned, data_len: u64, pieces: u64) -> Arc<Self> {
-        let Scanned { entry, born, known, .. } = of;
+        let Scanned {
+            entry, born, known, ..
+        } = of;
         Arc::new(Self {
             entry,
             known,
@@ -191,7 +201,14 @@ impl Large {
 impl Frame {
     /// A frame fresh from a source.
     pub fn new(data: Buf, parts: Vec<Part>, ends_member: bool) -> Self {
-        Self { plain_len: data.len() as u32, data, parts, ends_member, crc32: None, rest: None }
+        Self {
+            plain_len: data.len() as u32,
+            data,
+            parts,
+            ends_member,
+            crc32: None,
+            rest: None,
+        }
     }
 }
 
@@ -213,21 +230,30 @@ pub struct Pool {
 impl Pool {
     /// Buffers of `capacity` bytes; at most `keep` idle ones are kept.
     pub fn new(capacity: usize, keep: usize) -> Arc<Self> {
-        Arc::new(Self { free: Mutex::default(), capacity, keep })
+        Arc::new(Self {
+            free: Mutex::default(),
+            capacity,
+            keep,
+        })
     }
 
     /// An empty buffer.
     pub fn take(self: &Arc<Self>) -> Buf {
         let free = self.free.lock().map(|mut free| free.pop()).ok().flatten();
         let bytes = free.unwrap_or_else(|| Vec::with_capacity(self.capacity));
-        Buf { bytes, home: Some(self.clone()) }
+        Buf {
+            bytes,
+            home: Some(self.clone()),
+        }
     }
 }
 
 impl Buf {
     /// Is so much far more than what it was made for?
     pub fn overflows(&self, bytes: usize) -> bool {
-        self.home.as_ref().is_some_and(|home| bytes > 2 * home.capacity)
+        self.home
+            .as_ref()
+            .is_some_and(|home| bytes > 2 * home.capacity)
     }
 }
 

@@ -66,7 +66,13 @@ pub enum Stored {
 impl Known {
     /// From the parts of its record.
     pub fn new(parts: Arc<[Item]>, trust: Trust) -> Self {
-        Self { parts, trust, chunks: Chunks::default(), changed: None, again: Arc::default() }
+        Self {
+            parts,
+            trust,
+            chunks: Chunks::default(),
+            changed: None,
+            again: Arc::default(),
+        }
     }
 
     /// Store these ascending runs of whole blocks again: only they are read of a file that is the same. Of one that is only said to
@@ -79,20 +85,36 @@ impl Known {
             Trust::Claim => None,
             Trust::Same | Trust::Content => Some(again.clone()),
         };
-        Self { again, changed, trust: Trust::Nothing, ..self }
+        Self {
+            again,
+            changed,
+            trust: Trust::Nothing,
+            ..self
+        }
     }
 
     /// The same where nothing says where these runs are now: all of it is read, and what is found to be in them is stored again.
     #[must_use]
     pub fn stored_again_where_found(self, again: Vec<Run>) -> Self {
-        Self { again: again.into(), trust: Trust::Nothing, ..self }
+        Self {
+            again: again.into(),
+            trust: Trust::Nothing,
+            ..self
+        }
     }
 
     /// Somebody knows that a file of `size` bytes can have changed in these ascending runs only. What is to be stored again is
     /// read with them.
     pub fn narrow(&mut self, runs: Vec<Run>, size: u64) {
-        let clipped = |run: &Run| Run { offset: run.offset, len: run.len.min(size - run.offset) };
-        let again = self.again.iter().filter(|run| run.offset < size).map(clipped);
+        let clipped = |run: &Run| Run {
+            offset: run.offset,
+            len: run.len.min(size - run.offset),
+        };
+        let again = self
+            .again
+            .iter()
+            .filter(|run| run.offset < size)
+            .map(clipped);
         let mut all: Vec<Run> = runs.into_iter().chain(again).collect();
         all.sort_unstable_by_key(|run| run.offset);
         all.dedup_by(|next, run| {
@@ -108,7 +130,9 @@ impl Known {
     /// Is any of `len` bytes from byte `at` of the earlier data on to be stored again?
     pub fn is_stored_again(&self, at: u64, len: u64) -> bool {
         let next = self.again.partition_point(|run| run.offset + run.len <= at);
-        self.again.get(next).is_some_and(|run| run.offset < at + len)
+        self.again
+            .get(next)
+            .is_some_and(|run| run.offset < at + len)
     }
 
     /// Where a chunk of this digest and length begins.
@@ -124,7 +148,10 @@ impl Known {
             }
             places
         });
-        places.get(&chunk.digest).filter(|(_, len)| *len == chunk.len).map(|(at, _)| *at)
+        places
+            .get(&chunk.digest)
+            .filter(|(_, len)| *len == chunk.len)
+            .map(|(at, _)| *at)
     }
 
     /// Where each of these chunks of a sparse file begins in the earlier data, if there was the same one at its place; the places
@@ -134,19 +161,28 @@ impl Known {
             Kind::File { map: Some(map), .. } => map.data_before(place),
             _ => Some(place),
         };
-        let wanted: Vec<Option<u64>> = places.iter().map(|place| data_before(place.offset)).collect();
+        let wanted: Vec<Option<u64>> = places
+            .iter()
+            .map(|place| data_before(place.offset))
+            .collect();
         let first = wanted.iter().flatten().next().copied().unwrap_or(0);
-        let from = self.parts.partition_point(|part| part.from <= first).saturating_sub(1);
+        let from = self
+            .parts
+            .partition_point(|part| part.from <= first)
+            .saturating_sub(1);
         let there = self.parts[from..].iter().flat_map(|part| {
-            part.chunks
-                .iter()
-                .scan(part.from, |at, chunk| Some((std::mem::replace(at, *at + u64::from(chunk.len)), chunk)))
+            part.chunks.iter().scan(part.from, |at, chunk| {
+                Some((std::mem::replace(at, *at + u64::from(chunk.len)), chunk))
+            })
         });
         let mut there = there.peekable();
         let find = |(wanted, chunk): (Option<u64>, &Chunk)| {
             let wanted = wanted?;
             while there.next_if(|(at, _)| *at < wanted).is_some() {}
-            there.peek().filter(|(at, found)| *at == wanted && *found == chunk).map(|(at, _)| *at)
+            there
+                .peek()
+                .filter(|(at, found)| *at == wanted && *found == chunk)
+                .map(|(at, _)| *at)
         };
         wanted.into_iter().zip(chunks).map(find).collect()
     }
@@ -180,9 +216,14 @@ impl Known {
     }
 
     fn place(&self, at: u64, block: u64) -> Option<(&Record, usize)> {
-        let part = &self.parts[self.parts.partition_point(|part| part.from <= at).checked_sub(1)?];
+        let part = &self.parts[self
+            .parts
+            .partition_point(|part| part.from <= at)
+            .checked_sub(1)?];
         let within = at - part.from;
-        within.is_multiple_of(block).then_some((&**part, usize::try_from(within / block).ok()?))
+        within
+            .is_multiple_of(block)
+            .then_some((&**part, usize::try_from(within / block).ok()?))
     }
 
     /// What is where of `len` bytes of the file at `offset`, by what is known of its changes: of those that are here, where
@@ -197,14 +238,23 @@ impl Known {
                 break;
             }
             if from > at {
-                runs.push(Stored::Kept { at, len: (from - at) as u32 });
+                runs.push(Stored::Kept {
+                    at,
+                    len: (from - at) as u32,
+                });
             }
-            runs.push(Stored::Here { inner, len: (to - from) as u32 });
+            runs.push(Stored::Here {
+                inner,
+                len: (to - from) as u32,
+            });
             inner += (to - from) as u32;
             at = to;
         }
         if at < end {
-            runs.push(Stored::Kept { at, len: (end - at) as u32 });
+            runs.push(Stored::Kept {
+                at,
+                len: (end - at) as u32,
+            });
         }
         Some(runs)
     }
@@ -235,7 +285,14 @@ impl Finder {
             let (from, to) = (at.max(self.before), end.min(extent_end));
             if from < to {
                 let inner = extent.inner + (from - self.before) as u32;
-                each(item, Extent { frame: extent.frame, inner, len: (to - from) as u32 });
+                each(
+                    item,
+                    Extent {
+                        frame: extent.frame,
+                        inner,
+                        len: (to - from) as u32,
+                    },
+                );
             }
             if extent_end > end {
                 return; // the next run may begin in it
@@ -251,10 +308,22 @@ impl Finder {
 /// Add a run to a list, joined with the one before it where they touch.
 pub fn push_run(runs: &mut Vec<Stored>, run: Stored) {
     match (runs.last_mut(), run) {
-        (Some(Stored::Here { inner, len }), Stored::Here { inner: next, len: more }) if *inner + *len == next => {
+        (
+            Some(Stored::Here { inner, len }),
+            Stored::Here {
+                inner: next,
+                len: more,
+            },
+        ) if *inner + *len == next => {
             *len += more;
         }
-        (Some(Stored::Kept { at, len }), Stored::Kept { at: next, len: more }) if *at + u64::from(*len) == next => {
+        (
+            Some(Stored::Kept { at, len }),
+            Stored::Kept {
+                at: next,
+                len: more,
+            },
+        ) if *at + u64::from(*len) == next => {
             *len += more;
         }
         _ => runs.push(run),
@@ -272,11 +341,30 @@ mod tests {
         let part = |lens: &Vec<u32>| {
             let extents = lens.iter().map(|len| {
                 offset += 1000;
-                Extent { frame: FrameAt { segment: 0, offset, stored_len: 10, plain_len: 5000 }, inner: 7, len: *len }
+                Extent {
+                    frame: FrameAt {
+                        segment: 0,
+                        offset,
+                        stored_len: 10,
+                        plain_len: 5000,
+                    },
+                    inner: 7,
+                    len: *len,
+                }
             });
-            let record = Record { extents: extents.collect(), from, ..Record::default() };
+            let record = Record {
+                extents: extents.collect(),
+                from,
+                ..Record::default()
+            };
             from += lens.iter().map(|len| u64::from(*len)).sum::<u64>();
-            Item::new(Arc::new(Page { records: vec![record], ..Page::default() }), 0)
+            Item::new(
+                Arc::new(Page {
+                    records: vec![record],
+                    ..Page::default()
+                }),
+                0,
+            )
         };
         Known::new(lens.iter().filter_map(part).collect(), Trust::Nothing)
     }
@@ -306,7 +394,10 @@ mod tests {
         known.changed = Some([run(10, 10), run(40, 30)].into());
         let kept = |at, len| Stored::Kept { at, len };
         let here = |inner, len| Stored::Here { inner, len };
-        assert_eq!(known.patches(0, 50), Some(vec![kept(0, 10), here(0, 10), kept(20, 20), here(10, 10)]));
+        assert_eq!(
+            known.patches(0, 50),
+            Some(vec![kept(0, 10), here(0, 10), kept(20, 20), here(10, 10)])
+        );
         assert_eq!(known.patches(50, 50), Some(vec![here(0, 20), kept(70, 30)]));
         assert_eq!(known.patches(15, 3), Some(vec![here(0, 3)]));
         assert_eq!(known.patches(70, 30), Some(vec![kept(70, 30)]));

@@ -66,9 +66,17 @@ impl StageSpec {
     /// [`Kind::Usage`] if a codec has no such level.
     pub fn build(&self, pool: &Arc<Pool>) -> Result<Box<dyn Stage>> {
         Ok(match *self {
-            Self::Digest { algorithm, block_bytes: block, chunks, crc32c } => {
-                Box::new(Digest { algorithm, block, chunks, crc32c })
-            }
+            Self::Digest {
+                algorithm,
+                block_bytes: block,
+                chunks,
+                crc32c,
+            } => Box::new(Digest {
+                algorithm,
+                block,
+                chunks,
+                crc32c,
+            }),
             Self::Thin { block_bytes: block } => Box::new(Thin::new(block)),
             Self::Pages(ref check) => Box::new(Pages(check.clone())),
             Self::Compress { codec } => Box::new(Compress::new(codec, pool.clone())?),
@@ -81,13 +89,20 @@ impl StageSpec {
 /// # Errors
 /// As [`StageSpec::build`].
 pub fn chain(stages: &[StageSpec], pool: &Arc<Pool>) -> Result<Chain> {
-    Ok(Chain(stages.iter().map(|stage| stage.build(pool)).collect::<Result<_>>()?))
+    Ok(Chain(
+        stages
+            .iter()
+            .map(|stage| stage.build(pool))
+            .collect::<Result<_>>()?,
+    ))
 }
 
 /// The same stages, compressing as fast as the codec does at any level that makes smaller.
 pub fn fast(stages: &[StageSpec]) -> Vec<StageSpec> {
     let fast = |stage: &StageSpec| match *stage {
-        StageSpec::Compress { codec } => StageSpec::Compress { codec: codec.at_level(codec.level().min(1)) },
+        StageSpec::Compress { codec } => StageSpec::Compress {
+            codec: codec.at_level(codec.level().min(1)),
+        },
         ref other => other.clone(),
     };
     stages.iter().map(fast).collect()
@@ -118,12 +133,11 @@ const ENDINGS: [(&str, Codec); 6] = [
 
 /// Endings of names that somebody expects to become one file, which they would not.
 const FOREIGN: [&str; 15] = [
-    ".tar.zst", ".tzst", ".tar.lz4", ".tgz", ".tar", ".tar.xz", ".txz", ".tar.bz2", ".tbz2", ".zst", ".lz4", ".gz",
-    ".xz", ".bz2", ".zip",
+    ".tar.zst", ".tzst", ".tar.lz4", ".tgz", ".tar", ".tar.xz", ".txz", ".tar.bz2", ".tbz2",
+    ".zst", ".lz4", ".gz", ".xz", ".bz2", ".zip",
 ];
 
-const ENDINGS_HINT: &str =
-    "use .tar.zst, .tar.lz4, .tar.gz or .tar; for a repository, make a directory of that name first";
+const ENDINGS_HINT: &str = "use .tar.zst, .tar.lz4, .tar.gz or .tar; for a repository, make a directory of that name first";
 
 impl SinkSpec {
     /// What `--to` says, and the codec: `compress`, or what its ending asks for.
@@ -134,20 +148,25 @@ impl SinkSpec {
         let to = Path::new(to.as_ref());
         let bytes = to.as_os_str().as_bytes();
         if let Some(lost) = led_astray(to) {
-            let what = format!("cannot write to {to:?}: it is a link to {lost:?}, which is not there");
+            let what =
+                format!("cannot write to {to:?}: it is a link to {lost:?}, which is not there");
             return Err(Error::new(Kind::NotFound, what));
         }
-        let ending = ENDINGS.iter().find(|(ending, _)| bytes.ends_with(ending.as_bytes()));
+        let ending = ENDINGS
+            .iter()
+            .find(|(ending, _)| bytes.ends_with(ending.as_bytes()));
         Ok(match (bytes, ending) {
             (b"-", _) => (Self::Stdout, compress),
             (b"null:", _) => (Self::Null, compress),
             _ if to.is_dir() => (Self::Repository(to.into()), compress),
             _ if is_no_place(to) => {
                 let what = format!("cannot write to {to:?}: it is neither a directory nor a file");
-                return Err(Error::new(Kind::Usage, what).hint("standard output is \"-\", and nowhere is \"null:\""));
+                return Err(Error::new(Kind::Usage, what)
+                    .hint("standard output is \"-\", and nowhere is \"null:\""));
             }
             _ if is_of_elsewhere(bytes) => {
-                let what = format!("cannot write to {to:?}: it looks like a place on another machine");
+                let what =
+                    format!("cannot write to {to:?}: it looks like a place on another machine");
                 return Err(Error::new(Kind::Usage, what).hint(format!(
                     "mount it, or send `--to -` there; a directory of this name is {:?}, and nowhere is \"null:\"",
                     Path::new(".").join(to)
@@ -156,12 +175,21 @@ impl SinkSpec {
             (_, Some((ending, asked))) => {
                 let codec = compress.unwrap_or(*asked);
                 if codec.name() != asked.name() {
-                    let what = format!("cannot write {} into a file whose name ends in {ending:?}", codec.name());
+                    let what = format!(
+                        "cannot write {} into a file whose name ends in {ending:?}",
+                        codec.name()
+                    );
                     return Err(Error::new(Kind::Usage, what).hint(ENDINGS_HINT));
                 }
-                (Self::File(led_to(to).unwrap_or_else(|| to.into())), Some(codec))
+                (
+                    Self::File(led_to(to).unwrap_or_else(|| to.into())),
+                    Some(codec),
+                )
             }
-            _ if FOREIGN.iter().any(|ending| bytes.to_ascii_lowercase().ends_with(ending.as_bytes())) => {
+            _ if FOREIGN
+                .iter()
+                .any(|ending| bytes.to_ascii_lowercase().ends_with(ending.as_bytes())) =>
+            {
                 let what = format!("cannot tell what {to:?} is to be: archives have other endings");
                 return Err(Error::new(Kind::Usage, what).hint(ENDINGS_HINT));
             }
@@ -171,7 +199,11 @@ impl SinkSpec {
 
     /// Is it a repository that is not there yet?
     pub fn is_new_repository(&self) -> bool {
-        let is_used = |path: &Path| [layout::REPOSITORY, layout::BACKUPS].iter().any(|name| path.join(name).exists());
+        let is_used = |path: &Path| {
+            [layout::REPOSITORY, layout::BACKUPS]
+                .iter()
+                .any(|name| path.join(name).exists())
+        };
         matches!(self, Self::Repository(path) if !is_used(path))
     }
 
@@ -179,9 +211,17 @@ impl SinkSpec {
     ///
     /// # Errors
     /// What the destination says.
-    pub fn open(&self, id: &str, time: &str, codec: Codec, tricks: Tricks) -> Result<Box<dyn Destination>> {
+    pub fn open(
+        &self,
+        id: &str,
+        time: &str,
+        codec: Codec,
+        tricks: Tricks,
+    ) -> Result<Box<dyn Destination>> {
         Ok(match self {
-            Self::Repository(path) => Box::new(Store::begin(path, id, time, codec.suffix(), tricks)?),
+            Self::Repository(path) => {
+                Box::new(Store::begin(path, id, time, codec.suffix(), tricks)?)
+            }
             Self::File(path) => Box::new(OneFile::create(path, id, !codec.skips(), tricks)?),
             Self::Stdout => Box::new(Stdout::begin()?),
             Self::Null => Box::new(Null),
@@ -214,7 +254,10 @@ fn is_no_place(to: &Path) -> bool {
 
 /// Does it begin as a URL, as a path of another host, or as what is no file?
 fn is_of_elsewhere(to: &[u8]) -> bool {
-    to.split(|byte| *byte == b'/').next().is_some_and(|first| first.contains(&b':')) || to == b"null"
+    to.split(|byte| *byte == b'/')
+        .next()
+        .is_some_and(|first| first.contains(&b':'))
+        || to == b"null"
 }
 
 /// How much of the machine a run may use.
@@ -267,17 +310,31 @@ impl Tuning {
         let most = |most: usize| (1..=most).rev().find(fits).and_then(NonZeroUsize::new);
         let workers = most(self.workers.get()).ok_or_else(|| {
             let least = (streams as u64 * 3 + 1) * u64::from(self.frame_bytes) * 4 / 3;
-            Error::new(Kind::Usage, format!("cannot work in {} bytes of memory", self.memory_bytes))
-                .hint(format!("give --memory at least {} MiB, or a smaller --frame-size", (least >> 20) + 1))
+            Error::new(
+                Kind::Usage,
+                format!("cannot work in {} bytes of memory", self.memory_bytes),
+            )
+            .hint(format!(
+                "give --memory at least {} MiB, or a smaller --frame-size",
+                (least >> 20) + 1
+            ))
         })?;
         let permits = match workers < platform::cores() {
             true => workers,
             false => most(2 * workers.get()).unwrap_or(workers),
         };
         let threads = max_threads(workers.get());
-        let files = (platform::open_files_limit().saturating_sub(OTHER_FILES) / 3) as usize / streams;
-        let line = line(permits.get()).min(threads + 2 * workers.get() + 2).min(files.max(2));
-        Ok(Depths { workers, permits, line, threads: threads.min(line) })
+        let files =
+            (platform::open_files_limit().saturating_sub(OTHER_FILES) / 3) as usize / streams;
+        let line = line(permits.get())
+            .min(threads + 2 * workers.get() + 2)
+            .min(files.max(2));
+        Ok(Depths {
+            workers,
+            permits,
+            line,
+            threads: threads.min(line),
+        })
     }
 }
 
@@ -298,10 +355,19 @@ mod tests {
 
     #[test]
     fn frames_in_flight_fit_the_memory() {
-        for (workers, memory, streams) in [(1, 16, 1), (2, 128, 1), (64, 128, 1), (2, 128, 8), (16, 1024, 3)] {
+        for (workers, memory, streams) in [
+            (1, 16, 1),
+            (2, 128, 1),
+            (64, 128, 1),
+            (2, 128, 8),
+            (16, 1024, 3),
+        ] {
             let depths = tuning(workers, memory).depths(streams).unwrap();
             let frames = streams * (depths.line + 1) + depths.permits.get();
-            assert!(frames as u64 <= memory, "{workers} workers, {memory} MiB, {streams} streams: {depths:?}");
+            assert!(
+                frames as u64 <= memory,
+                "{workers} workers, {memory} MiB, {streams} streams: {depths:?}"
+            );
         }
         assert_eq!(tuning(2, 128).depths(1).unwrap().workers.get(), 2);
         assert_eq!(tuning(8, 4).depths(1).unwrap_err().kind, Kind::Usage);
@@ -312,17 +378,45 @@ mod tests {
         let parse = |to| SinkSpec::parse(to, None).unwrap();
         assert_eq!(parse("-").0, SinkSpec::Stdout);
         assert_eq!(parse("null:").0, SinkSpec::Null);
-        assert_eq!(parse("/x/a.tar.lz4"), (SinkSpec::File("/x/a.tar.lz4".into()), Some(Codec::Lz4)));
+        assert_eq!(
+            parse("/x/a.tar.lz4"),
+            (SinkSpec::File("/x/a.tar.lz4".into()), Some(Codec::Lz4))
+        );
         for directory in ["/x/a", "/x/a.tar.zst/", "/x/a.zstd", "/x/tar"] {
-            assert_eq!(parse(directory), (SinkSpec::Repository(directory.into()), None));
+            assert_eq!(
+                parse(directory),
+                (SinkSpec::Repository(directory.into()), None)
+            );
         }
         let zstd = SinkSpec::parse("a.tzst", Some(Codec::Zstd(9))).unwrap();
-        assert_eq!(zstd, (SinkSpec::File("a.tzst".into()), Some(Codec::Zstd(9))));
-        for name in ["a.TAR.ZST", "a.tar.xz", "a.zst", "a.sql.gz", "a.zip", "/tmp/a.Tar"] {
-            assert_eq!(SinkSpec::parse(name, None).unwrap_err().kind, Kind::Usage, "{name}");
+        assert_eq!(
+            zstd,
+            (SinkSpec::File("a.tzst".into()), Some(Codec::Zstd(9)))
+        );
+        for name in [
+            "a.TAR.ZST",
+            "a.tar.xz",
+            "a.zst",
+            "a.sql.gz",
+            "a.zip",
+            "/tmp/a.Tar",
+        ] {
+            assert_eq!(
+                SinkSpec::parse(name, None).unwrap_err().kind,
+                Kind::Usage,
+                "{name}"
+            );
         }
-        for (name, codec) in [("a.tar.zst", Codec::Lz4), ("a.tar", Codec::Zstd(1)), ("a.tgz", Codec::None)] {
-            assert_eq!(SinkSpec::parse(name, Some(codec)).unwrap_err().kind, Kind::Usage, "{name}");
+        for (name, codec) in [
+            ("a.tar.zst", Codec::Lz4),
+            ("a.tar", Codec::Zstd(1)),
+            ("a.tgz", Codec::None),
+        ] {
+            assert_eq!(
+                SinkSpec::parse(name, Some(codec)).unwrap_err().kind,
+                Kind::Usage,
+                "{name}"
+            );
         }
     }
 }

@@ -24,8 +24,12 @@ use std::{
 ///
 /// # Errors
 /// [`crate::error::Kind::System`] if the system has no thread for it; `work` is dropped then.
-pub fn start<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<JoinHandle<T>> {
-    memory::check_thread().and_then(|()| Builder::new().spawn(work)).map_err(refused)
+pub fn start<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<JoinHandle<T>> {
+    memory::check_thread()
+        .and_then(|()| Builder::new().spawn(work))
+        .map_err(refused)
 }
 
 /// The same within a scope.
@@ -36,7 +40,9 @@ pub fn start_in<'scope, T: Send + 'scope>(
     scope: &'scope Scope<'scope, '_>,
     work: impl FnOnce() -> T + Send + 'scope,
 ) -> Result<ScopedJoinHandle<'scope, T>> {
-    memory::check_thread().and_then(|()| Builder::new().spawn_scoped(scope, work)).map_err(refused)
+    memory::check_thread()
+        .and_then(|()| Builder::new().spawn_scoped(scope, work))
+        .map_err(refused)
 }
 
 /// Change a number that others change too, unless there is nothing to change it to; was it? What its threads did before is
@@ -94,7 +100,10 @@ pub struct Monitor<T> {
 impl<T> Monitor<T> {
     /// With this state.
     pub fn new(state: T) -> Self {
-        Self { state: Mutex::new((state, 0)), changed: Condvar::new() }
+        Self {
+            state: Mutex::new((state, 0)),
+            changed: Condvar::new(),
+        }
     }
 
     /// The state, and how many threads sleep.
@@ -107,7 +116,10 @@ impl<T> Monitor<T> {
         let mut state = self.lock();
         while waits(&mut state.0) {
             state.1 += 1;
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self
+                .changed
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
             state.1 -= 1;
         }
         state
@@ -153,12 +165,18 @@ impl<T> Default for Queue<T> {
 impl<T> Queue<T> {
     /// A queue that `room` items may wait in, and that one thread fills.
     pub fn with_room(room: usize) -> Self {
-        Self(Monitor::new(Items { items: VecDeque::new(), room, closed: false }))
+        Self(Monitor::new(Items {
+            items: VecDeque::new(),
+            room,
+            closed: false,
+        }))
     }
 
     /// One more, where there is room or there will be; false if the queue is closed, and so the item lost.
     pub fn push(&self, item: T) -> bool {
-        let mut state = self.0.sleep(|queue| queue.items.len() >= queue.room && !queue.closed);
+        let mut state = self
+            .0
+            .sleep(|queue| queue.items.len() >= queue.room && !queue.closed);
         if state.0.closed {
             return false;
         }
@@ -169,7 +187,9 @@ impl<T> Queue<T> {
 
     /// The next, once there is one; `None` when the queue is closed and empty.
     pub fn pop(&self) -> Option<T> {
-        let mut state = self.0.sleep(|queue| queue.items.is_empty() && !queue.closed);
+        let mut state = self
+            .0
+            .sleep(|queue| queue.items.is_empty() && !queue.closed);
         let item = state.0.items.pop_front();
         let drained = state.0.closed && state.0.items.is_empty();
         // Who fills it and found no room is woken when half is free, not for every item.

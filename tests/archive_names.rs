@@ -24,7 +24,12 @@ fn has_side_file(ending: &str) -> bool {
 
 /// `text`, repeated to just `len` bytes together with `ending`.
 fn named(dir: &Path, text: &[u8], len: usize, ending: &str) -> PathBuf {
-    let stem: Vec<u8> = text.iter().copied().cycle().take(len - ending.len()).collect();
+    let stem: Vec<u8> = text
+        .iter()
+        .copied()
+        .cycle()
+        .take(len - ending.len())
+        .collect();
     dir.join(OsString::from_vec([&stem, ending.as_bytes()].concat()))
 }
 
@@ -34,10 +39,21 @@ fn an_archive_has_any_name_that_the_file_system_takes() {
     let [tree, out] = ["tree", "out"].map(|name| dir.path().join(name));
     write(tree.join("a"), "content");
     for ending in ENDINGS {
-        let longest = if has_side_file(ending) { NAME_MAX - ".manifest".len() } else { NAME_MAX };
+        let longest = if has_side_file(ending) {
+            NAME_MAX - ".manifest".len()
+        } else {
+            NAME_MAX
+        };
         let files = if has_side_file(ending) { 2 } else { 1 };
-        for (text, len) in [("n", 80), ("n", 81), ("n", 214), ("n", 223), ("n", longest), ("é", 200), ("語", longest)]
-        {
+        for (text, len) in [
+            ("n", 80),
+            ("n", 81),
+            ("n", 214),
+            ("n", 223),
+            ("n", longest),
+            ("é", 200),
+            ("語", longest),
+        ] {
             // A name of two or three bytes a letter is cut to whole letters by this.
             let whole = text.len() * ((len - ending.len()) / text.len()) + ending.len();
             let archive = named(&out, text.as_bytes(), whole, ending);
@@ -48,8 +64,19 @@ fn an_archive_has_any_name_that_the_file_system_takes() {
                 assert_eq!(names(&out).len(), files, "{case}");
             }
             fullbore(args!["verify", archive, "--data", "--against", tree]).ends_with(0);
-            fullbore(args!["restore", archive, "--to", out.join("back"), "--quiet"]).ends_with(0);
-            assert_eq!(fs::read_to_string(out.join("back/a")).unwrap(), "content", "{case}");
+            fullbore(args![
+                "restore",
+                archive,
+                "--to",
+                out.join("back"),
+                "--quiet"
+            ])
+            .ends_with(0);
+            assert_eq!(
+                fs::read_to_string(out.join("back/a")).unwrap(),
+                "content",
+                "{case}"
+            );
             fs::remove_dir_all(&out).unwrap();
         }
     }
@@ -77,7 +104,10 @@ fn a_name_that_the_file_system_does_not_take_is_refused_before_anything_is_read(
 
 /// The hidden name of the run that is writing `archive`.
 fn hidden_names(dir: &Path) -> Vec<String> {
-    names(dir).into_iter().filter(|name| name.ends_with(".partial")).collect()
+    names(dir)
+        .into_iter()
+        .filter(|name| name.ends_with(".partial"))
+        .collect()
 }
 
 #[test]
@@ -94,7 +124,11 @@ fn a_killed_run_with_a_long_name_leaves_a_file_that_the_next_run_to_that_name_re
             PathBuf::from(OsString::from_vec(name))
         });
         let inject = "unlink,rename:signal=KILL:when=1";
-        let ran = runs::tampered(inject, None, args!["backup", tree, "--to", archive, "--quiet"]);
+        let ran = runs::tampered(
+            inject,
+            None,
+            args!["backup", tree, "--to", archive, "--quiet"],
+        );
         assert_eq!(ran.code, -1, "{}", ran.err);
         let left = hidden_names(&out);
         assert!(!left.is_empty());

@@ -33,13 +33,31 @@ fn chain(codec: &str) -> Chain {
         if turn == 0 {
             runs::write(tree.join("large"), noise(1, 2_500_000));
         }
-        let options = ["--frame-size", "64K", "--segment-size", "1M", "--json", "--compress", codec];
-        let options = args!["backup", tree, "--to", repository].into_iter().chain(options.map(Into::into));
+        let options = [
+            "--frame-size",
+            "64K",
+            "--segment-size",
+            "1M",
+            "--json",
+            "--compress",
+            codec,
+        ];
+        let options = args!["backup", tree, "--to", repository]
+            .into_iter()
+            .chain(options.map(Into::into));
         let ran = fullbore(options).ends_with(0);
-        let id = ran.json().last().unwrap()["id"].as_str().unwrap().to_owned();
+        let id = ran.json().last().unwrap()["id"]
+            .as_str()
+            .unwrap()
+            .to_owned();
         ids.push(id);
     }
-    Chain { dir, tree, repository, ids }
+    Chain {
+        dir,
+        tree,
+        repository,
+        ids,
+    }
 }
 
 impl Chain {
@@ -63,7 +81,10 @@ impl Chain {
     }
 
     fn manifest(&self, repository: &Path, number: usize) -> PathBuf {
-        repository.join("backups").join(&self.ids[number]).join("manifest")
+        repository
+            .join("backups")
+            .join(&self.ids[number])
+            .join("manifest")
     }
 
     /// The original is gone: nothing of the copy may lead there.
@@ -74,7 +95,10 @@ impl Chain {
 
 fn listed(repository: &Path) -> Vec<String> {
     let ran = fullbore(args!["list", repository, "--json"]).ends_with(0);
-    ran.json().iter().map(|backup| backup["id"].as_str().unwrap().to_owned()).collect()
+    ran.json()
+        .iter()
+        .map(|backup| backup["id"].as_str().unwrap().to_owned())
+        .collect()
 }
 
 #[test]
@@ -83,7 +107,10 @@ fn a_copy_restores_without_the_original() {
         let chain = chain(codec);
         let other = chain.other();
         let result = chain.copy(2, &other).ends_with(0).json().pop().unwrap();
-        assert_eq!((&result["there"], result["others"].as_array().unwrap().len()), (&0.into(), 2));
+        assert_eq!(
+            (&result["there"], result["others"].as_array().unwrap().len()),
+            (&0.into(), 2)
+        );
         chain.hide();
         assert_eq!(listed(&other), [chain.ids[2].clone()]);
         chain.assert_restores(&other);
@@ -95,16 +122,31 @@ fn a_copy_restores_without_the_original() {
 fn a_copy_has_the_tags_of_the_original_but_no_pin_and_keeps_its_own() {
     let chain = chain("zstd");
     let of = |repository: &Path| {
-        let rows = fullbore(args!["list", repository, "--json"]).ends_with(0).json();
+        let rows = fullbore(args!["list", repository, "--json"])
+            .ends_with(0)
+            .json();
         (rows[0]["tags"].clone(), rows[0]["pinned"].clone())
     };
     for (verb, tag) in [("tag", Some("reason=audit")), ("pin", None)] {
-        fullbore(args![verb, chain.at(0)].into_iter().chain(tag.map(Into::into))).ends_with(0);
+        fullbore(
+            args![verb, chain.at(0)]
+                .into_iter()
+                .chain(tag.map(Into::into)),
+        )
+        .ends_with(0);
     }
     chain.copy(0, &chain.other()).ends_with(0);
-    assert_eq!(of(&chain.other()), (serde_json::json!({"reason": "audit"}), false.into()));
+    assert_eq!(
+        of(&chain.other()),
+        (serde_json::json!({"reason": "audit"}), false.into())
+    );
 
-    fullbore(args!["tag", format!("{}@latest", chain.other().display()), "reason=mine"]).ends_with(0);
+    fullbore(args![
+        "tag",
+        format!("{}@latest", chain.other().display()),
+        "reason=mine"
+    ])
+    .ends_with(0);
     chain.copy(0, &chain.other()).ends_with(0);
     assert_eq!(of(&chain.other()).0, serde_json::json!({"reason": "mine"}));
 }
@@ -117,14 +159,22 @@ fn what_is_there_is_not_copied_again() {
     chain.copy(1, &other).ends_with(0);
     let result = chain.copy(2, &other).ends_with(0).json().pop().unwrap();
     let there = result["there"].as_u64().unwrap();
-    assert!(there >= 4 && result["objects"].as_u64().unwrap() == 2, "{result}");
+    assert!(
+        there >= 4 && result["objects"].as_u64().unwrap() == 2,
+        "{result}"
+    );
     let again = chain.copy(2, &other).ends_with(0).json().pop().unwrap();
     assert_eq!((&again["objects"], &again["bytes"]), (&0.into(), &0.into()));
     chain.hide();
     assert_eq!(listed(&other), chain.ids);
     // Its labels name the repository that it was made in.
     for id in &chain.ids {
-        fullbore(args!["verify", format!("{}@{id}", other.display()), "--data"]).ends_with(0);
+        fullbore(args![
+            "verify",
+            format!("{}@{id}", other.display()),
+            "--data"
+        ])
+        .ends_with(0);
     }
     chain.assert_restores(&other);
 }
@@ -137,7 +187,12 @@ fn a_cut_object_is_copied_again_and_a_lost_one_is_brought_back() {
     let dir = other.join("backups").join(&chain.ids[0]);
     let mut names = names(&dir);
     names.retain(|name| name != "forgotten.json");
-    fs::File::options().write(true).open(dir.join(&names[1])).unwrap().set_len(1000).unwrap();
+    fs::File::options()
+        .write(true)
+        .open(dir.join(&names[1]))
+        .unwrap()
+        .set_len(1000)
+        .unwrap();
     fs::remove_file(dir.join(&names[0])).unwrap();
     let result = chain.copy(2, &other).ends_with(0).json().pop().unwrap();
     assert_eq!(result["objects"], 2);
@@ -149,8 +204,17 @@ fn what_a_killed_copy_announced_stays_if_another_backup_needs_it() {
     let chain = chain("zstd:1");
     let other = chain.other();
     chain.copy(2, &other).ends_with(0);
-    runs::write(other.join("intents").join(format!("{}.json", chain.ids[0])), "{}");
-    runs::write(other.join("backups").join(&chain.ids[0]).join("manifest.partial"), "");
+    runs::write(
+        other.join("intents").join(format!("{}.json", chain.ids[0])),
+        "{}",
+    );
+    runs::write(
+        other
+            .join("backups")
+            .join(&chain.ids[0])
+            .join("manifest.partial"),
+        "",
+    );
     fullbore(args!["backup", chain.tree, "--to", other, "--quiet"]).ends_with(0);
     assert_eq!(names(&other.join("intents")), [""; 0]);
     chain.assert_restores(Path::new(&format!("{}@{}", other.display(), chain.ids[2])));
@@ -161,22 +225,46 @@ fn what_is_being_pruned_is_not_relied_on() {
     let chain = chain("zstd:1");
     let other = chain.other();
     chain.copy(0, &other).ends_with(0);
-    let mark = other.join("tombstones").join(&chain.ids[0]).join("manifest");
+    let mark = other
+        .join("tombstones")
+        .join(&chain.ids[0])
+        .join("manifest");
     runs::write(&mark, "");
-    chain.copy(2, &other).ends_with(1).has_one_error("is being pruned there");
-    assert_eq!((listed(&other), names(&other.join("intents"))), (chain.ids[..1].to_vec(), vec![]));
+    chain
+        .copy(2, &other)
+        .ends_with(1)
+        .has_one_error("is being pruned there");
+    assert_eq!(
+        (listed(&other), names(&other.join("intents"))),
+        (chain.ids[..1].to_vec(), vec![])
+    );
     assert_eq!(names(&other.join("backups")), chain.ids[..1]);
     fs::remove_file(mark).unwrap();
     chain.copy(2, &other).ends_with(0);
-    assert!(!other.join("backups").join(&chain.ids[2]).join("partial.json").exists());
+    assert!(
+        !other
+            .join("backups")
+            .join(&chain.ids[2])
+            .join("partial.json")
+            .exists()
+    );
     chain.assert_restores(&other);
 }
 
 #[test]
 fn damage_in_the_original_is_not_copied() {
     let chain = chain("zstd:1");
-    for (number, file) in [(0, "s01-000001.tar.zst"), (0, "manifest"), (2, "s01-000001.tar.zst"), (2, "manifest")] {
-        let path = chain.repository.join("backups").join(&chain.ids[number]).join(file);
+    for (number, file) in [
+        (0, "s01-000001.tar.zst"),
+        (0, "manifest"),
+        (2, "s01-000001.tar.zst"),
+        (2, "manifest"),
+    ] {
+        let path = chain
+            .repository
+            .join("backups")
+            .join(&chain.ids[number])
+            .join(file);
         let bytes = fs::read(&path).unwrap();
         let mut bad = bytes.clone();
         bad[40] ^= 1;
@@ -192,8 +280,18 @@ fn damage_in_the_original_is_not_copied() {
         fs::write(&path, bytes).unwrap();
         let _ = fs::remove_dir_all(&other);
     }
-    fs::remove_file(chain.repository.join("backups").join(&chain.ids[1]).join("s01-000001.tar.zst")).unwrap();
-    chain.copy(2, &chain.other()).ends_with(4).has_one_error("is missing");
+    fs::remove_file(
+        chain
+            .repository
+            .join("backups")
+            .join(&chain.ids[1])
+            .join("s01-000001.tar.zst"),
+    )
+    .unwrap();
+    chain
+        .copy(2, &chain.other())
+        .ends_with(4)
+        .has_one_error("is missing");
 }
 
 #[test]
@@ -201,8 +299,17 @@ fn what_came_with_a_copy_goes_with_it() {
     let chain = chain("zstd:1");
     let other = chain.other();
     chain.copy(2, &other).ends_with(0);
-    let forgotten = |at: usize| other.join("backups").join(&chain.ids[at]).join("forgotten.json").exists();
-    assert_eq!([forgotten(0), forgotten(1), forgotten(2)], [true, true, false]);
+    let forgotten = |at: usize| {
+        other
+            .join("backups")
+            .join(&chain.ids[at])
+            .join("forgotten.json")
+            .exists()
+    };
+    assert_eq!(
+        [forgotten(0), forgotten(1), forgotten(2)],
+        [true, true, false]
+    );
     let sampled = |repository: &Path| {
         let ran = fullbore(args!["verify", repository, "--sample", "100%", "--json"]).ends_with(0);
         ran.json()[0]["sampled"]["of_bytes"].as_u64()
@@ -211,7 +318,10 @@ fn what_came_with_a_copy_goes_with_it() {
     fullbore(args!["prune", other]).ends_with(0);
     chain.assert_restores(&other);
     chain.copy(0, &other).ends_with(0);
-    assert_eq!([forgotten(0), forgotten(1), forgotten(2)], [false, true, false]);
+    assert_eq!(
+        [forgotten(0), forgotten(1), forgotten(2)],
+        [false, true, false]
+    );
     fullbore(args!["forget", other, chain.ids[2]]).ends_with(0);
     fullbore(args!["verify", other]).ends_with(0);
     fullbore(args!["prune", other]).ends_with(0);
@@ -229,9 +339,20 @@ fn what_follows_in_a_segment_of_a_backup_that_died_is_copied_too() {
             // As an early version left it.
             let path = chain.repository.join("fullbore-repo.json");
             let facts: Repository = open_sealed(&fs::read(&path).unwrap(), "facts").unwrap();
-            fs::write(path, seal(&Repository { keeps_forgotten: false, ..facts }).unwrap()).unwrap();
+            fs::write(
+                path,
+                seal(&Repository {
+                    keeps_forgotten: false,
+                    ..facts
+                })
+                .unwrap(),
+            )
+            .unwrap();
         }
-        let last = names(&dir).into_iter().rfind(|name| name.ends_with(".zst")).unwrap();
+        let last = names(&dir)
+            .into_iter()
+            .rfind(|name| name.ends_with(".zst"))
+            .unwrap();
         let mut bytes = fs::read(dir.join(&last)).unwrap();
         let known = bytes.len();
         bytes.extend(noise(7, 3_000_000));
@@ -245,7 +366,10 @@ fn what_follows_in_a_segment_of_a_backup_that_died_is_copied_too() {
         fullbore(args!["verify", other, "--sample", "100%"]).ends_with(0);
         chain.assert_restores(&other);
         fs::write(dir.join(&last), &bytes[..known - 1000]).unwrap();
-        chain.copy(2, &chain.dir.path().join("third")).ends_with(4).has_one_error("is damaged");
+        chain
+            .copy(2, &chain.dir.path().join("third"))
+            .ends_with(4)
+            .has_one_error("is damaged");
     }
 }
 
@@ -254,8 +378,17 @@ fn an_archive_cannot_be_copied_as_a_backup_of_a_repository() {
     let dir = temp();
     runs::write(dir.path().join("t/f"), "x");
     let file = dir.path().join("x.tar.zst");
-    fullbore(args!["backup", dir.path().join("t"), "--to", file, "--quiet"]).ends_with(0);
-    fullbore(args!["copy-backup", file, "--to", dir.path().join("r")]).ends_with(2).has_one_error("is no backup of");
+    fullbore(args![
+        "backup",
+        dir.path().join("t"),
+        "--to",
+        file,
+        "--quiet"
+    ])
+    .ends_with(0);
+    fullbore(args!["copy-backup", file, "--to", dir.path().join("r")])
+        .ends_with(2)
+        .has_one_error("is no backup of");
 }
 
 #[test]
@@ -265,13 +398,31 @@ fn killed_at_any_system_call_a_copy_leaves_nothing_listed_and_goes_on_later() {
     }
     let chain = chain("zstd:1");
     let mut kills = 0;
-    for calls in ["openat", "mkdir,mkdirat", "write,pwrite64", "fsync", "rename,renameat,renameat2", "unlink,unlinkat"]
-    {
+    for calls in [
+        "openat",
+        "mkdir,mkdirat",
+        "write,pwrite64",
+        "fsync",
+        "rename,renameat,renameat2",
+        "unlink,unlinkat",
+    ] {
         let other = chain.dir.path().join(calls);
         for when in (1..40).filter(|when| *when < 10 || when % 9 == 0) {
-            let copy = args!["copy-backup", chain.at(2), "--to", other, "--workers", "1", "--quiet"];
+            let copy = args![
+                "copy-backup",
+                chain.at(2),
+                "--to",
+                other,
+                "--workers",
+                "1",
+                "--quiet"
+            ];
             let ran = tampered(&format!("{calls}:signal=KILL:when={when}"), None, copy);
-            let listed = if other.join("fullbore-repo.json").exists() { listed(&other) } else { vec![] };
+            let listed = if other.join("fullbore-repo.json").exists() {
+                listed(&other)
+            } else {
+                vec![]
+            };
             if !listed.is_empty() {
                 chain.assert_restores(&other);
                 let _ = fs::remove_dir_all(&other);
@@ -296,15 +447,30 @@ fn what_was_repaired_in_the_copy_stays() {
     let (chain, dir) = (chain("zstd:1"), temp());
     let (other, back) = (chain.other(), dir.path().join("back"));
     chain.copy(0, &other).ends_with(0);
-    let segment = other.join("backups").join(&chain.ids[0]).join("s01-000001.tar.zst");
+    let segment = other
+        .join("backups")
+        .join(&chain.ids[0])
+        .join("s01-000001.tar.zst");
     let whole = fs::read(&segment).unwrap();
-    fs::write(&segment, [&whole[..100_000], b"damage", &whole[100_006..]].concat()).unwrap();
+    fs::write(
+        &segment,
+        [&whole[..100_000], b"damage", &whole[100_006..]].concat(),
+    )
+    .unwrap();
     fullbore(args!["repair", other, "--data", "--yes"]).ends_with(0);
     let repaired = fs::read(chain.manifest(&other, 0)).unwrap();
-    assert!(repaired.len() > fs::read(chain.manifest(&chain.repository, 0)).unwrap().len());
+    assert!(
+        repaired.len()
+            > fs::read(chain.manifest(&chain.repository, 0))
+                .unwrap()
+                .len()
+    );
     for number in [0, 1, 2] {
         chain.copy(number, &other).ends_with(0);
-        assert!(fs::read(chain.manifest(&other, 0)).unwrap() == repaired, "{number}");
+        assert!(
+            fs::read(chain.manifest(&other, 0)).unwrap() == repaired,
+            "{number}"
+        );
     }
     fullbore(args!["verify", other]).ends_with(0);
     let first = format!("{}@{}", other.display(), chain.ids[0]);
@@ -316,9 +482,17 @@ fn what_was_repaired_in_the_original_is_copied() {
     let chain = chain("zstd:1");
     let other = chain.other();
     chain.copy(0, &other).ends_with(0);
-    let segment = chain.repository.join("backups").join(&chain.ids[1]).join("s01-000001.tar.zst");
+    let segment = chain
+        .repository
+        .join("backups")
+        .join(&chain.ids[1])
+        .join("s01-000001.tar.zst");
     let whole = fs::read(&segment).unwrap();
-    fs::write(&segment, [&whole[..2000], b"damage", &whole[2006..]].concat()).unwrap();
+    fs::write(
+        &segment,
+        [&whole[..2000], b"damage", &whole[2006..]].concat(),
+    )
+    .unwrap();
     chain.copy(1, &other).ends_with(4);
     fullbore(args!["repair", chain.repository, "--data", "--yes"]).ends_with(0);
     for number in [1, 2] {
@@ -333,8 +507,19 @@ fn a_manifest_that_is_another_there_is_neither_taken_nor_replaced() {
     let other = chain.other();
     // Nothing changes any more: what the last two have is in the manifest of the one before.
     for turn in 3..6 {
-        std::thread::sleep(std::time::Duration::from_millis(if turn == 3 { 3100 } else { 10 }));
-        fullbore(args!["backup", chain.tree, "--to", chain.repository, "--quiet"]).ends_with(0);
+        std::thread::sleep(std::time::Duration::from_millis(if turn == 3 {
+            3100
+        } else {
+            10
+        }));
+        fullbore(args![
+            "backup",
+            chain.tree,
+            "--to",
+            chain.repository,
+            "--quiet"
+        ])
+        .ends_with(0);
         chain.ids = listed(&chain.repository);
     }
     chain.copy(4, &other).ends_with(0);
@@ -343,7 +528,12 @@ fn a_manifest_that_is_another_there_is_neither_taken_nor_replaced() {
     bytes[40] ^= 1;
     fs::write(&manifest, &bytes).unwrap();
     let ran = chain.copy(5, &other).ends_with(4);
-    assert!(ran.err.contains("it is another than that of this repository"), "{}", ran.err);
+    assert!(
+        ran.err
+            .contains("it is another than that of this repository"),
+        "{}",
+        ran.err
+    );
     assert!(fs::read(&manifest).unwrap() == bytes);
     assert_eq!(listed(&other), chain.ids[4..5]);
     fullbore(args!["repair", other, "--yes"]).ends_with(0);
@@ -359,7 +549,16 @@ fn a_copy_that_was_cut_off_is_no_base() {
     let copied = other.join("backups").join(&chain.ids[0]);
     fs::rename(copied.join("root.json"), copied.join("partial.json")).unwrap();
     fs::remove_file(copied.join("manifest")).unwrap();
-    fullbore(args!["backup", chain.tree, "--to", other, "--frame-size", "64K", "--quiet"]).ends_with(0);
+    fullbore(args![
+        "backup",
+        chain.tree,
+        "--to",
+        other,
+        "--frame-size",
+        "64K",
+        "--quiet"
+    ])
+    .ends_with(0);
     fullbore(args!["verify", other, "--data"]).ends_with(0);
     chain.assert_restores(&other);
 }
@@ -380,7 +579,10 @@ fn a_whole_segment_is_not_replaced_by_what_is_left_of_it_elsewhere() {
     let other = chain.other();
     chain.copy(0, &other).ends_with(0);
     let home = chain.repository.join("backups").join(&chain.ids[0]);
-    let segment = fs::File::options().write(true).open(home.join("s01-000001.tar")).unwrap();
+    let segment = fs::File::options()
+        .write(true)
+        .open(home.join("s01-000001.tar"))
+        .unwrap();
     segment.set_len(40_000).unwrap();
     fs::remove_file(home.join("root.json")).unwrap();
     fullbore(args!["repair", chain.repository, "--data", "--yes"]);
@@ -410,11 +612,33 @@ fn damaged_notes_at_the_other_place_are_a_warning_once_the_copy_is_there() {
     let other = chain.other();
     chain.copy(0, &other).ends_with(0);
     fullbore(args!["tag", chain.at(0), "a=1"]).ends_with(0);
-    runs::write(other.join("backups").join(&chain.ids[0]).join("notes.json"), "{");
+    runs::write(
+        other.join("backups").join(&chain.ids[0]).join("notes.json"),
+        "{",
+    );
     let again = chain.copy(0, &other).ends_with(0);
-    assert!(again.err.contains("warning: the copy was not given the tags of the backup: "), "{}", again.err);
-    assert_eq!(again.json().pop().unwrap()["warnings"].as_array().unwrap().len(), 1);
-    fullbore(args!["restore", other, "--to", chain.dir.path().join("to"), "--quiet"]).ends_with(0);
+    assert!(
+        again
+            .err
+            .contains("warning: the copy was not given the tags of the backup: "),
+        "{}",
+        again.err
+    );
+    assert_eq!(
+        again.json().pop().unwrap()["warnings"]
+            .as_array()
+            .unwrap()
+            .len(),
+        1
+    );
+    fullbore(args![
+        "restore",
+        other,
+        "--to",
+        chain.dir.path().join("to"),
+        "--quiet"
+    ])
+    .ends_with(0);
 }
 
 #[test]
@@ -423,9 +647,23 @@ fn a_segment_that_is_far_too_long_is_refused_before_it_is_cut_in_pieces() {
     let (tree, repository) = (dir.path().join("tree"), dir.path().join("repo"));
     runs::write(tree.join("f"), "content");
     fullbore(args!["backup", tree, "--to", repository, "--quiet"]).ends_with(0);
-    let home = fs::read_dir(repository.join("backups")).unwrap().next().unwrap().unwrap().path();
-    let segment = fs::File::options().write(true).open(home.join("s01-000001.tar.zst")).unwrap();
+    let home = fs::read_dir(repository.join("backups"))
+        .unwrap()
+        .next()
+        .unwrap()
+        .unwrap()
+        .path();
+    let segment = fs::File::options()
+        .write(true)
+        .open(home.join("s01-000001.tar.zst"))
+        .unwrap();
     segment.set_len(1 << 60).unwrap();
-    let ran = fullbore(args!["copy-backup", repository, "--to", dir.path().join("other")]).ends_with(4);
+    let ran = fullbore(args![
+        "copy-backup",
+        repository,
+        "--to",
+        dir.path().join("other")
+    ])
+    .ends_with(4);
     ran.has_one_error("is damaged: it has 1152921504606846976 bytes");
 }

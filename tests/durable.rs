@@ -24,7 +24,10 @@ fn calls(name: &str, dir: &Path, args: impl IntoIterator<Item = std::ffi::OsStri
     let line = "log=$1; call=$2; shift 2; strace -f -qq -e trace=$call -o \"$log\" \"$@\"";
     let args = args![log, name, runs::FULLBORE].into_iter().chain(args);
     shell(line, args).ends_with(0);
-    fs::read_to_string(log).unwrap().matches(&format!("{name}(")).count()
+    fs::read_to_string(log)
+        .unwrap()
+        .matches(&format!("{name}("))
+        .count()
 }
 
 /// Restores into `to`, a directory on a file system that hides what goes wrong, ask each file.
@@ -33,12 +36,25 @@ fn assert_asks(dir: &Path, repo: &Path, to: &Path) {
     let asked = calls("fsync", dir, args!["restore", repo, "--to", new("a")]);
     assert!(asked >= 21 + 4, "{asked}");
     // So it hears of an error.
-    let ran = tampered("fsync:error=EIO:when=7", None, args!["restore", repo, "--to", new("b")]).ends_with(1);
+    let ran = tampered(
+        "fsync:error=EIO:when=7",
+        None,
+        args!["restore", repo, "--to", new("b")],
+    )
+    .ends_with(1);
     assert!(ran.err.contains("could not make durable"), "{}", ran.err);
-    let again = calls("fsync", dir, args!["restore", repo, "--to", new("a"), "--delta"]);
+    let again = calls(
+        "fsync",
+        dir,
+        args!["restore", repo, "--to", new("a"), "--delta"],
+    );
     assert!(again >= 21, "{again}");
     // Of a tree that was there only what is written, and the directories above it.
-    let one = calls("fsync", dir, args!["restore", repo, "--to", new("a"), "--overwrite", "d1/f1"]);
+    let one = calls(
+        "fsync",
+        dir,
+        args!["restore", repo, "--to", new("a"), "--overwrite", "d1/f1"],
+    );
     assert!((3..9).contains(&one), "{one}");
     let cat = |line: &str| shell(line, args![repo, runs::FULLBORE, new("c")]).ends_with(0);
     cat("zstd -dcq \"$1\"/backups/*/s*.zst | \"$2\" restore - --to \"$3\"");
@@ -52,7 +68,9 @@ fn an_overlay_hides_errors_of_what_lies_below() {
     for at in [&low, &to] {
         fs::create_dir(at).unwrap();
     }
-    let Some(_tmpfs) = Mount::tmpfs(&up, "40m") else { return };
+    let Some(_tmpfs) = Mount::tmpfs(&up, "40m") else {
+        return;
+    };
     let line = "mkdir \"$2/u\" \"$2/w\" && mount -t overlay -o \"lowerdir=$1,upperdir=$2/u,workdir=$2/w\" none \"$3\"";
     let mounted = shell(line, args![low, up, to]).code == 0;
     if or_skip(mounted, "no overlay can be mounted here") {
@@ -81,8 +99,12 @@ fn elsewhere_one_call_is_enough() {
     let dir = temp();
     let repo = backup(dir.path());
     let at = dir.path().join("at");
-    let Some(_tmpfs) = Mount::tmpfs(&at, "40m") else { return };
-    let (to, args) = (at.join("to"), |to: &Path| args!["restore", repo, "--to", to]);
+    let Some(_tmpfs) = Mount::tmpfs(&at, "40m") else {
+        return;
+    };
+    let (to, args) = (at.join("to"), |to: &Path| {
+        args!["restore", repo, "--to", to]
+    });
     assert_eq!(calls("syncfs", dir.path(), args(&to)), 1);
     assert!(calls("fsync", dir.path(), args(&at.join("two"))) < 5);
 }
@@ -92,7 +114,10 @@ fn two_backups(dir: &Path) -> (std::path::PathBuf, String) {
     let repo = backup(dir);
     fs::write(dir.join("tree/more"), "more").unwrap();
     let ran = fullbore(args!["backup", dir.join("tree"), "--to", repo, "--json"]).ends_with(0);
-    (repo, ran.json().pop().unwrap()["id"].as_str().unwrap().to_owned())
+    (
+        repo,
+        ran.json().pop().unwrap()["id"].as_str().unwrap().to_owned(),
+    )
 }
 
 #[test]
@@ -129,7 +154,12 @@ fn an_archive_that_cannot_be_replaced_stays_what_it_was() {
     let args = || args!["backup", dir.path().join("tree"), "--to", to, "--quiet"];
     fullbore(args()).ends_with(0);
     for nth in 1..=3 {
-        let ran = tampered(&format!("rename,renameat,renameat2:error=EIO:when={nth}"), None, args()).ends_with(1);
+        let ran = tampered(
+            &format!("rename,renameat,renameat2:error=EIO:when={nth}"),
+            None,
+            args(),
+        )
+        .ends_with(1);
         assert!(ran.err.contains("could not re"), "{}", ran.err);
         let said = "x.tar.gz\" is the new archive already, without the manifest beside it";
         assert_eq!(ran.err.contains(said), nth == 3, "{}", ran.err);
@@ -138,9 +168,15 @@ fn an_archive_that_cannot_be_replaced_stays_what_it_was() {
         }
     }
     // The third was that of the new side file, which is kept: only its name is missing.
-    let side = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path());
-    let side = side.filter(|path| path.to_str().unwrap().contains(".manifest.2")).collect::<Vec<_>>();
-    let [side] = &side[..] else { panic!("{side:?}") };
+    let side = fs::read_dir(dir.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    let side = side
+        .filter(|path| path.to_str().unwrap().contains(".manifest.2"))
+        .collect::<Vec<_>>();
+    let [side] = &side[..] else {
+        panic!("{side:?}")
+    };
     fs::rename(side, dir.path().join("x.tar.gz.manifest")).unwrap();
     fullbore(args!["verify", to, "--data"]).ends_with(0);
 }
@@ -152,8 +188,18 @@ fn an_archive_that_has_its_name_is_said_to_be_there_when_its_directory_cannot_be
     backup(dir.path());
     fullbore(args!["backup", tree, "--to", to, "--quiet"]).ends_with(0);
     fs::write(tree.join("more"), "more").unwrap();
-    let ran = tampered("fsync:error=EIO", Some(dir.path()), args!["backup", tree, "--to", to, "--quiet"]).ends_with(1);
-    assert!(ran.err.contains("x.tar.zst\" is the new archive, but may not be durable"), "{}", ran.err);
+    let ran = tampered(
+        "fsync:error=EIO",
+        Some(dir.path()),
+        args!["backup", tree, "--to", to, "--quiet"],
+    )
+    .ends_with(1);
+    assert!(
+        ran.err
+            .contains("x.tar.zst\" is the new archive, but may not be durable"),
+        "{}",
+        ran.err
+    );
     fullbore(args!["verify", to, "--data", "--against", tree]).ends_with(0);
 }
 
@@ -162,8 +208,24 @@ fn unsynced(nth: usize, tree: &Path, repo: &Path) -> (runs::Ran, bool) {
     let line = "strace -f -qq -o /dev/null -e inject=\"fsync:error=EIO:when=$1\" \
                 -e inject=rename,renameat,renameat2:error=EIO:when=2+ \"${@:2}\"";
     let nth = nth.to_string();
-    let ran = shell(line, args![nth, runs::FULLBORE, "backup", tree, "--to", repo, "--workers", "1", "--quiet"]);
-    let roots = shell("ls \"$1\"/backups/*/root.json", args![repo]).out.lines().count();
+    let ran = shell(
+        line,
+        args![
+            nth,
+            runs::FULLBORE,
+            "backup",
+            tree,
+            "--to",
+            repo,
+            "--workers",
+            "1",
+            "--quiet"
+        ],
+    );
+    let roots = shell("ls \"$1\"/backups/*/root.json", args![repo])
+        .out
+        .lines()
+        .count();
     (ran, roots > 0)
 }
 
@@ -178,7 +240,9 @@ fn a_backup_that_fails_behind_its_root_is_not_listed_or_said_to_be() {
         if ran.code == 0 {
             break;
         }
-        let said = ran.err.contains("the backup is listed, but may not be durable");
+        let said = ran
+            .err
+            .contains("the backup is listed, but may not be durable");
         assert_eq!(said, is_listed, "{nth}: {}", ran.err);
         listed += u32::from(is_listed);
         if is_listed {
@@ -196,13 +260,23 @@ fn what_a_crash_may_have_lost_is_read_again() {
     let next = || {
         let log = dir.path().join("opened");
         let line = "strace -f -qq -e trace=openat,openat2 -o \"$1\" \"$2\" backup \"$3\" --to \"$4\" --quiet";
-        shell(line, args![log, runs::FULLBORE, dir.path().join("tree"), repo]).ends_with(0);
+        shell(
+            line,
+            args![log, runs::FULLBORE, dir.path().join("tree"), repo],
+        )
+        .ends_with(0);
         fs::read_to_string(log).unwrap().contains("large\"")
     };
     next(); // what was touched just before the first one
     assert!(!next());
-    let id =
-        fullbore(args!["list", repo, "--json"]).ends_with(0).json().pop().unwrap()["id"].as_str().unwrap().to_owned();
+    let id = fullbore(args!["list", repo, "--json"])
+        .ends_with(0)
+        .json()
+        .pop()
+        .unwrap()["id"]
+        .as_str()
+        .unwrap()
+        .to_owned();
     let path = repo.join("backups").join(id).join("root.json");
     let mut root: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
     root.as_object_mut().unwrap().remove("blake3");

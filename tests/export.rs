@@ -29,15 +29,35 @@ fn two(codec: &str) -> Two {
         runs::write(tree.join(format!("many/{i:02}")), noise(100 + i, 3000));
     }
     let backup = || {
-        let options = ["--frame-size", "64K", "--segment-size", "1M", "--json", "--tag", "k=v", "--compress", codec];
-        let options = args![tree, "--to", repository].into_iter().chain(options.map(Into::into));
+        let options = [
+            "--frame-size",
+            "64K",
+            "--segment-size",
+            "1M",
+            "--json",
+            "--tag",
+            "k=v",
+            "--compress",
+            codec,
+        ];
+        let options = args![tree, "--to", repository]
+            .into_iter()
+            .chain(options.map(Into::into));
         let ran = fullbore(args!["backup"].into_iter().chain(options)).ends_with(0);
-        ran.json().last().unwrap()["id"].as_str().unwrap().to_owned()
+        ran.json().last().unwrap()["id"]
+            .as_str()
+            .unwrap()
+            .to_owned()
     };
     let first = backup();
     change(&tree);
     let second = backup();
-    Two { _dir: dir, tree, repository, ids: [first, second] }
+    Two {
+        _dir: dir,
+        tree,
+        repository,
+        ids: [first, second],
+    }
 }
 
 fn change(tree: &Path) {
@@ -82,7 +102,12 @@ fn the_second_backup_refers_to_the_first() {
 
 #[test]
 fn an_export_extracts_with_tar_to_the_same_tree() {
-    for (codec, name) in [("zstd:1", "x.tar.zst"), ("lz4", "x.tar.gz"), ("gzip:1", "x.tar.lz4"), ("none", "x.tar")] {
+    for (codec, name) in [
+        ("zstd:1", "x.tar.zst"),
+        ("lz4", "x.tar.gz"),
+        ("gzip:1", "x.tar.lz4"),
+        ("none", "x.tar"),
+    ] {
         let two = two(codec);
         let dir = temp();
         let (file, back) = (dir.path().join(name), dir.path().join("back"));
@@ -94,7 +119,11 @@ fn an_export_extracts_with_tar_to_the_same_tree() {
             "x.tar.lz4" => "bsdcat \"$1\"",
             _ => "cat \"$1\"",
         };
-        shell(&format!("{unpack} | tar -xip --xattrs -C \"$2\" -f -"), args![file, back]).ends_with(0);
+        shell(
+            &format!("{unpack} | tar -xip --xattrs -C \"$2\" -f -"),
+            args![file, back],
+        )
+        .ends_with(0);
         two.assert_is(&back, name);
         two.restored(file.to_str().unwrap());
     }
@@ -107,7 +136,12 @@ fn an_export_into_a_repository_or_a_pipe_is_a_full_backup_of_that_time() {
     let other = dir.path().join("other");
     fullbore(args!["export", two.at(1), "--to", other, "--quiet"]).ends_with(0);
     two.restored(other.to_str().unwrap());
-    let of = |from: &str| fullbore(args!["show", from, "--json"]).ends_with(0).json().remove(0);
+    let of = |from: &str| {
+        fullbore(args!["show", from, "--json"])
+            .ends_with(0)
+            .json()
+            .remove(0)
+    };
     let (was, is) = (of(&two.at(1)), of(other.to_str().unwrap()));
     for key in ["time", "finished", "source", "tags", "not_captured"] {
         assert_eq!(was[key], is[key], "{key}");
@@ -127,10 +161,20 @@ fn an_export_into_a_repository_or_a_pipe_is_a_full_backup_of_that_time() {
 fn an_export_of_a_full_backup_has_the_same_frames() {
     let two = two("zstd:1");
     let dir = temp();
-    fullbore(args!["export", two.at(0), "--to", dir.path().join("r"), "--segment-size", "1M", "--quiet"]).ends_with(0);
+    fullbore(args![
+        "export",
+        two.at(0),
+        "--to",
+        dir.path().join("r"),
+        "--segment-size",
+        "1M",
+        "--quiet"
+    ])
+    .ends_with(0);
     let of = |from: &Path, id: &str| {
         let archive = Archive::open_backup(from, id).unwrap();
-        let pages = (0..archive.root.pages.len()).map(|at| archive.page(at).unwrap().records.clone());
+        let pages =
+            (0..archive.root.pages.len()).map(|at| archive.page(at).unwrap().records.clone());
         pages.flatten().collect::<Vec<_>>()
     };
     let id = runs::names(&dir.path().join("r/backups")).remove(0);
@@ -142,10 +186,13 @@ fn damage_ends_an_export_or_is_left_out_and_listed() {
     for codec in ["zstd:1", "lz4", "gzip:1", "none"] {
         let two = two(codec);
         let base = two.repository.join("backups").join(&two.ids[0]);
-        let is_first = |name: &String| name.starts_with("s01-000001") && !name.ends_with(".manifest");
+        let is_first =
+            |name: &String| name.starts_with("s01-000001") && !name.ends_with(".manifest");
         let path = base.join(runs::names(&base).into_iter().find(is_first).unwrap());
         let bytes = fs::read(&path).unwrap();
-        let harms: usize = (1..10).map(|part| usize::from(two.is_harmed_by(&path, &bytes, part, codec))).sum();
+        let harms: usize = (1..10)
+            .map(|part| usize::from(two.is_harmed_by(&path, &bytes, part, codec)))
+            .sum();
         assert!(harms > 4, "{codec}: {harms}");
     }
 }
@@ -158,14 +205,39 @@ impl Two {
         let mut bad = bytes.to_vec();
         bad[bytes.len() * part / 10] ^= 0x10;
         fs::write(path, bad).unwrap();
-        let ran = fullbore(args!["export", self.at(1), "--to", file, "--keep-going", "--json"]);
-        let result = ran.json().pop().unwrap_or_else(|| panic!("{codec} {part}: {}", ran.err));
-        let files = result["damage"].as_array().unwrap().iter().flat_map(|damage| damage["files"].as_array().unwrap());
-        let lost: Vec<&[u8]> = files.map(|file| file.as_str().unwrap().as_bytes()).collect();
-        assert_eq!(ran.code, if lost.is_empty() { 0 } else { 4 }, "{codec} {part}: {}", ran.err);
+        let ran = fullbore(args![
+            "export",
+            self.at(1),
+            "--to",
+            file,
+            "--keep-going",
+            "--json"
+        ]);
+        let result = ran
+            .json()
+            .pop()
+            .unwrap_or_else(|| panic!("{codec} {part}: {}", ran.err));
+        let files = result["damage"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .flat_map(|damage| damage["files"].as_array().unwrap());
+        let lost: Vec<&[u8]> = files
+            .map(|file| file.as_str().unwrap().as_bytes())
+            .collect();
+        assert_eq!(
+            ran.code,
+            if lost.is_empty() { 0 } else { 4 },
+            "{codec} {part}: {}",
+            ran.err
+        );
         fullbore(args!["verify", file, "--data"]).ends_with(0);
         // What the export could not take is not in it, and that is said.
-        fullbore(args!["restore", file, "--to", back, "--quiet"]).ends_with(if lost.is_empty() { 0 } else { 3 });
+        fullbore(args!["restore", file, "--to", back, "--quiet"]).ends_with(if lost.is_empty() {
+            0
+        } else {
+            3
+        });
         let mut before = shape(&self.tree);
         // Other names of a lost file go with it.
         before.retain(|path, node| !lost.contains(&&node.first[..]) && !lost.contains(&&path[..]));
@@ -174,7 +246,9 @@ impl Two {
             let strict = dir.path().join("strict");
             fs::create_dir(&strict).unwrap();
             let to = strict.join("x.tar.zst");
-            fullbore(args!["export", self.at(1), "--to", to]).ends_with(4).has_one_error("is damaged");
+            fullbore(args!["export", self.at(1), "--to", to])
+                .ends_with(4)
+                .has_one_error("is damaged");
             assert_eq!(runs::names(&strict), [""; 0], "{codec} {part}");
         }
         !lost.is_empty()
@@ -183,11 +257,25 @@ impl Two {
 
 /// Backups whose files go on over many pages, in frames of any size.
 fn in_many_pages(codec: Codec) -> Fixture {
-    let mut fixture = Fixture { codec, page_extents: 3, page_records: 5, frame_bytes: 64 << 10, ..Fixture::sample() };
+    let mut fixture = Fixture {
+        codec,
+        page_extents: 3,
+        page_records: 5,
+        frame_bytes: 64 << 10,
+        ..Fixture::sample()
+    };
     // A tar has maps of whole blocks.
-    fixture.entries.retain(|(_, entry, ..)| entry.path != b"sparse/holes");
-    fixture.sparse("sparse/runs", 1 << 30, &[(0, 5120), (1 << 20, 300 << 10), (1 << 29, 100)]);
-    fixture.file("big/many", content(1, 1_000_001)).file("big/more", content(2, 3 * (64 << 10)));
+    fixture
+        .entries
+        .retain(|(_, entry, ..)| entry.path != b"sparse/holes");
+    fixture.sparse(
+        "sparse/runs",
+        1 << 30,
+        &[(0, 5120), (1 << 20, 300 << 10), (1 << 29, 100)],
+    );
+    fixture
+        .file("big/many", content(1, 1_000_001))
+        .file("big/more", content(2, 3 * (64 << 10)));
     fixture
 }
 
@@ -197,7 +285,14 @@ fn files_that_go_on_over_pages_are_exported_whole() {
         let dir = temp();
         let path = |name: &str| dir.path().join(name);
         in_many_pages(codec).write_repository(&path("repo"));
-        fullbore(args!["export", path("repo"), "--to", path("x.tar"), "--quiet"]).ends_with(0);
+        fullbore(args![
+            "export",
+            path("repo"),
+            "--to",
+            path("x.tar"),
+            "--quiet"
+        ])
+        .ends_with(0);
         restore(&path("repo"), &path("before")).unwrap();
         restore(&path("x.tar"), &path("after")).unwrap();
         assert_eq!(look(&path("before")), look(&path("after")), "{codec}");

@@ -28,22 +28,46 @@ const FLOORS: [(&str, u32); 17] = [
 ];
 
 fn rank(module: &str) -> u32 {
-    FLOORS.iter().find(|(name, _)| *name == module).unwrap_or_else(|| panic!("{module} has no floor")).1
+    FLOORS
+        .iter()
+        .find(|(name, _)| *name == module)
+        .unwrap_or_else(|| panic!("{module} has no floor"))
+        .1
 }
 
 /// Every source file, its top module and its text without comments.
 fn sources() -> Vec<(PathBuf, String, String)> {
-    let (src, mut dirs, mut found) = (Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), Vec::new(), Vec::new());
+    let (src, mut dirs, mut found) = (
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("src"),
+        Vec::new(),
+        Vec::new(),
+    );
     dirs.push(src.clone());
     while let Some(dir) = dirs.pop() {
-        for path in fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()) {
+        for path in fs::read_dir(dir)
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+        {
             if path.is_dir() {
                 dirs.push(path);
                 continue;
             }
-            let top = path.strip_prefix(&src).unwrap().iter().next().unwrap().to_str().unwrap().to_owned();
+            let top = path
+                .strip_prefix(&src)
+                .unwrap()
+                .iter()
+                .next()
+                .unwrap()
+                .to_str()
+                .unwrap()
+                .to_owned();
             let code = |line: &&str| !line.trim_start().starts_with("//");
-            let text = fs::read_to_string(&path).unwrap().lines().filter(code).collect::<Vec<_>>().join("\n");
+            let text = fs::read_to_string(&path)
+                .unwrap()
+                .lines()
+                .filter(code)
+                .collect::<Vec<_>>()
+                .join("\n");
             found.push((path, top.trim_end_matches(".rs").to_owned(), text));
         }
     }
@@ -82,8 +106,9 @@ fn imports(text: &str) -> Vec<String> {
 fn no_floor_knows_a_higher_one() {
     let mut bad = Vec::new();
     for (path, top, text) in sources().iter().filter(|(_, top, _)| top != "main") {
-        let above =
-            imports(text).into_iter().filter(|name| name.starts_with(char::is_lowercase) && rank(name) > rank(top));
+        let above = imports(text)
+            .into_iter()
+            .filter(|name| name.starts_with(char::is_lowercase) && rank(name) > rank(top));
         bad.extend(above.map(|name| format!("{}: {top} knows {name}", path.display())));
     }
     assert_eq!(bad, [""; 0]);
@@ -97,7 +122,11 @@ fn no_floor_knows_a_higher_one() {
 fn only_the_platform_is_unsafe_or_asks_which_system_this_is() {
     let words = ["unsafe ", "cfg(target_os", "io_uring::"];
     let uses = |text: &str| words.into_iter().find(|word| text.contains(word));
-    let bad = sources().into_iter().filter(|(_, top, _)| top != "platform");
-    let bad: Vec<_> = bad.filter_map(|(path, _, text)| Some(format!("{}: {}", path.display(), uses(&text)?))).collect();
+    let bad = sources()
+        .into_iter()
+        .filter(|(_, top, _)| top != "platform");
+    let bad: Vec<_> = bad
+        .filter_map(|(path, _, text)| Some(format!("{}: {}", path.display(), uses(&text)?)))
+        .collect();
     assert_eq!(bad, [""; 0]);
 }

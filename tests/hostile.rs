@@ -54,7 +54,10 @@ fn commands(dir: &Path, repository: &Path) -> Vec<Vec<OsString>> {
 /// A run that must not take long.
 fn in_time(args: impl IntoIterator<Item = OsString>) -> Ran {
     let line = "exec timeout 60 \"$@\"";
-    runs::shell(line, [OsString::from(runs::FULLBORE)].into_iter().chain(args))
+    runs::shell(
+        line,
+        [OsString::from(runs::FULLBORE)].into_iter().chain(args),
+    )
 }
 
 #[test]
@@ -63,15 +66,20 @@ fn a_root_that_names_a_path_as_a_backup_is_refused() {
     let (repository, backup) = repository(dir.path());
     // What it would lead to is there, beside the repository and beside its copy.
     let places = ["x", "copy/x"].map(|place| dir.path().join(place).join("manifest"));
-    places.iter().for_each(|place| write(place, "what is there"));
+    places
+        .iter()
+        .for_each(|place| write(place, "what is there"));
     let root = fs::read(backup.join("root.json")).unwrap();
     for case in ["liveness", "pages", "bases"] {
         for command in commands(dir.path(), &repository) {
             fs::write(backup.join("root.json"), &root).unwrap();
             reseal(&backup, |root| match case {
-                "liveness" => {
-                    root.liveness.push(Live { backup: "../../x".into(), stream: 1, number: 1, ..Live::default() })
-                }
+                "liveness" => root.liveness.push(Live {
+                    backup: "../../x".into(),
+                    stream: 1,
+                    number: 1,
+                    ..Live::default()
+                }),
                 "pages" => root.pages[0].backup = "../../x".into(),
                 _ => root.bases.push("../../x".into()),
             });
@@ -79,8 +87,16 @@ fn a_root_that_names_a_path_as_a_backup_is_refused() {
             let code = if command[0] == "repair" { 0 } else { 4 };
             assert_eq!(ran.code, code, "{case} {command:?}: {}{}", ran.out, ran.err);
             for place in &places {
-                assert_eq!(names(place.parent().unwrap()), ["manifest"], "{case} {command:?}");
-                assert_eq!(fs::read(place).unwrap(), b"what is there", "{case} {command:?}");
+                assert_eq!(
+                    names(place.parent().unwrap()),
+                    ["manifest"],
+                    "{case} {command:?}"
+                );
+                assert_eq!(
+                    fs::read(place).unwrap(),
+                    b"what is there",
+                    "{case} {command:?}"
+                );
             }
         }
     }
@@ -114,7 +130,10 @@ fn a_repair_writes_through_no_link() {
     fullbore(args!["repair", repository, "--yes"]).ends_with(0);
     fullbore(args!["verify", repository, "--sample", "100"]).ends_with(0);
     assert_untouched(&victims, "repair");
-    assert!(fs::read(backup.join("manifest")).unwrap() == manifest && repository.join("verify.json").is_file());
+    assert!(
+        fs::read(backup.join("manifest")).unwrap() == manifest
+            && repository.join("verify.json").is_file()
+    );
 
     // Nor into a directory that a link leads to.
     let moved = dir.path().join("moved");
@@ -168,7 +187,9 @@ fn what_a_dead_backup_left_is_not_looked_for_behind_a_link() {
 
     // In a directory, what is not of this program stays.
     let left = repository.join("backups/20200101T000000Z-bbbbbb");
-    ["manifest", "s01-000001.tar.zst", "mine"].iter().for_each(|name| write(left.join(name), ""));
+    ["manifest", "s01-000001.tar.zst", "mine"]
+        .iter()
+        .for_each(|name| write(left.join(name), ""));
     fs::remove_file(repository.join("intents/20200101T000000Z-aaaaaa.json")).unwrap();
     write(repository.join("intents/20200101T000000Z-bbbbbb.json"), "");
     fullbore(args!["backup", dir.path().join("tree"), "--to", repository]).ends_with(0);
@@ -183,11 +204,18 @@ fn a_copy_writes_through_no_link() {
     let id = backup.file_name().unwrap();
     let to = dir.path().join("other");
     fullbore(args!["backup", dir.path().join("tree"), "--to", to]).ends_with(0);
-    let links = [("intents", format!("{}.json", id.to_str().unwrap())), ("backups", id.to_str().unwrap().to_owned())];
+    let links = [
+        ("intents", format!("{}.json", id.to_str().unwrap())),
+        ("backups", id.to_str().unwrap().to_owned()),
+    ];
     for (at, name) in links {
         let link = to.join(at).join(&name);
         symlink(if at == "backups" { &victims } else { &key }, &link).unwrap();
-        assert_ne!(in_time(args!["copy-backup", repository, "--to", to]).code, 0, "{at}");
+        assert_ne!(
+            in_time(args!["copy-backup", repository, "--to", to]).code,
+            0,
+            "{at}"
+        );
         assert_untouched(&victims, at);
         fs::remove_file(link).unwrap();
     }
@@ -209,7 +237,8 @@ fn a_link_in_place_of_a_file_of_a_repository_is_damage() {
         symlink(&aside, &path).unwrap();
         in_time(args!["verify", repository]).ends_with(4);
         if name != "manifest" {
-            let ran = in_time(args!["restore", repository, "--to", dir.path().join("to")]).ends_with(4);
+            let ran =
+                in_time(args!["restore", repository, "--to", dir.path().join("to")]).ends_with(4);
             ran.has_one_error("it is no regular file");
         }
         let _ = fs::remove_dir_all(dir.path().join("to"));
@@ -242,10 +271,16 @@ fn a_document_that_is_none_ends_no_command_but_with_an_error() {
     let make: [(&str, Make); 4] = [
         ("a pipe", make_fifo),
         ("a device", |path| symlink("/dev/zero", path).unwrap()),
-        ("too large", |path| fs::File::create(path).unwrap().set_len(100 << 30).unwrap()),
+        ("too large", |path| {
+            fs::File::create(path).unwrap().set_len(100 << 30).unwrap()
+        }),
         ("a directory", |path| fs::create_dir(path).unwrap()),
     ];
-    let documents = [backup.join("root.json"), backup.join("notes.json"), repository.join("verify.json")];
+    let documents = [
+        backup.join("root.json"),
+        backup.join("notes.json"),
+        repository.join("verify.json"),
+    ];
     for (what, make) in make {
         for path in &documents {
             let aside = dir.path().join("aside");
@@ -258,15 +293,24 @@ fn a_document_that_is_none_ends_no_command_but_with_an_error() {
             commands.push(args!["backup", dir.path().join("tree"), "--to", repository].to_vec());
             for command in commands {
                 let ran = in_time(command.clone());
-                assert!(ran.code != 124 && ran.code != 101 && ran.code >= 0, "{case} {command:?}: {}", ran.err);
-                ["to", "copy"].iter().for_each(|place| drop(fs::remove_dir_all(dir.path().join(place))));
+                assert!(
+                    ran.code != 124 && ran.code != 101 && ran.code >= 0,
+                    "{case} {command:?}: {}",
+                    ran.err
+                );
+                ["to", "copy"]
+                    .iter()
+                    .for_each(|place| drop(fs::remove_dir_all(dir.path().join(place))));
             }
             let _ = fs::remove_file(path).or_else(|_| fs::remove_dir(path));
             if is_there {
                 fs::rename(&aside, path).unwrap();
             }
             // A backup that was made meanwhile is another one.
-            for other in names(&repository.join("backups")).iter().filter(|name| name.as_str() != id) {
+            for other in names(&repository.join("backups"))
+                .iter()
+                .filter(|name| name.as_str() != id)
+            {
                 fullbore(args!["forget", repository, other]).ends_with(0);
             }
             fullbore(args!["prune", repository]).ends_with(0);
@@ -286,7 +330,9 @@ fn a_pipe_that_looks_like_half_an_archive_is_passed_by() {
     let side = dir.path().join("x.tar.gz.manifest");
     fs::remove_file(&side).unwrap();
     make_fifo(&side);
-    in_time(args!["list", archive]).ends_with(4).has_one_error("it is no regular file");
+    in_time(args!["list", archive])
+        .ends_with(4)
+        .has_one_error("it is no regular file");
     let again = || in_time(args!["backup", dir.path().join("tree"), "--to", archive]);
     again().ends_with(1).has_one_error("is no fullbore archive");
     fs::remove_file(&side).unwrap();
@@ -319,8 +365,15 @@ fn nothing_that_was_stored_speaks_to_the_terminal() {
         root.tags.insert(BAD.into(), BAD.into());
         root.run.limit = BAD.into();
         root.totals.unreadable = 1;
-        root.not_captured = vec![NotCaptured { path: Name(BAD.into()), reason: BAD.into() }];
-        let space = Tablespace { oid: 1, name: Name(BAD.into()), location: Name(BAD.into()) };
+        root.not_captured = vec![NotCaptured {
+            path: Name(BAD.into()),
+            reason: BAD.into(),
+        }];
+        let space = Tablespace {
+            oid: 1,
+            name: Name(BAD.into()),
+            location: Name(BAD.into()),
+        };
         let [version, system_identifier, wal] = [BAD; 3].map(str::to_owned);
         let (start_lsn, wal_segments) = (BAD.into(), vec![BAD.into()]);
         let tablespaces = vec![space];
@@ -341,37 +394,77 @@ fn nothing_that_was_stored_speaks_to_the_terminal() {
         args!["show", repository].to_vec(),
         args!["tag", repository].to_vec(),
         args!["find", repository, "a"].to_vec(),
-        args!["forget", repository, "--keep-last", "1", "--dry-run", "--group-by", "source"].to_vec(),
+        args![
+            "forget",
+            repository,
+            "--keep-last",
+            "1",
+            "--dry-run",
+            "--group-by",
+            "source"
+        ]
+        .to_vec(),
         args!["restore", repository, "--to", dir.path().join("to")].to_vec(),
         any,
     ] {
         let ran = fullbore(command.clone());
-        assert!(ran.code != 2 || command[0] == "restore", "{command:?}: {}", ran.err);
+        assert!(
+            ran.code != 2 || command[0] == "restore",
+            "{command:?}: {}",
+            ran.err
+        );
         let bad = |c: char| (c.is_control() && c != '\n') || "\u{202e}\u{200b}".contains(c);
-        assert!(!ran.out.contains(bad) && !ran.err.contains(bad), "{command:?}: {}{}", ran.out, ran.err);
+        assert!(
+            !ran.out.contains(bad) && !ran.err.contains(bad),
+            "{command:?}: {}{}",
+            ran.out,
+            ran.err
+        );
         assert!(!ran.out.contains("\nz"), "{command:?}: {}", ran.out);
-        if ["list", "show"].iter().any(|verb| command[0] == *verb) && command[1] == repository.as_os_str() {
-            assert!(ran.out.contains("x\\u{1b}]0;y") && ran.out.contains("ä日本"), "{command:?}: {}", ran.out);
+        if ["list", "show"].iter().any(|verb| command[0] == *verb)
+            && command[1] == repository.as_os_str()
+        {
+            assert!(
+                ran.out.contains("x\\u{1b}]0;y") && ran.out.contains("ä日本"),
+                "{command:?}: {}",
+                ran.out
+            );
         }
     }
-    let json = fullbore(args!["show", repository, "--json"]).ends_with(0).json();
+    let json = fullbore(args!["show", repository, "--json"])
+        .ends_with(0)
+        .json();
     assert_eq!(json[0]["source"]["host"], BAD);
 }
 
 #[test]
-fn a_file_of_somebody_else_is_not_replaced_for_what_stands_beside_it_or_because_it_cannot_be_read() {
+fn a_file_of_somebody_else_is_not_replaced_for_what_stands_beside_it_or_because_it_cannot_be_read()
+{
     let dir = temp();
     let tree = dir.path().join("tree");
     write(tree.join("a"), "a");
-    let (archive, side) = (dir.path().join("y.tar.gz"), dir.path().join("y.tar.gz.manifest"));
+    let (archive, side) = (
+        dir.path().join("y.tar.gz"),
+        dir.path().join("y.tar.gz.manifest"),
+    );
     write(&archive, "mine");
     write(&side, "mine too");
-    fullbore(args!["backup", tree, "--to", archive]).ends_with(1).has_one_error("is no fullbore archive");
-    assert_eq!((fs::read(&archive).unwrap(), fs::read(&side).unwrap()), (b"mine".to_vec(), b"mine too".to_vec()));
+    fullbore(args!["backup", tree, "--to", archive])
+        .ends_with(1)
+        .has_one_error("is no fullbore archive");
+    assert_eq!(
+        (fs::read(&archive).unwrap(), fs::read(&side).unwrap()),
+        (b"mine".to_vec(), b"mine too".to_vec())
+    );
     let archive = dir.path().join("x.tar.zst");
     write(&archive, "mine");
     let inject = "openat:error=EACCES";
-    runs::tampered(inject, Some(&archive), args!["backup", tree, "--to", archive]).ends_with(1);
+    runs::tampered(
+        inject,
+        Some(&archive),
+        args!["backup", tree, "--to", archive],
+    )
+    .ends_with(1);
     assert_eq!(fs::read(&archive).unwrap(), b"mine");
 }
 
@@ -382,8 +475,14 @@ fn a_forged_size_of_frames_takes_no_more_memory() {
     fs::create_dir_all(&tree).unwrap();
     fs::write(tree.join("zeros"), vec![0; 400 << 20]).unwrap();
     fullbore(args!["backup", tree, "--to", repository]).ends_with(0);
-    reseal(&only(&repository.join("backups")), |root| root.options.frame_bytes = 1 << 50);
+    reseal(&only(&repository.join("backups")), |root| {
+        root.options.frame_bytes = 1 << 50
+    });
     let line = "ulimit -v 400000; exec \"$@\"";
     let to = dir.path().join("to");
-    shell(line, args![runs::FULLBORE, "restore", repository, "--to", to]).ends_with(0);
+    shell(
+        line,
+        args![runs::FULLBORE, "restore", repository, "--to", to],
+    )
+    .ends_with(0);
 }

@@ -21,14 +21,28 @@ use tempfile::tempdir;
 fn list(from: &str, paths: &[&str], json: bool) -> Vec<String> {
     let paths = paths.iter().map(|path| path.as_bytes().to_vec()).collect();
     let mut out = Vec::new();
-    List { from: from.into(), paths, json }.run(&mut out).unwrap();
-    String::from_utf8(out).unwrap().lines().map(str::to_owned).collect()
+    List {
+        from: from.into(),
+        paths,
+        json,
+    }
+    .run(&mut out)
+    .unwrap();
+    String::from_utf8(out)
+        .unwrap()
+        .lines()
+        .map(str::to_owned)
+        .collect()
 }
 
 fn two_backups(repository: &Path) {
     Fixture::sample().write_repository(repository);
     let id = "20261122T054501Z-k3f9qa".to_owned();
-    Fixture { id, ..Fixture::sample() }.write_repository(repository);
+    Fixture {
+        id,
+        ..Fixture::sample()
+    }
+    .write_repository(repository);
 }
 
 #[test]
@@ -38,10 +52,20 @@ fn a_repository_lists_its_committed_backups_only() {
     fs::create_dir(dir.path().join("backups/20261123T054501Z-k3f9qa")).unwrap();
     let from = dir.path().to_str().unwrap();
     assert_eq!(list(from, &[], false).len(), 2);
-    let json: Vec<serde_json::Value> =
-        list(from, &[], true).iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let json: Vec<serde_json::Value> = list(from, &[], true)
+        .iter()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
     assert_eq!(json.len(), 2);
-    for key in ["id", "time", "source", "entries", "bytes", "stored_bytes", "complete"] {
+    for key in [
+        "id",
+        "time",
+        "source",
+        "entries",
+        "bytes",
+        "stored_bytes",
+        "complete",
+    ] {
         assert!(!json[0][key].is_null(), "{key}");
     }
     assert_eq!(json[0]["complete"], true);
@@ -59,19 +83,38 @@ fn backups_are_found_by_id_prefix_and_latest() {
     }
     assert_eq!(id("@20261121").unwrap(), common::ID);
     let ambiguous = id("@2026").err().unwrap();
-    assert_eq!((ambiguous.kind, ambiguous.detail.len()), (ErrorKind::Usage, 2));
+    assert_eq!(
+        (ambiguous.kind, ambiguous.detail.len()),
+        (ErrorKind::Usage, 2)
+    );
     assert_eq!(id("@2027").err().unwrap().kind, ErrorKind::NotFound);
-    assert_eq!(open(dir.path().to_str().unwrap()).err().unwrap().kind, ErrorKind::NotFound);
-    assert_eq!(open("/nowhere/at/all").err().unwrap().kind, ErrorKind::NotFound);
+    assert_eq!(
+        open(dir.path().to_str().unwrap()).err().unwrap().kind,
+        ErrorKind::NotFound
+    );
+    assert_eq!(
+        open("/nowhere/at/all").err().unwrap().kind,
+        ErrorKind::NotFound
+    );
 }
 
 #[test]
 fn a_repository_of_a_newer_format_is_unsupported() {
     let dir = tempdir().unwrap();
     two_backups(dir.path());
-    let newer = fullbore::format::layout::Repository { format: 999, ..Default::default() };
-    fs::write(dir.path().join("fullbore-repo.json"), fullbore::format::seal::seal(&newer).unwrap()).unwrap();
-    assert_eq!(open(dir.path().to_str().unwrap()).err().unwrap().kind, ErrorKind::Unsupported);
+    let newer = fullbore::format::layout::Repository {
+        format: 999,
+        ..Default::default()
+    };
+    fs::write(
+        dir.path().join("fullbore-repo.json"),
+        fullbore::format::seal::seal(&newer).unwrap(),
+    )
+    .unwrap();
+    assert_eq!(
+        open(dir.path().to_str().unwrap()).err().unwrap().kind,
+        ErrorKind::Unsupported
+    );
 }
 
 #[test]
@@ -80,15 +123,27 @@ fn a_foreign_file_is_no_archive() {
     for content in [&b""[..], b"x", &[0; 10_000]] {
         let path = dir.path().join("f");
         fs::write(&path, content).unwrap();
-        assert_eq!(open(path.to_str().unwrap()).err().unwrap().kind, ErrorKind::Unsupported);
+        assert_eq!(
+            open(path.to_str().unwrap()).err().unwrap().kind,
+            ErrorKind::Unsupported
+        );
     }
 }
 
 #[test]
 fn entries_are_listed_in_path_order_and_files_over_pages_once() {
     let dir = tempdir().unwrap();
-    let mut fixture = Fixture { page_extents: 2, page_records: 3, ..Fixture::default() };
-    fixture.dir("", 0o755).file("m", content(1, 60_000)).symlink("z", "m\u{1b}").link("zz", "m").dir("a", 0o1777);
+    let mut fixture = Fixture {
+        page_extents: 2,
+        page_records: 3,
+        ..Fixture::default()
+    };
+    fixture
+        .dir("", 0o755)
+        .file("m", content(1, 60_000))
+        .symlink("z", "m\u{1b}")
+        .link("zz", "m")
+        .dir("a", 0o1777);
     for i in 0..9 {
         fixture.file(&format!("a/{i}"), []);
         fixture.entries.last_mut().unwrap().0 = 2;
@@ -96,13 +151,28 @@ fn entries_are_listed_in_path_order_and_files_over_pages_once() {
     fixture.write_repository(dir.path());
     let from = format!("{}@latest", dir.path().display());
     let lines = list(&from, &[], false);
-    let names: Vec<&str> = lines.iter().map(|line| line.split(' ').rfind(|word| !word.is_empty()).unwrap()).collect();
-    assert_eq!(names, [".", "a", "a/0", "a/1", "a/2", "a/3", "a/4", "a/5", "a/6", "a/7", "a/8", "m", "m\\u{1b}", "m"]);
+    let names: Vec<&str> = lines
+        .iter()
+        .map(|line| line.split(' ').rfind(|word| !word.is_empty()).unwrap())
+        .collect();
+    assert_eq!(
+        names,
+        [
+            ".", "a", "a/0", "a/1", "a/2", "a/3", "a/4", "a/5", "a/6", "a/7", "a/8", "m",
+            "m\\u{1b}", "m"
+        ]
+    );
     assert!(lines[1].starts_with("drwxrwxrwt "), "{}", lines[1]);
     assert_eq!(list(&from, &["a"], true).len(), 10);
     let json: serde_json::Value = serde_json::from_str(&list(&from, &["m"], true)[0]).unwrap();
-    assert_eq!((json["size"].as_u64(), json["kind"].as_str()), (Some(60_000), Some("file")));
-    assert_eq!(json["digest"].as_str().unwrap(), blake3::hash(&content(1, 60_000)).to_string());
+    assert_eq!(
+        (json["size"].as_u64(), json["kind"].as_str()),
+        (Some(60_000), Some("file"))
+    );
+    assert_eq!(
+        json["digest"].as_str().unwrap(),
+        blake3::hash(&content(1, 60_000)).to_string()
+    );
 }
 
 #[test]
@@ -111,10 +181,18 @@ fn show_prints_the_root() {
     let root = Fixture::sample().write_repository(dir.path());
     let show = |json| {
         let mut out = Vec::new();
-        Show { from: dir.path().to_str().unwrap().into(), json }.run(&mut out).unwrap();
+        Show {
+            from: dir.path().to_str().unwrap().into(),
+            json,
+        }
+        .run(&mut out)
+        .unwrap();
         String::from_utf8(out).unwrap()
     };
-    assert_eq!(serde_json::from_str::<fullbore::format::root::Root>(&show(true)).unwrap(), root);
+    assert_eq!(
+        serde_json::from_str::<fullbore::format::root::Root>(&show(true)).unwrap(),
+        root
+    );
     assert!(show(false).contains("host:/data"));
 }
 
@@ -133,15 +211,32 @@ fn against(dir: &Path) -> Verdict {
 fn a_name_that_belongs_into_a_missing_directory_is_extra_above_it() {
     let dir = tempdir().unwrap();
     let mut fixture = Fixture::default();
-    fixture.dir("", 0o755).dir("gone", 0o755).file("gone/x", "1").file("keep", "2");
+    fixture
+        .dir("", 0o755)
+        .dir("gone", 0o755)
+        .file("gone/x", "1")
+        .file("keep", "2");
     fixture.write_repository(&dir.path().join("repo"));
     let to = dir.path().join("to");
-    plan(&dir.path().join("repo"), &to).run(&Meter::default()).unwrap();
+    plan(&dir.path().join("repo"), &to)
+        .run(&Meter::default())
+        .unwrap();
     fs::rename(to.join("gone/x"), to.join("x")).unwrap();
     fs::remove_dir(to.join("gone")).unwrap();
-    let lines: Vec<String> = against(dir.path()).differences.iter().map(ToString::to_string).collect();
-    let of_files: Vec<_> = lines.iter().filter(|line| !line.starts_with(".:")).collect();
-    assert_eq!(of_files, ["gone: missing", "gone/x: missing", "x: extra"], "{lines:?}");
+    let lines: Vec<String> = against(dir.path())
+        .differences
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    let of_files: Vec<_> = lines
+        .iter()
+        .filter(|line| !line.starts_with(".:"))
+        .collect();
+    assert_eq!(
+        of_files,
+        ["gone: missing", "gone/x: missing", "x: extra"],
+        "{lines:?}"
+    );
 }
 
 #[test]
@@ -177,7 +272,11 @@ fn every_difference_from_a_tree_on_disk_is_listed() {
     use std::os::unix::fs::PermissionsExt;
     fs::set_permissions(to.join("a/zero"), fs::Permissions::from_mode(0o600)).unwrap();
     let verdict = against(dir.path());
-    let lines: Vec<String> = verdict.differences.iter().map(ToString::to_string).collect();
+    let lines: Vec<String> = verdict
+        .differences
+        .iter()
+        .map(ToString::to_string)
+        .collect();
     assert_eq!(
         lines,
         [
@@ -201,14 +300,24 @@ fn paths_longer_than_the_system_takes_at_once_come_back() {
         fixture.dir(&path, 0o755);
         path = format!("{path}/{}", "n".repeat(200));
     }
-    fixture.file(&path, "deep").link(&format!("{path}2"), &path).symlink(&format!("{path}3"), "x");
+    fixture
+        .file(&path, "deep")
+        .link(&format!("{path}2"), &path)
+        .symlink(&format!("{path}3"), "x");
     fixture.file(&format!("{path}4"), content(1, 20_000));
     fixture.write_repository(&dir.path().join("repo"));
     let restore = plan(&dir.path().join("repo"), &dir.path().join("to"));
     restore.run(&Meter::default()).unwrap();
     assert_eq!(against(dir.path()).differences, vec![]);
     // Longer than what `remove_dir_all` of the temporary directory may be able to name.
-    assert!(std::process::Command::new("rm").arg("-rf").arg(dir.path().join("to")).status().unwrap().success());
+    assert!(
+        std::process::Command::new("rm")
+            .arg("-rf")
+            .arg(dir.path().join("to"))
+            .status()
+            .unwrap()
+            .success()
+    );
 }
 
 #[test]
@@ -216,8 +325,15 @@ fn a_full_disk_ends_the_restore_with_one_error() {
     let dir = tempdir().unwrap();
     let to = dir.path().join("to");
     fs::create_dir(&to).unwrap();
-    let mount = |args: &[&str]| std::process::Command::new(args[0]).args(&args[1..]).arg(&to).status();
-    if !mount(&["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs"]).is_ok_and(|status| status.success()) {
+    let mount = |args: &[&str]| {
+        std::process::Command::new(args[0])
+            .args(&args[1..])
+            .arg(&to)
+            .status()
+    };
+    if !mount(&["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs"])
+        .is_ok_and(|status| status.success())
+    {
         return;
     }
     let mut fixture = Fixture::default();
@@ -243,6 +359,11 @@ fn a_full_disk_ends_the_restore_with_one_error() {
     let large = to.join("large").exists();
     assert!(mount(&["umount"]).unwrap().success());
     let error = result.unwrap_err();
-    assert_eq!((error.kind, error.exit_code()), (ErrorKind::Full, 1), "{}", error.line());
+    assert_eq!(
+        (error.kind, error.exit_code()),
+        (ErrorKind::Full, 1),
+        "{}",
+        error.line()
+    );
     assert!(!large, "an unfinished file was left");
 }

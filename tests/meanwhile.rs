@@ -17,9 +17,23 @@ use std::{
 
 /// Begin a backup that stands still because nobody reads its output, do something to the tree, and let it go on.
 fn changed_meanwhile(tree: &Path, out: &Path, change: impl FnOnce()) -> Ran {
-    let options =
-        args!["--compress", "none", "--frame-size", "64K", "--memory", "2M", "--workers", "1", "--readers", "1"];
-    let mut child = started(args!["backup", tree, "--to", "-", "--json"].into_iter().chain(options));
+    let options = args![
+        "--compress",
+        "none",
+        "--frame-size",
+        "64K",
+        "--memory",
+        "2M",
+        "--workers",
+        "1",
+        "--readers",
+        "1"
+    ];
+    let mut child = started(
+        args!["backup", tree, "--to", "-", "--json"]
+            .into_iter()
+            .chain(options),
+    );
     let (mut stdout, mut first) = (child.stdout.take().unwrap(), [0; 4096]);
     stdout.read_exact(&mut first).unwrap();
     std::thread::sleep(Duration::from_millis(300)); // until all its buffers are full
@@ -38,38 +52,79 @@ fn result(ran: &Ran) -> serde_json::Value {
 #[test]
 fn files_that_change_while_they_are_read_are_listed() {
     let dir = temp();
-    let (tree, out, back) = (dir.path().join("t"), dir.path().join("x.tar"), dir.path().join("b"));
+    let (tree, out, back) = (
+        dir.path().join("t"),
+        dir.path().join("x.tar"),
+        dir.path().join("b"),
+    );
     runs::write(tree.join("a large"), noise(1, 12_000_000));
     // Far behind what the buffers hold; opened and scanned by then or not, all are accounted for.
     for name in ["b grows", "c shrinks", "d vanishes", "e stays"] {
         runs::write(tree.join(name), noise(2, 1_000_000));
     }
     let ran = changed_meanwhile(&tree, &out, || {
-        File::options().append(true).open(tree.join("b grows")).unwrap().write_all(&[7; 100_000]).unwrap();
-        File::options().write(true).open(tree.join("c shrinks")).unwrap().set_len(400_000).unwrap();
-        File::options().write(true).open(tree.join("a large")).unwrap().set_len(9_000_000).unwrap();
+        File::options()
+            .append(true)
+            .open(tree.join("b grows"))
+            .unwrap()
+            .write_all(&[7; 100_000])
+            .unwrap();
+        File::options()
+            .write(true)
+            .open(tree.join("c shrinks"))
+            .unwrap()
+            .set_len(400_000)
+            .unwrap();
+        File::options()
+            .write(true)
+            .open(tree.join("a large"))
+            .unwrap()
+            .set_len(9_000_000)
+            .unwrap();
         fs::remove_file(tree.join("d vanishes")).unwrap();
     });
     assert_eq!(ran.code, 0, "{}", ran.err);
     let result = result(&ran);
-    assert_eq!((&result["changed"], &result["vanished"]), (&3.into(), &1.into()), "{result}");
-    shell("tar -xf \"$1\" -C \"$(mkdir \"$2\"; echo \"$2\")\"", args![out, back]).ends_with(0);
+    assert_eq!(
+        (&result["changed"], &result["vanished"]),
+        (&3.into(), &1.into()),
+        "{result}"
+    );
+    shell(
+        "tar -xf \"$1\" -C \"$(mkdir \"$2\"; echo \"$2\")\"",
+        args![out, back],
+    )
+    .ends_with(0);
     let len = |name: &str| fs::metadata(back.join(name)).map(|meta| meta.len()).ok();
     assert_eq!(
-        [len("a large"), len("b grows"), len("c shrinks"), len("d vanishes")],
+        [
+            len("a large"),
+            len("b grows"),
+            len("c shrinks"),
+            len("d vanishes")
+        ],
         [Some(12_000_000), Some(1_000_000), Some(1_000_000), None]
     );
     let large = fs::read(back.join("a large")).unwrap();
-    assert!(large[..9_000_000] == noise(1, 9_000_000) && large[9_000_000..].iter().all(|byte| *byte == 0));
+    assert!(
+        large[..9_000_000] == noise(1, 9_000_000)
+            && large[9_000_000..].iter().all(|byte| *byte == 0)
+    );
     let shrunk = fs::read(back.join("c shrinks")).unwrap();
-    assert!(shrunk[..400_000] == noise(2, 400_000) && shrunk[400_000..].iter().all(|byte| *byte == 0));
+    assert!(
+        shrunk[..400_000] == noise(2, 400_000) && shrunk[400_000..].iter().all(|byte| *byte == 0)
+    );
     assert!(fs::read(back.join("e stays")).unwrap() == noise(2, 1_000_000));
 }
 
 #[test]
 fn a_file_with_the_inode_of_a_removed_one_is_no_link_to_it() {
     let dir = temp();
-    let (tree, out, back) = (dir.path().join("t"), dir.path().join("x.tar"), dir.path().join("b"));
+    let (tree, out, back) = (
+        dir.path().join("t"),
+        dir.path().join("x.tar"),
+        dir.path().join("b"),
+    );
     runs::write(tree.join("a/first"), "first");
     fs::hard_link(tree.join("a/first"), dir.path().join("outside")).unwrap();
     runs::write(tree.join("b large"), noise(1, 12_000_000));
@@ -103,7 +158,10 @@ fn a_small_file_that_gets_data_where_it_had_a_hole_is_listed() {
     let (tree, out) = (dir.path().join("t"), dir.path().join("x.tar"));
     runs::write(tree.join("a large"), noise(1, 12_000_000));
     runs::write(tree.join("sparse"), noise(2, 4096));
-    let sparse = File::options().write(true).open(tree.join("sparse")).unwrap();
+    let sparse = File::options()
+        .write(true)
+        .open(tree.join("sparse"))
+        .unwrap();
     sparse.set_len(400_000).unwrap();
     let ran = changed_meanwhile(&tree, &out, || {
         sparse.write_all_at(&noise(3, 4096), 0).unwrap();
@@ -116,11 +174,28 @@ fn a_small_file_that_gets_data_where_it_had_a_hole_is_listed() {
 #[test]
 fn a_file_that_another_took_the_name_of_is_the_other_as_a_whole_or_not_there() {
     let dir = temp();
-    let (tree, out, back) = (dir.path().join("t"), dir.path().join("x.tar"), dir.path().join("b"));
+    let (tree, out, back) = (
+        dir.path().join("t"),
+        dir.path().join("x.tar"),
+        dir.path().join("b"),
+    );
     runs::write(tree.join("a large"), noise(1, 12_000_000));
-    let lens = [("longer", 1000, 1500), ("shorter", 1500, 7), ("too long", 10, 3_000_000)];
-    let large = [("z same", 3_000_000, 3_000_000), ("z longer", 3_000_000, 3_000_500), ("z short", 3_000_000, 5)];
-    let names = || lens.iter().chain(&large).map(|(name, ..)| *name).chain(["holes"]);
+    let lens = [
+        ("longer", 1000, 1500),
+        ("shorter", 1500, 7),
+        ("too long", 10, 3_000_000),
+    ];
+    let large = [
+        ("z same", 3_000_000, 3_000_000),
+        ("z longer", 3_000_000, 3_000_500),
+        ("z short", 3_000_000, 5),
+    ];
+    let names = || {
+        lens.iter()
+            .chain(&large)
+            .map(|(name, ..)| *name)
+            .chain(["holes"])
+    };
     for (name, len, new) in lens.into_iter().chain(large).chain([("holes", 0, 5000)]) {
         runs::write(tree.join(name), noise(2, len));
         runs::set_mode(&tree.join(name), 0o644);
@@ -128,33 +203,64 @@ fn a_file_that_another_took_the_name_of_is_the_other_as_a_whole_or_not_there() {
         runs::set_mode(&dir.path().join(name), 0o600);
         runs::set_mtime(&dir.path().join(name), 1_000_000_000, 0);
     }
-    File::options().write(true).open(tree.join("holes")).unwrap().write_all_at(&noise(2, 4096), 200_000).unwrap();
+    File::options()
+        .write(true)
+        .open(tree.join("holes"))
+        .unwrap()
+        .write_all_at(&noise(2, 4096), 200_000)
+        .unwrap();
     let ran = changed_meanwhile(&tree, &out, || {
         names().for_each(|name| fs::rename(dir.path().join(name), tree.join(name)).unwrap());
     });
     assert_eq!(ran.code, 3, "{}", ran.err);
     let result = result(&ran);
-    assert_eq!((&result["changed"], &result["unreadable"]), (&4.into(), &3.into()), "{result}");
+    assert_eq!(
+        (&result["changed"], &result["unreadable"]),
+        (&4.into(), &3.into()),
+        "{result}"
+    );
     fs::create_dir_all(back.join("of tar")).unwrap();
-    fullbore(args!["restore", out, "--to", back.join("of fullbore"), "--quiet"]).ends_with(0);
+    fullbore(args![
+        "restore",
+        out,
+        "--to",
+        back.join("of fullbore"),
+        "--quiet"
+    ])
+    .ends_with(0);
     shell("tar -xpf \"$1\" -C \"$2\"", args![out, back.join("of tar")]).ends_with(0);
     for by in ["of fullbore", "of tar"] {
         let found = |name: &str| fs::read(back.join(by).join(name)).ok();
-        for (name, len) in [("longer", 1500), ("shorter", 7), ("z same", 3_000_000), ("holes", 5000)] {
+        for (name, len) in [
+            ("longer", 1500),
+            ("shorter", 7),
+            ("z same", 3_000_000),
+            ("holes", 5000),
+        ] {
             assert!(found(name) == Some(noise(3, len)), "{name} {by}");
             let mode = fs::metadata(back.join(by).join(name)).unwrap().mode() & 0o777;
             assert_eq!(mode, 0o600, "{name} {by}");
         }
-        assert_eq!(["too long", "z longer", "z short"].map(found), [None, None, None], "{by}");
+        assert_eq!(
+            ["too long", "z longer", "z short"].map(found),
+            [None, None, None],
+            "{by}"
+        );
     }
 }
 
 #[test]
 fn a_small_file_that_grew_or_shrank_before_it_was_read_is_as_long_as_it_is() {
     let dir = temp();
-    let (tree, repository, back) = (dir.path().join("t"), dir.path().join("x.tar"), dir.path().join("b"));
+    let (tree, repository, back) = (
+        dir.path().join("t"),
+        dir.path().join("x.tar"),
+        dir.path().join("b"),
+    );
     runs::write(tree.join("a large"), noise(1, 12_000_000));
-    ["grows", "shrinks", "soon long"].iter().for_each(|name| runs::write(tree.join(name), noise(2, 1000)));
+    ["grows", "shrinks", "soon long"]
+        .iter()
+        .for_each(|name| runs::write(tree.join(name), noise(2, 1000)));
     let ran = changed_meanwhile(&tree, &repository, || {
         for (name, len) in [("grows", 3000), ("shrinks", 200), ("soon long", 5_000_000)] {
             File::options()
@@ -166,10 +272,18 @@ fn a_small_file_that_grew_or_shrank_before_it_was_read_is_as_long_as_it_is() {
                 .unwrap();
         }
     });
-    assert_eq!((ran.code, &result(&ran)["changed"]), (0, &1.into()), "{}", ran.err);
+    assert_eq!(
+        (ran.code, &result(&ran)["changed"]),
+        (0, &1.into()),
+        "{}",
+        ran.err
+    );
     fullbore(args!["restore", repository, "--to", back, "--quiet"]).ends_with(0);
     for (name, len) in [("grows", 3000), ("shrinks", 200), ("soon long", 1000)] {
-        assert!(fs::read(back.join(name)).unwrap() == noise(2, len), "{name}");
+        assert!(
+            fs::read(back.join(name)).unwrap() == noise(2, len),
+            "{name}"
+        );
     }
 }
 
@@ -185,10 +299,18 @@ fn where_others_may_put_a_file_of_the_same_length_it_has_its_own_mode() {
     runs::set_mtime(&secret, 1_000_000_000, 0);
     runs::set_mode(&tree, 0o777);
     let ran = changed_meanwhile(&tree, &out, || fs::rename(&secret, &shared).unwrap());
-    assert_eq!((ran.code, &result(&ran)["changed"]), (0, &1.into()), "{}", ran.err);
+    assert_eq!(
+        (ran.code, &result(&ran)["changed"]),
+        (0, &1.into()),
+        "{}",
+        ran.err
+    );
     fullbore(args!["restore", out, "--to", back, "--quiet"]).ends_with(0);
     assert_eq!(fs::read(back.join("shared")).unwrap(), noise(3, 1000));
-    assert_eq!(fs::metadata(back.join("shared")).unwrap().mode() & 0o777, 0o600);
+    assert_eq!(
+        fs::metadata(back.join("shared")).unwrap().mode() & 0o777,
+        0o600
+    );
 }
 
 #[test]
@@ -198,7 +320,9 @@ fn what_was_in_a_directory_that_got_another_name_is_listed_as_vanished() {
     runs::write(tree.join("a large"), noise(1, 12_000_000));
     // More than are looked at together; of the last ones only the names are known when the directory goes.
     (0..1500).for_each(|i| runs::write(tree.join(format!("m/{i:04}")), "m"));
-    let ran = changed_meanwhile(&tree, &out, || fs::rename(tree.join("m"), tree.join("a earlier")).unwrap());
+    let ran = changed_meanwhile(&tree, &out, || {
+        fs::rename(tree.join("m"), tree.join("a earlier")).unwrap()
+    });
     assert_eq!(ran.code, 0, "{}", ran.err);
     assert_eq!(result(&ran)["vanished"], 1500, "{}", ran.err);
 }
@@ -206,9 +330,18 @@ fn what_was_in_a_directory_that_got_another_name_is_listed_as_vanished() {
 #[test]
 fn other_names_of_a_file_keep_its_content_when_its_first_name_goes() {
     let dir = temp();
-    let (tree, out, back) = (dir.path().join("t"), dir.path().join("x.tar"), dir.path().join("b"));
+    let (tree, out, back) = (
+        dir.path().join("t"),
+        dir.path().join("x.tar"),
+        dir.path().join("b"),
+    );
     runs::write(tree.join("a large"), noise(1, 12_000_000));
-    for (name, len) in [("replaced", 1000), ("gone", 1000), ("both", 1000), ("big", 4_000_000)] {
+    for (name, len) in [
+        ("replaced", 1000),
+        ("gone", 1000),
+        ("both", 1000),
+        ("big", 4_000_000),
+    ] {
         runs::write(tree.join(name), noise(2, len));
         fs::hard_link(tree.join(name), tree.join(format!("x other {name}"))).unwrap();
         fs::hard_link(tree.join(name), tree.join(format!("x third {name}"))).unwrap();
@@ -223,21 +356,47 @@ fn other_names_of_a_file_keep_its_content_when_its_first_name_goes() {
     // The large one, of another length now, is not stored, and its other names have no room in the frames that were cut.
     assert_eq!(ran.code, 3, "{}", ran.err);
     let result = result(&ran);
-    assert_eq!((&result["unreadable"], &result["vanished"]), (&3.into(), &1.into()), "{result}");
+    assert_eq!(
+        (&result["unreadable"], &result["vanished"]),
+        (&3.into(), &1.into()),
+        "{result}"
+    );
     fullbore(args!["restore", out, "--to", back, "--quiet"]).ends_with(0);
     let (old, new) = (noise(2, 1000), noise(3, 1000));
-    for (name, content) in [("replaced", &new), ("both", &new), ("x other both", &new), ("x third both", &old)] {
+    for (name, content) in [
+        ("replaced", &new),
+        ("both", &new),
+        ("x other both", &new),
+        ("x third both", &old),
+    ] {
         assert!(fs::read(back.join(name)).unwrap() == *content, "{name}");
     }
-    for name in ["x other replaced", "x third replaced", "x other gone", "x third gone"] {
+    for name in [
+        "x other replaced",
+        "x third replaced",
+        "x other gone",
+        "x third gone",
+    ] {
         assert!(fs::read(back.join(name)).unwrap() == old, "{name}");
     }
-    assert!(["gone", "big", "x other big"].iter().all(|name| !back.join(name).exists()));
+    assert!(
+        ["gone", "big", "x other big"]
+            .iter()
+            .all(|name| !back.join(name).exists())
+    );
 }
 
 /// A backup, as JSON, while nobody can read that file.
 fn with_unreadable(file: &Path, tree: &Path, repository: &Path) -> Ran {
-    let args = args!["backup", tree, "--to", repository, "--compare", "content", "--json"];
+    let args = args![
+        "backup",
+        tree,
+        "--to",
+        repository,
+        "--compare",
+        "content",
+        "--json"
+    ];
     runs::tampered("preadv2,pread64,read:error=EIO", Some(file), args)
 }
 
@@ -247,10 +406,17 @@ fn a_small_sparse_file_that_cannot_be_read_costs_no_other() {
         return;
     }
     let dir = temp();
-    let (tree, repository, back) = (dir.path().join("t"), dir.path().join("r"), dir.path().join("b"));
+    let (tree, repository, back) = (
+        dir.path().join("t"),
+        dir.path().join("r"),
+        dir.path().join("b"),
+    );
     runs::write(tree.join("a stays"), noise(1, 1000));
     runs::write(tree.join("b sparse"), b"");
-    let sparse = File::options().write(true).open(tree.join("b sparse")).unwrap();
+    let sparse = File::options()
+        .write(true)
+        .open(tree.join("b sparse"))
+        .unwrap();
     sparse.write_all_at(&[7; 5000], 300_000).unwrap();
     sparse.set_len(900_000).unwrap();
     let ran = with_unreadable(&tree.join("b sparse"), &tree, &repository).ends_with(3);
@@ -266,7 +432,11 @@ fn other_names_of_a_file_that_could_not_be_read_are_listed_also_if_they_are_as_t
         return;
     }
     let dir = temp();
-    let (tree, repository, back) = (dir.path().join("t"), dir.path().join("r"), dir.path().join("b"));
+    let (tree, repository, back) = (
+        dir.path().join("t"),
+        dir.path().join("r"),
+        dir.path().join("b"),
+    );
     runs::write(tree.join("m first"), noise(1, 5000));
     fs::hard_link(tree.join("m first"), tree.join("z second")).unwrap();
     fullbore(args!["backup", tree, "--to", repository]).ends_with(0);
@@ -279,14 +449,29 @@ fn other_names_of_a_file_that_could_not_be_read_are_listed_also_if_they_are_as_t
 #[test]
 fn a_file_that_is_not_as_long_as_the_system_says_is_unreadable() {
     let dir = temp();
-    let (tree, repository, back) = (dir.path().join("t"), dir.path().join("r"), dir.path().join("b"));
+    let (tree, repository, back) = (
+        dir.path().join("t"),
+        dir.path().join("r"),
+        dir.path().join("b"),
+    );
     let why = "its size is not what the file system says";
     if runs::or_skip(Path::new("/proc/version").exists(), "there is no /proc") {
         let ran = fullbore(args!["backup", "/proc/version", "--to", repository]).ends_with(3);
         assert!(ran.err.contains(why), "{}", ran.err);
-        let ran = fullbore(args!["backup", "/proc/version", "--to", repository, "--json"]).ends_with(3);
+        let ran = fullbore(args![
+            "backup",
+            "/proc/version",
+            "--to",
+            repository,
+            "--json"
+        ])
+        .ends_with(3);
         let result = ran.json().pop().unwrap();
-        assert_eq!((&result["unreadable"], &result["changed"]), (&1.into(), &0.into()), "{result}");
+        assert_eq!(
+            (&result["unreadable"], &result["changed"]),
+            (&1.into(), &0.into()),
+            "{result}"
+        );
         fullbore(args!["verify", repository, "--data"]).ends_with(0);
         fullbore(args!["restore", repository, "--to", back]).ends_with(3);
         assert_eq!(runs::names(&back), [""; 0]);
@@ -296,13 +481,26 @@ fn a_file_that_is_not_as_long_as_the_system_says_is_unreadable() {
     }
     runs::write(tree.join("a stays"), noise(1, 1000));
     for (name, len) in [("small", 5000), ("large", 3_000_000)] {
-        let (file, repository, back) = (tree.join(name), dir.path().join(name), dir.path().join("to").join(name));
+        let (file, repository, back) = (
+            tree.join(name),
+            dir.path().join(name),
+            dir.path().join("to").join(name),
+        );
         runs::write(&file, noise(2, len));
         let args = args!["backup", tree, "--to", repository, "--json"];
         let ran = runs::tampered("preadv2,pread64,read:retval=0", Some(&file), args).ends_with(3);
         let result = ran.json().pop().unwrap();
-        assert_eq!((&result["unreadable"], &result["changed"]), (&1.into(), &0.into()), "{name}: {result}");
-        assert!(fullbore(args!["show", repository]).ends_with(0).out.contains(&format!("{name}: {why}")));
+        assert_eq!(
+            (&result["unreadable"], &result["changed"]),
+            (&1.into(), &0.into()),
+            "{name}: {result}"
+        );
+        assert!(
+            fullbore(args!["show", repository])
+                .ends_with(0)
+                .out
+                .contains(&format!("{name}: {why}"))
+        );
         fullbore(args!["verify", repository, "--data"]).ends_with(0);
         fullbore(args!["restore", repository, "--to", back]).ends_with(3);
         assert_eq!(runs::names(&back), ["a stays"], "{name}");
@@ -337,10 +535,24 @@ fn what_is_forgotten_and_pruned_meanwhile_is_no_damage_to_a_search() {
 /// A backup into a repository that is written to slowly: some seconds for 12 MB. Nothing more is read than fits the memory.
 fn stored_meanwhile(tree: &Path, repository: &Path, change: impl FnOnce()) -> Ran {
     let mut strace = std::process::Command::new("strace");
-    strace.args(["-f", "-qq", "-o", "/dev/null", "-e", "inject=pwrite64:delay_enter=20000", runs::FULLBORE]);
+    strace.args([
+        "-f",
+        "-qq",
+        "-o",
+        "/dev/null",
+        "-e",
+        "inject=pwrite64:delay_enter=20000",
+        runs::FULLBORE,
+    ]);
     strace.arg("backup").arg(tree).arg("--to").arg(repository);
-    strace.args("--compress none --frame-size 64K --memory 2M --workers 1 --readers 1 --quiet".split(' '));
-    let child = strace.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    strace.args(
+        "--compress none --frame-size 64K --memory 2M --workers 1 --readers 1 --quiet".split(' '),
+    );
+    let child = strace
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     std::thread::sleep(Duration::from_millis(1200));
     change();
     Ran::from(child.wait_with_output().unwrap())
@@ -376,20 +588,37 @@ fn a_directory_that_took_the_name_of_another_is_not_taken_for_it_ever_after() {
             rename("old", "app");
         }
         let like_it = ["--compress", "none", "--frame-size", "64K"];
-        fullbore(args!["backup", tree, "--to", repository, "--quiet"].into_iter().chain(like_it.map(Into::into)))
-            .ends_with(0);
+        fullbore(
+            args!["backup", tree, "--to", repository, "--quiet"]
+                .into_iter()
+                .chain(like_it.map(Into::into)),
+        )
+        .ends_with(0);
         fullbore(args!["verify", repository, "--data"]).ends_with(0);
-        fullbore(args!["verify", format!("{}@latest", repository.display()), "--against", tree]).ends_with(0);
+        fullbore(args![
+            "verify",
+            format!("{}@latest", repository.display()),
+            "--against",
+            tree
+        ])
+        .ends_with(0);
     }
 }
 
 #[test]
 fn who_owns_a_directory_above_gives_a_file_of_root_no_other_content() {
-    if !runs::or_skip(runs::is_root() && runs::has("strace"), "not root, or no strace") {
+    if !runs::or_skip(
+        runs::is_root() && runs::has("strace"),
+        "not root, or no strace",
+    ) {
         return;
     }
     let dir = temp();
-    let (tree, repository, back) = (dir.path().join("t"), dir.path().join("r"), dir.path().join("b"));
+    let (tree, repository, back) = (
+        dir.path().join("t"),
+        dir.path().join("r"),
+        dir.path().join("b"),
+    );
     runs::write(tree.join("a large"), noise(1, 12_000_000));
     runs::write(tree.join("tool/prog"), "root's");
     runs::set_mode(&tree.join("tool/prog"), 0o4755);
@@ -409,7 +638,11 @@ fn who_owns_a_directory_above_gives_a_file_of_root_no_other_content() {
 #[test]
 fn a_file_that_has_the_number_of_a_removed_one_is_another() {
     let dir = temp();
-    let (tree, out, back) = (dir.path().join("t"), dir.path().join("x.tar"), dir.path().join("b"));
+    let (tree, out, back) = (
+        dir.path().join("t"),
+        dir.path().join("x.tar"),
+        dir.path().join("b"),
+    );
     runs::write(tree.join("a large"), noise(1, 12_000_000));
     runs::write(tree.join("saved"), noise(2, 3_000_000));
     runs::write(tree.join("z/linked"), "as it was");
@@ -426,7 +659,12 @@ fn a_file_that_has_the_number_of_a_removed_one_is_another() {
         runs::write(tree.join("z/other"), "other one");
     });
     assert_eq!(ran.code, 3, "{}", ran.err);
-    assert!(ran.err.contains("another file has its name since it was listed"), "{}", ran.err);
+    assert!(
+        ran.err
+            .contains("another file has its name since it was listed"),
+        "{}",
+        ran.err
+    );
     fullbore(args!["restore", out, "--to", back, "--quiet"]).ends_with(0);
     assert!(!back.join("saved").exists());
     assert_eq!(fs::read(back.join("z/linked")).unwrap(), b"new one's");
@@ -435,16 +673,28 @@ fn a_file_that_has_the_number_of_a_removed_one_is_another() {
 
 #[test]
 fn a_directory_has_the_attributes_and_the_owner_of_one() {
-    if !runs::or_skip(runs::is_root() && runs::has("strace"), "not root, or no strace") {
+    if !runs::or_skip(
+        runs::is_root() && runs::has("strace"),
+        "not root, or no strace",
+    ) {
         return;
     }
     let dir = temp();
-    let (tree, repository, back) = (dir.path().join("t"), dir.path().join("r"), dir.path().join("b"));
-    let pairs: Vec<_> = (0..12).map(|i| (tree.join(format!("a{i}")), tree.join(format!("b{i}")))).collect();
+    let (tree, repository, back) = (
+        dir.path().join("t"),
+        dir.path().join("r"),
+        dir.path().join("b"),
+    );
+    let pairs: Vec<_> = (0..12)
+        .map(|i| (tree.join(format!("a{i}")), tree.join(format!("b{i}"))))
+        .collect();
     for (path, owner) in pairs.iter().flat_map(|(a, b)| [(a, 1234u32), (b, 1235)]) {
         fs::create_dir_all(path).unwrap();
         std::os::unix::fs::chown(path, Some(owner), None).unwrap();
-        if !runs::or_skip(runs::set_xattr(path, "user.owner", owner.to_string().as_bytes()), "no attributes here") {
+        if !runs::or_skip(
+            runs::set_xattr(path, "user.owner", owner.to_string().as_bytes()),
+            "no attributes here",
+        ) {
             return;
         }
     }
@@ -459,11 +709,19 @@ fn a_directory_has_the_attributes_and_the_owner_of_one() {
     });
     // Between what is asked of a name and the opening of it.
     let slow = "openat2,openat:delay_enter=5000";
-    runs::tampered(slow, None, args!["backup", tree, "--to", repository, "--quiet"]).ends_with(0);
+    runs::tampered(
+        slow,
+        None,
+        args!["backup", tree, "--to", repository, "--quiet"],
+    )
+    .ends_with(0);
     drop(done);
     swaps.join().unwrap();
     fullbore(args!["restore", repository, "--to", back, "--quiet"]).ends_with(0);
-    for path in fs::read_dir(&back).unwrap().map(|entry| entry.unwrap().path()) {
+    for path in fs::read_dir(&back)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+    {
         let mut owner = [0; 4];
         getxattr(&path, "user.owner", &mut owner).unwrap();
         let uid = fs::metadata(&path).unwrap().uid().to_string();

@@ -18,7 +18,9 @@ fn testdata() -> PathBuf {
 /// Everything in a directory of one format that a restore is made from.
 fn stored(format: &Path) -> Vec<String> {
     let names = runs::names(format).into_iter();
-    names.filter(|name| name != "listing" && !name.ends_with(".manifest")).collect()
+    names
+        .filter(|name| name != "listing" && !name.ends_with(".manifest"))
+        .collect()
 }
 
 /// One line for each path: kind, mode, time, size, digest of its data. Owners differ where a test runs.
@@ -26,16 +28,34 @@ fn listing(dir: &Path) -> String {
     let line = |(path, node): (&Vec<u8>, &Node)| {
         let name = std::ffi::OsStr::from_bytes(path);
         let first = std::ffi::OsStr::from_bytes(&node.first);
-        let Node { kind, mode, mtime, size, digest, data, .. } = node;
-        let holes = if data.iter().map(|run| run.1 - run.0).sum::<u64>() < *size { " with holes" } else { "" };
-        format!("{name:?} {kind} {mode:04o} {}.{:09} {size}{holes} {digest} {first:?}\n", mtime.0, mtime.1)
+        let Node {
+            kind,
+            mode,
+            mtime,
+            size,
+            digest,
+            data,
+            ..
+        } = node;
+        let holes = if data.iter().map(|run| run.1 - run.0).sum::<u64>() < *size {
+            " with holes"
+        } else {
+            ""
+        };
+        format!(
+            "{name:?} {kind} {mode:04o} {}.{:09} {size}{holes} {digest} {first:?}\n",
+            mtime.0, mtime.1
+        )
     };
     shape(dir).iter().map(line).collect()
 }
 
 #[test]
 fn every_archive_of_every_format_restores_as_it_always_did() {
-    for format in runs::names(&testdata()).into_iter().filter(|name| name != "README.md") {
+    for format in runs::names(&testdata())
+        .into_iter()
+        .filter(|name| name != "README.md")
+    {
         let format = testdata().join(format);
         let mut wanted = fs::read_to_string(format.join("listing")).unwrap();
         if !runs::is_root() {
@@ -57,9 +77,15 @@ fn every_archive_of_every_format_restores_as_it_always_did() {
 
 #[test]
 fn side_files_stand_beside_what_they_are_of() {
-    for format in runs::names(&testdata()).into_iter().filter(|name| name != "README.md") {
+    for format in runs::names(&testdata())
+        .into_iter()
+        .filter(|name| name != "README.md")
+    {
         let names = runs::names(&testdata().join(format));
-        for of in names.iter().filter_map(|name| name.strip_suffix(".manifest")) {
+        for of in names
+            .iter()
+            .filter_map(|name| name.strip_suffix(".manifest"))
+        {
             assert!(names.iter().any(|name| name == of), "{of}");
         }
     }
@@ -68,7 +94,10 @@ fn side_files_stand_beside_what_they_are_of() {
 /// The tree that all of them hold, with the times it had.
 fn plant(tree: &Path) {
     for i in 0..9u64 {
-        runs::write(tree.join(format!("a/b/f{i}")), runs::text(i, (i * i * 37) as usize));
+        runs::write(
+            tree.join(format!("a/b/f{i}")),
+            runs::text(i, (i * i * 37) as usize),
+        );
     }
     runs::write(tree.join("large"), runs::text(9, 70_000));
     runs::write(tree.join("a/any \u{fc} \n name"), "x");
@@ -84,12 +113,20 @@ fn plant(tree: &Path) {
 fn settle(tree: &Path) {
     runs::set_mode(&tree.join("large"), 0o4711);
     for (n, path) in shape(tree).keys().rev().enumerate() {
-        runs::set_mtime(&tree.join(std::ffi::OsStr::from_bytes(path)), 1_500_000_000 + n as i64, n as i64 * 1001);
+        runs::set_mtime(
+            &tree.join(std::ffi::OsStr::from_bytes(path)),
+            1_500_000_000 + n as i64,
+            n as i64 * 1001,
+        );
     }
 }
 
-const CODECS: [(&str, &str); 4] =
-    [("repository-zstd", "zstd"), ("repository-lz4", "lz4"), ("repository-gzip", "gzip"), ("repository-none", "none")];
+const CODECS: [(&str, &str); 4] = [
+    ("repository-zstd", "zstd"),
+    ("repository-lz4", "lz4"),
+    ("repository-gzip", "gzip"),
+    ("repository-none", "none"),
+];
 
 /// Not a test: it makes archives of the format of what stands alone. See `testdata/README.md`.
 #[test]
@@ -102,7 +139,12 @@ fn make_archives_of_the_current_format() {
     plant(&tree);
     fs::create_dir_all(&format).unwrap();
     fs::write(format.join("listing"), listing(&tree)).unwrap();
-    let files = [("x.tar.zst", "zstd"), ("x.tar.lz4", "lz4"), ("x.tar.gz", "gzip"), ("x.tar", "none")];
+    let files = [
+        ("x.tar.zst", "zstd"),
+        ("x.tar.lz4", "lz4"),
+        ("x.tar.gz", "gzip"),
+        ("x.tar", "none"),
+    ];
     for (name, codec) in CODECS.into_iter().chain(files) {
         store(&tree, &format.join(name), codec);
     }
@@ -118,7 +160,10 @@ fn make_archives_of_the_current_format_that_refer_to_others() {
     let tree = dir.path().join("tree");
     plant(&tree);
     let large = fs::read(tree.join("large")).unwrap();
-    runs::write(tree.join("large"), [b"another beginning", &large[17..]].concat());
+    runs::write(
+        tree.join("large"),
+        [b"another beginning", &large[17..]].concat(),
+    );
     fs::remove_file(tree.join("a/b/f8")).unwrap();
     runs::write(tree.join("gone"), "not there any more");
     fs::create_dir_all(&format).unwrap();
@@ -136,7 +181,15 @@ fn make_archives_of_the_current_format_that_refer_to_others() {
 }
 
 fn store(tree: &Path, to: &Path, codec: &str) {
-    let options = args!["--compress", codec, "--frame-size", "64K", "--chunking", "content", "--quiet"];
+    let options = args![
+        "--compress",
+        codec,
+        "--frame-size",
+        "64K",
+        "--chunking",
+        "content",
+        "--quiet"
+    ];
     fullbore(args!["backup", tree, "--to", to].into_iter().chain(options)).ends_with(0);
     let _ = fs::remove_dir(to.join("intents")); // git keeps no empty directory
 }

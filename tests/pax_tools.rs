@@ -10,7 +10,8 @@ use fullbore::format::entry::{Device, Entry, Kind, Owner, Run, Time, Xattr};
 use pax_tools::tree::{Tree, archive, assert_sparse, expected, read, scan};
 use std::{path::Path, process::Command};
 
-const ACL: &[u8] = b"\x02\0\0\0\x01\0\x07\0\xff\xff\xff\xff\x02\0\x04\0\x31\xd4\0\0\x04\0\x05\0\xff\xff\xff\xff\
+const ACL: &[u8] =
+    b"\x02\0\0\0\x01\0\x07\0\xff\xff\xff\xff\x02\0\x04\0\x31\xd4\0\0\x04\0\x05\0\xff\xff\xff\xff\
                      \x10\0\x05\0\xff\xff\xff\xff\x20\0\x04\0\xff\xff\xff\xff";
 /// `cap_net_raw=ep`, revision 2.
 const CAPABILITY: &[u8] = b"\x01\0\0\x02\0\x20\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
@@ -24,10 +25,27 @@ fn xattr(name: &str, value: &[u8]) -> Xattr {
 }
 
 fn make(path: impl AsRef<[u8]>, kind: Kind, mode: u32) -> Entry {
-    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-    let owner = Owner { uid, gid, ..Owner::default() };
-    let mtime = Time { seconds: 1_600_000_000, nanos: 123_456_789 };
-    Entry { path: path.as_ref().to_vec(), kind, mode, owner, mtime, ..Entry::default() }
+    let (uid, gid) = (
+        rustix::process::geteuid().as_raw(),
+        rustix::process::getegid().as_raw(),
+    );
+    let owner = Owner {
+        uid,
+        gid,
+        ..Owner::default()
+    };
+    let mtime = Time {
+        seconds: 1_600_000_000,
+        nanos: 123_456_789,
+    };
+    Entry {
+        path: path.as_ref().to_vec(),
+        kind,
+        mode,
+        owner,
+        mtime,
+        ..Entry::default()
+    }
 }
 
 fn file(path: impl AsRef<[u8]>, size: u64) -> Entry {
@@ -35,8 +53,18 @@ fn file(path: impl AsRef<[u8]>, size: u64) -> Entry {
 }
 
 fn sparse(path: impl AsRef<[u8]>, size: u64, runs: &[(u64, u64)]) -> Entry {
-    let map = runs.iter().map(|&(offset, len)| Run { offset, len }).collect();
-    make(path, Kind::File { size, map: Some(map) }, 0o600)
+    let map = runs
+        .iter()
+        .map(|&(offset, len)| Run { offset, len })
+        .collect();
+    make(
+        path,
+        Kind::File {
+            size,
+            map: Some(map),
+        },
+        0o600,
+    )
 }
 
 fn symlink(path: impl AsRef<[u8]>, target: impl AsRef<[u8]>) -> Entry {
@@ -44,7 +72,11 @@ fn symlink(path: impl AsRef<[u8]>, target: impl AsRef<[u8]>) -> Entry {
 }
 
 fn link(path: &str, target: &Entry) -> Entry {
-    Entry { path: path.into(), kind: Kind::HardLink(target.path.clone()), ..target.clone() }
+    Entry {
+        path: path.into(),
+        kind: Kind::HardLink(target.path.clone()),
+        ..target.clone()
+    }
 }
 
 /// What every format holds.
@@ -69,17 +101,28 @@ fn large() -> Vec<Entry> {
     let dirs = (1..60).map(|n| make(&long[..5 * n - 1], Kind::Directory, 0o755));
     let name = format!("{}{}", &long[..5 * 59], "name".repeat(40));
     let mut old = file("before 1970", 10);
-    old.mtime = Time { seconds: -86_400, nanos: 0 };
+    old.mtime = Time {
+        seconds: -86_400,
+        nanos: 0,
+    };
     let mut entries = vec![
         old,
         file(&latin, 77),
         symlink("link to latin", &latin),
         symlink(&latin[1..], &latin[1..]),
         file(format!("{}é", "é".repeat(100)), 5),
-        sparse("sparse", 1 << 20, &[(4096, 4096), (500_000 / 4096 * 4096, 8192)]),
+        sparse(
+            "sparse",
+            1 << 20,
+            &[(4096, 4096), (500_000 / 4096 * 4096, 8192)],
+        ),
         sparse("sparse, ends in data", 40_960 + 100, &[(36_864, 4196)]),
         sparse("sparse, nothing but a hole", 1 << 20, &[]),
-        sparse(format!("sparse é{}", "é".repeat(60)), 1 << 16, &[(8192, 512)]),
+        sparse(
+            format!("sparse é{}", "é".repeat(60)),
+            1 << 16,
+            &[(8192, 512)],
+        ),
         sparse("sparse \u{fe}", 1 << 16, &[(0, 512), (20_480, 100)]),
         make("fifo", Kind::Fifo, 0o644),
     ];
@@ -99,8 +142,19 @@ fn of_root() -> Vec<Entry> {
     (owned.owner.uid, owned.owner.gid) = (3_000_000_000, 4_000_000_000);
     vec![
         owned,
-        make("char", Kind::CharDevice(Device { major: 1, minor: 3 }), 0o666),
-        make("block", Kind::BlockDevice(Device { major: 4095, minor: 1_048_575 }), 0o600),
+        make(
+            "char",
+            Kind::CharDevice(Device { major: 1, minor: 3 }),
+            0o666,
+        ),
+        make(
+            "block",
+            Kind::BlockDevice(Device {
+                major: 4095,
+                minor: 1_048_575,
+            }),
+            0o600,
+        ),
     ]
 }
 
@@ -116,10 +170,15 @@ fn attributes() -> Vec<Entry> {
         xattr("user.\u{e9}", b"2"),
     ];
     let mut dir = make("attributed", Kind::Directory, 0o755);
-    dir.xattrs = vec![xattr("system.posix_acl_default", ACL), xattr("user.x", b"1")];
+    dir.xattrs = vec![
+        xattr("system.posix_acl_default", ACL),
+        xattr("user.x", b"1"),
+    ];
     let mut capable = file("capable", 2);
     if is_root() {
-        capable.xattrs.push(xattr("security.capability", CAPABILITY));
+        capable
+            .xattrs
+            .push(xattr("security.capability", CAPABILITY));
     }
     let again = link("attributes again", &plain);
     vec![plain, dir, capable, again]
@@ -128,16 +187,27 @@ fn attributes() -> Vec<Entry> {
 /// What bsdtar reads and writes in a way of its own.
 fn not_for_bsdtar() -> Vec<Entry> {
     let mut old = file("before 1970, with a fraction", 1);
-    old.mtime = Time { seconds: -86_401, nanos: 750_000_000 };
+    old.mtime = Time {
+        seconds: -86_401,
+        nanos: 750_000_000,
+    };
     let mut odd = file("odd names", 1);
-    odd.xattrs =
-        vec![xattr("user.a=b", b"1"), xattr("user.a%3Db", b"2"), xattr("user.a%25b", b"3"), xattr("user.%41", b"4")];
+    odd.xattrs = vec![
+        xattr("user.a=b", b"1"),
+        xattr("user.a%3Db", b"2"),
+        xattr("user.a%25b", b"3"),
+        xattr("user.%41", b"4"),
+    ];
     vec![old, odd]
 }
 
 /// More than 8 GiB, nearly all of it a hole.
 fn huge() -> Entry {
-    sparse("huge", 9 << 30, &[(0, 512), (5 << 30, 1024), ((9 << 30) - 100, 100)])
+    sparse(
+        "huge",
+        9 << 30,
+        &[(0, 512), (5 << 30, 1024), ((9 << 30) - 100, 100)],
+    )
 }
 
 /// Is the tool there?
@@ -151,9 +221,17 @@ fn has(tool: &str) -> bool {
 
 /// Run a tool that must succeed and say nothing; in the C locale, the hardest for names.
 fn run(tool: &str, dir: &Path, arguments: &[&str]) {
-    let output = Command::new(tool).current_dir(dir).env("LC_ALL", "C").args(arguments).output().unwrap();
+    let output = Command::new(tool)
+        .current_dir(dir)
+        .env("LC_ALL", "C")
+        .args(arguments)
+        .output()
+        .unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && said.is_empty(), "{tool} {arguments:?}: {said}");
+    assert!(
+        output.status.success() && said.is_empty(),
+        "{tool} {arguments:?}: {said}"
+    );
 }
 
 fn python(dir: &Path, code: &str) {
@@ -170,29 +248,69 @@ fn extracted(entries: &[Entry], extract: impl Fn(&Path)) -> tempfile::TempDir {
 }
 
 fn gnu_extract(dir: &Path) {
-    let options = ["--xattrs", "--xattrs-include=*", "--acls", "--numeric-owner", "--warning=no-timestamp"];
-    run("tar", dir, &[&options[..], &["-xpf", "a.tar", "-C", "out"]].concat());
+    let options = [
+        "--xattrs",
+        "--xattrs-include=*",
+        "--acls",
+        "--numeric-owner",
+        "--warning=no-timestamp",
+    ];
+    run(
+        "tar",
+        dir,
+        &[&options[..], &["-xpf", "a.tar", "-C", "out"]].concat(),
+    );
 }
 
 fn bsd_extract(dir: &Path) {
-    run("bsdtar", dir, &["--numeric-owner", "--xattrs", "--acls", "-xpf", "a.tar", "-C", "out"]);
+    run(
+        "bsdtar",
+        dir,
+        &[
+            "--numeric-owner",
+            "--xattrs",
+            "--acls",
+            "-xpf",
+            "a.tar",
+            "-C",
+            "out",
+        ],
+    );
 }
 
 fn python_extract(dir: &Path) {
-    python(dir, "tarfile.open('a.tar').extractall('out', numeric_owner=True)");
+    python(
+        dir,
+        "tarfile.open('a.tar').extractall('out', numeric_owner=True)",
+    );
 }
 
 /// Compare object by object, so that a failure shows one.
 fn assert_same(mut is: Tree, mut want: Tree, weaken: impl Fn(&mut Entry)) {
-    is.values_mut().chain(want.values_mut()).for_each(|seen| weaken(&mut seen.entry));
+    is.values_mut()
+        .chain(want.values_mut())
+        .for_each(|seen| weaken(&mut seen.entry));
     for (path, want) in &want {
-        assert_eq!(is.get(path), Some(want), "{:?}", String::from_utf8_lossy(path));
+        assert_eq!(
+            is.get(path),
+            Some(want),
+            "{:?}",
+            String::from_utf8_lossy(path)
+        );
     }
     assert_eq!(is.len(), want.len());
 }
 
 fn all() -> Vec<Entry> {
-    [common(), large(), of_root(), attributes(), not_for_bsdtar(), vec![huge()]].concat()
+    [
+        common(),
+        large(),
+        of_root(),
+        attributes(),
+        not_for_bsdtar(),
+        vec![huge()],
+    ]
+    .concat()
 }
 
 fn without(mut entries: Vec<Entry>, others: &[Entry]) -> Vec<Entry> {
@@ -265,22 +383,55 @@ fn archives_of_gnu_tar_are_read() {
         return;
     }
     let (dir, tree) = planted(&without(all(), &[huge()]));
-    let options = ["-C", "out", "--xattrs", "--xattrs-include=*", "--acls", "--numeric-owner", "-cf", "b.tar", "."];
-    for sparse in [&[][..], &["--sparse-version=0.0"], &["--sparse-version=0.1"], &["--sparse-version=1.0"]] {
-        let sparse = if sparse.is_empty() { vec![] } else { [&["--sparse"], sparse].concat() };
-        run("tar", dir.path(), &[&["--format=pax"], &sparse[..], &options].concat());
+    let options = [
+        "-C",
+        "out",
+        "--xattrs",
+        "--xattrs-include=*",
+        "--acls",
+        "--numeric-owner",
+        "-cf",
+        "b.tar",
+        ".",
+    ];
+    for sparse in [
+        &[][..],
+        &["--sparse-version=0.0"],
+        &["--sparse-version=0.1"],
+        &["--sparse-version=1.0"],
+    ] {
+        let sparse = if sparse.is_empty() {
+            vec![]
+        } else {
+            [&["--sparse"], sparse].concat()
+        };
+        run(
+            "tar",
+            dir.path(),
+            &[&["--format=pax"], &sparse[..], &options].concat(),
+        );
         // It writes a list that says no more than the mode does; the kernel keeps none of these.
-        assert_reads(dir.path(), &tree, |entry| entry.xattrs.retain(|(_, value)| value.len() != 4 + 3 * 8));
+        assert_reads(dir.path(), &tree, |entry| {
+            entry.xattrs.retain(|(_, value)| value.len() != 4 + 3 * 8)
+        });
     }
     for format in ["--format=gnu", "--format=oldgnu"] {
         for sparse in [&[][..], &["--sparse"]] {
-            run("tar", dir.path(), &[&[format], sparse, &["-C", "out", "-cf", "b.tar", "."]].concat());
+            run(
+                "tar",
+                dir.path(),
+                &[&[format], sparse, &["-C", "out", "-cf", "b.tar", "."]].concat(),
+            );
             assert_reads(dir.path(), &tree, only_seconds);
         }
     }
     let (dir, tree) = planted(&common());
     for format in ["--format=ustar", "--format=v7"] {
-        run("tar", dir.path(), &[format, "-C", "out", "-cf", "b.tar", "."]);
+        run(
+            "tar",
+            dir.path(),
+            &[format, "-C", "out", "-cf", "b.tar", "."],
+        );
         assert_reads(dir.path(), &tree, only_seconds);
     }
 }
@@ -291,9 +442,18 @@ fn sparse_files_of_many_runs_by_gnu_tar_are_read() {
         return;
     }
     let runs: Vec<_> = (0..200).map(|n| (n * 8192 + 4096, 4096)).collect();
-    let (dir, tree) = planted(&[make("", Kind::Directory, 0o755), sparse("s", 200 * 8192, &runs)]);
+    let (dir, tree) = planted(&[
+        make("", Kind::Directory, 0o755),
+        sparse("s", 200 * 8192, &runs),
+    ]);
     for format in ["gnu", "pax"] {
-        run("tar", dir.path(), &["--format", format, "--sparse", "-C", "out", "-cf", "b.tar", "."]);
+        run(
+            "tar",
+            dir.path(),
+            &[
+                "--format", format, "--sparse", "-C", "out", "-cf", "b.tar", ".",
+            ],
+        );
         assert_reads(dir.path(), &tree, only_seconds);
     }
 }
@@ -304,21 +464,41 @@ fn archives_of_bsdtar_are_read() {
         return;
     }
     // In the C locale it cuts the name of a sparse file off after 100 bytes; fractions before 1970 it writes its own way.
-    let (is_cut, is_old) = (|entry: &Entry| entry.path.starts_with("sparse é".as_bytes()), &not_for_bsdtar()[0].path);
+    let (is_cut, is_old) = (
+        |entry: &Entry| entry.path.starts_with("sparse é".as_bytes()),
+        &not_for_bsdtar()[0].path,
+    );
     let mut entries = without(all(), &[huge()]);
     entries.retain(|entry| !is_cut(entry) && entry.path != *is_old);
     let (dir, tree) = planted(&entries);
-    let options = ["--format=pax", "--options=hdrcharset=BINARY", "--xattrs", "--acls"];
-    run("bsdtar", dir.path(), &[&options[..], &["-C", "out", "-cf", "b.tar", "."]].concat());
+    let options = [
+        "--format=pax",
+        "--options=hdrcharset=BINARY",
+        "--xattrs",
+        "--acls",
+    ];
+    run(
+        "bsdtar",
+        dir.path(),
+        &[&options[..], &["-C", "out", "-cf", "b.tar", "."]].concat(),
+    );
     assert_reads(dir.path(), &tree, |_| ());
     // There its numbers of devices have six digits, and times before 1970 become zero.
     entries.retain(|entry| entry.path != b"block" && entry.mtime.seconds >= 0);
     let (dir, tree) = planted(&entries);
-    run("bsdtar", dir.path(), &["--format=gnutar", "-C", "out", "-cf", "b.tar", "."]);
+    run(
+        "bsdtar",
+        dir.path(),
+        &["--format=gnutar", "-C", "out", "-cf", "b.tar", "."],
+    );
     assert_reads(dir.path(), &tree, only_seconds);
     let (dir, tree) = planted(&common());
     for format in ["--format=ustar", "--format=v7"] {
-        run("bsdtar", dir.path(), &[format, "-C", "out", "-cf", "b.tar", "."]);
+        run(
+            "bsdtar",
+            dir.path(),
+            &[format, "-C", "out", "-cf", "b.tar", "."],
+        );
         assert_reads(dir.path(), &tree, only_seconds);
     }
 }
@@ -331,7 +511,9 @@ fn archives_of_python_are_read() {
     let write = |dir: &Path, format: &str| {
         python(
             dir,
-            &format!("with tarfile.open('b.tar', 'w', format=tarfile.{format}_FORMAT) as t: t.add('out', '.')"),
+            &format!(
+                "with tarfile.open('b.tar', 'w', format=tarfile.{format}_FORMAT) as t: t.add('out', '.')"
+            ),
         );
     };
     let (dir, tree) = planted(&without(all(), &[huge()]));

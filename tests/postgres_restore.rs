@@ -44,25 +44,50 @@ const VERSION: &str = "PG_15_202209061";
 /// A cluster with three databases beside the templates and a tablespace, as it would be backed up.
 fn cluster() -> Fixture {
     let mut f = Fixture::default();
-    f.dir("", 0o700).dir("base", 0o700).dir("global", 0o700).dir("pg_tblspc", 0o700).dir("pg_wal", 0o700);
-    f.dir("pg_tblspc/16400", 0o750).dir(&format!("pg_tblspc/16400/{VERSION}"), 0o700);
-    f.file("backup_label", "START WAL LOCATION").file("tablespace_map", "16400 /old").file("PG_VERSION", "15\n");
-    f.file("postgresql.conf", "port = 5433\n").file("global/1262", content(9, 900));
-    f.file("postgresql.auto.conf", "work_mem = '1MB'\nrecovery_target_time = 'x'\n").file("recovery.signal", "");
+    f.dir("", 0o700)
+        .dir("base", 0o700)
+        .dir("global", 0o700)
+        .dir("pg_tblspc", 0o700)
+        .dir("pg_wal", 0o700);
+    f.dir("pg_tblspc/16400", 0o750)
+        .dir(&format!("pg_tblspc/16400/{VERSION}"), 0o700);
+    f.file("backup_label", "START WAL LOCATION")
+        .file("tablespace_map", "16400 /old")
+        .file("PG_VERSION", "15\n");
+    f.file("postgresql.conf", "port = 5433\n")
+        .file("global/1262", content(9, 900));
+    f.file(
+        "postgresql.auto.conf",
+        "work_mem = '1MB'\nrecovery_target_time = 'x'\n",
+    )
+    .file("recovery.signal", "");
     f.file("global/pg_control", content(7, 8192));
     for oid in [1, 4, 5, 16384, 16385] {
-        f.dir(&format!("base/{oid}"), 0o700).file(&format!("base/{oid}/PG_VERSION"), "15\n");
-        f.file(&format!("base/{oid}/1259"), content(oid, 16384)).file(&format!("base/{oid}/2619"), content(oid, 100));
+        f.dir(&format!("base/{oid}"), 0o700)
+            .file(&format!("base/{oid}/PG_VERSION"), "15\n");
+        f.file(&format!("base/{oid}/1259"), content(oid, 16384))
+            .file(&format!("base/{oid}/2619"), content(oid, 100));
         let moved = format!("pg_tblspc/16400/{VERSION}/{oid}");
-        f.dir(&moved, 0o700).file(&format!("{moved}/24576"), content(oid + 1, 10_000));
+        f.dir(&moved, 0o700)
+            .file(&format!("{moved}/24576"), content(oid + 1, 10_000));
     }
     f
 }
 
 fn facts(location: &Path) -> Cluster {
-    let database =
-        |oid, name: &str| Database { oid, name: name.into(), template: name.starts_with("template"), subscriptions: 0 };
-    let names = [(1, "template1"), (4, "template0"), (5, "postgres"), (16384, "app"), (16385, "o\"ther")];
+    let database = |oid, name: &str| Database {
+        oid,
+        name: name.into(),
+        template: name.starts_with("template"),
+        subscriptions: 0,
+    };
+    let names = [
+        (1, "template1"),
+        (4, "template0"),
+        (5, "postgres"),
+        (16384, "app"),
+        (16385, "o\"ther"),
+    ];
     Cluster {
         version: "15.18".into(),
         major: 15,
@@ -82,15 +107,29 @@ fn facts(location: &Path) -> Cluster {
 
 /// Make the only backup of a repository one of a cluster.
 fn declare(repository: &Path, root: &Root, cluster: Cluster) {
-    let at = repository.join(layout::BACKUPS).join(&root.id).join(layout::ROOT);
-    fs::write(at, seal(&Root { postgres: Some(cluster), ..root.clone() }).unwrap()).unwrap();
+    let at = repository
+        .join(layout::BACKUPS)
+        .join(&root.id)
+        .join(layout::ROOT);
+    fs::write(
+        at,
+        seal(&Root {
+            postgres: Some(cluster),
+            ..root.clone()
+        })
+        .unwrap(),
+    )
+    .unwrap();
 }
 
 /// What it would be if a server had written it: none runs as root.
 fn served(fixture: &Fixture) -> Fixture {
     let mut fixture = fixture.clone();
     if is_root() {
-        fixture.entries.iter_mut().for_each(|(_, entry, ..)| entry.owner.uid = SERVER);
+        fixture
+            .entries
+            .iter_mut()
+            .for_each(|(_, entry, ..)| entry.owner.uid = SERVER);
     }
     fixture
 }
@@ -128,13 +167,25 @@ impl Place {
 
     /// Restored to `to`, tablespaces to `ts`, unless it is said otherwise.
     fn plan(&self) -> Restore {
-        let postgres = Options { tablespaces_under: Some(self.at("ts")), ..Options::default() };
-        Restore { postgres, ..plan(&self.at("repo"), &self.at("to")) }
+        let postgres = Options {
+            tablespaces_under: Some(self.at("ts")),
+            ..Options::default()
+        };
+        Restore {
+            postgres,
+            ..plan(&self.at("repo"), &self.at("to"))
+        }
     }
 
     fn moved(&self, old: &str, new: impl Into<PathBuf>) -> Restore {
-        let postgres = Options { tablespaces: vec![(old.into(), new.into())], ..Options::default() };
-        Restore { postgres, ..self.plan() }
+        let postgres = Options {
+            tablespaces: vec![(old.into(), new.into())],
+            ..Options::default()
+        };
+        Restore {
+            postgres,
+            ..self.plan()
+        }
     }
 }
 
@@ -145,8 +196,16 @@ fn run(restore: &Restore) -> Result<Summary, Error> {
 #[track_caller]
 fn assert_refused(restore: &Restore, kind: ErrorKind, words: &str) -> Error {
     let error = run(restore).unwrap_err();
-    let said = format!("{} / {}", error.line(), error.hint.as_deref().unwrap_or_default());
-    assert!(error.kind == kind && said.contains(words), "{words:?}, {kind:?}: {:?} {said}", error.kind);
+    let said = format!(
+        "{} / {}",
+        error.line(),
+        error.hint.as_deref().unwrap_or_default()
+    );
+    assert!(
+        error.kind == kind && said.contains(words),
+        "{words:?}, {kind:?}: {:?} {said}",
+        error.kind
+    );
     error
 }
 
@@ -159,10 +218,18 @@ fn a_cluster_comes_back_with_its_tablespaces_and_their_links() {
     for (workers, tricks) in [(1, Tricks::Never), (4, Tricks::Auto)] {
         let place = Place::new();
         let (to, fast) = (place.at("to"), place.at("ts/fast"));
-        let summary = run(&Restore { workers: workers.try_into().unwrap(), tricks, ..place.plan() }).unwrap();
+        let summary = run(&Restore {
+            workers: workers.try_into().unwrap(),
+            tricks,
+            ..place.plan()
+        })
+        .unwrap();
         assert_eq!((summary.exit_code(), summary.notes), (0, vec![]));
         assert_eq!(fs::read_link(to.join("pg_tblspc/16400")).unwrap(), fast);
-        assert_eq!([mode(&to), mode(&fast), mode(&to.join("pg_tblspc"))], [0o700, 0o750, 0o700]);
+        assert_eq!(
+            [mode(&to), mode(&fast), mode(&to.join("pg_tblspc"))],
+            [0o700, 0o750, 0o700]
+        );
         assert!(fs::read(fast.join(VERSION).join("5/24576")).unwrap() == content(6, 10_000));
         assert!(fs::read(to.join("global/pg_control")).unwrap() == content(7, 8192));
         assert_eq!(runs::names(&to.join("global")), ["1262", "pg_control"]);
@@ -170,7 +237,9 @@ fn a_cluster_comes_back_with_its_tablespaces_and_their_links() {
         assert!(!to.join("tablespace_map").exists() && !to.join("recovery.signal").exists());
         assert_eq!(
             fs::metadata(&fast).unwrap().mtime(),
-            fs::symlink_metadata(to.join("pg_tblspc/16400")).unwrap().mtime()
+            fs::symlink_metadata(to.join("pg_tblspc/16400"))
+                .unwrap()
+                .mtime()
         );
         let next = format!("pg_ctl -D {to:?} -o \"-c recovery_init_sync_method=syncfs\" start");
         assert_eq!(summary.next, [next]);
@@ -185,7 +254,14 @@ fn nobody_restores_below_a_server_that_runs() {
     runs::write(place.at("to/postmaster.pid"), &pid);
     for overwrite in [false, true] {
         let words = format!("a server runs there, process {}", server.id());
-        assert_refused(&Restore { overwrite, ..place.plan() }, ErrorKind::Exists, &words);
+        assert_refused(
+            &Restore {
+                overwrite,
+                ..place.plan()
+            },
+            ErrorKind::Exists,
+            &words,
+        );
     }
     server.kill().unwrap();
     server.wait().unwrap();
@@ -193,7 +269,11 @@ fn nobody_restores_below_a_server_that_runs() {
     // That of a container has another number there.
     let program = place.at("postgres");
     fs::copy("/bin/sleep", &program).unwrap();
-    let mut server = Command::new(program).arg("600").current_dir(place.at("to")).spawn().unwrap();
+    let mut server = Command::new(program)
+        .arg("600")
+        .current_dir(place.at("to"))
+        .spawn()
+        .unwrap();
     // The name of a process is that of its parent until shortly after `spawn`.
     let name = format!("/proc/{}/comm", server.id());
     while fs::read(&name).unwrap() != b"postgres\n" {
@@ -201,13 +281,24 @@ fn nobody_restores_below_a_server_that_runs() {
     }
     fs::write(place.at("to/postmaster.pid"), "4194305\n").unwrap();
     let words = format!("a server runs there, process {}", server.id());
-    assert_refused(&Restore { overwrite: true, ..place.plan() }, ErrorKind::Exists, &words);
+    assert_refused(
+        &Restore {
+            overwrite: true,
+            ..place.plan()
+        },
+        ErrorKind::Exists,
+        &words,
+    );
     // Somebody has removed all of its files.
     fs::remove_file(place.at("to/postmaster.pid")).unwrap();
     assert_refused(&place.plan(), ErrorKind::Exists, &words);
     server.kill().unwrap();
     server.wait().unwrap();
-    run(&Restore { overwrite: true, ..place.plan() }).unwrap();
+    run(&Restore {
+        overwrite: true,
+        ..place.plan()
+    })
+    .unwrap();
 }
 
 #[test]
@@ -215,7 +306,10 @@ fn nothing_in_place_of_a_process_number_is_waited_for() {
     let place = Place::new();
     fs::create_dir(place.at("to")).unwrap();
     runs::make_fifo(&place.at("to/postmaster.pid"));
-    let again = Restore { overwrite: true, ..place.plan() };
+    let again = Restore {
+        overwrite: true,
+        ..place.plan()
+    };
     let said = assert_refused(&again, ErrorKind::Corrupt, "could not read").line();
     assert!(said.contains("it is no regular file"), "{said}");
 }
@@ -223,22 +317,46 @@ fn nothing_in_place_of_a_process_number_is_waited_for() {
 #[test]
 fn only_a_restore_that_was_cut_off_is_written_over() {
     let place = Place::new();
-    let again = Restore { overwrite: true, ..place.plan() };
+    let again = Restore {
+        overwrite: true,
+        ..place.plan()
+    };
     run(&place.plan()).unwrap();
     assert_refused(&again, ErrorKind::Exists, "a cluster is there");
     // One file of a cluster that is there is another matter, and leaves the rest alone.
     fs::write(place.at("to/postgresql.conf"), "broken").unwrap();
-    run(&Restore { paths: vec![b"postgresql.conf".to_vec()], ..again.clone() }).unwrap();
-    assert_eq!(fs::read(place.at("to/postgresql.conf")).unwrap(), b"port = 5433\n");
+    run(&Restore {
+        paths: vec![b"postgresql.conf".to_vec()],
+        ..again.clone()
+    })
+    .unwrap();
+    assert_eq!(
+        fs::read(place.at("to/postgresql.conf")).unwrap(),
+        b"port = 5433\n"
+    );
     assert!(place.at("to/global/pg_control").exists() && place.at("to/backup_label").exists());
     // But of what the server writes nothing means anything beside the rest.
-    let part = Restore { paths: vec![b"base/5".to_vec()], ..again.clone() };
+    let part = Restore {
+        paths: vec![b"base/5".to_vec()],
+        ..again.clone()
+    };
     assert_refused(&part, ErrorKind::Exists, "whose files are of one moment");
-    fs::rename(place.at("to/global/pg_control"), place.at("to/global/.fullbore-unfinished")).unwrap();
+    fs::rename(
+        place.at("to/global/pg_control"),
+        place.at("to/global/.fullbore-unfinished"),
+    )
+    .unwrap();
     // Nor one that was of another backup: what that had besides would be taken for this one's.
-    for rest in [place.at("to/base/5/16384_vm"), place.at("ts/fast").join(VERSION).join("5/24576.1")] {
+    for rest in [
+        place.at("to/base/5/16384_vm"),
+        place.at("ts/fast").join(VERSION).join("5/24576.1"),
+    ] {
         fs::write(&rest, b"of another").unwrap();
-        assert_refused(&again, ErrorKind::Exists, "is there, which is not in the backup");
+        assert_refused(
+            &again,
+            ErrorKind::Exists,
+            "is there, which is not in the backup",
+        );
         fs::remove_file(&rest).unwrap();
     }
     run(&again).unwrap();
@@ -249,9 +367,23 @@ fn only_a_restore_that_was_cut_off_is_written_over() {
 /// A restore under strace, which writes what it traces or does what `how` says.
 fn traced(place: &Place, how: &[&str]) -> runs::Ran {
     let mut command = Command::new("strace");
-    command.args(["-f", "-qq", "-o"]).arg(place.at("trace")).args(how).arg(runs::FULLBORE).arg("restore");
-    command.arg(place.at("repo")).arg("--to").arg(place.at("to")).arg("--tablespaces-under").arg(place.at("ts"));
-    command.args(["--quiet", "--workers", "2"]).output().unwrap().into()
+    command
+        .args(["-f", "-qq", "-o"])
+        .arg(place.at("trace"))
+        .args(how)
+        .arg(runs::FULLBORE)
+        .arg("restore");
+    command
+        .arg(place.at("repo"))
+        .arg("--to")
+        .arg(place.at("to"))
+        .arg("--tablespaces-under")
+        .arg(place.at("ts"));
+    command
+        .args(["--quiet", "--workers", "2"])
+        .output()
+        .unwrap()
+        .into()
 }
 
 #[test]
@@ -264,14 +396,40 @@ fn pg_control_is_put_in_place_when_all_else_is_durable() {
     traced(&place, &["-e", calls]).ends_with(0);
     let trace = fs::read_to_string(place.at("trace")).unwrap();
     // A call that another thread's came between stands in two lines: the first counts.
-    let lines: Vec<&str> = trace.lines().filter(|line| !line.contains(" resumed>")).collect();
-    let last = |word: &str| lines.iter().rposition(|line| line.contains(word)).expect(word);
-    assert!(!lines.iter().any(|line| line.contains("\"pg_control\"") && line.contains("O_CREAT")));
-    assert_eq!(lines.iter().filter(|line| line.contains("syncfs(")).count(), 1, "once a file system");
+    let lines: Vec<&str> = trace
+        .lines()
+        .filter(|line| !line.contains(" resumed>"))
+        .collect();
+    let last = |word: &str| {
+        lines
+            .iter()
+            .rposition(|line| line.contains(word))
+            .expect(word)
+    };
+    assert!(
+        !lines
+            .iter()
+            .any(|line| line.contains("\"pg_control\"") && line.contains("O_CREAT"))
+    );
+    assert_eq!(
+        lines.iter().filter(|line| line.contains("syncfs(")).count(),
+        1,
+        "once a file system"
+    );
     for change in ["pwrite64(", "O_CREAT", "symlinkat(", "mkdirat(", "fchmod("] {
-        assert!(last(change) < lines.iter().position(|line| line.contains("syncfs(")).unwrap(), "{change}");
+        assert!(
+            last(change)
+                < lines
+                    .iter()
+                    .position(|line| line.contains("syncfs("))
+                    .unwrap(),
+            "{change}"
+        );
     }
-    assert!(last("syncfs(") < last("rename") && last("\"pg_control\"") == last("rename"), "{trace}");
+    assert!(
+        last("syncfs(") < last("rename") && last("\"pg_control\"") == last("rename"),
+        "{trace}"
+    );
     assert!(last("fsync(") > last("rename"), "global is not durable");
 }
 
@@ -281,15 +439,33 @@ fn killed_at_any_moment_a_restore_leaves_no_pg_control() {
         return;
     }
     // `syncfs` is the last call before the rename.
-    for (calls, steps) in [("syncfs", 1..=1), ("fchmod", 1..=3), ("pwrite64", 1..=9), ("symlinkat", 1..=1)] {
+    for (calls, steps) in [
+        ("syncfs", 1..=1),
+        ("fchmod", 1..=3),
+        ("pwrite64", 1..=9),
+        ("symlinkat", 1..=1),
+    ] {
         for when in steps.step_by(2) {
             let place = Place::new();
-            let ran = traced(&place, &["-e", &format!("inject={calls}:signal=KILL:when={when}")]);
+            let ran = traced(
+                &place,
+                &["-e", &format!("inject={calls}:signal=KILL:when={when}")],
+            );
             assert_ne!(ran.code, 0, "{calls} {when}");
             assert!(!place.at("to/global/pg_control").exists(), "{calls} {when}");
-            run(&Restore { overwrite: true, ..place.plan() }).unwrap();
-            assert!(fs::read(place.at("to/global/pg_control")).unwrap() == content(7, 8192), "{calls} {when}");
-            assert!(fs::read(place.at("ts/fast").join(VERSION).join("4/24576")).unwrap() == content(5, 10_000));
+            run(&Restore {
+                overwrite: true,
+                ..place.plan()
+            })
+            .unwrap();
+            assert!(
+                fs::read(place.at("to/global/pg_control")).unwrap() == content(7, 8192),
+                "{calls} {when}"
+            );
+            assert!(
+                fs::read(place.at("ts/fast").join(VERSION).join("4/24576")).unwrap()
+                    == content(5, 10_000)
+            );
         }
     }
 }
@@ -298,43 +474,97 @@ fn killed_at_any_moment_a_restore_leaves_no_pg_control() {
 fn without_backup_label_there_is_no_pg_control() {
     let there = |place: &Place, restore: &Restore| {
         let summary = run(restore).unwrap();
-        assert_eq!(runs::names(&place.at("to/global")).len(), 1 + usize::from(summary.notes.is_empty()));
-        (place.at("to/global/pg_control").exists(), summary.notes.join(" "), summary.next.len())
+        assert_eq!(
+            runs::names(&place.at("to/global")).len(),
+            1 + usize::from(summary.notes.is_empty())
+        );
+        (
+            place.at("to/global/pg_control").exists(),
+            summary.notes.join(" "),
+            summary.next.len(),
+        )
     };
     let paths = vec![b"global".to_vec(), b"base".to_vec()];
     let place = Place::new();
-    let (is_there, notes, next) = there(&place, &Restore { paths: paths.clone(), ..place.plan() });
-    assert!(!is_there && next == 0 && notes.contains("starts without \"backup_label\""), "{notes}");
+    let (is_there, notes, next) = there(
+        &place,
+        &Restore {
+            paths: paths.clone(),
+            ..place.plan()
+        },
+    );
+    assert!(
+        !is_there && next == 0 && notes.contains("starts without \"backup_label\""),
+        "{notes}"
+    );
     // A label that could not be restored is one that is not there.
     let mut fixture = cluster();
-    fixture.entries.retain(|(_, entry, ..)| entry.path != b"backup_label");
+    fixture
+        .entries
+        .retain(|(_, entry, ..)| entry.path != b"backup_label");
     let unreadable = State::Unreadable("gone".into());
-    fixture.entries.push((1, entry("backup_label", Kind::File { size: 18, map: None }, 0o600), vec![], unreadable));
+    fixture.entries.push((
+        1,
+        entry(
+            "backup_label",
+            Kind::File {
+                size: 18,
+                map: None,
+            },
+            0o600,
+        ),
+        vec![],
+        unreadable,
+    ));
     let place = Place::with(&fixture, |_| {});
     assert!(!there(&place, &place.plan()).0);
     // Nor does damage to pg_control itself make anybody start the server.
     let mut fixture = cluster();
-    let control = fixture.entries.iter_mut().find(|(_, entry, ..)| entry.path == b"global/pg_control").unwrap();
+    let control = fixture
+        .entries
+        .iter_mut()
+        .find(|(_, entry, ..)| entry.path == b"global/pg_control")
+        .unwrap();
     control.3 = State::Unreadable("gone".into());
     control.2.clear();
     let place = Place::with(&fixture, |_| {});
     let summary = run(&place.plan()).unwrap();
-    assert_eq!((runs::names(&place.at("to/global")).len(), summary.next), (1, vec![]));
+    assert_eq!(
+        (runs::names(&place.at("to/global")).len(), summary.next),
+        (1, vec![])
+    );
     // A cluster that did not run needs none.
     let place = Place::with(&cluster(), |cluster| cluster.online = false);
-    assert!(there(&place, &Restore { paths, ..place.plan() }).0);
+    assert!(
+        there(
+            &place,
+            &Restore {
+                paths,
+                ..place.plan()
+            }
+        )
+        .0
+    );
 }
 
 #[test]
 fn a_cluster_of_which_something_may_be_missing_gets_no_pg_control() {
     let restored = |place: &Place, overwrite| {
-        let summary = run(&Restore { overwrite, ..place.plan() }).unwrap();
+        let summary = run(&Restore {
+            overwrite,
+            ..place.plan()
+        })
+        .unwrap();
         let names = runs::names(&place.at("to/global")).join(" ");
         (names, summary.notes.join(" "), summary.next.len())
     };
     let relation = |state: State| {
         let mut fixture = cluster();
-        let found = fixture.entries.iter_mut().find(|(_, entry, ..)| entry.path == b"base/5/1259").unwrap();
+        let found = fixture
+            .entries
+            .iter_mut()
+            .find(|(_, entry, ..)| entry.path == b"base/5/1259")
+            .unwrap();
         if matches!(state, State::Unreadable(_)) {
             found.2.clear();
         }
@@ -346,17 +576,33 @@ fn a_cluster_of_which_something_may_be_missing_gets_no_pg_control() {
     let lost = |online| {
         let place = Place { dir: temp() };
         let mut root = cluster().write_repository(&place.at("repo"));
-        root.not_captured = vec![NotCaptured { path: Name::default(), reason: reason.into() }];
-        declare(&place.at("repo"), &root, Cluster { online, ..facts(&place.at("old")) });
+        root.not_captured = vec![NotCaptured {
+            path: Name::default(),
+            reason: reason.into(),
+        }];
+        declare(
+            &place.at("repo"),
+            &root,
+            Cluster {
+                online,
+                ..facts(&place.at("old"))
+            },
+        );
         place
     };
-    for place in [lost(true), lost(false), relation(State::Unreadable("gone".into()))] {
+    for place in [
+        lost(true),
+        lost(false),
+        relation(State::Unreadable("gone".into())),
+    ] {
         // What is left of the first is no other cluster's.
         for overwrite in [false, true] {
             let (names, notes, next) = restored(&place, overwrite);
             assert_eq!((&*names, next), (".fullbore-unfinished 1262", 0));
             assert!(
-                notes.contains("\"global/pg_control\" is left out, as files of the cluster are missing"),
+                notes.contains(
+                    "\"global/pg_control\" is left out, as files of the cluster are missing"
+                ),
                 "{notes}"
             );
         }
@@ -364,7 +610,10 @@ fn a_cluster_of_which_something_may_be_missing_gets_no_pg_control() {
     // Wrong as they are, pages that were stored are there.
     let place = relation(State::BadPages(vec![0]));
     let (names, notes, _) = restored(&place, false);
-    assert!(names == "1262 pg_control" && notes.contains("wrong page checksums"), "{names} {notes}");
+    assert!(
+        names == "1262 pg_control" && notes.contains("wrong page checksums"),
+        "{names} {notes}"
+    );
 }
 
 #[test]
@@ -375,12 +624,30 @@ fn where_a_file_cannot_be_written_it_is_said_that_pg_control_is_left_out() {
     let place = Place::new();
     // Of one file: the first write of each thread can be that of pg_control itself.
     let file = place.at("to/PG_VERSION");
-    let only = ["-e", "inject=pwrite64:error=EFBIG", "-P", file.to_str().unwrap()];
-    let ran = traced(&place, &only).ends_with(1).has_one_error("passed over; the rest of the backup is restored");
-    let said = ["\"global/pg_control\" is left out, as files", "run the same command again with --overwrite"];
-    assert!(said.iter().all(|words| ran.err.contains(words)), "{}", ran.err);
+    let only = [
+        "-e",
+        "inject=pwrite64:error=EFBIG",
+        "-P",
+        file.to_str().unwrap(),
+    ];
+    let ran = traced(&place, &only)
+        .ends_with(1)
+        .has_one_error("passed over; the rest of the backup is restored");
+    let said = [
+        "\"global/pg_control\" is left out, as files",
+        "run the same command again with --overwrite",
+    ];
+    assert!(
+        said.iter().all(|words| ran.err.contains(words)),
+        "{}",
+        ran.err
+    );
     assert!(!place.at("to/global/pg_control").exists());
-    run(&Restore { overwrite: true, ..place.plan() }).unwrap();
+    run(&Restore {
+        overwrite: true,
+        ..place.plan()
+    })
+    .unwrap();
     assert!(place.at("to/global/pg_control").exists());
 }
 
@@ -388,7 +655,10 @@ fn where_a_file_cannot_be_written_it_is_said_that_pg_control_is_left_out() {
 fn other_databases_come_back_as_holes_and_are_not_even_fetched() {
     let place = Place::new();
     let read = |databases: &[&str]| {
-        let _ = (fs::remove_dir_all(place.at("to")), fs::remove_dir_all(place.at("ts")));
+        let _ = (
+            fs::remove_dir_all(place.at("to")),
+            fs::remove_dir_all(place.at("ts")),
+        );
         let mut restore = place.plan();
         restore.postgres.databases = databases.iter().map(|name| (*name).to_owned()).collect();
         let meter = Meter::default();
@@ -398,19 +668,37 @@ fn other_databases_come_back_as_holes_and_are_not_even_fetched() {
     let (all, none) = read(&[]);
     let (some, next) = read(&["app"]);
     assert!(some + 10_000 < all && none.is_empty(), "{some} of {all}");
-    assert_eq!(next, ["DROP DATABASE \"o\"\"ther\";", "ALTER SYSTEM RESET ignore_invalid_pages;"]);
+    assert_eq!(
+        next,
+        [
+            "DROP DATABASE \"o\"\"ther\";",
+            "ALTER SYSTEM RESET ignore_invalid_pages;"
+        ]
+    );
     for (path, len) in [("to/base/16385/1259", 16384), ("to/base/16385/2619", 100)] {
         let meta = fs::metadata(place.at(path)).unwrap();
         assert_eq!((meta.len(), meta.blocks()), (len, 0), "{path}");
     }
     let moved = fs::metadata(place.at("ts/fast").join(VERSION).join("16385/24576")).unwrap();
-    assert_eq!((moved.len(), moved.blocks(), moved.mode() & 0o777), (10_000, 0, 0o644));
-    assert_eq!(fs::read(place.at("to/base/16385/PG_VERSION")).unwrap(), b"15\n");
+    assert_eq!(
+        (moved.len(), moved.blocks(), moved.mode() & 0o777),
+        (10_000, 0, 0o644)
+    );
+    assert_eq!(
+        fs::read(place.at("to/base/16385/PG_VERSION")).unwrap(),
+        b"15\n"
+    );
     for oid in [1, 4, 5, 16384] {
-        assert!(fs::read(place.at(&format!("to/base/{oid}/1259"))).unwrap() == content(oid, 16384), "{oid}");
+        assert!(
+            fs::read(place.at(&format!("to/base/{oid}/1259"))).unwrap() == content(oid, 16384),
+            "{oid}"
+        );
     }
     let (_, next) = read(&["postgres", "template1"]);
-    assert_eq!(next[..2], ["DROP DATABASE \"app\";", "DROP DATABASE \"o\"\"ther\";"]);
+    assert_eq!(
+        next[..2],
+        ["DROP DATABASE \"app\";", "DROP DATABASE \"o\"\"ther\";"]
+    );
 }
 
 #[test]
@@ -419,7 +707,11 @@ fn a_database_that_is_not_there_is_refused_and_those_that_are_are_named() {
     let mut restore = place.plan();
     restore.postgres.databases = vec!["app".into(), "nothing".into()];
     assert_refused(&restore, ErrorKind::Usage, "database \"nothing\"");
-    assert_refused(&restore, ErrorKind::Usage, "\"template1\", \"template0\", \"postgres\", \"app\", \"o\\\"ther\"");
+    assert_refused(
+        &restore,
+        ErrorKind::Usage,
+        "\"template1\", \"template0\", \"postgres\", \"app\", \"o\\\"ther\"",
+    );
     assert!(!place.at("to").exists());
 }
 
@@ -429,9 +721,15 @@ fn what_is_for_clusters_only_is_refused_for_anything_else() {
     Fixture::sample().write_repository(&place.at("tree"));
     fs::write(place.at("x.tar"), [0; 1024]).unwrap();
     for from in [place.at("tree"), place.at("x.tar"), "-".into()] {
-        for option in [args!["--database", "app"], args!["--set", "a=b"], args!["--recovery", "none"]] {
+        for option in [
+            args!["--database", "app"],
+            args!["--set", "a=b"],
+            args!["--recovery", "none"],
+        ] {
             let args = args!["restore", from, "--to", place.at("to")];
-            fullbore(args.into_iter().chain(option)).ends_with(2).has_one_error("only for clusters");
+            fullbore(args.into_iter().chain(option))
+                .ends_with(2)
+                .has_one_error("only for clusters");
             assert!(!place.at("to").exists());
         }
     }
@@ -441,30 +739,63 @@ fn what_is_for_clusters_only_is_refused_for_anything_else() {
 fn the_program_says_what_is_to_be_done_next() {
     let place = Place::with(&cluster(), |cluster| cluster.major = 13);
     let (from, to, under) = (place.at("repo"), place.at("to"), place.at("ts"));
-    let args = args!["restore", from, "--to", to, "--tablespaces-under", under, "--database", "app"];
+    let args = args![
+        "restore",
+        from,
+        "--to",
+        to,
+        "--tablespaces-under",
+        under,
+        "--database",
+        "app"
+    ];
     let ran = fullbore(args).ends_with(0);
-    let next: Vec<&str> = ran.err.lines().filter_map(|line| line.strip_prefix("next: ")).collect();
+    let next: Vec<&str> = ran
+        .err
+        .lines()
+        .filter_map(|line| line.strip_prefix("next: "))
+        .collect();
     let reset = "ALTER SYSTEM RESET ignore_invalid_pages;";
-    assert_eq!(next, [&format!("pg_ctl -D {to:?} start"), "DROP DATABASE \"o\"\"ther\";", reset]);
+    assert_eq!(
+        next,
+        [
+            &format!("pg_ctl -D {to:?} start"),
+            "DROP DATABASE \"o\"\"ther\";",
+            reset
+        ]
+    );
     let two = args!["--target-immediate", "--target-name", "x"];
     let args = args!["restore", from, "--to", place.at("other")];
-    fullbore(args.into_iter().chain(two)).ends_with(2).has_one_error("cannot be used with");
+    fullbore(args.into_iter().chain(two))
+        .ends_with(2)
+        .has_one_error("cannot be used with");
 }
 
 #[test]
 fn what_is_written_anew_or_left_out_is_still_there_under_its_other_names() {
     let settings = "work_mem = '1MB'\n";
-    for (first, other) in [("aa", "postgresql.auto.conf"), ("postgresql.auto.conf", "zz")] {
+    for (first, other) in [
+        ("aa", "postgresql.auto.conf"),
+        ("postgresql.auto.conf", "zz"),
+    ] {
         let mut fixture = cluster();
-        fixture.entries.retain(|(_, entry, ..)| entry.path != b"postgresql.auto.conf");
-        fixture.file(first, settings).link(other, first).link("zz.signal", "recovery.signal");
+        fixture
+            .entries
+            .retain(|(_, entry, ..)| entry.path != b"postgresql.auto.conf");
+        fixture
+            .file(first, settings)
+            .link(other, first)
+            .link("zz.signal", "recovery.signal");
         let place = Place::with(&fixture, |_| {});
         let mut restore = place.plan();
         restore.postgres.recovery.settings = vec![("port".into(), "5499".into())];
         assert_eq!(run(&restore).unwrap().exit_code(), 0);
         let read = |name: &str| fs::read_to_string(place.at("to").join(name)).unwrap();
         let anew = read("postgresql.auto.conf");
-        assert!(anew.starts_with(settings) && anew.ends_with("port = '5499'\n"), "{anew}");
+        assert!(
+            anew.starts_with(settings) && anew.ends_with("port = '5499'\n"),
+            "{anew}"
+        );
         assert_eq!(read(if first == "aa" { first } else { other }), settings);
         assert!(!place.at("to/recovery.signal").exists());
         assert_eq!(read("zz.signal"), "");
@@ -474,9 +805,22 @@ fn what_is_written_anew_or_left_out_is_still_there_under_its_other_names() {
 #[test]
 fn of_a_server_it_is_spoken_only_where_there_will_be_one() {
     let place = Place::with(&cluster(), |cluster| {
-        cluster.tablespaces_meanwhile = vec![Tablespace { name: "new".into(), ..Tablespace::default() }];
+        cluster.tablespaces_meanwhile = vec![Tablespace {
+            name: "new".into(),
+            ..Tablespace::default()
+        }];
     });
-    let part = Restore { paths: vec![b"PG_VERSION".to_vec()], to: place.at("part"), ..place.plan() };
+    let part = Restore {
+        paths: vec![b"PG_VERSION".to_vec()],
+        to: place.at("part"),
+        ..place.plan()
+    };
     assert_eq!(run(&part).unwrap().notes, [""; 0]);
-    assert!(run(&place.plan()).unwrap().notes.iter().any(|note| note.contains("recovery will create it")));
+    assert!(
+        run(&place.plan())
+            .unwrap()
+            .notes
+            .iter()
+            .any(|note| note.contains("recovery will create it"))
+    );
 }

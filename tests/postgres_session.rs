@@ -27,7 +27,10 @@ use std::{
 /// Nothing but what the test says.
 fn environment(variables: &[(&str, &str)]) -> Environment {
     Environment {
-        variables: variables.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect(),
+        variables: variables
+            .iter()
+            .map(|(name, value)| (name.to_string(), value.to_string()))
+            .collect(),
         user: Some("postgres".into()),
         home: None,
         socket_directories: vec![],
@@ -56,43 +59,88 @@ fn private(path: &Path, content: &str) {
 }
 
 fn all_of(error: &Error) -> String {
-    format!("{} {:?} {:?} {error:?}", error.line(), error.detail, error.hint)
+    format!(
+        "{} {:?} {:?} {error:?}",
+        error.line(),
+        error.detail,
+        error.hint
+    )
 }
 
 #[test]
 fn a_server_is_reached_in_every_way_that_libpq_knows() {
-    let Some(version) = servers::debian() else { return };
+    let Some(version) = servers::debian() else {
+        return;
+    };
     let server = version.start(&[], &[]);
     let (port, dir) = (server.port.to_string(), text(server.dir()));
     connect(&server.url()).alive().unwrap();
     connect(&server.socket_url()).alive().unwrap();
-    connect(&format!("host=127.0.0.1 port={port} password='it''s a secret'")).alive().unwrap();
-    connect(&format!("postgres://postgres@{}:{port}/", dir.replace('/', "%2F"))).alive().unwrap();
-    connect(&format!("postgres://postgres:it's%20a%20secret@127.0.0.1:1,127.0.0.1:{port}/")).alive().unwrap();
+    connect(&format!(
+        "host=127.0.0.1 port={port} password='it''s a secret'"
+    ))
+    .alive()
+    .unwrap();
+    connect(&format!(
+        "postgres://postgres@{}:{port}/",
+        dir.replace('/', "%2F")
+    ))
+    .alive()
+    .unwrap();
+    connect(&format!(
+        "postgres://postgres:it's%20a%20secret@127.0.0.1:1,127.0.0.1:{port}/"
+    ))
+    .alive()
+    .unwrap();
 
-    let variables = [("PGHOST", "localhost"), ("PGHOSTADDR", "127.0.0.1"), ("PGPORT", &port), ("PGPASSWORD", PASSWORD)];
+    let variables = [
+        ("PGHOST", "localhost"),
+        ("PGHOSTADDR", "127.0.0.1"),
+        ("PGPORT", &port),
+        ("PGPASSWORD", PASSWORD),
+    ];
     try_connect("", &variables).unwrap().alive().unwrap();
     let home = tempfile::tempdir().unwrap();
     let passfile = home.path().join(".pgpass");
-    private(&passfile, &format!("127.0.0.1:{port}:*:postgres:{PASSWORD}\n"));
+    private(
+        &passfile,
+        &format!("127.0.0.1:{port}:*:postgres:{PASSWORD}\n"),
+    );
     let service = format!("[ours]\nhost=127.0.0.1\nport={port}\nuser=postgres\n");
     fs::write(home.path().join(".pg_service.conf"), service).unwrap();
-    let variables = [("HOME", text(home.path())), ("PGSERVICE", "ours"), ("PGPORT", "1")];
+    let variables = [
+        ("HOME", text(home.path())),
+        ("PGSERVICE", "ours"),
+        ("PGPORT", "1"),
+    ];
     try_connect("", &variables).unwrap().alive().unwrap();
     fs::write(&passfile, "*:*:*:*:wrong\n").unwrap();
     let error = try_connect("", &variables).err().unwrap();
-    assert!(error.hint.as_ref().unwrap().contains(".pgpass"), "{error:?}");
+    assert!(
+        error.hint.as_ref().unwrap().contains(".pgpass"),
+        "{error:?}"
+    );
 
-    let nearby = Environment { socket_directories: vec!["/nonexistent".into(), dir.into()], ..environment(&[]) };
-    Session::connect(&Params::new(&format!("port={port}"), &nearby).unwrap()).unwrap().alive().unwrap();
+    let nearby = Environment {
+        socket_directories: vec!["/nonexistent".into(), dir.into()],
+        ..environment(&[])
+    };
+    Session::connect(&Params::new(&format!("port={port}"), &nearby).unwrap())
+        .unwrap()
+        .alive()
+        .unwrap();
 }
 
 #[test]
 fn a_refusal_says_who_where_and_why_and_not_the_password() {
-    let Some(version) = servers::debian() else { return };
+    let Some(version) = servers::debian() else {
+        return;
+    };
     let server = version.start(&[], &[]);
     let port = server.port;
-    let error = try_connect(&format!("postgres://me:hushhush@127.0.0.1:{port}/"), &[]).err().unwrap();
+    let error = try_connect(&format!("postgres://me:hushhush@127.0.0.1:{port}/"), &[])
+        .err()
+        .unwrap();
     assert_eq!(error.kind, Kind::Permission);
     assert_eq!(
         error.line(),
@@ -100,35 +148,80 @@ fn a_refusal_says_who_where_and_why_and_not_the_password() {
             "could not connect to the server at \"127.0.0.1\", port {port} as \"me\": password authentication failed for user \"me\""
         )
     );
-    assert_eq!(error.hint.as_deref(), Some("the password is from the connection string"));
+    assert_eq!(
+        error.hint.as_deref(),
+        Some("the password is from the connection string")
+    );
     assert!(!all_of(&error).contains("hushhush"));
-    let error = try_connect(&format!("postgres://me@127.0.0.1:{port}/"), &[]).err().unwrap();
+    let error = try_connect(&format!("postgres://me@127.0.0.1:{port}/"), &[])
+        .err()
+        .unwrap();
     assert!(error.line().ends_with("password missing"), "{error:?}");
     assert!(error.hint.unwrap().contains("~/.pgpass"));
-    let nowhere = [format!("host={}/nowhere", text(server.dir())), "postgres://me@127.0.0.1:1/".to_owned()];
+    let nowhere = [
+        format!("host={}/nowhere", text(server.dir())),
+        "postgres://me@127.0.0.1:1/".to_owned(),
+    ];
     for error in nowhere.map(|place| try_connect(&place, &[]).err().unwrap()) {
-        assert!(error.kind == Kind::Unreachable && all_of(&error).contains("is a server running there?"), "{error:?}");
+        assert!(
+            error.kind == Kind::Unreachable
+                && all_of(&error).contains("is a server running there?"),
+            "{error:?}"
+        );
     }
-    let error = try_connect(&server.socket_url(), &[("PGDATABASE", "x"), ("PGSSLMODE", "disable")]);
+    let error = try_connect(
+        &server.socket_url(),
+        &[("PGDATABASE", "x"), ("PGSSLMODE", "disable")],
+    );
     assert!(error.is_ok(), "explicit before environment");
-    let error = try_connect(&server.socket_url().replace("/postgres?", "/none?"), &[]).err().unwrap();
-    assert!(error.line().ends_with("database \"none\" does not exist"), "{error:?}");
-    let error = try_connect(&server.socket_url().replace("user=postgres", "user=you"), &[]).err().unwrap();
-    assert!(error.line().ends_with("role \"you\" does not exist"), "{error:?}");
+    let error = try_connect(&server.socket_url().replace("/postgres?", "/none?"), &[])
+        .err()
+        .unwrap();
+    assert!(
+        error.line().ends_with("database \"none\" does not exist"),
+        "{error:?}"
+    );
+    let error = try_connect(
+        &server.socket_url().replace("user=postgres", "user=you"),
+        &[],
+    )
+    .err()
+    .unwrap();
+    assert!(
+        error.line().ends_with("role \"you\" does not exist"),
+        "{error:?}"
+    );
     assert!(error.hint.unwrap().starts_with("connect as another role"));
-    let error = try_connect("postgres://127.0.0.1:1,127.0.0.2:1/", &[]).err().unwrap();
-    assert_eq!((error.kind, error.detail.len()), (Kind::Unreachable, 1), "{error:?}");
+    let error = try_connect("postgres://127.0.0.1:1,127.0.0.2:1/", &[])
+        .err()
+        .unwrap();
+    assert_eq!(
+        (error.kind, error.detail.len()),
+        (Kind::Unreachable, 1),
+        "{error:?}"
+    );
     assert!(error.line().ends_with("connection refused"), "{error:?}");
     // It takes connections and never answers.
     let mute = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("postgres://127.0.0.1:{}/?connect_timeout=1", mute.local_addr().unwrap().port());
-    assert!(try_connect(&url, &[]).err().unwrap().line().ends_with("no answer within 1 seconds, the connect_timeout"));
+    let url = format!(
+        "postgres://127.0.0.1:{}/?connect_timeout=1",
+        mute.local_addr().unwrap().port()
+    );
+    assert!(
+        try_connect(&url, &[])
+            .err()
+            .unwrap()
+            .line()
+            .ends_with("no answer within 1 seconds, the connect_timeout")
+    );
 }
 
 /// As some versions of openssl make them without -extfile.
 fn is_of_version_1(server: &Server, certificate: &str) -> bool {
     let mut shown = std::process::Command::new("openssl");
-    shown.args(["x509", "-noout", "-text", "-in"]).arg(server.certificate(certificate));
+    shown
+        .args(["x509", "-noout", "-text", "-in"])
+        .arg(server.certificate(certificate));
     String::from_utf8_lossy(&shown.output().unwrap().stdout).contains("Version: 1 ")
 }
 
@@ -138,7 +231,10 @@ fn tls_checks_what_sslmode_says() {
     let server = version.start_tls(&[]);
     let at = |host: &str, rest: &str| {
         let password = PASSWORD.replace(' ', "%20");
-        format!("postgres://postgres:{password}@{host}:{}/?hostaddr=127.0.0.1{rest}", server.port)
+        format!(
+            "postgres://postgres:{password}@{host}:{}/?hostaddr=127.0.0.1{rest}",
+            server.port
+        )
     };
     let ca = server.certificate("ca.crt");
     let ca = text(&ca);
@@ -150,33 +246,72 @@ fn tls_checks_what_sslmode_says() {
     assert!(encrypted(&at("localhost", "")), "prefer");
     assert!(!encrypted(&at("localhost", "&sslmode=disable")));
     assert!(!encrypted(&at("localhost", "&sslmode=allow")));
-    assert!(encrypted(&at("localhost", "&sslmode=require&channel_binding=require")));
-    assert!(encrypted(&at("localhost", "&sslmode=require&sslnegotiation=direct")));
-    assert!(encrypted(&at("localhost", &format!("&sslmode=verify-full&sslrootcert={ca}"))));
-    assert!(encrypted(&at("other", &format!("&sslmode=verify-ca&sslrootcert={ca}"))));
+    assert!(encrypted(&at(
+        "localhost",
+        "&sslmode=require&channel_binding=require"
+    )));
+    assert!(encrypted(&at(
+        "localhost",
+        "&sslmode=require&sslnegotiation=direct"
+    )));
+    assert!(encrypted(&at(
+        "localhost",
+        &format!("&sslmode=verify-full&sslrootcert={ca}")
+    )));
+    assert!(encrypted(&at(
+        "other",
+        &format!("&sslmode=verify-ca&sslrootcert={ca}")
+    )));
     assert!(encrypted(&at("other", "&sslmode=require")));
-    let refused = |host: &str, rest: &str| try_connect(&at(host, rest), &[]).err().unwrap_or_else(|| panic!("{rest}"));
+    let refused = |host: &str, rest: &str| {
+        try_connect(&at(host, rest), &[])
+            .err()
+            .unwrap_or_else(|| panic!("{rest}"))
+    };
     let error = refused("other", &format!("&sslmode=verify-full&sslrootcert={ca}"));
-    assert!(error.hint.as_ref().is_some_and(|hint| hint.contains("verify-ca")), "{error:?}");
+    assert!(
+        error
+            .hint
+            .as_ref()
+            .is_some_and(|hint| hint.contains("verify-ca")),
+        "{error:?}"
+    );
     assert_eq!(error.kind, Kind::Permission);
     server.openssl("req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=x -keyout x.key -out x.crt");
     let stranger = server.certificate("x.crt");
     for mode in ["require", "verify-ca", "verify-full"] {
-        refused("localhost", &format!("&sslmode={mode}&sslrootcert={}", text(&stranger)));
+        refused(
+            "localhost",
+            &format!("&sslmode={mode}&sslrootcert={}", text(&stranger)),
+        );
     }
     assert_eq!(refused("localhost", "&sslmode=verify-ca").kind, Kind::Usage);
-    assert_eq!(refused("localhost", "&sslmode=require&sslrootcert=system").kind, Kind::Usage);
-    assert_eq!(refused("localhost", "&sslmode=verify-full&sslrootcert=/none").kind, Kind::NotFound);
-    assert_eq!(refused("localhost", "&sslrootcert=system").kind, Kind::Permission);
+    assert_eq!(
+        refused("localhost", "&sslmode=require&sslrootcert=system").kind,
+        Kind::Usage
+    );
+    assert_eq!(
+        refused("localhost", "&sslmode=verify-full&sslrootcert=/none").kind,
+        Kind::NotFound
+    );
+    assert_eq!(
+        refused("localhost", "&sslrootcert=system").kind,
+        Kind::Permission
+    );
 
     // Without -extfile: of version 1, which libpq's users have had for long.
-    server.openssl("x509 -req -in server.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 2 -out server.crt");
+    server.openssl(
+        "x509 -req -in server.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 2 -out server.crt",
+    );
     server.restart();
     assert!(encrypted(&at("localhost", "")), "prefer");
     assert!(encrypted(&at("localhost", "&sslmode=require")));
     if is_of_version_1(&server, "server.crt") {
         let error = refused("localhost", &format!("&sslmode=verify-ca&sslrootcert={ca}"));
-        assert!(format!("{error:?}").contains("version 1 of X.509"), "{error:?}");
+        assert!(
+            format!("{error:?}").contains("version 1 of X.509"),
+            "{error:?}"
+        );
     }
 
     // The server's own certificate as the root, as `openssl req -x509` makes it: an authority that signs itself.
@@ -184,35 +319,82 @@ fn tls_checks_what_sslmode_says() {
         "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=localhost \
          -addext subjectAltName=DNS:localhost -keyout self.key -out self.crt",
     );
-    fs::copy(server.certificate("self.crt"), server.certificate("server.crt")).unwrap();
-    fs::copy(server.certificate("self.key"), server.certificate("server.key")).unwrap();
+    fs::copy(
+        server.certificate("self.crt"),
+        server.certificate("server.crt"),
+    )
+    .unwrap();
+    fs::copy(
+        server.certificate("self.key"),
+        server.certificate("server.key"),
+    )
+    .unwrap();
     // Only who has a certificate gets in.
     let hba = server.data().join("pg_hba.conf");
-    fs::write(&hba, "local all all trust\nhostssl all all 127.0.0.1/32 cert\n").unwrap();
+    fs::write(
+        &hba,
+        "local all all trust\nhostssl all all 127.0.0.1/32 cert\n",
+    )
+    .unwrap();
     server.restart();
     let own = server.certificate("self.crt");
-    let (cert, key) = (server.certificate("client.crt"), server.certificate("client.key"));
+    let (cert, key) = (
+        server.certificate("client.crt"),
+        server.certificate("client.key"),
+    );
     let root = format!("&sslmode=verify-full&sslrootcert={}", text(&own));
     assert_eq!(refused("localhost", &root).kind, Kind::Permission);
-    assert!(encrypted(&at("localhost", &format!("{root}&sslcert={}&sslkey={}", text(&cert), text(&key)))));
+    assert!(encrypted(&at(
+        "localhost",
+        &format!("{root}&sslcert={}&sslkey={}", text(&cert), text(&key))
+    )));
     // One of our own is of version 1, too, without -extfile.
-    server.openssl("x509 -req -in client.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 2 -out first.crt");
-    let first = format!("{root}&sslcert={}&sslkey={}", text(&server.certificate("first.crt")), text(&key));
+    server.openssl(
+        "x509 -req -in client.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 2 -out first.crt",
+    );
+    let first = format!(
+        "{root}&sslcert={}&sslkey={}",
+        text(&server.certificate("first.crt")),
+        text(&key)
+    );
     if is_of_version_1(&server, "first.crt") {
         let error = refused("localhost", &first);
         assert!(
-            error.kind == Kind::Usage && error.line().contains("certificate is of version 1 of X.509"),
+            error.kind == Kind::Usage
+                && error
+                    .line()
+                    .contains("certificate is of version 1 of X.509"),
             "{error:?}"
         );
     }
-    let allow = format!("&sslmode=allow&sslcert={}&sslkey={}", text(&cert), text(&key));
-    assert!(encrypted(&at("localhost", &allow)), "what is refused unencrypted is tried encrypted");
-    fs::write(&hba, "local all all trust\nhostnossl all all 127.0.0.1/32 scram-sha-256\n").unwrap();
+    let allow = format!(
+        "&sslmode=allow&sslcert={}&sslkey={}",
+        text(&cert),
+        text(&key)
+    );
+    assert!(
+        encrypted(&at("localhost", &allow)),
+        "what is refused unencrypted is tried encrypted"
+    );
+    fs::write(
+        &hba,
+        "local all all trust\nhostnossl all all 127.0.0.1/32 scram-sha-256\n",
+    )
+    .unwrap();
     server.restart();
-    assert!(!encrypted(&at("localhost", "")), "what is refused encrypted is tried unencrypted");
-    assert_eq!(refused("localhost", "&sslmode=require").kind, Kind::Permission);
+    assert!(
+        !encrypted(&at("localhost", "")),
+        "what is refused encrypted is tried unencrypted"
+    );
+    assert_eq!(
+        refused("localhost", "&sslmode=require").kind,
+        Kind::Permission
+    );
     fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).unwrap();
-    let error = refused("localhost", &format!("{root}&sslcert={}&sslkey={}", text(&cert), text(&key)));
+    let error = refused(
+        "localhost",
+        &format!("{root}&sslcert={}&sslkey={}", text(&cert), text(&key)),
+    );
     assert_eq!(error.kind, Kind::Permission);
 }
 
@@ -220,22 +402,56 @@ fn knows_the_facts(server: &Server, major: u32, checksums: bool) {
     let location = server.dir().join("space");
     fs::create_dir(&location).unwrap();
     servers::own(&location);
-    server.psql(&format!("CREATE TABLESPACE space LOCATION '{}'", location.display()));
+    server.psql(&format!(
+        "CREATE TABLESPACE space LOCATION '{}'",
+        location.display()
+    ));
     let mut session = connect(&server.socket_url());
     let facts = session.facts().unwrap();
     assert!(facts.version.starts_with(&format!("{major}.")), "{facts:?}");
-    assert_eq!((facts.major, facts.version_number / 10_000, &facts.warning), (major, major, &None));
+    assert_eq!(
+        (facts.major, facts.version_number / 10_000, &facts.warning),
+        (major, major, &None)
+    );
     assert_eq!(facts.data_directory.as_deref(), Some(&*server.data()));
-    assert_eq!(facts.system_identifier.to_string(), server.psql("SELECT system_identifier FROM pg_control_system()"));
-    assert_eq!((facts.standby, facts.checksums, facts.block_bytes), (false, checksums, 8192));
-    assert_eq!((facts.wal_segment_bytes, facts.full_page_writes, facts.data_directory_mode), (1 << 20, true, 0o700));
-    assert_eq!((facts.timeline, &*facts.archive_mode, facts.may_hold_wal), (1, "off", true));
-    let names: Vec<_> = facts.tablespaces.iter().map(|(_, name)| name.clone()).collect();
-    assert_eq!(names, ["pg_default".into(), "pg_global".into(), "space".into()]);
-    let databases: Vec<_> = facts.databases.iter().map(|database| (database.name.clone(), database.template)).collect();
+    assert_eq!(
+        facts.system_identifier.to_string(),
+        server.psql("SELECT system_identifier FROM pg_control_system()")
+    );
+    assert_eq!(
+        (facts.standby, facts.checksums, facts.block_bytes),
+        (false, checksums, 8192)
+    );
+    assert_eq!(
+        (
+            facts.wal_segment_bytes,
+            facts.full_page_writes,
+            facts.data_directory_mode
+        ),
+        (1 << 20, true, 0o700)
+    );
+    assert_eq!(
+        (facts.timeline, &*facts.archive_mode, facts.may_hold_wal),
+        (1, "off", true)
+    );
+    let names: Vec<_> = facts
+        .tablespaces
+        .iter()
+        .map(|(_, name)| name.clone())
+        .collect();
+    assert_eq!(
+        names,
+        ["pg_default".into(), "pg_global".into(), "space".into()]
+    );
+    let databases: Vec<_> = facts
+        .databases
+        .iter()
+        .map(|database| (database.name.clone(), database.template))
+        .collect();
     assert_eq!(databases.len(), 3);
     assert!(
-        databases.contains(&("template0".into(), true)) && databases.contains(&("postgres".into(), false)),
+        databases.contains(&("template0".into(), true))
+            && databases.contains(&("postgres".into(), false)),
         "{databases:?}"
     );
 }
@@ -245,26 +461,42 @@ fn starts_and_stops(server: &Server) {
     let mut session = connect(&server.socket_url());
     session.hold_wal().unwrap();
     assert_eq!(
-        server.psql("SELECT count(*) FROM pg_replication_slots WHERE temporary AND restart_lsn IS NOT NULL"),
+        server.psql(
+            "SELECT count(*) FROM pg_replication_slots WHERE temporary AND restart_lsn IS NOT NULL"
+        ),
         "1"
     );
     let start = session.start("fullbore \u{e9}", true).unwrap();
     session.alive().unwrap();
     let stopped = session.stop(false).unwrap();
-    assert!(start < stopped.lsn && start > Lsn(0), "{start} {}", stopped.lsn);
+    assert!(
+        start < stopped.lsn && start > Lsn(0),
+        "{start} {}",
+        stopped.lsn
+    );
     let label = String::from_utf8(stopped.backup_label).unwrap();
     let first = segment_name(1, start, 1 << 20);
-    assert!(label.starts_with(&format!("START WAL LOCATION: {start} (file {first})\n")), "{label}");
+    assert!(
+        label.starts_with(&format!("START WAL LOCATION: {start} (file {first})\n")),
+        "{label}"
+    );
     assert!(label.contains("\nLABEL: fullbore \u{e9}\n"), "{label}");
     assert_eq!((stopped.start_timeline, stopped.timeline), (1, 1));
     let map = String::from_utf8(stopped.tablespace_map).unwrap();
-    assert!(map.ends_with("/space\n") && map.lines().count() == 1, "{map}");
+    assert!(
+        map.ends_with("/space\n") && map.lines().count() == 1,
+        "{map}"
+    );
     drop(session);
-    wait_until("the slot is gone", || server.psql("SELECT count(*) FROM pg_replication_slots") == "0");
+    wait_until("the slot is gone", || {
+        server.psql("SELECT count(*) FROM pg_replication_slots") == "0"
+    });
 }
 
 fn serves(major: u32, flags: &[&str], checksums: bool) {
-    let Some(version) = version(major) else { return };
+    let Some(version) = version(major) else {
+        return;
+    };
     let flags: Vec<_> = flags.iter().copied().chain(["--wal-segsize=1"]).collect();
     let server = version.start(&flags, &["wal_level = replica"]);
     knows_the_facts(&server, major, checksums);
@@ -303,7 +535,9 @@ fn a_standby_of_18_serves_whatever_functions_others_have_made() {
 
 #[test]
 fn the_version_of_debian_serves_and_so_does_its_standby() {
-    let Some(version) = servers::debian() else { return };
+    let Some(version) = servers::debian() else {
+        return;
+    };
     let primary = version.start(&["--wal-segsize=1"], &[]);
     knows_the_facts(&primary, version.major, version.major > 17);
     starts_and_stops(&primary);
@@ -321,10 +555,23 @@ fn the_version_of_debian_serves_and_so_does_its_standby() {
     assert!(stopped.lsn >= start && stopped.tablespace_map.is_empty());
     assert_eq!((stopped.start_timeline, stopped.timeline), (1, 1));
 
-    let urls =
-        format!("host={0},{1} port={2},{3}", text(primary.dir()), text(standby.dir()), primary.port, standby.port);
+    let urls = format!(
+        "host={0},{1} port={2},{3}",
+        text(primary.dir()),
+        text(standby.dir()),
+        primary.port,
+        standby.port
+    );
     let which = |wanted: &str| connect(&format!("{urls} target_session_attrs={wanted}")).standby();
-    assert_eq!([which("any"), which("primary"), which("standby"), which("prefer-standby")], [false, false, true, true]);
+    assert_eq!(
+        [
+            which("any"),
+            which("primary"),
+            which("standby"),
+            which("prefer-standby")
+        ],
+        [false, false, true, true]
+    );
 
     session.start("x", true).unwrap();
     let held = holding(&standby.url(), session);
@@ -338,7 +585,9 @@ fn the_version_of_debian_serves_and_so_does_its_standby() {
 
 #[test]
 fn the_loss_of_the_session_is_noticed_within_three_seconds() {
-    let Some(version) = servers::debian() else { return };
+    let Some(version) = servers::debian() else {
+        return;
+    };
     let server = version.start(&[], &[]);
     let mut session = connect(&server.url());
     session.start("x", true).unwrap();
@@ -350,43 +599,72 @@ fn the_loss_of_the_session_is_noticed_within_three_seconds() {
     let began = Instant::now();
     server.psql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'fullbore'");
     wait_until("the loss is noticed", || held.check().is_err());
-    assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+    assert!(
+        began.elapsed() < Duration::from_secs(3),
+        "{:?}",
+        began.elapsed()
+    );
     for _ in 0..2 {
         let error = held.check().unwrap_err();
         assert_eq!(error.kind, Kind::Unreachable);
-        assert!(error.line().starts_with("the backup is void: the session with the server at \"127.0.0.1\", port "));
-        assert_eq!(held.with(|session| session.stop(false)).unwrap_err().line(), error.line());
+        assert!(error.line().starts_with(
+            "the backup is void: the session with the server at \"127.0.0.1\", port "
+        ));
+        assert_eq!(
+            held.with(|session| session.stop(false)).unwrap_err().line(),
+            error.line()
+        );
     }
-    assert_eq!(server.psql("SELECT count(*) FROM pg_replication_slots"), "0");
+    assert_eq!(
+        server.psql("SELECT count(*) FROM pg_replication_slots"),
+        "0"
+    );
 
     // And that of the whole server, by a power cut.
     let held = holding(&server.url(), connect(&server.url()));
     held.with(|session| session.start("x", true)).unwrap();
     server.kill();
-    assert!(held.with(|session| session.stop(false)).unwrap_err().line().starts_with("the backup is void"));
+    assert!(
+        held.with(|session| session.stop(false))
+            .unwrap_err()
+            .line()
+            .starts_with("the backup is void")
+    );
     server.run();
     let held = holding(&server.url(), connect(&server.url()));
     drop(held);
     wait_until("the session is gone", || {
-        server.psql("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'fullbore'") == "0"
+        server.psql("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'fullbore'")
+            == "0"
     });
 }
 
 #[test]
 fn in_a_pool_nothing_is_left_to_the_next_and_what_others_had_is_refused() {
-    let Some(version) = servers::debian() else { return };
+    let Some(version) = servers::debian() else {
+        return;
+    };
     let server = version.start(&[], &[]);
-    let url =
-        server.url().replace(&server.port.to_string(), &pool::start(server.port).to_string()) + "?sslmode=disable";
+    let url = server.url().replace(
+        &server.port.to_string(),
+        &pool::start(server.port).to_string(),
+    ) + "?sslmode=disable";
     // A session that was made for us, and a backup that is given up.
     let mut session = connect(&url);
     session.hold_wal().unwrap();
-    assert_eq!(server.psql("SELECT count(*) FROM pg_replication_slots"), "1");
+    assert_eq!(
+        server.psql("SELECT count(*) FROM pg_replication_slots"),
+        "1"
+    );
     session.start("given up", true).unwrap();
     drop(session);
-    assert_eq!(server.psql("SELECT count(*) FROM pg_replication_slots"), "0");
+    assert_eq!(
+        server.psql("SELECT count(*) FROM pg_replication_slots"),
+        "0"
+    );
     wait_until("the session ends with its backup", || {
-        server.psql("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'fullbore'") == "0"
+        server.psql("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'fullbore'")
+            == "0"
     });
     // The pool notices, and makes another one; a backup ends, and somebody else has the session.
     let _ = try_connect(&url, &[]);
@@ -395,23 +673,36 @@ fn in_a_pool_nothing_is_left_to_the_next_and_what_others_had_is_refused() {
     session.start("whole", true).unwrap();
     session.stop(false).unwrap();
     drop(session);
-    assert_eq!(server.psql("SELECT count(*) FROM pg_replication_slots"), "0");
+    assert_eq!(
+        server.psql("SELECT count(*) FROM pg_replication_slots"),
+        "0"
+    );
     let mut other = postgres::Client::connect(&url, postgres::NoTls).unwrap();
     let path: String = other.query_one("SHOW search_path", &[]).unwrap().get(0);
     assert_eq!(path, "\"$user\", public");
     drop(other);
     thread::sleep(Duration::from_millis(1500));
     let error = try_connect(&url, &[]).err().expect("it is refused");
-    assert_eq!((error.kind, &*error.what), (Kind::Unsupported, "cannot back up through a pool of connections"));
+    assert_eq!(
+        (error.kind, &*error.what),
+        (
+            Kind::Unsupported,
+            "cannot back up through a pool of connections"
+        )
+    );
 }
 
 #[test]
 fn a_role_without_rights_is_told_what_to_grant_and_then_suffices() {
     for major in [13, 17] {
-        let Some(version) = version(major) else { continue };
+        let Some(version) = version(major) else {
+            continue;
+        };
         let server = version.start(&[], &[]);
         server.psql("CREATE ROLE \"back up\" LOGIN");
-        let url = server.socket_url().replace("user=postgres", "user=back%20up");
+        let url = server
+            .socket_url()
+            .replace("user=postgres", "user=back%20up");
         let mut session = connect(&url);
         let error = session.facts().unwrap_err();
         assert_eq!(error.kind, Kind::Permission);
@@ -433,7 +724,9 @@ fn a_role_without_rights_is_told_what_to_grant_and_then_suffices() {
 
 #[test]
 fn a_server_that_has_no_slot_says_what_to_change() {
-    let Some(version) = servers::debian() else { return };
+    let Some(version) = servers::debian() else {
+        return;
+    };
     let server = version.start(&[], &["max_replication_slots = 1", "max_wal_senders = 1"]);
     let mut first = connect(&server.socket_url());
     first.hold_wal().unwrap();
@@ -441,22 +734,40 @@ fn a_server_that_has_no_slot_says_what_to_change() {
     assert_eq!(error.kind, Kind::Unsupported, "{error:?}");
     assert!(error.hint.unwrap().contains("max_replication_slots"));
     drop(first);
-    server.configure(&["wal_level = minimal", "max_wal_senders = 0", "max_replication_slots = 0"]);
+    server.configure(&[
+        "wal_level = minimal",
+        "max_wal_senders = 0",
+        "max_replication_slots = 0",
+    ]);
     server.restart();
     let mut session = connect(&server.socket_url());
     let error = session.hold_wal().unwrap_err();
     assert_eq!(error.kind, Kind::Unsupported, "{error:?}");
-    assert!(session.start("x", true).unwrap_err().line().contains("WAL level not sufficient"));
+    assert!(
+        session
+            .start("x", true)
+            .unwrap_err()
+            .line()
+            .contains("WAL level not sufficient")
+    );
 }
 
 #[test]
 fn a_server_that_gives_little_memory_and_no_temporary_files_serves() {
-    let Some(version) = servers::debian() else { return };
-    let settings = ["work_mem = 64kB", "temp_file_limit = 0", "track_activity_query_size = 128kB"];
+    let Some(version) = servers::debian() else {
+        return;
+    };
+    let settings = [
+        "work_mem = 64kB",
+        "temp_file_limit = 0",
+        "track_activity_query_size = 128kB",
+    ];
     let server = version.start(&[], &settings);
     // What others ask is more than that, too.
     let mut other = postgres::Client::connect(&server.url(), postgres::NoTls).unwrap();
-    other.batch_execute(&format!("SELECT 1 /* {} */", "long ".repeat(20_000))).unwrap();
+    other
+        .batch_execute(&format!("SELECT 1 /* {} */", "long ".repeat(20_000)))
+        .unwrap();
     let mut session = connect(&server.url());
     session.facts().unwrap();
     session.hold_wal().unwrap();
@@ -466,11 +777,20 @@ fn a_server_that_gives_little_memory_and_no_temporary_files_serves() {
 
 #[test]
 fn the_archiver_is_asked_and_a_segment_can_be_ended() {
-    let Some(version) = servers::debian() else { return };
+    let Some(version) = servers::debian() else {
+        return;
+    };
     // The end of a backup takes longer than any statement may: the session has no limits.
     let command = "archive_command = 'case %f in *.backup) sleep 1.5;; esac; test -e ../allowed'";
-    let limits = ["statement_timeout = 1s", "lock_timeout = 1s", "idle_session_timeout = 1s"];
-    let server = version.start(&["--wal-segsize=1"], &[&["archive_mode = on", command], &limits[..]].concat());
+    let limits = [
+        "statement_timeout = 1s",
+        "lock_timeout = 1s",
+        "idle_session_timeout = 1s",
+    ];
+    let server = version.start(
+        &["--wal-segsize=1"],
+        &[&["archive_mode = on", command], &limits[..]].concat(),
+    );
     let mut session = connect(&server.socket_url());
     let segment = session.switch_wal().unwrap();
     let again = session.switch_wal().unwrap();
@@ -487,13 +807,18 @@ fn the_archiver_is_asked_and_a_segment_can_be_ended() {
     let stopped = session.stop(true).unwrap();
     let last = segment_name(stopped.timeline, Lsn(stopped.lsn.0 - 1), 1 << 20);
     let archived = session.archived(&last).unwrap();
-    assert!(archived.done && archived.failing.is_none(), "{archived:?} {last}");
+    assert!(
+        archived.done && archived.failing.is_none(),
+        "{archived:?} {last}"
+    );
     assert!(said(&mut session).done);
 }
 
 #[test]
 fn a_statement_that_fails_costs_the_slot_and_that_is_the_reason_that_is_told() {
-    let Some(version) = servers::debian() else { return };
+    let Some(version) = servers::debian() else {
+        return;
+    };
     let server = version.start(&[], &[]);
     let mut session = connect(&server.url());
     session.hold_wal().unwrap();
@@ -502,7 +827,12 @@ fn a_statement_that_fails_costs_the_slot_and_that_is_the_reason_that_is_told() {
     // In another session it costs nothing, and that is at the same server.
     let slots = "SELECT count(*) FROM pg_replication_slots";
     let failed = held.beside(|session| session.summaries(1)).unwrap_err();
-    assert!(failed.line().contains("could not list the summaries of the WAL"), "{failed}");
+    assert!(
+        failed
+            .line()
+            .contains("could not list the summaries of the WAL"),
+        "{failed}"
+    );
     held.with(Session::alive).unwrap();
     assert_eq!(server.psql(slots), "1");
     // What it no longer has it is not asked for.
@@ -512,6 +842,14 @@ fn a_statement_that_fails_costs_the_slot_and_that_is_the_reason_that_is_told() {
     assert_eq!(server.psql(slots), "0");
     wait_until("the loss is noticed", || held.check().is_err());
     let error = held.check().unwrap_err();
-    assert!(error.line().ends_with("dropped the replication slot, as it does when a statement fails"), "{error}");
-    assert!(error.detail[0].contains("could not list the summaries of the WAL"), "{error:?}");
+    assert!(
+        error
+            .line()
+            .ends_with("dropped the replication slot, as it does when a statement fails"),
+        "{error}"
+    );
+    assert!(
+        error.detail[0].contains("could not list the summaries of the WAL"),
+        "{error:?}"
+    );
 }

@@ -28,9 +28,17 @@ fn assert_modes(repository: &Path, file: u32, dir: u32) {
     let mut stack = vec![repository.to_owned()];
     while let Some(path) = stack.pop() {
         let wanted = if path.is_dir() { dir } else { file };
-        assert_eq!(format!("{:o}", mode(&path)), format!("{wanted:o}"), "{path:?}");
+        assert_eq!(
+            format!("{:o}", mode(&path)),
+            format!("{wanted:o}"),
+            "{path:?}"
+        );
         if path.is_dir() {
-            stack.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+            stack.extend(
+                fs::read_dir(&path)
+                    .unwrap()
+                    .map(|entry| entry.unwrap().path()),
+            );
         }
     }
 }
@@ -41,7 +49,11 @@ fn use_it(umask: &str, dir: &Path, repository: &Path, codec: &str) {
     for seed in [1, 2] {
         write(tree.join("a"), text(seed, 30_000));
         write(tree.join("b"), text(7, 30_000));
-        masked(umask, args!["backup", tree, "--to", repository, "--compress", codec]).ends_with(0);
+        masked(
+            umask,
+            args!["backup", tree, "--to", repository, "--compress", codec],
+        )
+        .ends_with(0);
     }
     masked(umask, args!["tag", repository, "a=b"]).ends_with(0);
     masked(umask, args!["verify", repository, "--sample", "100"]).ends_with(0);
@@ -51,13 +63,19 @@ fn use_it(umask: &str, dir: &Path, repository: &Path, codec: &str) {
 fn what_is_stored_is_its_owners_alone() {
     let dir = temp();
     for (umask, codec) in [("000", "zstd"), ("022", "gzip"), ("077", "none")] {
-        let (repository, other) = (dir.path().join(codec).join("repository"), dir.path().join(format!("{codec} too")));
+        let (repository, other) = (
+            dir.path().join(codec).join("repository"),
+            dir.path().join(format!("{codec} too")),
+        );
         use_it(umask, dir.path(), &repository, codec);
         masked(umask, args!["copy-backup", repository, "--to", other]).ends_with(0);
         assert_modes(&repository, 0o600, 0o700);
         assert_modes(&other, 0o600, 0o700);
-        let backup =
-            fs::read_dir(repository.join("backups")).unwrap().map(|entry| entry.unwrap().path()).min().unwrap();
+        let backup = fs::read_dir(repository.join("backups"))
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .min()
+            .unwrap();
         write(backup.join("manifest"), "damaged");
         masked(umask, args!["repair", repository, "--yes"]).ends_with(0);
         assert_modes(&repository, 0o600, 0o700);
@@ -65,19 +83,37 @@ fn what_is_stored_is_its_owners_alone() {
     let there = dir.path().join("there");
     fs::create_dir(&there).unwrap();
     runs::set_mode(&there, 0o751);
-    masked("022", args!["backup", dir.path().join("tree"), "--to", there]).ends_with(0);
+    masked(
+        "022",
+        args!["backup", dir.path().join("tree"), "--to", there],
+    )
+    .ends_with(0);
     assert_eq!((mode(&there), mode(&there.join("backups"))), (0o751, 0o700));
 }
 
 #[test]
 fn a_repository_that_was_opened_to_a_group_stays_open() {
     let dir = temp();
-    for (open, file, inner) in [("g+rX", 0o640, 0o750), ("go+rX", 0o644, 0o755), ("g+rX,g+s", 0o640, 0o2750)] {
-        let (repository, other) = (dir.path().join(open), dir.path().join(format!("{open} too")));
+    for (open, file, inner) in [
+        ("g+rX", 0o640, 0o750),
+        ("go+rX", 0o644, 0o755),
+        ("g+rX,g+s", 0o640, 0o2750),
+    ] {
+        let (repository, other) = (
+            dir.path().join(open),
+            dir.path().join(format!("{open} too")),
+        );
         for repository in [&repository, &other] {
-            masked("022", args!["backup", dir.path(), "--to", repository, "--exclude", "*"]).ends_with(0);
-            shell("chmod -R \"$1\" \"$2\"; find \"$2\" -type f -exec chmod g-s {} +", args![open, repository])
-                .ends_with(0);
+            masked(
+                "022",
+                args!["backup", dir.path(), "--to", repository, "--exclude", "*"],
+            )
+            .ends_with(0);
+            shell(
+                "chmod -R \"$1\" \"$2\"; find \"$2\" -type f -exec chmod g-s {} +",
+                args![open, repository],
+            )
+            .ends_with(0);
         }
         use_it("077", dir.path(), &repository, "gzip");
         assert_modes(&repository, file, inner);
@@ -92,10 +128,19 @@ fn an_archive_is_its_owners_alone_unless_the_one_it_replaces_was_not() {
     write(dir.path().join("tree/a"), text(1, 3000));
     for name in ["x.tar.zst", "x.tar.gz"] {
         let archive = dir.path().join("out").join(name);
-        let files = || [PathBuf::from(&archive), PathBuf::from(format!("{}.manifest", archive.display()))];
+        let files = || {
+            [
+                PathBuf::from(&archive),
+                PathBuf::from(format!("{}.manifest", archive.display())),
+            ]
+        };
         fs::create_dir_all(dir.path().join("out")).unwrap();
         for (wanted, next) in [(0o600, 0o640), (0o640, 0o444), (0o444, 0o600)] {
-            masked("022", args!["backup", dir.path().join("tree"), "--to", archive]).ends_with(0);
+            masked(
+                "022",
+                args!["backup", dir.path().join("tree"), "--to", archive],
+            )
+            .ends_with(0);
             for file in files().iter().filter(|file| file.exists()) {
                 assert_eq!(mode(file), wanted, "{file:?}");
                 runs::set_mode(file, next);
@@ -112,27 +157,46 @@ fn an_archive_is_its_owners_alone_unless_the_one_it_replaces_was_not() {
 
 #[test]
 fn what_root_adds_to_the_repository_of_a_user_is_that_users() {
-    if !runs::or_skip(runs::is_root() && runs::has("setpriv"), "not root, or no setpriv") {
+    if !runs::or_skip(
+        runs::is_root() && runs::has("setpriv"),
+        "not root, or no setpriv",
+    ) {
         return;
     }
     let dir = temp();
     runs::set_mode(dir.path(), 0o777);
-    let (repository, user) = (dir.path().join("repository"), "setpriv --reuid=65534 --regid=65534 --clear-groups");
+    let (repository, user) = (
+        dir.path().join("repository"),
+        "setpriv --reuid=65534 --regid=65534 --clear-groups",
+    );
     let tree = dir.path().join("tree");
     write(tree.join("a"), text(1, 30_000));
-    let as_user =
-        |args: Vec<OsString>| shell(&format!("exec {user} \"$@\""), args![runs::FULLBORE].into_iter().chain(args));
+    let as_user = |args: Vec<OsString>| {
+        shell(
+            &format!("exec {user} \"$@\""),
+            args![runs::FULLBORE].into_iter().chain(args),
+        )
+    };
     as_user(args!["backup", tree, "--to", repository].into()).ends_with(0);
     use_it("022", dir.path(), &repository, "zstd");
     use_it("022", dir.path(), &repository, "gzip");
-    let newest = fullbore(args!["list", repository, "--json"]).ends_with(0).json().pop().unwrap()["id"].to_string();
+    let newest = fullbore(args!["list", repository, "--json"])
+        .ends_with(0)
+        .json()
+        .pop()
+        .unwrap()["id"]
+        .to_string();
     fullbore(args!["forget", repository, newest.trim_matches('"')]).ends_with(0);
     let mut stack = vec![repository.clone()];
     while let Some(path) = stack.pop() {
         let facts = fs::symlink_metadata(&path).unwrap();
         assert_eq!((facts.uid(), facts.gid()), (65534, 65534), "{path:?}");
         if path.is_dir() {
-            stack.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+            stack.extend(
+                fs::read_dir(&path)
+                    .unwrap()
+                    .map(|entry| entry.unwrap().path()),
+            );
         }
     }
     as_user(args!["list", repository].into()).ends_with(0);
@@ -149,7 +213,9 @@ fn a_link_of_another_user_leads_nobody_into_the_backups_of_a_third() {
     let dir = temp();
     let [tree, theirs, ours] = ["tree", "theirs", "ours"].map(|name| dir.path().join(name));
     write(tree.join("a"), text(1, 1000));
-    [&theirs, &ours].into_iter().for_each(|to| _ = fullbore(args!["backup", tree, "--to", to]).ends_with(0));
+    [&theirs, &ours]
+        .into_iter()
+        .for_each(|to| _ = fullbore(args!["backup", tree, "--to", to]).ends_with(0));
     fs::remove_dir_all(theirs.join("backups")).unwrap();
     std::os::unix::fs::symlink(ours.join("backups"), theirs.join("backups")).unwrap();
     fullbore(args!["list", theirs]).ends_with(0);

@@ -36,7 +36,9 @@ fn commands(text: &str) -> Vec<(String, i32)> {
         match (line.strip_prefix("```"), line.strip_prefix("$ ")) {
             (Some(mark), _) => run = mark == "sh",
             (None, Some(command)) if run => {
-                let (command, code) = command.split_once("# exits with ").unwrap_or((command, "0"));
+                let (command, code) = command
+                    .split_once("# exits with ")
+                    .unwrap_or((command, "0"));
                 found.push((command.trim().to_owned(), code.trim().parse().unwrap_or(-1)));
             }
             _ => {}
@@ -67,7 +69,9 @@ fn write(path: &Path, content: impl AsRef<[u8]>) -> Result {
 fn trees(root: &Path) -> Result {
     for tree in ["usr/share", "srv/data", "srv/www"] {
         let tree = root.join(tree);
-        let noise: Vec<u8> = (0..3_000_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+        let noise: Vec<u8> = (0..3_000_000u32)
+            .map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8)
+            .collect();
         write(&tree.join("large.bin"), noise)?;
         for name in ["docs/a.txt", "docs/b.txt", "x.tmp", "cache/c"] {
             write(&tree.join(name), format!("{name}\n").repeat(99))?;
@@ -80,17 +84,29 @@ fn trees(root: &Path) -> Result {
 
 /// A running cluster with a database `shop`, and a stopped one in `/srv/main`.
 fn clusters(root: &Path) -> Result<Server> {
-    let server = servers::debian().ok_or("PostgreSQL is not installed")?.start(&[], &[]);
+    let server = servers::debian()
+        .ok_or("PostgreSQL is not installed")?
+        .start(&[], &[]);
     server.psql("CREATE DATABASE shop");
     server.stop("fast");
-    assert!(Command::new("cp").arg("-a").arg(server.data()).arg(root.join("srv/main")).status()?.success());
+    assert!(
+        Command::new("cp")
+            .arg("-a")
+            .arg(server.data())
+            .arg(root.join("srv/main"))
+            .status()?
+            .success()
+    );
     server.run();
     Ok(server)
 }
 
 /// A program that dumps, and another host.
 fn stand_ins(dir: &Path) -> Result {
-    for (name, script) in [("pg_dump", "echo \"-- dump of $1\""), ("ssh", "shift; exec sh -c \"$*\"")] {
+    for (name, script) in [
+        ("pg_dump", "echo \"-- dump of $1\""),
+        ("ssh", "shift; exec sh -c \"$*\""),
+    ] {
         let path = dir.join(name);
         write(&path, format!("#!/bin/sh\n{script}\n"))?;
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
@@ -105,19 +121,39 @@ fn run_all(document: &str) -> Result {
     let server = clusters(root)?;
     stand_ins(&root.join("bin"))?;
     fs::create_dir(&work)?;
-    let program = Path::new(env!("CARGO_BIN_EXE_fullbore")).parent().ok_or("no parent")?;
+    let program = Path::new(env!("CARGO_BIN_EXE_fullbore"))
+        .parent()
+        .ok_or("no parent")?;
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let path = [root.join("bin"), program.to_owned()].into_iter().chain(std::env::split_paths(&path));
+    let path = [root.join("bin"), program.to_owned()]
+        .into_iter()
+        .chain(std::env::split_paths(&path));
     let path = std::env::join_paths(path)?;
     let all = commands(&fs::read_to_string(source(document))?);
-    assert!(all.iter().filter(|(command, _)| command.contains("fullbore ")).count() > 5, "{document} has no commands");
+    assert!(
+        all.iter()
+            .filter(|(command, _)| command.contains("fullbore "))
+            .count()
+            > 5,
+        "{document} has no commands"
+    );
     for (command, code) in all {
         let mut shell = Command::new("bash");
-        let shell = shell.args(["-o", "pipefail", "-c"]).arg(moved(&command, root)).current_dir(&work);
-        shell.env("PGHOST", server.dir()).env("PGPORT", server.port.to_string()).env("PGUSER", "postgres");
+        let shell = shell
+            .args(["-o", "pipefail", "-c"])
+            .arg(moved(&command, root))
+            .current_dir(&work);
+        shell
+            .env("PGHOST", server.dir())
+            .env("PGPORT", server.port.to_string())
+            .env("PGUSER", "postgres");
         let output = shell.env("PATH", &path).stdin(Stdio::null()).output()?;
         let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(code), "{document}: {command}\n{said}");
+        assert_eq!(
+            output.status.code(),
+            Some(code),
+            "{document}: {command}\n{said}"
+        );
     }
     Ok(())
 }
@@ -134,15 +170,32 @@ fn every_command_of_the_guide_does_what_it_says() -> Result {
 
 #[test]
 fn every_link_in_the_documents_leads_to_a_file() -> Result {
-    let mut documents =
-        vec!["README.md".into(), "ARCHITECTURE.md".into(), "CHANGELOG.md".into(), "doc/format.md".into()];
-    documents.extend(["doc/guide.md".into(), "doc/postgres.md".into(), "doc/coming-from.md".into()]);
-    documents.extend(["bench/README.md".into(), "contrib/systemd/README.md".into(), "doc/operations.md".into()]);
+    let mut documents = vec![
+        "README.md".into(),
+        "ARCHITECTURE.md".into(),
+        "CHANGELOG.md".into(),
+        "doc/format.md".into(),
+    ];
+    documents.extend([
+        "doc/guide.md".into(),
+        "doc/postgres.md".into(),
+        "doc/coming-from.md".into(),
+    ]);
+    documents.extend([
+        "bench/README.md".into(),
+        "contrib/systemd/README.md".into(),
+        "doc/operations.md".into(),
+    ]);
     let decisions = fs::read_dir(source("doc/decisions"))?.flatten();
-    documents.extend(decisions.map(|entry| format!("doc/decisions/{}", entry.file_name().to_string_lossy())));
+    documents.extend(
+        decisions.map(|entry| format!("doc/decisions/{}", entry.file_name().to_string_lossy())),
+    );
     for document in documents {
         let text = fs::read_to_string(source(&document))?;
-        let links = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+        let links = text
+            .split("](")
+            .skip(1)
+            .filter_map(|rest| rest.split(')').next());
         for link in links.filter(|link| !link.contains("://")) {
             let file = source(&document).with_file_name(link.split('#').next().unwrap_or_default());
             assert!(file.exists(), "{document}: {link}");
@@ -153,13 +206,23 @@ fn every_link_in_the_documents_leads_to_a_file() -> Result {
 
 /// The keys that a row of `doc/json.md` names.
 fn keys(document: &str, command: &str) -> Vec<String> {
-    let row = document.lines().find(|line| line.starts_with(&format!("| {command} |"))).unwrap_or_default();
-    row.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+    let row = document
+        .lines()
+        .find(|line| line.starts_with(&format!("| {command} |")))
+        .unwrap_or_default();
+    row.split('`')
+        .skip(1)
+        .step_by(2)
+        .map(str::to_owned)
+        .collect()
 }
 
 #[test]
 fn every_key_of_json_is_in_the_document() -> Result {
-    let (dir, document) = (tempfile::tempdir()?, fs::read_to_string(source("doc/json.md"))?);
+    let (dir, document) = (
+        tempfile::tempdir()?,
+        fs::read_to_string(source("doc/json.md"))?,
+    );
     write(&dir.path().join("tree/file"), "content")?;
     symlink("file", dir.path().join("tree/link"))?;
     let lines = [
@@ -186,14 +249,22 @@ fn every_key_of_json_is_in_the_document() -> Result {
             .arg("--json")
             .current_dir(dir.path())
             .output()?;
-        assert!(run.status.success(), "{line}: {}", String::from_utf8_lossy(&run.stderr));
+        assert!(
+            run.status.success(),
+            "{line}: {}",
+            String::from_utf8_lossy(&run.stderr)
+        );
         let mut documented = keys(&document, name);
-        documented.extend(keys(&document, if name == "`export`" { "`backup`" } else { name }));
+        documented.extend(keys(
+            &document,
+            if name == "`export`" { "`backup`" } else { name },
+        ));
         let printed = String::from_utf8(run.stdout)?;
         assert!(!printed.is_empty(), "{line}");
         for object in printed.lines() {
             let object: serde_json::Map<String, serde_json::Value> = serde_json::from_str(object)?;
-            let is_extra = |key: &&String| !documented.contains(key) && object["type"] != "progress";
+            let is_extra =
+                |key: &&String| !documented.contains(key) && object["type"] != "progress";
             assert_eq!(object.keys().find(is_extra), None, "{line}");
         }
     }

@@ -5,8 +5,8 @@
 mod runs;
 
 use runs::{
-    Mount, Ran, fullbore, has, is_root, make_fifo, noise, or_skip, set_mode, set_mtime, shell, tampered, temp, text,
-    write,
+    Mount, Ran, fullbore, has, is_root, make_fifo, noise, or_skip, set_mode, set_mtime, shell,
+    tampered, temp, text, write,
 };
 use std::{
     ffi::OsString,
@@ -34,27 +34,58 @@ fn backup(dir: &Path) -> PathBuf {
 
 fn restored(inject: &str, only: Option<&Path>, repository: &Path, to: &Path, more: &[&str]) -> Ran {
     let restore = args!["restore", repository, "--to", to, "--workers", "4"];
-    tampered(inject, only, restore.into_iter().chain(more.iter().map(OsString::from)))
+    tampered(
+        inject,
+        only,
+        restore.into_iter().chain(more.iter().map(OsString::from)),
+    )
 }
 
 /// What should have been there is, with what the second pass does; each of `missing` is not there, and named.
 #[track_caller]
 fn assert_rest(ran: Ran, tree: &Path, to: &Path, missing: &[&str], case: &str) {
-    let ran = ran.ends_with(1).has_one_error("passed over; the rest of the backup is restored");
+    let ran = ran
+        .ends_with(1)
+        .has_one_error("passed over; the rest of the backup is restored");
     assert!(!ran.err.contains("--overwrite"), "{case}: {}", ran.err);
-    let all = ["d/small", "d/small too", "d/empty", "d/large", "z", "z too", "link", "pipe", "d"];
+    let all = [
+        "d/small",
+        "d/small too",
+        "d/empty",
+        "d/large",
+        "z",
+        "z too",
+        "link",
+        "pipe",
+        "d",
+    ];
     for name in all {
         let is_there = to.join(name).symlink_metadata().is_ok();
         let is_missing = missing.contains(&name);
         assert_eq!(is_there, !is_missing, "{case}: {name}\n{}", ran.err);
-        assert_eq!(ran.err.contains(&format!("{name}\"")), is_missing, "{case}: {name}\n{}", ran.err);
+        assert_eq!(
+            ran.err.contains(&format!("{name}\"")),
+            is_missing,
+            "{case}: {name}\n{}",
+            ran.err
+        );
     }
-    for name in ["d/small", "d/large", "z too"].into_iter().filter(|name| !missing.contains(name)) {
-        assert!(fs::read(to.join(name)).unwrap() == fs::read(tree.join(name)).unwrap(), "{case}: {name}");
+    for name in ["d/small", "d/large", "z too"]
+        .into_iter()
+        .filter(|name| !missing.contains(name))
+    {
+        assert!(
+            fs::read(to.join(name)).unwrap() == fs::read(tree.join(name)).unwrap(),
+            "{case}: {name}"
+        );
     }
     if !missing.contains(&"d") {
         let found = fs::metadata(to.join("d")).unwrap();
-        assert_eq!((found.mode() & 0o7777, found.mtime()), (0o750, 1_000_000_000), "{case}");
+        assert_eq!(
+            (found.mode() & 0o7777, found.mtime()),
+            (0o750, 1_000_000_000),
+            "{case}"
+        );
     }
 }
 
@@ -70,8 +101,14 @@ fn an_entry_that_the_target_cannot_take_does_not_end_the_restore() {
         ("symlinkat:error=ENOSYS", &["link"][..]),
         ("mknodat:error=EPERM", &["pipe"]),
         ("linkat:error=EPERM", &["d/small too", "z too"]),
-        ("mkdirat:error=ENAMETOOLONG", &["d", "d/small", "d/small too", "d/empty", "d/large"]),
-        ("fallocate,pwrite64:error=EFBIG", &["d/small", "d/small too", "d/large", "z", "z too"]),
+        (
+            "mkdirat:error=ENAMETOOLONG",
+            &["d", "d/small", "d/small too", "d/empty", "d/large"],
+        ),
+        (
+            "fallocate,pwrite64:error=EFBIG",
+            &["d/small", "d/small too", "d/large", "z", "z too"],
+        ),
         ("utimensat:error=EINVAL", &files),
     ] {
         for more in [&[][..], &["--keep-going"], &["--overwrite"], &["--delta"]] {
@@ -81,9 +118,17 @@ fn an_entry_that_the_target_cannot_take_does_not_end_the_restore() {
             let ran = restored(inject, None, &repository, &to, more);
             if inject.starts_with("utimensat") {
                 // So has everything else but what stands for itself.
-                let ran = ran.ends_with(1).has_one_error("passed over; the rest of the backup is restored");
-                assert!(ran.err.contains("d/small") && ran.err.contains("z too"), "{case}: {}", ran.err);
-                files.iter().for_each(|name| assert!(!to.join(name).exists(), "{case}: {name}"));
+                let ran = ran
+                    .ends_with(1)
+                    .has_one_error("passed over; the rest of the backup is restored");
+                assert!(
+                    ran.err.contains("d/small") && ran.err.contains("z too"),
+                    "{case}: {}",
+                    ran.err
+                );
+                files
+                    .iter()
+                    .for_each(|name| assert!(!to.join(name).exists(), "{case}: {name}"));
             } else {
                 assert_rest(ran, &tree, &to, missing, &case);
             }
@@ -99,11 +144,20 @@ fn what_no_entry_would_escape_ends_the_restore_at_once() {
     }
     let dir = temp();
     let repository = backup(dir.path());
-    for inject in ["symlinkat:error=ENOSPC", "mknodat:error=EROFS", "pwrite64:error=EIO", "linkat:error=EMFILE"] {
+    for inject in [
+        "symlinkat:error=ENOSPC",
+        "mknodat:error=EROFS",
+        "pwrite64:error=EIO",
+        "linkat:error=EMFILE",
+    ] {
         for more in [&[][..], &["--keep-going"], &["--delta"]] {
             let to = dir.path().join("to");
             let ran = restored(inject, None, &repository, &to, more).ends_with(1);
-            assert!(!ran.err.contains("left out"), "{inject} {more:?}: {}", ran.err);
+            assert!(
+                !ran.err.contains("left out"),
+                "{inject} {more:?}: {}",
+                ran.err
+            );
             fs::remove_dir_all(&to).unwrap();
         }
     }
@@ -113,7 +167,8 @@ fn what_no_entry_would_escape_ends_the_restore_at_once() {
 fn folding(dir: &Path) -> Option<Mount> {
     let (image, at) = (dir.join("image"), dir.join("m"));
     fs::create_dir(&at).unwrap();
-    let line = "truncate -s 64M \"$1\" && mkntfs -F -q \"$1\" && lowntfs-3g -o ignore_case \"$1\" \"$2\"";
+    let line =
+        "truncate -s 64M \"$1\" && mkntfs -F -q \"$1\" && lowntfs-3g -o ignore_case \"$1\" \"$2\"";
     let is_mounted = is_root() && shell(line, args![image, at]).code == 0;
     or_skip(is_mounted, "nothing that ignores case can be mounted").then(|| Mount::at(&at))
 }
@@ -121,9 +176,20 @@ fn folding(dir: &Path) -> Option<Mount> {
 #[test]
 fn names_that_the_target_takes_for_one_never_replace_each_other() {
     let dir = temp();
-    let Some(_mount) = folding(dir.path()) else { return };
-    let (tree, repository, archive) = (dir.path().join("tree"), dir.path().join("r"), dir.path().join("a.tar"));
-    for [name, other] in [["Case", "case"], ["D/f", "d/g"], ["Large", "large"], ["one/X", "one/x"]] {
+    let Some(_mount) = folding(dir.path()) else {
+        return;
+    };
+    let (tree, repository, archive) = (
+        dir.path().join("tree"),
+        dir.path().join("r"),
+        dir.path().join("a.tar"),
+    );
+    for [name, other] in [
+        ["Case", "case"],
+        ["D/f", "d/g"],
+        ["Large", "large"],
+        ["one/X", "one/x"],
+    ] {
         write(tree.join(name), noise(1, 3_000_000));
         write(tree.join(other), noise(2, 3_000_000));
     }
@@ -134,7 +200,12 @@ fn names_that_the_target_takes_for_one_never_replace_each_other() {
     fs::hard_link(tree.join("Case"), tree.join("zeta")).unwrap();
     fullbore(args!["backup", tree, "--to", repository]).ends_with(0);
     fullbore(args!["backup", tree, "--to", archive, "--compress", "none"]).ends_with(0);
-    let stream = |to: &Path| shell("\"$1\" restore - --to \"$2\" < \"$3\"", args![runs::FULLBORE, to, archive]);
+    let stream = |to: &Path| {
+        shell(
+            "\"$1\" restore - --to \"$2\" < \"$3\"",
+            args![runs::FULLBORE, to, archive],
+        )
+    };
     let to = dir.path().join("m/to");
     for [before, how] in [
         ["", ""],
@@ -150,42 +221,57 @@ fn names_that_the_target_takes_for_one_never_replace_each_other() {
             let _ = fs::remove_dir_all(&to);
         }
         if before == "stale" {
-            ["CASE", "large", "d/F", "one/x"].iter().for_each(|name| write(to.join(name), "stale"));
+            ["CASE", "large", "d/F", "one/x"]
+                .iter()
+                .for_each(|name| write(to.join(name), "stale"));
         }
         let ran = match how {
             "-" => stream(&to),
             _ => fullbore(
-                args!["restore", repository, "--to", to].into_iter().chain((!how.is_empty()).then(|| how.into())),
+                args!["restore", repository, "--to", to]
+                    .into_iter()
+                    .chain((!how.is_empty()).then(|| how.into())),
             ),
         };
         let case = format!("{before} {how}");
-        let ran = ran.ends_with(1).has_one_error("takes its name for that of something else in the backup");
+        let ran = ran
+            .ends_with(1)
+            .has_one_error("takes its name for that of something else in the backup");
         assert!(!ran.err.contains("--overwrite"), "{case}: {}", ran.err);
         // Of two names the first in the order of the backup is there, whichever that is, and the other is named.
         let mut named = 0;
-        for name in ["Case", "case", "D/f", "d/g", "Large", "large", "one/X", "one/x", "zero", "zeta"] {
+        for name in [
+            "Case", "case", "D/f", "d/g", "Large", "large", "one/X", "one/x", "zero", "zeta",
+        ] {
             let is_named = ran.err.contains(&format!("{name}\""));
             named += usize::from(is_named);
             let there = fs::read(to.join(name)).ok();
-            assert!(is_named || there == fs::read(tree.join(name)).ok(), "{case}: {name}\n{}", ran.err);
+            assert!(
+                is_named || there == fs::read(tree.join(name)).ok(),
+                "{case}: {name}\n{}",
+                ran.err
+            );
         }
         assert!((5..=6).contains(&named), "{case}: {named}\n{}", ran.err);
-        ["a", "b", "c"].iter().for_each(|name| assert_eq!(fs::read_to_string(to.join(name)).unwrap(), *name));
+        ["a", "b", "c"]
+            .iter()
+            .for_each(|name| assert_eq!(fs::read_to_string(to.join(name)).unwrap(), *name));
     }
 }
 
 #[test]
 fn a_target_that_ignores_case_takes_what_has_no_such_names_again_and_again() {
     let dir = temp();
-    let Some(_mount) = folding(dir.path()) else { return };
+    let Some(_mount) = folding(dir.path()) else {
+        return;
+    };
     let (repository, to) = (dir.path().join("r"), dir.path().join("m/to"));
     let tree = dir.path().join("tree");
     write(tree.join("Dir/File"), "one");
     write(tree.join("Dir/empty"), "");
     fs::hard_link(tree.join("Dir/File"), tree.join("Link")).unwrap();
     fullbore(args!["backup", tree, "--to", repository]).ends_with(0);
-    let line =
-        "\"$1\" restore \"$2\" --to \"$3\" $4 && cmp \"$5/Link\" \"$3/Link\" && cmp \"$5/Dir/File\" \"$3/Dir/File\"";
+    let line = "\"$1\" restore \"$2\" --to \"$3\" $4 && cmp \"$5/Link\" \"$3/Link\" && cmp \"$5/Dir/File\" \"$3/Dir/File\"";
     for how in ["", "--overwrite", "--delta", "--delta", "--overwrite"] {
         shell(line, args![runs::FULLBORE, repository, to, how, tree]).ends_with(0);
     }
@@ -203,7 +289,12 @@ fn attributes_for_which_there_is_no_room_end_the_restore_and_others_are_noted() 
     let dir = temp();
     let (tree, repo) = (dir.path().join("tree"), dir.path().join("repo"));
     write(tree.join("file"), b"content");
-    let set = rustix::fs::setxattr(tree.join("file"), "user.color", b"red", rustix::fs::XattrFlags::empty());
+    let set = rustix::fs::setxattr(
+        tree.join("file"),
+        "user.color",
+        b"red",
+        rustix::fs::XattrFlags::empty(),
+    );
     if !or_skip(set.is_ok(), "attributes") {
         return;
     }
@@ -213,7 +304,18 @@ fn attributes_for_which_there_is_no_room_end_the_restore_and_others_are_noted() 
         let to = dir.path().join(error);
         let restore = args!["restore", repo, "--to", to];
         let ran = tampered(&format!("fsetxattr:error={error}"), None, restore).ends_with(code);
-        assert_eq!(ran.err.contains("error: could not set an attribute of"), code == 1, "{}", ran.err);
-        assert_eq!(ran.err.contains("note: attribute \"user.color\" not restored"), code == 0, "{}", ran.err);
+        assert_eq!(
+            ran.err.contains("error: could not set an attribute of"),
+            code == 1,
+            "{}",
+            ran.err
+        );
+        assert_eq!(
+            ran.err
+                .contains("note: attribute \"user.color\" not restored"),
+            code == 0,
+            "{}",
+            ran.err
+        );
     }
 }

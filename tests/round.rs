@@ -20,7 +20,11 @@ use tempfile::tempdir;
 fn restore(from: &Path, to: &Path) {
     let restore = plan(from, to);
     let summary = restore.run(&Meter::default()).unwrap();
-    assert_eq!((summary.exit_code(), summary.notes), (0, vec![]), "{from:?}");
+    assert_eq!(
+        (summary.exit_code(), summary.notes),
+        (0, vec![]),
+        "{from:?}"
+    );
 }
 
 fn verify(from: &Path, against: &Path) -> Verdict {
@@ -36,7 +40,10 @@ fn verify(from: &Path, against: &Path) -> Verdict {
 
 fn backup(tree: &Path, to: SinkSpec, codec: Codec, digest: Algorithm) {
     let backup = Backup {
-        subject: Subject::Files(Scope { paths: vec![tree.into()], ..Scope::default() }),
+        subject: Subject::Files(Scope {
+            paths: vec![tree.into()],
+            ..Scope::default()
+        }),
         to,
         codec,
         digest,
@@ -63,8 +70,12 @@ fn backup(tree: &Path, to: SinkSpec, codec: Codec, digest: Algorithm) {
 fn a_tree_comes_back_from_every_destination_and_codec() {
     let dir = tempdir().unwrap();
     let mut fixture = Fixture::sample();
-    fixture.entries.retain(|(_, entry, ..)| entry.path != b"dangling");
-    fixture.file("big/large", content(5, 2_222_222)).file("big/frame", content(6, 64 << 10));
+    fixture
+        .entries
+        .retain(|(_, entry, ..)| entry.path != b"dangling");
+    fixture
+        .file("big/large", content(5, 2_222_222))
+        .file("big/frame", content(6, 64 << 10));
     fixture.write_repository(&dir.path().join("made"));
     let tree = dir.path().join("tree");
     restore(&dir.path().join("made"), &tree);
@@ -77,14 +88,19 @@ fn a_tree_comes_back_from_every_destination_and_codec() {
     for (codec, digest) in cases {
         let repository = dir.path().join(format!("repo-{codec}"));
         let file = dir.path().join(format!("x-{codec}.{}", codec.suffix()));
-        for (at, sink) in
-            [(&repository, SinkSpec::Repository(repository.clone())), (&file, SinkSpec::File(file.clone()))]
-        {
+        for (at, sink) in [
+            (&repository, SinkSpec::Repository(repository.clone())),
+            (&file, SinkSpec::File(file.clone())),
+        ] {
             backup(&tree, sink, codec, digest);
             let to = dir.path().join(format!("to-{codec}-{}", at.is_dir()));
             restore(at, &to);
             let verdict = verify(at, &to);
-            assert_eq!((verdict.damage, verdict.warnings, verdict.differences), (vec![], vec![], vec![]), "{at:?}");
+            assert_eq!(
+                (verdict.damage, verdict.warnings, verdict.differences),
+                (vec![], vec![], vec![]),
+                "{at:?}"
+            );
             assert!(verify(at, &tree).differences.is_empty(), "{at:?}");
         }
     }
@@ -111,7 +127,10 @@ fn one_reader_and_many_workers_never_wait_for_each_other() {
                 tricks: Tricks::Auto,
             };
             let backup = Backup {
-                subject: Subject::Files(Scope { paths: vec![tree.clone()], ..Scope::default() }),
+                subject: Subject::Files(Scope {
+                    paths: vec![tree.clone()],
+                    ..Scope::default()
+                }),
                 to: SinkSpec::Null,
                 codec: Codec::Zstd(1),
                 digest: Algorithm::Blake3,
@@ -128,5 +147,9 @@ fn one_reader_and_many_workers_never_wait_for_each_other() {
         }
         done.send(()).unwrap();
     });
-    assert!(wait.recv_timeout(std::time::Duration::from_secs(120)).is_ok(), "the threads wait for each other");
+    assert!(
+        wait.recv_timeout(std::time::Duration::from_secs(120))
+            .is_ok(),
+        "the threads wait for each other"
+    );
 }

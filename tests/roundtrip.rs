@@ -10,8 +10,8 @@ use proptest::{
     test_runner::{RngAlgorithm, TestRng, TestRunner},
 };
 use runs::{
-    assert_same, fullbore, is_root, noise, or_skip, sample, segments, set_mode, set_mtime, set_xattr, shape, shell,
-    temp, text,
+    assert_same, fullbore, is_root, noise, or_skip, sample, segments, set_mode, set_mtime,
+    set_xattr, shape, shell, temp, text,
 };
 use std::{
     ffi::OsStr,
@@ -54,14 +54,23 @@ enum What {
 }
 
 fn name() -> impl Strategy<Value = Vec<u8>> {
-    let bytes = vec(any::<u8>().prop_map(|c| if c == 0 || c == b'/' { b'_' } else { c }), 1..24);
+    let bytes = vec(
+        any::<u8>().prop_map(|c| if c == 0 || c == b'/' { b'_' } else { c }),
+        1..24,
+    );
     let long = (1usize..=255).prop_map(|len| vec![b'n'; len]);
     prop_oneof![3 => "[a-c][a-z.]{0,6}".prop_map(String::into_bytes), 3 => bytes, 1 => long]
         .prop_filter("a name", |name| name != b"." && name != b"..")
 }
 
 fn size() -> impl Strategy<Value = usize> {
-    let edge = prop_oneof![Just(512usize), Just(4096), Just(65_536), Just(131_072), Just(1 << 20)];
+    let edge = prop_oneof![
+        Just(512usize),
+        Just(4096),
+        Just(65_536),
+        Just(131_072),
+        Just(1 << 20)
+    ];
     let around = (edge, -1isize..=1).prop_map(|(edge, by)| edge.saturating_add_signed(by));
     prop_oneof![2 => 0usize..700, 2 => around, 2 => 0usize..200_000, 1 => 0usize..3 << 20]
 }
@@ -81,16 +90,34 @@ fn what() -> impl Strategy<Value = What> {
 fn thing() -> impl Strategy<Value = Thing> {
     let xattr = ("(user|trusted)\\.[a-z.]{1,12}", vec(any::<u8>(), 0..60));
     let mtime = (-1_000_000_000i64..10_000_000_000, 0i64..1_000_000_000);
-    (any::<usize>(), name(), what(), 0u32..0o10000, mtime, vec(xattr, 0..3))
-        .prop_map(|(parent, name, what, mode, mtime, xattrs)| Thing { parent, name, what, mode, mtime, xattrs })
+    (
+        any::<usize>(),
+        name(),
+        what(),
+        0u32..0o10000,
+        mtime,
+        vec(xattr, 0..3),
+    )
+        .prop_map(|(parent, name, what, mode, mtime, xattrs)| Thing {
+            parent,
+            name,
+            what,
+            mode,
+            mtime,
+            xattrs,
+        })
 }
 
 /// Make the tree; names that are taken are left out.
 fn plant(root: &Path, things: &[Thing]) {
-    let (mut dirs, mut files, mut made) = (vec![root.to_owned()], Vec::<PathBuf>::new(), Vec::new());
+    let (mut dirs, mut files, mut made) =
+        (vec![root.to_owned()], Vec::<PathBuf>::new(), Vec::new());
     for thing in things {
         let path = dirs[thing.parent % dirs.len()].join(OsStr::from_bytes(&thing.name));
-        if path.symlink_metadata().is_ok() || path.as_os_str().len() > 3000 || !put(&path, &thing.what, &files) {
+        if path.symlink_metadata().is_ok()
+            || path.as_os_str().len() > 3000
+            || !put(&path, &thing.what, &files)
+        {
             continue;
         }
         match thing.what {
@@ -108,7 +135,14 @@ fn plant(root: &Path, things: &[Thing]) {
             set_xattr(path, name, value); // not every kind takes every name
         }
         if !is_link {
-            set_mode(path, if is_root() { thing.mode } else { thing.mode | 0o700 });
+            set_mode(
+                path,
+                if is_root() {
+                    thing.mode
+                } else {
+                    thing.mode | 0o700
+                },
+            );
         }
         set_mtime(path, thing.mtime.0, thing.mtime.1);
     }
@@ -117,9 +151,15 @@ fn plant(root: &Path, things: &[Thing]) {
 fn put(path: &Path, what: &What, files: &[PathBuf]) -> bool {
     match what {
         What::Directory => fs::create_dir(path).unwrap(),
-        What::File(seed, len) => {
-            fs::write(path, if seed & 1 == 0 { noise(*seed, *len) } else { text(*seed, *len) }).unwrap()
-        }
+        What::File(seed, len) => fs::write(
+            path,
+            if seed & 1 == 0 {
+                noise(*seed, *len)
+            } else {
+                text(*seed, *len)
+            },
+        )
+        .unwrap(),
         What::Sparse(size, runs) => {
             let file = File::create(path).unwrap();
             file.set_len(*size).unwrap();
@@ -138,12 +178,30 @@ fn put(path: &Path, what: &What, files: &[PathBuf]) -> bool {
 #[test]
 fn any_tree_comes_back_exactly() {
     // The same trees each time; or as many others as are asked for.
-    let asked = std::env::var("FULLBORE_CASES").ok().and_then(|cases| cases.parse().ok());
-    let config = ProptestConfig { cases: asked.unwrap_or(24), failure_persistence: None, ..ProptestConfig::default() };
-    let config = ProptestConfig { max_shrink_iters: 60, ..config };
+    let asked = std::env::var("FULLBORE_CASES")
+        .ok()
+        .and_then(|cases| cases.parse().ok());
+    let config = ProptestConfig {
+        cases: asked.unwrap_or(24),
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    };
+    let config = ProptestConfig {
+        max_shrink_iters: 60,
+        ..config
+    };
     let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
-    let mut runner = if asked.is_some() { TestRunner::new(config) } else { TestRunner::new_with_rng(config, rng) };
-    let cases = (vec(thing(), 0..40), 0..CODECS.len(), any::<bool>(), any::<bool>());
+    let mut runner = if asked.is_some() {
+        TestRunner::new(config)
+    } else {
+        TestRunner::new_with_rng(config, rng)
+    };
+    let cases = (
+        vec(thing(), 0..40),
+        0..CODECS.len(),
+        any::<bool>(),
+        any::<bool>(),
+    );
     let result = runner.run(&cases, |(things, codec, one_file, tricks)| {
         let dir = temp();
         let tree = dir.path().join("tree");
@@ -155,13 +213,37 @@ fn any_tree_comes_back_exactly() {
     result.unwrap_or_else(|e| panic!("{e}"));
 }
 
-fn there_and_back(tree: &Path, dir: &Path, (codec, file): (&str, &str), one_file: bool, tricks: bool) {
-    let (store, back) = (dir.join(if one_file { file } else { "repository" }), dir.join("back"));
+fn there_and_back(
+    tree: &Path,
+    dir: &Path,
+    (codec, file): (&str, &str),
+    one_file: bool,
+    tricks: bool,
+) {
+    let (store, back) = (
+        dir.join(if one_file { file } else { "repository" }),
+        dir.join("back"),
+    );
     let no_tricks = (!tricks).then(|| "--no-tricks".into());
     let before = shape(tree);
-    let backup = args!["backup", tree, "--to", store, "--compress", codec, "--frame-size", "64K", "--quiet"];
+    let backup = args![
+        "backup",
+        tree,
+        "--to",
+        store,
+        "--compress",
+        codec,
+        "--frame-size",
+        "64K",
+        "--quiet"
+    ];
     fullbore(backup.into_iter().chain(no_tricks.clone())).ends_with(0);
-    fullbore(args!["restore", store, "--to", back, "--quiet"].into_iter().chain(no_tricks)).ends_with(0);
+    fullbore(
+        args!["restore", store, "--to", back, "--quiet"]
+            .into_iter()
+            .chain(no_tricks),
+    )
+    .ends_with(0);
     assert_same(&before, &shape(&back), "restored");
     fullbore(args!["verify", store, "--data"]).ends_with(0);
     let found = fullbore(args!["verify", store, "--against", tree]);
@@ -185,11 +267,23 @@ fn every_codec_and_destination_brings_the_same_tree_back() {
 fn stored(tree: &Path, codec: &str, options: &[&str]) -> Vec<Vec<u8>> {
     let dir = temp();
     let repository = dir.path().join("repository");
-    let command = args!["backup", tree, "--to", repository, "--compress", codec, "--quiet", "--segment-size", "1M"];
+    let command = args![
+        "backup",
+        tree,
+        "--to",
+        repository,
+        "--compress",
+        codec,
+        "--quiet",
+        "--segment-size",
+        "1M"
+    ];
     let frame = args!["--frame-size", "64K"];
     fullbore(command.into_iter().chain(frame).chain(runs::args(options))).ends_with(0);
-    let mut stored: Vec<_> =
-        segments(&repository).iter().map(|path| after_label(&fs::read(path).unwrap(), codec)).collect();
+    let mut stored: Vec<_> = segments(&repository)
+        .iter()
+        .map(|path| after_label(&fs::read(path).unwrap(), codec))
+        .collect();
     stored.push(fs::read(runs::only(&repository.join("backups")).join("manifest")).unwrap());
     stored
 }
@@ -199,7 +293,10 @@ fn after_label(bytes: &[u8], codec: &str) -> Vec<u8> {
     if !codec.starts_with("zstd") && codec != "lz4" {
         return bytes.to_vec();
     }
-    let at = bytes.windows(4).position(|four| (four[0] & 0xf0, &four[1..]) == (0x50, &[0x2a, 0x4d, 0x18])).unwrap();
+    let at = bytes
+        .windows(4)
+        .position(|four| (four[0] & 0xf0, &four[1..]) == (0x50, &[0x2a, 0x4d, 0x18]))
+        .unwrap();
     let len = u32::from_le_bytes(bytes[at + 4..at + 8].try_into().unwrap()) as usize;
     bytes[at + 8 + len..].to_vec()
 }
@@ -212,7 +309,11 @@ fn one_worker_and_many_write_the_same_bytes() {
     for codec in ["zstd:1", "lz4", "gzip", "none"] {
         let one = stored(&tree, codec, &["--workers", "1", "--readers", "1"]);
         assert!(one.len() > 2, "several segments and a manifest");
-        for options in [&["--workers", "16", "--readers", "16"][..], &["--workers", "3"], &["--no-tricks"]] {
+        for options in [
+            &["--workers", "16", "--readers", "16"][..],
+            &["--workers", "3"],
+            &["--no-tricks"],
+        ] {
             assert!(one == stored(&tree, codec, options), "{codec} {options:?}");
         }
     }
@@ -226,16 +327,33 @@ fn attributes_that_overflow_frames_do_not_change_that() {
     for at in 0..120u64 {
         let path = tree.join(format!("f{at:03}"));
         runs::write(&path, text(at, if at % 40 == 39 { 500_000 } else { 20 }));
-        if !or_skip(set_xattr(&path, "user.fork", &noise(at, 30_000)), "no tmpfs has large attributes here") {
+        if !or_skip(
+            set_xattr(&path, "user.fork", &noise(at, 30_000)),
+            "no tmpfs has large attributes here",
+        ) {
             return;
         }
     }
     let one = stored(&tree, "zstd:1", &["--workers", "1", "--readers", "1"]);
-    for options in [&["--workers", "16", "--readers", "16"][..], &["--workers", "3"], &["--no-tricks"]] {
+    for options in [
+        &["--workers", "16", "--readers", "16"][..],
+        &["--workers", "3"],
+        &["--no-tricks"],
+    ] {
         assert!(one == stored(&tree, "zstd:1", options), "{options:?}");
     }
     let (store, back) = (dir.path().join("store"), dir.path().join("back"));
-    fullbore(args!["backup", tree, "--to", store, "--readers", "1", "--frame-size", "64K"]).ends_with(0);
+    fullbore(args![
+        "backup",
+        tree,
+        "--to",
+        store,
+        "--readers",
+        "1",
+        "--frame-size",
+        "64K"
+    ])
+    .ends_with(0);
     fullbore(args!["restore", store, "--to", back]).ends_with(0);
     assert_same(&shape(&tree), &shape(&back), "restored");
 }
@@ -245,7 +363,10 @@ fn little_memory_writes_the_same_bytes_as_much() {
     let dir = temp();
     let tree = dir.path().join("tree");
     sample(&tree);
-    assert!(stored(&tree, "zstd:1", &["--memory", "1M"]) == stored(&tree, "zstd:1", &["--memory", "1G"]));
+    assert!(
+        stored(&tree, "zstd:1", &["--memory", "1M"])
+            == stored(&tree, "zstd:1", &["--memory", "1G"])
+    );
 }
 
 #[test]
@@ -255,11 +376,20 @@ fn standard_output_carries_what_a_file_would_hold() {
     sample(&tree);
     let file = dir.path().join("x.tar.zst");
     fullbore(args!["backup", tree, "--to", file]).ends_with(0);
-    let plain = shell("zstd -dc \"$1\" | sha256sum", args![file]).ends_with(0).out;
+    let plain = shell("zstd -dc \"$1\" | sha256sum", args![file])
+        .ends_with(0)
+        .out;
     let line = "\"$1\" backup \"$2\" --to - | zstd -dc | sha256sum";
-    assert_eq!(shell(line, args![runs::FULLBORE, tree]).ends_with(0).out, plain);
+    assert_eq!(
+        shell(line, args![runs::FULLBORE, tree]).ends_with(0).out,
+        plain
+    );
     let line = "\"$1\" backup \"$2\" --to - > \"$3\" && \"$1\" verify --data \"$3\"";
-    shell(line, args![runs::FULLBORE, tree, dir.path().join("y.tar.zst")]).ends_with(0);
+    shell(
+        line,
+        args![runs::FULLBORE, tree, dir.path().join("y.tar.zst")],
+    )
+    .ends_with(0);
 }
 
 #[test]
@@ -269,8 +399,21 @@ fn a_repository_without_its_manifest_restores_whatever_the_codec() {
     sample(&tree);
     (0..5).for_each(|i| runs::write(tree.join(format!("noise-{i}")), noise(i, 900_000)));
     for (codec, _) in CODECS {
-        let (repo, back) = (dir.path().join(format!("repo-{codec}")), dir.path().join(format!("back-{codec}")));
-        fullbore(args!["backup", tree, "--to", repo, "--compress", codec, "--segment-size", "1M"]).ends_with(0);
+        let (repo, back) = (
+            dir.path().join(format!("repo-{codec}")),
+            dir.path().join(format!("back-{codec}")),
+        );
+        fullbore(args![
+            "backup",
+            tree,
+            "--to",
+            repo,
+            "--compress",
+            codec,
+            "--segment-size",
+            "1M"
+        ])
+        .ends_with(0);
         fullbore(args!["verify", repo, "--data"]).ends_with(0);
         fs::remove_file(runs::only(&repo.join("backups")).join("manifest")).unwrap();
         fullbore(args!["restore", repo, "--to", back, "--quiet"]).ends_with(0);
@@ -290,12 +433,32 @@ fn a_tree_is_compared_byte_by_byte_where_there_are_no_digests() {
     sparse.set_len(3 << 20).unwrap();
     sparse.write_all_at(&noise(3, 100_000), 1 << 20).unwrap();
     for to in ["r", "x.tar.gz"].map(|to| dir.path().join(to)) {
-        fullbore(args!["backup", tree, "--to", to, "--digest", "none", "--frame-size", "256K", "-q"]).ends_with(0);
+        fullbore(args![
+            "backup",
+            tree,
+            "--to",
+            to,
+            "--digest",
+            "none",
+            "--frame-size",
+            "256K",
+            "-q"
+        ])
+        .ends_with(0);
         let ran = fullbore(args!["restore", to, "--to", back]).ends_with(0);
-        assert!(!ran.err.contains("every digest") && ran.err.contains("no digests"), "{}", ran.err);
+        assert!(
+            !ran.err.contains("every digest") && ran.err.contains("no digests"),
+            "{}",
+            ran.err
+        );
         fullbore(args!["verify", to, "--against", back]).ends_with(0);
-        let cases =
-            [("large", 0), ("large", 4 << 20), ("large", (5 << 20) + 76), ("small", 9), ("sparse", (1 << 20) + 9)];
+        let cases = [
+            ("large", 0),
+            ("large", 4 << 20),
+            ("large", (5 << 20) + 76),
+            ("small", 9),
+            ("sparse", (1 << 20) + 9),
+        ];
         for (name, at) in cases.into_iter().chain([("sparse", 2 << 20)]) {
             let path = back.join(name);
             let (before, meta) = (fs::read(&path).unwrap(), fs::metadata(&path).unwrap());
@@ -303,8 +466,17 @@ fn a_tree_is_compared_byte_by_byte_where_there_are_no_digests() {
             for (byte, code) in [(before[at] ^ 1, 1), (before[at], 0)] {
                 file.write_all_at(&[byte], at as u64).unwrap();
                 set_mtime(&path, meta.mtime(), meta.mtime_nsec());
-                let ran = fullbore(args!["verify", to, "--data", "--against", back]).ends_with(code);
-                assert_eq!(ran.out, if code == 1 { format!("{name}: other content\n") } else { String::new() }, "{at}");
+                let ran =
+                    fullbore(args!["verify", to, "--data", "--against", back]).ends_with(code);
+                assert_eq!(
+                    ran.out,
+                    if code == 1 {
+                        format!("{name}: other content\n")
+                    } else {
+                        String::new()
+                    },
+                    "{at}"
+                );
             }
         }
         fs::remove_dir_all(&back).unwrap();

@@ -15,7 +15,10 @@ use std::{
 /// Many directories, one in the other, and one of which several threads take a batch.
 fn wide(tree: &Path) {
     for i in 0..150 {
-        runs::write(tree.join(format!("d{}/e{}/f{i}", i % 30, i % 3)), format!("{i}"));
+        runs::write(
+            tree.join(format!("d{}/e{}/f{i}", i % 30, i % 3)),
+            format!("{i}"),
+        );
     }
     (0..1300).for_each(|i| runs::write(tree.join(format!("many/{i}")), ""));
     for (dir, mode) in [("d7/e1", 0o500), ("d7", 0o555)] {
@@ -26,7 +29,9 @@ fn wide(tree: &Path) {
 
 /// So that anybody can remove it.
 fn open_up(tree: &Path) {
-    ["d7", "d7/e1"].iter().for_each(|dir| runs::set_mode(&tree.join(dir), 0o755));
+    ["d7", "d7/e1"]
+        .iter()
+        .for_each(|dir| runs::set_mode(&tree.join(dir), 0o755));
 }
 
 /// A run of which each such call takes 300 µs longer; gives the number of threads it started.
@@ -37,7 +42,9 @@ fn slowed(calls: &str, log: &Path, args: impl IntoIterator<Item = OsString>) -> 
     let args = [log.into(), runs::FULLBORE.into()].into_iter().chain(args);
     shell(&line, args).ends_with(0);
     let log = fs::read_to_string(log).unwrap();
-    log.lines().filter(|line| line.contains("clone") && !line.contains("resumed>")).count()
+    log.lines()
+        .filter(|line| line.contains("clone") && !line.contains("resumed>"))
+        .count()
 }
 
 #[test]
@@ -48,15 +55,37 @@ fn a_tree_that_is_slow_is_walked_by_more_threads_and_comes_back() {
     let dir = temp();
     let [tree, quick, slow, log] = ["t", "quick", "slow", "log"].map(|name| dir.path().join(name));
     wide(&tree);
-    let few = slowed("uname", &log, args!["backup", tree, "--to", quick, "--quiet"]);
-    let many = slowed("statx", &log, args!["backup", tree, "--to", slow, "--quiet"]);
-    assert!(many > few + 4, "{many} threads, and {few} where it is quick");
-    for (from, calls) in [(quick, "uname"), (slow, "openat2,openat,mkdirat,utimensat,fchmod")] {
+    let few = slowed(
+        "uname",
+        &log,
+        args!["backup", tree, "--to", quick, "--quiet"],
+    );
+    let many = slowed(
+        "statx",
+        &log,
+        args!["backup", tree, "--to", slow, "--quiet"],
+    );
+    assert!(
+        many > few + 4,
+        "{many} threads, and {few} where it is quick"
+    );
+    for (from, calls) in [
+        (quick, "uname"),
+        (slow, "openat2,openat,mkdirat,utimensat,fchmod"),
+    ] {
         let back = dir.path().join(format!("back {calls}"));
         slowed(calls, &log, args!["restore", from, "--to", back, "--quiet"]);
         assert_same(&shape(&tree), &shape(&back), calls);
-        slowed(calls, &log, args!["verify", from, "--against", back, "--data"]);
-        slowed(calls, &log, args!["restore", from, "--to", back, "--delta", "--quiet"]);
+        slowed(
+            calls,
+            &log,
+            args!["verify", from, "--against", back, "--data"],
+        );
+        slowed(
+            calls,
+            &log,
+            args!["restore", from, "--to", back, "--delta", "--quiet"],
+        );
         fullbore(args!["verify", from, "--against", tree]).ends_with(0);
         open_up(&back);
     }
@@ -65,7 +94,10 @@ fn a_tree_that_is_slow_is_walked_by_more_threads_and_comes_back() {
 
 #[test]
 fn a_directory_stays_open_until_links_to_what_is_in_it_are_made() {
-    if !or_skip(has("strace") && runs::is_root(), "there is no strace, or nobody to restore as") {
+    if !or_skip(
+        has("strace") && runs::is_root(),
+        "there is no strace, or nobody to restore as",
+    ) {
         return;
     }
     let dir = temp();
@@ -80,10 +112,21 @@ fn a_directory_stays_open_until_links_to_what_is_in_it_are_made() {
     shell("chmod -R go+rX \"$1\"", args![repository]).ends_with(0);
     std::os::unix::fs::chown(dir.path(), Some(65534), Some(65534)).unwrap();
     let nobody = "setpriv --reuid=65534 --regid=65534 --clear-groups";
-    let line = format!("{nobody} strace -f -qq -o /dev/null -e inject=utimensat:delay_enter=3000 \"$@\"");
-    let run = [runs::FULLBORE.into()].into_iter().chain(args!["restore", repository, "--to", to, "--workers", "4"]);
+    let line =
+        format!("{nobody} strace -f -qq -o /dev/null -e inject=utimensat:delay_enter=3000 \"$@\"");
+    let run = [runs::FULLBORE.into()].into_iter().chain(args![
+        "restore",
+        repository,
+        "--to",
+        to,
+        "--workers",
+        "4"
+    ]);
     shell(&line, run).ends_with(0);
     let inode = |path: &str| fs::metadata(to.join(path)).unwrap().ino();
     assert_eq!(inode("a/f"), inode("b/g"));
-    assert_eq!(fs::metadata(to.join("a")).unwrap().permissions().mode() & 0o777, 0o300);
+    assert_eq!(
+        fs::metadata(to.join("a")).unwrap().permissions().mode() & 0o777,
+        0o300
+    );
 }

@@ -22,7 +22,10 @@ const DECODERS: [(&str, &str, &str); 4] = [
 
 const EXTRACTORS: [(&str, &str); 3] = [
     ("tar", "tar -xi --xattrs --xattrs-include='*' --acls -p -C"),
-    ("bsdtar", "bsdtar -xpf - --options 'tar:read_concatenated_archives' -C"),
+    (
+        "bsdtar",
+        "bsdtar -xpf - --options 'tar:read_concatenated_archives' -C",
+    ),
     (
         "python3",
         "python3 -c '
@@ -66,12 +69,19 @@ fn with_whole_digests(dir: &Path, mut shape: Shape) -> Shape {
 fn tree(dir: &Path) -> PathBuf {
     let tree = dir.join("tree");
     sample(&tree);
-    runs::write(tree.join(format!("{}/{}", "d".repeat(150), "f".repeat(200))), "a long path");
+    runs::write(
+        tree.join(format!("{}/{}", "d".repeat(150), "f".repeat(200))),
+        "a long path",
+    );
     runs::write(tree.join("ümläut/☃"), "not ASCII");
     runs::set_xattr(&tree.join("words"), "user.note", b"kept");
     // Python restores a time as a fraction, which is not exact far from now.
     for path in shape(&tree).into_keys().rev() {
-        runs::set_mtime(&tree.join(OsString::from_vec(path)), 1_500_000_000, 250_000_000);
+        runs::set_mtime(
+            &tree.join(OsString::from_vec(path)),
+            1_500_000_000,
+            250_000_000,
+        );
     }
     tree
 }
@@ -87,11 +97,17 @@ fn assert_extracts(tree: &Path, decoder: &str, files: &[PathBuf]) {
         let out = dir.path().join("out");
         fs::create_dir(&out).unwrap();
         let line = format!("out=$1; shift; {decoder} \"$@\" | {line} \"$out\"");
-        let args = [OsString::from(&out)].into_iter().chain(files.iter().map(OsString::from));
+        let args = [OsString::from(&out)]
+            .into_iter()
+            .chain(files.iter().map(OsString::from));
         let ran = shell(&line, args);
         assert_eq!((ran.code, &*ran.err), (0, ""), "{program} {decoder}");
         let after = with_whole_digests(&out, shape(&out));
-        assert_same(&known_to(program, before.clone()), &known_to(program, after), &format!("{program} {decoder}"));
+        assert_same(
+            &known_to(program, before.clone()),
+            &known_to(program, after),
+            &format!("{program} {decoder}"),
+        );
     }
 }
 
@@ -105,7 +121,15 @@ fn every_extractor_restores_every_codec_from_segments_and_from_one_file() {
     for (n, (codec, file, decoder)) in DECODERS.into_iter().enumerate() {
         let (repository, file) = (dir.path().join(format!("r{n}")), dir.path().join(file));
         for to in [&repository, &file] {
-            let options = args!["--compress", codec, "--segment-size", "1M", "--frame-size", "64K", "--quiet"];
+            let options = args![
+                "--compress",
+                codec,
+                "--segment-size",
+                "1M",
+                "--frame-size",
+                "64K",
+                "--quiet"
+            ];
             fullbore(args!["backup", tree, "--to", to].into_iter().chain(options)).ends_with(0);
         }
         let segments = runs::segments(&repository);
@@ -119,12 +143,27 @@ fn every_extractor_restores_every_codec_from_segments_and_from_one_file() {
 fn the_tools_of_each_codec_accept_its_files() {
     let dir = temp();
     let tree = tree(dir.path());
-    let tests = ["zstd -tq \"$1\" && zstd -lq \"$1\"", "lz4 -tq \"$1\"", "gzip -t \"$1\"", "tar -tf \"$1\" >/dev/null"];
+    let tests = [
+        "zstd -tq \"$1\" && zstd -lq \"$1\"",
+        "lz4 -tq \"$1\"",
+        "gzip -t \"$1\"",
+        "tar -tf \"$1\" >/dev/null",
+    ];
     for (n, ((codec, file, _), line)) in DECODERS.into_iter().zip(tests).enumerate() {
         let (repository, file) = (dir.path().join(format!("r{n}")), dir.path().join(file));
         for to in [&repository, &file] {
-            fullbore(args!["backup", tree, "--to", to, "--compress", codec, "--segment-size", "1M", "--quiet"])
-                .ends_with(0);
+            fullbore(args![
+                "backup",
+                tree,
+                "--to",
+                to,
+                "--compress",
+                codec,
+                "--segment-size",
+                "1M",
+                "--quiet"
+            ])
+            .ends_with(0);
         }
         for file in runs::segments(&repository).into_iter().chain([file]) {
             shell(line, args![file]).ends_with(0);
@@ -138,8 +177,13 @@ fn zstd_lists_the_size_and_the_checksum_of_every_frame() {
     let (tree, file) = (tree(dir.path()), dir.path().join("x.tar.zst"));
     fullbore(args!["backup", tree, "--to", file, "--quiet"]).ends_with(0);
     let listed = shell("zstd -lv \"$1\"", args![file]).ends_with(0).out;
-    let size = shell("zstd -dc \"$1\" | wc -c", args![file]).ends_with(0).out;
-    assert!(listed.contains(&format!("({} B)", size.trim())), "{listed}{size}");
+    let size = shell("zstd -dc \"$1\" | wc -c", args![file])
+        .ends_with(0)
+        .out;
+    assert!(
+        listed.contains(&format!("({} B)", size.trim())),
+        "{listed}{size}"
+    );
     assert!(listed.contains("Check: XXH64"), "{listed}");
 }
 
@@ -152,9 +196,24 @@ fn tools_that_look_at_the_first_bytes_see_the_codec() {
     let tree = tree(dir.path());
     for (codec, file, _) in DECODERS {
         let file = dir.path().join(file);
-        fullbore(args!["backup", tree, "--to", file, "--compress", codec, "--quiet"]).ends_with(0);
-        let listed = shell("bsdtar -tf \"$1\" | wc -l", args![file]).ends_with(0).out;
-        assert_eq!(listed.trim().parse::<usize>().unwrap(), shape(&tree).len(), "{codec}");
+        fullbore(args![
+            "backup",
+            tree,
+            "--to",
+            file,
+            "--compress",
+            codec,
+            "--quiet"
+        ])
+        .ends_with(0);
+        let listed = shell("bsdtar -tf \"$1\" | wc -l", args![file])
+            .ends_with(0)
+            .out;
+        assert_eq!(
+            listed.trim().parse::<usize>().unwrap(),
+            shape(&tree).len(),
+            "{codec}"
+        );
     }
 }
 
@@ -170,13 +229,18 @@ fn a_pipe_restores_backups_of_ours_and_tars_of_others() {
         assert_eq!((ran.code, &*ran.err), (0, ""), "{codec}");
         assert_same(&before, &shape(&back), codec);
     }
-    for (n, line) in
-        ["tar -cS --format=pax --xattrs -C \"$2\" .", "tar -cS --format=pax --xattrs -C \"$2\" . | zstd -q"]
-            .iter()
-            .enumerate()
+    for (n, line) in [
+        "tar -cS --format=pax --xattrs -C \"$2\" .",
+        "tar -cS --format=pax --xattrs -C \"$2\" . | zstd -q",
+    ]
+    .iter()
+    .enumerate()
     {
         let back = dir.path().join(format!("tar{n}"));
-        let ran = shell(&format!("{line} | \"$1\" restore - --to \"$3\" --quiet"), args![runs::FULLBORE, tree, back]);
+        let ran = shell(
+            &format!("{line} | \"$1\" restore - --to \"$3\" --quiet"),
+            args![runs::FULLBORE, tree, back],
+        );
         assert_eq!((ran.code, &*ran.err), (0, ""), "{line}");
         assert_same(&before, &shape(&back), line);
     }
@@ -203,7 +267,10 @@ fn neither_tar_nor_fullbore_gives_a_file_to_a_user_whose_name_is_the_beginning_o
              tar -c -f gnu.tar -C tree file; \"$2\" restore gnu.tar --to from-tar --quiet
              stat -c %u:%g by-tar/file by-fullbore/file from-tar/file; rm -r by-tar by-fullbore from-tar"
         );
-        let ran = shell("exec unshare -m bash -c \"$1\" bash \"${@:2}\"", args![script, dir.path(), runs::FULLBORE]);
+        let ran = shell(
+            "exec unshare -m bash -c \"$1\" bash \"${@:2}\"",
+            args![script, dir.path(), runs::FULLBORE],
+        );
         assert_eq!(ran.ends_with(0).out, "70002:70002\n".repeat(3), "{codec}");
     }
 }

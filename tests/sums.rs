@@ -19,12 +19,20 @@ const LARGEST: u64 = i64::MAX as u64;
 /// A file of so many bytes that holds nothing but its beginning.
 fn sparse(path: &Path, beginning: &str) {
     write(path, beginning);
-    File::options().write(true).open(path).unwrap().set_len(LARGEST).unwrap();
+    File::options()
+        .write(true)
+        .open(path)
+        .unwrap()
+        .set_len(LARGEST)
+        .unwrap();
 }
 
 /// A directory whose file system has files of any size.
 fn roomy() -> Option<tempfile::TempDir> {
-    let dir = tempfile::Builder::new().prefix("fullbore").tempdir_in("/dev/shm").ok()?;
+    let dir = tempfile::Builder::new()
+        .prefix("fullbore")
+        .tempdir_in("/dev/shm")
+        .ok()?;
     let probe = File::create(dir.path().join("probe")).ok()?;
     probe.set_len(LARGEST).ok()?;
     Some(dir)
@@ -49,14 +57,23 @@ fn the_sizes_of_three_of_the_largest_files_add_up_to_the_largest_number() {
     }
     let bytes = |ran: &Ran| ran.json().last().unwrap()["bytes"].as_u64();
     let backup = || args!["backup", tree, "--to", repository, "--json"].to_vec();
-    assert_eq!(bytes(&run([backup(), args!["--dry-run"].to_vec()].concat())), Some(u64::MAX));
+    assert_eq!(
+        bytes(&run([backup(), args!["--dry-run"].to_vec()].concat())),
+        Some(u64::MAX)
+    );
     run(backup());
-    assert_eq!(bytes(&run(args!["list", repository, "--json"])), Some(u64::MAX));
+    assert_eq!(
+        bytes(&run(args!["list", repository, "--json"])),
+        Some(u64::MAX)
+    );
     sparse(&tree.join("c"), "another");
     sparse(&tree.join("d"), "d");
     fs::remove_file(tree.join("a")).unwrap();
     run(backup());
-    let differences = run(args!["diff", repository, "--json"]).json().pop().unwrap();
+    let differences = run(args!["diff", repository, "--json"])
+        .json()
+        .pop()
+        .unwrap();
     assert_eq!(differences["growth"], 0, "{differences}");
     for args in [
         args!["list", repository].to_vec(),
@@ -84,7 +101,10 @@ fn the_sizes_of_three_of_the_largest_files_add_up_to_the_largest_number() {
     let newest = runs::names(&repository.join("backups")).pop().unwrap();
     fs::remove_file(repository.join("backups").join(&newest).join("root.json")).unwrap();
     run(args!["repair", repository, "--yes"]);
-    assert_eq!(bytes(&run(args!["list", repository, "--json"])), Some(u64::MAX));
+    assert_eq!(
+        bytes(&run(args!["list", repository, "--json"])),
+        Some(u64::MAX)
+    );
     run(args!["forget", repository, newest]);
     run(args!["prune", repository]);
 }
@@ -93,8 +113,12 @@ fn the_sizes_of_three_of_the_largest_files_add_up_to_the_largest_number() {
 fn numbers(value: &Value, at: &str, found: &mut Vec<String>) {
     match value {
         Value::Number(_) => found.push(at.to_owned()),
-        Value::Array(items) => (0..items.len()).for_each(|i| numbers(&items[i], &format!("{at}/{i}"), found)),
-        Value::Object(map) => map.iter().for_each(|(key, value)| numbers(value, &format!("{at}/{key}"), found)),
+        Value::Array(items) => {
+            (0..items.len()).for_each(|i| numbers(&items[i], &format!("{at}/{i}"), found))
+        }
+        Value::Object(map) => map
+            .iter()
+            .for_each(|(key, value)| numbers(value, &format!("{at}/{key}"), found)),
         _ => {}
     }
 }
@@ -102,14 +126,25 @@ fn numbers(value: &Value, at: &str, found: &mut Vec<String>) {
 /// What a run says may be anything but a defect of the program.
 #[track_caller]
 fn assert_no_defect(ran: &Ran, case: &str) {
-    assert!((0..=4).contains(&ran.code), "{case}: {}\n{}", ran.code, ran.err);
-    assert!(!ran.err.contains("panicked") && !ran.err.contains("defect"), "{case}: {}", ran.err);
+    assert!(
+        (0..=4).contains(&ran.code),
+        "{case}: {}\n{}",
+        ran.code,
+        ran.err
+    );
+    assert!(
+        !ran.err.contains("panicked") && !ran.err.contains("defect"),
+        "{case}: {}",
+        ran.err
+    );
 }
 
 /// Write the root at `path` with another number at `pointer`, if there is one and the program reads the root then.
 fn forge(path: &Path, bytes: &[u8], pointer: &str, number: u64) -> bool {
     let mut root: Value = serde_json::from_slice(bytes).unwrap();
-    let Some(place) = root.pointer_mut(pointer) else { return false };
+    let Some(place) = root.pointer_mut(pointer) else {
+        return false;
+    };
     *place = number.into();
     root.as_object_mut().unwrap().remove("blake3");
     let sealed = seal(&root).unwrap();
@@ -128,10 +163,21 @@ fn no_number_in_a_forged_root_makes_a_command_fail_by_a_defect() {
     for seed in [1, 2] {
         write(tree.join("changed"), text(seed, 30_000));
         write(tree.join("same"), text(7, 300_000));
-        run(args!["backup", tree, "--to", repository, "--quiet", "--block-size", "4K"]);
+        run(args![
+            "backup",
+            tree,
+            "--to",
+            repository,
+            "--quiet",
+            "--block-size",
+            "4K"
+        ]);
     }
     let ids = runs::names(&repository.join("backups"));
-    let paths: Vec<_> = ids.iter().map(|id| repository.join("backups").join(id).join("root.json")).collect();
+    let paths: Vec<_> = ids
+        .iter()
+        .map(|id| repository.join("backups").join(id).join("root.json"))
+        .collect();
     let roots: Vec<_> = paths.iter().map(|path| fs::read(path).unwrap()).collect();
     let mut found = Vec::new();
     let root: Value = serde_json::from_slice(&roots[1]).unwrap();
@@ -140,7 +186,10 @@ fn no_number_in_a_forged_root_makes_a_command_fail_by_a_defect() {
     for pointer in found.iter().filter(|pointer| *pointer != "/format") {
         // In both backups, so that two of them are added; some numbers have 32 bits.
         let forged = |number: u64| {
-            let all = paths.iter().zip(&roots).map(|(path, bytes)| forge(path, bytes, pointer, number));
+            let all = paths
+                .iter()
+                .zip(&roots)
+                .map(|(path, bytes)| forge(path, bytes, pointer, number));
             all.filter(|forged| *forged).count()
         };
         if forged(u64::MAX) == 0 && forged(u32::MAX.into()) == 0 {
@@ -161,9 +210,15 @@ fn no_number_in_a_forged_root_makes_a_command_fail_by_a_defect() {
             assert_no_defect(&fullbore(args.clone()), &format!("{pointer}: {args:?}"));
         }
         let _ = fs::remove_dir_all(&more); // not all make it
-        for id in runs::names(&repository.join("backups")).iter().filter(|id| !ids.contains(id)) {
+        for id in runs::names(&repository.join("backups"))
+            .iter()
+            .filter(|id| !ids.contains(id))
+        {
             fs::remove_dir_all(repository.join("backups").join(id)).unwrap();
         }
-        paths.iter().zip(&roots).for_each(|(path, bytes)| fs::write(path, bytes).unwrap());
+        paths
+            .iter()
+            .zip(&roots)
+            .for_each(|(path, bytes)| fs::write(path, bytes).unwrap());
     }
 }

@@ -20,14 +20,24 @@ fn source(name: &str) -> PathBuf {
 
 /// Names and texts of the files in `contrib/systemd` that end so.
 fn files(ending: &str) -> BTreeMap<String, String> {
-    let names = runs::names(&source("contrib/systemd")).into_iter().filter(|name| name.ends_with(ending));
-    let texts = names.map(|name| (name.clone(), fs::read_to_string(source("contrib/systemd").join(name)).unwrap()));
+    let names = runs::names(&source("contrib/systemd"))
+        .into_iter()
+        .filter(|name| name.ends_with(ending));
+    let texts = names.map(|name| {
+        (
+            name.clone(),
+            fs::read_to_string(source("contrib/systemd").join(name)).unwrap(),
+        )
+    });
     texts.collect()
 }
 
 /// The commands that a service runs, in order.
 fn commands(service: &str) -> Vec<&str> {
-    service.lines().filter_map(|line| line.strip_prefix("ExecStart=")).collect()
+    service
+        .lines()
+        .filter_map(|line| line.strip_prefix("ExecStart="))
+        .collect()
 }
 
 #[test]
@@ -36,20 +46,29 @@ fn systemd_finds_nothing_wrong_with_the_units() {
         return;
     }
     let dir = temp();
-    let units: Vec<_> = [files(".service"), files(".timer")].into_iter().flatten().collect();
+    let units: Vec<_> = [files(".service"), files(".timer")]
+        .into_iter()
+        .flatten()
+        .collect();
     assert_eq!(units.len(), 9);
     for (name, text) in &units {
         write(dir.path().join(name), text.replace(PROGRAM, runs::FULLBORE));
     }
     let verify = |name: &str| {
-        shell("systemd-analyze verify --man=no --recursive-errors=no \"$1\"", args![dir.path().join(name)])
+        shell(
+            "systemd-analyze verify --man=no --recursive-errors=no \"$1\"",
+            args![dir.path().join(name)],
+        )
     };
     for (name, _) in &units {
         let ran = verify(name).ends_with(0);
         assert_eq!(ran.err, "", "{name}");
     }
     // It does find something.
-    write(dir.path().join("fullbore-wrong@.timer"), units[5].1.replace("OnCalendar=", "OnCalender="));
+    write(
+        dir.path().join("fullbore-wrong@.timer"),
+        units[5].1.replace("OnCalendar=", "OnCalender="),
+    );
     assert!(verify("fullbore-wrong@.timer").err.contains("OnCalender"));
 }
 
@@ -58,8 +77,16 @@ fn every_service_but_the_alert_tells_of_its_failure_and_each_has_a_timer() {
     let timers = files(".timer");
     for (name, text) in files(".service") {
         let is_alert = name == "fullbore-alert@.service";
-        assert_eq!(text.contains("\nOnFailure=fullbore-alert@%n.service\n"), !is_alert, "{name}");
-        assert_eq!(timers.contains_key(&name.replace(".service", ".timer")), !is_alert, "{name}");
+        assert_eq!(
+            text.contains("\nOnFailure=fullbore-alert@%n.service\n"),
+            !is_alert,
+            "{name}"
+        );
+        assert_eq!(
+            timers.contains_key(&name.replace(".service", ".timer")),
+            !is_alert,
+            "{name}"
+        );
         // An exit code of 3 can be a corrupt database.
         assert!(!text.contains("SuccessExitStatus"), "{name}");
     }
@@ -69,33 +96,67 @@ fn every_service_but_the_alert_tells_of_its_failure_and_each_has_a_timer() {
 fn no_scheduled_backup_makes_a_repository() {
     let services = files(".service");
     let of_units = services.values().flat_map(|text| commands(text));
-    let documents = ["doc/operations.md", "doc/guide.md"].map(|name| fs::read_to_string(source(name)).unwrap());
-    let cron = documents[1].split("**From cron**").nth(1).and_then(|rest| rest.split("\n## ").next()).unwrap();
-    let scheduled: Vec<&str> = of_units.chain(documents[0].lines()).chain(cron.lines()).collect();
+    let documents =
+        ["doc/operations.md", "doc/guide.md"].map(|name| fs::read_to_string(source(name)).unwrap());
+    let cron = documents[1]
+        .split("**From cron**")
+        .nth(1)
+        .and_then(|rest| rest.split("\n## ").next())
+        .unwrap();
+    let scheduled: Vec<&str> = of_units
+        .chain(documents[0].lines())
+        .chain(cron.lines())
+        .collect();
     let begins = [&format!("{PROGRAM} backup "), "fullbore backup "];
-    let backups: Vec<_> = scheduled.iter().filter(|line| begins.iter().any(|begin| line.starts_with(*begin))).collect();
+    let backups: Vec<_> = scheduled
+        .iter()
+        .filter(|line| begins.iter().any(|begin| line.starts_with(*begin)))
+        .collect();
     assert_eq!(backups.len(), 4, "{backups:?}");
-    assert!(backups.iter().all(|line| line.contains(" --no-create")), "{backups:?}");
+    assert!(
+        backups.iter().all(|line| line.contains(" --no-create")),
+        "{backups:?}"
+    );
 }
 
 /// The settings of the example, those too that are comments there.
 fn example() -> BTreeMap<String, String> {
     let text = fs::read_to_string(source("contrib/systemd/example.conf")).unwrap();
-    let settings = text.lines().filter_map(|line| line.trim_start_matches('#').split_once('='));
-    settings.filter(|(key, _)| !key.contains(' ')).map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
+    let settings = text
+        .lines()
+        .filter_map(|line| line.trim_start_matches('#').split_once('='));
+    settings
+        .filter(|(key, _)| !key.contains(' '))
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .collect()
 }
 
 /// The words of a command as systemd passes them: `${KEY}` is one word, `$KEY` as many as there are in its value.
 fn words(command: &str, settings: &BTreeMap<String, String>) -> Vec<OsString> {
-    let value = |key: &str| settings.get(key).unwrap_or_else(|| panic!("{key} is not in example.conf")).clone();
-    let expand = |word: &str| match word.strip_prefix("${").and_then(|rest| rest.strip_suffix('}')) {
+    let value = |key: &str| {
+        settings
+            .get(key)
+            .unwrap_or_else(|| panic!("{key} is not in example.conf"))
+            .clone()
+    };
+    let expand = |word: &str| match word
+        .strip_prefix("${")
+        .and_then(|rest| rest.strip_suffix('}'))
+    {
         Some(key) => vec![value(key)],
         None => match word.strip_prefix('$') {
-            Some(key) => value(key).split_whitespace().map(|word| word.replace('"', "")).collect(),
+            Some(key) => value(key)
+                .split_whitespace()
+                .map(|word| word.replace('"', ""))
+                .collect(),
             None => vec![word.to_owned()],
         },
     };
-    command.split_whitespace().flat_map(expand).map(OsString::from).collect()
+    command
+        .split_whitespace()
+        .flat_map(expand)
+        .map(OsString::from)
+        .collect()
 }
 
 #[test]
@@ -104,12 +165,22 @@ fn the_commands_of_the_units_run_with_the_settings_of_the_example() {
     let [tree, repository] = ["tree", "repository"].map(|name| dir.path().join(name));
     write(tree.join("file"), "content");
     let mut settings = example();
-    settings.insert("REPOSITORY".to_owned(), repository.to_str().unwrap().to_owned());
+    settings.insert(
+        "REPOSITORY".to_owned(),
+        repository.to_str().unwrap().to_owned(),
+    );
     settings.insert("SOURCE".to_owned(), tree.to_str().unwrap().to_owned());
     let services = files(".service");
     let of = |name: &str| commands(&services[name]);
-    assert_eq!(of("fullbore-backup@.service"), of("fullbore-postgres@.service"));
-    for name in ["fullbore-backup@.service", "fullbore-prune@.service", "fullbore-verify@.service"] {
+    assert_eq!(
+        of("fullbore-backup@.service"),
+        of("fullbore-postgres@.service")
+    );
+    for name in [
+        "fullbore-backup@.service",
+        "fullbore-prune@.service",
+        "fullbore-verify@.service",
+    ] {
         for command in of(name) {
             // Here the first backup makes the repository.
             let words = words(&command.replace(" --no-create", ""), &settings);

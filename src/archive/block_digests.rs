@@ -22,8 +22,20 @@ pub fn are_digested(record: &Record, len: u64, options: &Options) -> bool {
 
 /// The blocks of `len` bytes of data at `offset`, where one begins, and whether each is what the record says, if that says it.
 /// Less may be `found` than that.
-pub fn judged(record: &Record, block: u64, offset: u64, found: &[u8], len: usize) -> Vec<(Range<usize>, Option<bool>)> {
-    let hashed = match piece(Algorithm::Blake3, found, offset, record.entry.data_len(), block) {
+pub fn judged(
+    record: &Record,
+    block: u64,
+    offset: u64,
+    found: &[u8],
+    len: usize,
+) -> Vec<(Range<usize>, Option<bool>)> {
+    let hashed = match piece(
+        Algorithm::Blake3,
+        found,
+        offset,
+        record.entry.data_len(),
+        block,
+    ) {
         Piece::Blocks(hashed) => hashed,
         _ => Vec::new(),
     };
@@ -32,20 +44,34 @@ pub fn judged(record: &Record, block: u64, offset: u64, found: &[u8], len: usize
     let span = |at: usize| at * block..((at + 1) * block).min(len);
     let same = |at: usize| {
         let wanted = record.block(first + at)?;
-        Some(span(at).end <= found.len() && hashed.get(at).is_some_and(|hash| is_block(wanted, hash)))
+        Some(
+            span(at).end <= found.len()
+                && hashed.get(at).is_some_and(|hash| is_block(wanted, hash)),
+        )
     };
-    (0..len.div_ceil(block)).map(|at| (span(at), same(at))).collect()
+    (0..len.div_ceil(block))
+        .map(|at| (span(at), same(at)))
+        .collect()
 }
 
 /// Where in these bytes of the data at `offset` is a block that is not what the record says, which describes `len` of them? Only
 /// whole ones are looked at.
-pub fn first_wrong(record: &Record, len: u64, block: u64, offset: u64, content: &[u8]) -> Option<u64> {
+pub fn first_wrong(
+    record: &Record,
+    len: u64,
+    block: u64,
+    offset: u64,
+    content: &[u8],
+) -> Option<u64> {
     let total = record.entry.data_len();
     let from = offset.max(record.from).next_multiple_of(block);
     let end = (offset + content.len() as u64).min(record.from + len);
     let end = if end == total { end } else { end - end % block };
-    let whole = content.get(from.checked_sub(offset)? as usize..end.checked_sub(offset)? as usize)?;
-    let wrong = judged(record, block, from, whole, whole.len()).into_iter().find(|(_, same)| *same == Some(false));
+    let whole =
+        content.get(from.checked_sub(offset)? as usize..end.checked_sub(offset)? as usize)?;
+    let wrong = judged(record, block, from, whole, whole.len())
+        .into_iter()
+        .find(|(_, same)| *same == Some(false));
     wrong.map(|(span, _)| from + span.start as u64)
 }
 
@@ -59,11 +85,32 @@ mod tests {
     fn blocks_of_a_length_that_cannot_be_are_not_compared() {
         let digested = |block_bytes: u64| {
             let len = 4 * block_bytes;
-            let entry = Entry { kind: Kind::File { size: len, map: None }, ..Entry::default() };
-            let record = Record { entry, blocks: vec![[0; 16]; 4], ..Record::default() };
-            are_digested(&record, len, &Options { block_bytes, ..Options::default() })
+            let entry = Entry {
+                kind: Kind::File {
+                    size: len,
+                    map: None,
+                },
+                ..Entry::default()
+            };
+            let record = Record {
+                entry,
+                blocks: vec![[0; 16]; 4],
+                ..Record::default()
+            };
+            are_digested(
+                &record,
+                len,
+                &Options {
+                    block_bytes,
+                    ..Options::default()
+                },
+            )
         };
         assert!(digested(1024) && digested(1 << 20));
-        assert!([0, 1, 512, 1000, 1536, 128 << 20].iter().all(|block| !digested(*block)));
+        assert!(
+            [0, 1, 512, 1000, 1536, 128 << 20]
+                .iter()
+                .all(|block| !digested(*block))
+        );
     }
 }

@@ -46,7 +46,10 @@ impl Content {
                 at += u64::from(extent.len);
             }
         }
-        let content = Self { known: Known::new(parts.into(), Trust::Same), extents };
+        let content = Self {
+            known: Known::new(parts.into(), Trust::Same),
+            extents,
+        };
         (!content.last().more && content.data_len() == at).then_some(content)
     }
 
@@ -73,15 +76,29 @@ impl Content {
 
     /// Where `len` bytes at `offset` of the data are.
     pub(crate) fn runs(&self, offset: u64, len: u64) -> impl Iterator<Item = Run<'_>> {
-        let first = self.extents.partition_point(|(at, ..)| *at <= offset).saturating_sub(1);
-        let within = self.extents[first..].iter().take_while(move |(at, ..)| *at < offset + len);
+        let first = self
+            .extents
+            .partition_point(|(at, ..)| *at <= offset)
+            .saturating_sub(1);
+        let within = self.extents[first..]
+            .iter()
+            .take_while(move |(at, ..)| *at < offset + len);
         within.map(move |(at, part, index)| {
             let part = &self.known.parts[*part as usize];
             let extent = &part.extents[*index as usize];
-            let (from, to) = (offset.max(*at) - at, (offset + len - at).min(extent.len.into()));
+            let (from, to) = (
+                offset.max(*at) - at,
+                (offset + len - at).min(extent.len.into()),
+            );
             let alone = to - from == u64::from(extent.len) && extent.inner == 0;
             let (inner, len) = (extent.inner as usize + from as usize, (to - from) as usize);
-            Run { segment: part.segment(&extent.frame), frame: extent.frame, inner, len, alone }
+            Run {
+                segment: part.segment(&extent.frame),
+                frame: extent.frame,
+                inner,
+                len,
+                alone,
+            }
         })
     }
 
@@ -95,7 +112,9 @@ impl Content {
     /// # Errors
     /// [`Kind::Corrupt`](crate::error::Kind::Corrupt) if they are not.
     pub(crate) fn check(&self, archive: &Archive, offset: u64, content: &[u8]) -> Result<()> {
-        let damaged = |why: String| Error::corrupt(format!("file {} is damaged", quoted(self.path()))).because(why);
+        let damaged = |why: String| {
+            Error::corrupt(format!("file {} is damaged", quoted(self.path()))).because(why)
+        };
         if matches!(archive.codec, Codec::Zstd(_) | Codec::Lz4) {
             return Ok(());
         }
@@ -107,16 +126,27 @@ impl Content {
         }
         let options = &archive.root.options;
         let block = options.block_bytes;
-        if options.digest != Algorithm::Blake3 || !is_block_size(block) || !offset.is_multiple_of(block) {
+        if options.digest != Algorithm::Blake3
+            || !is_block_size(block)
+            || !offset.is_multiple_of(block)
+        {
             return Ok(());
         }
-        let Piece::Blocks(found) = piece(Algorithm::Blake3, content, offset, self.data_len(), block) else {
+        let Piece::Blocks(found) =
+            piece(Algorithm::Blake3, content, offset, self.data_len(), block)
+        else {
             return Ok(());
         };
-        let wanted = (offset..).step_by(block as usize).map(|at| self.known.block(at, block));
-        let differs = |(found, wanted): (_, Option<_>)| wanted.is_some_and(|wanted| !is_block(wanted, found));
+        let wanted = (offset..)
+            .step_by(block as usize)
+            .map(|at| self.known.block(at, block));
+        let differs =
+            |(found, wanted): (_, Option<_>)| wanted.is_some_and(|wanted| !is_block(wanted, found));
         match found.iter().zip(wanted).position(differs) {
-            Some(at) => Err(damaged(format!("the digest of block {} is another", offset / block + at as u64 + 1))),
+            Some(at) => Err(damaged(format!(
+                "the digest of block {} is another",
+                offset / block + at as u64 + 1
+            ))),
             None => Ok(()),
         }
     }
@@ -125,7 +155,9 @@ impl Content {
 impl Run<'_> {
     /// Its bytes of what came out of its frame.
     pub(crate) fn of<'a>(&self, plain: &'a [u8]) -> Option<&'a [u8]> {
-        plain.get(self.inner..).and_then(|rest| rest.get(..self.len))
+        plain
+            .get(self.inner..)
+            .and_then(|rest| rest.get(..self.len))
     }
 
     /// Append the bytes to `buf`.
@@ -135,7 +167,8 @@ impl Run<'_> {
     pub(crate) fn append(&self, frames: &Frames, buf: &mut Vec<u8>) -> Result<()> {
         let plain = frames.plain(self.segment, &self.frame, !self.alone)?;
         buf.extend_from_slice(
-            self.of(&plain).ok_or_else(|| Error::corrupt("a frame is shorter than the manifest says"))?,
+            self.of(&plain)
+                .ok_or_else(|| Error::corrupt("a frame is shorter than the manifest says"))?,
         );
         Ok(())
     }

@@ -31,7 +31,11 @@ pub(crate) struct Frames {
 
 impl Frames {
     pub(crate) fn new(archive: Arc<Archive>) -> Self {
-        Self { archive, hands: Mutex::default(), kept: Mutex::default() }
+        Self {
+            archive,
+            hands: Mutex::default(),
+            kept: Mutex::default(),
+        }
     }
 
     /// What comes out of a frame of which only the checksum is wrong.
@@ -46,8 +50,18 @@ impl Frames {
     ///
     /// # Errors
     /// [`Kind::Corrupt`](crate::error::Kind::Corrupt) if it is damaged, or the system's.
-    pub(crate) fn plain(&self, segment: &SegmentId, frame: &FrameAt, keep: bool) -> Result<Arc<Vec<u8>>> {
-        let found = self.kept.locked().iter().find(|(at, _)| at.0 == *segment && at.1 == frame.offset).cloned();
+    pub(crate) fn plain(
+        &self,
+        segment: &SegmentId,
+        frame: &FrameAt,
+        keep: bool,
+    ) -> Result<Arc<Vec<u8>>> {
+        let found = self
+            .kept
+            .locked()
+            .iter()
+            .find(|(at, _)| at.0 == *segment && at.1 == frame.offset)
+            .cloned();
         if let Some((_, plain)) = found {
             return Ok(plain);
         }
@@ -63,7 +77,8 @@ impl Frames {
     /// The plain bytes, with what is wrong with the checksum if that is all.
     fn decode(&self, segment: &SegmentId, frame: &FrameAt) -> Result<(Vec<u8>, Option<Error>)> {
         let hand = self.hands.locked().pop();
-        let (mut decompressor, mut stored) = hand.unwrap_or_else(|| (self.archive.codec.decompressor(), Vec::new()));
+        let (mut decompressor, mut stored) =
+            hand.unwrap_or_else(|| (self.archive.codec.decompressor(), Vec::new()));
         let mut plain = Vec::new();
         self.archive.fetch(segment, frame, &mut stored)?;
         let wrong = decompressor.salvage(&stored, frame.plain_len as usize, &mut plain)?;
@@ -74,7 +89,9 @@ impl Frames {
     fn keep(&self, place: Place, plain: Arc<Vec<u8>>) {
         let mut kept = self.kept.locked();
         kept.push_back((place, plain));
-        while kept.iter().map(|(_, plain)| plain.len()).sum::<usize>() > KEPT_BYTES && kept.len() > 1 {
+        while kept.iter().map(|(_, plain)| plain.len()).sum::<usize>() > KEPT_BYTES
+            && kept.len() > 1
+        {
             kept.pop_front();
         }
     }

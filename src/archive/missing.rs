@@ -27,7 +27,10 @@ pub struct Lacking {
 impl Lacking {
     /// Nothing yet, but for what nobody can name.
     pub(crate) fn new(unnamed: Option<&'static str>) -> Self {
-        Self { unnamed, ..Self::default() }
+        Self {
+            unnamed,
+            ..Self::default()
+        }
     }
 
     /// Is all there as it was?
@@ -59,17 +62,33 @@ impl Lacking {
     pub(crate) fn lines(&self) -> Vec<String> {
         let mut lines: Vec<_> = self.unnamed.iter().map(|why| (*why).to_owned()).collect();
         if self.unreadable > 0 {
-            let (was, is) = if self.unreadable == 1 { ("was", "is") } else { ("were", "are") };
-            let what = format!("{} {was} not captured by the backup and {is}", counted(self.unreadable, "entry"));
-            lines.push(format!("{what} not restored, the first is {}", self.first_unreadable));
+            let (was, is) = if self.unreadable == 1 {
+                ("was", "is")
+            } else {
+                ("were", "are")
+            };
+            let what = format!(
+                "{} {was} not captured by the backup and {is}",
+                counted(self.unreadable, "entry")
+            );
+            lines.push(format!(
+                "{what} not restored, the first is {}",
+                self.first_unreadable
+            ));
         }
         if self.bad_pages > 0 {
             let files = counted(self.bad_pages, "file");
-            lines.push(format!("{files} had wrong page checksums already, the first is {}", self.first_bad));
+            lines.push(format!(
+                "{files} had wrong page checksums already, the first is {}",
+                self.first_bad
+            ));
         }
         if self.changed > 0 {
             let files = counted(self.changed, "file");
-            lines.push(format!("{files} changed while the backup read them, the first is {}", self.first_changed));
+            lines.push(format!(
+                "{files} changed while the backup read them, the first is {}",
+                self.first_changed
+            ));
         }
         lines
     }

@@ -73,11 +73,22 @@ impl Selection {
     /// # Errors
     /// [`Kind::Usage`] for a path with `..`.
     pub fn new<P: AsRef<[u8]>>(paths: &[P]) -> Result<Self> {
-        let paths = paths.iter().map(|path| normal(path.as_ref())).collect::<Result<Vec<Path>>>()?;
-        let mut way: Vec<Path> = paths.iter().flat_map(|path| prefixes(path)).map(<[u8]>::to_vec).collect();
+        let paths = paths
+            .iter()
+            .map(|path| normal(path.as_ref()))
+            .collect::<Result<Vec<Path>>>()?;
+        let mut way: Vec<Path> = paths
+            .iter()
+            .flat_map(|path| prefixes(path))
+            .map(<[u8]>::to_vec)
+            .collect();
         way.sort_by(|a, b| entry::order(a, b));
         way.dedup();
-        Ok(Self(Arc::new(Wanted { tops: paths.iter().cloned().collect(), paths, way })))
+        Ok(Self(Arc::new(Wanted {
+            tops: paths.iter().cloned().collect(),
+            paths,
+            way,
+        })))
     }
 
     /// The paths, as the backup has them.
@@ -87,7 +98,12 @@ impl Selection {
 
     /// Is `path` wanted?
     pub fn takes(&self, path: &[u8]) -> bool {
-        self.holds(path) || self.0.way.binary_search_by(|on| entry::order(on, path)).is_ok()
+        self.holds(path)
+            || self
+                .0
+                .way
+                .binary_search_by(|on| entry::order(on, path))
+                .is_ok()
     }
 
     /// Is `path` one of the paths, or below one?
@@ -97,7 +113,10 @@ impl Selection {
 
     /// Can a page that begins with `first` and ends at `next` or before hold a path that is wanted?
     fn reaches(&self, first: &[u8], next: Option<&[u8]>) -> bool {
-        let behind = self.0.way.partition_point(|on| entry::order(on, first).is_lt());
+        let behind = self
+            .0
+            .way
+            .partition_point(|on| entry::order(on, first).is_lt());
         let is_between = |on: &Path| next.is_none_or(|next| entry::order(on, next).is_le());
         self.holds(first) || self.0.way.get(behind).is_some_and(is_between)
     }
@@ -105,17 +124,28 @@ impl Selection {
 
 /// `a/b/c` gives the empty path, `a`, `a/b`, `a/b/c`.
 fn prefixes(path: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let cuts = (0..path.len()).filter(|i| path[*i] == b'/').chain([path.len()]);
+    let cuts = (0..path.len())
+        .filter(|i| path[*i] == b'/')
+        .chain([path.len()]);
     std::iter::once(&path[..0]).chain(cuts.map(|i| &path[..i]))
 }
 
 fn normal(path: &[u8]) -> Result<Path> {
-    let parts: Vec<&[u8]> = path.split(|c| *c == b'/').filter(|part| !part.is_empty() && *part != b".").collect();
+    let parts: Vec<&[u8]> = path
+        .split(|c| *c == b'/')
+        .filter(|part| !part.is_empty() && *part != b".")
+        .collect();
     let path = parts.join(&b'/');
     if entry::is_safe(&path) {
         return Ok(path);
     }
-    Err(Error::new(Kind::Usage, format!("cannot select {}: it is no path of a backup", crate::error::quoted(&path))))
+    Err(Error::new(
+        Kind::Usage,
+        format!(
+            "cannot select {}: it is no path of a backup",
+            crate::error::quoted(&path)
+        ),
+    ))
 }
 
 impl Archive {
@@ -124,7 +154,9 @@ impl Archive {
     /// # Errors
     /// [`Kind::Corrupt`] if it is damaged, or the system's error.
     pub fn open_file(path: &std::path::Path) -> Result<Option<Self>> {
-        Archived::open(path)?.map(|store| Self::with_store(Box::new(store))).transpose()
+        Archived::open(path)?
+            .map(|store| Self::with_store(Box::new(store)))
+            .transpose()
     }
 
     /// Open backup `id` of the repository at `repository`.
@@ -147,7 +179,9 @@ impl Archive {
         let root = read_root(&store)?;
         if root.id != id {
             let what = format!("{} is damaged", store.name(&Object::Root));
-            return Err(Error::corrupt(what).because(format!("it is the root of backup {:?}", root.id)));
+            return Err(
+                Error::corrupt(what).because(format!("it is the root of backup {:?}", root.id))
+            );
         }
         store.set_suffix(Codec::named(&root.options.codec)?.suffix());
         store.set_had_root();
@@ -211,7 +245,9 @@ impl Archive {
             return Err(Error::corrupt("a frame is larger than a frame can be"));
         }
         let object = Object::Segment(segment.clone());
-        self.store.read_at(&object, frame.offset, frame.stored_len as usize, out).map_err(missing_is_damage)
+        self.store
+            .read_at(&object, frame.offset, frame.stored_len as usize, out)
+            .map_err(missing_is_damage)
     }
 
     /// The page at `index` of the root's list.
@@ -242,7 +278,9 @@ impl Archive {
     /// As [`Archive::page`].
     pub fn read_page(&self, at: &PageAt) -> Result<Page> {
         let mut copies = self.copies(at);
-        let Some((first, rest)) = copies.split_first_mut() else { return Err(no_copy(at)) };
+        let Some((first, rest)) = copies.split_first_mut() else {
+            return Err(no_copy(at));
+        };
         let damage = match self.read_copy(at, first) {
             Ok(page) => return Ok(page),
             Err(gone) if gone.kind == Kind::Gone => return Err(gone),
@@ -255,13 +293,22 @@ impl Archive {
             }
         }
         let first = crate::error::quoted(&at.first.0);
-        Err(damage.detail(format!("it describes {} entries from {first} on; no other copy is whole", at.entries)))
+        Err(damage.detail(format!(
+            "it describes {} entries from {first} on; no other copy is whole",
+            at.entries
+        )))
     }
 
     /// The places a page is stored at, the one to read first in front.
     pub fn copies(&self, at: &PageAt) -> Vec<(Object, u64)> {
-        let segment = SegmentId { backup: at.backup.clone(), stream: at.stream, number: at.segment };
-        let manifest = at.manifest_offset.map(|offset| (Object::Manifest(at.backup.clone()), offset));
+        let segment = SegmentId {
+            backup: at.backup.clone(),
+            stream: at.stream,
+            number: at.segment,
+        };
+        let manifest = at
+            .manifest_offset
+            .map(|offset| (Object::Manifest(at.backup.clone()), offset));
         if at.segment == 0 {
             return manifest.into_iter().collect(); // written by a repair, which adds nothing to segments
         }
@@ -271,8 +318,11 @@ impl Archive {
         };
         // The first versions wrote no side files in repositories; where there is no manifest there must be one. And a
         // segment of another backup may have gone when nothing but its pages was needed any more.
-        let absent =
-            (!sure || !at.backup.is_empty()) && self.store.len(&copy).is_err_and(|error| error.kind == Kind::NotFound);
+        let absent = (!sure || !at.backup.is_empty())
+            && self
+                .store
+                .len(&copy)
+                .is_err_and(|error| error.kind == Kind::NotFound);
         let copy = (!absent).then_some((copy, at.offset));
         manifest.into_iter().chain(copy).collect()
     }
@@ -284,16 +334,25 @@ impl Archive {
     pub fn read_copy(&self, at: &PageAt, copy: &(Object, u64)) -> Result<Page> {
         let mut stored = Vec::new();
         let len = usize::try_from(at.bytes).map_err(|_| no_copy(at))?;
-        self.store.read_at(&copy.0, copy.1, len, &mut stored).map_err(missing_is_damage)?;
+        self.store
+            .read_at(&copy.0, copy.1, len, &mut stored)
+            .map_err(missing_is_damage)?;
         let digest = hex(blake3::hash(&stored).as_bytes());
         if digest != at.digest {
             let name = self.store.name(&copy.0);
             let what = format!("the manifest page at byte {} of {name} is damaged", copy.1);
-            return Err(Error::corrupt(what).because(format!("its digest is {digest}, the root says {}", at.digest)));
+            return Err(Error::corrupt(what).because(format!(
+                "its digest is {digest}, the root says {}",
+                at.digest
+            )));
         }
         let mut page = Page::decode(&stored)?;
         // To the page, its own backup is the one without a name.
-        let home = if at.backup.is_empty() && self.is_base { &self.root.id } else { &at.backup };
+        let home = if at.backup.is_empty() && self.is_base {
+            &self.root.id
+        } else {
+            &at.backup
+        };
         for segment in &mut page.segments {
             if segment.backup.is_empty() {
                 segment.backup.clone_from(home);
@@ -303,7 +362,12 @@ impl Archive {
         }
         // Who refers to a page keeps the manifest that it is in, and not the segment of another copy.
         let is_referable = self.pages_know && matches!(copy.0, Object::Manifest(_));
-        page.origin = is_referable.then(|| Arc::new(PageAt { backup: home.clone(), ..at.clone() }));
+        page.origin = is_referable.then(|| {
+            Arc::new(PageAt {
+                backup: home.clone(),
+                ..at.clone()
+            })
+        });
         Ok(page)
     }
 
@@ -320,9 +384,18 @@ impl Archive {
         sequences.sort_unstable();
         sequences.dedup();
         let of = |wanted: &(u32, bool)| {
-            let own: Vec<usize> = (0..pages.len()).filter(|i| sequence(&pages[*i]) == *wanted).collect();
-            let next = own.iter().skip(1).map(|i| Some(&pages[*i].first.0[..])).chain([None]);
-            let reached = own.iter().zip(next).filter(|(i, next)| wants(&pages[**i].first.0, *next));
+            let own: Vec<usize> = (0..pages.len())
+                .filter(|i| sequence(&pages[*i]) == *wanted)
+                .collect();
+            let next = own
+                .iter()
+                .skip(1)
+                .map(|i| Some(&pages[*i].first.0[..]))
+                .chain([None]);
+            let reached = own
+                .iter()
+                .zip(next)
+                .filter(|(i, next)| wants(&pages[**i].first.0, *next));
             reached.map(|(i, _)| *i).collect()
         };
         sequences.iter().map(of).collect()
@@ -341,13 +414,19 @@ impl Archive {
     }
 
     /// The records of `selection` in archive order, but only those on pages that `wants` says.
-    pub fn records_on(&self, selection: &Selection, wants: impl Fn(&PageAt) -> bool) -> Records<&Self> {
+    pub fn records_on(
+        &self,
+        selection: &Selection,
+        wants: impl Fn(&PageAt) -> bool,
+    ) -> Records<&Self> {
         Records::new(self, selection, false, wants)
     }
 
     /// All records that came late, or all others, in archive order.
     pub fn sequence(archive: Arc<Self>, late: bool) -> Records<Arc<Self>> {
-        Records::new(archive, &Selection::default(), false, |page| page.late == late)
+        Records::new(archive, &Selection::default(), false, |page| {
+            page.late == late
+        })
     }
 
     /// The records of `path`: several if they go on over pages, none if it is not there.
@@ -356,8 +435,15 @@ impl Archive {
     /// [`Kind::Corrupt`] if a page that might hold it is damaged.
     pub fn find(&self, path: &[u8]) -> Result<Vec<Item>> {
         let parts = self.look(path, |record| record.entry.path == path)?;
-        match parts.last().filter(|last| parts.len() > 1 && !last.more).cloned() {
-            Some(last) => Ok(parts.into_iter().filter_map(|part| settled(part, &last)).collect()),
+        match parts
+            .last()
+            .filter(|last| parts.len() > 1 && !last.more)
+            .cloned()
+        {
+            Some(last) => Ok(parts
+                .into_iter()
+                .filter_map(|part| settled(part, &last))
+                .collect()),
             None => Ok(parts),
         }
     }
@@ -369,7 +455,9 @@ impl Archive {
     pub fn has(&self, path: &[u8]) -> Result<bool> {
         let begins_there = |page: &PageAt| entry::is_within(&page.first.0, path);
         Ok(self.root.pages.iter().any(begins_there)
-            || !self.look(path, |record| entry::is_within(&record.entry.path, path))?.is_empty())
+            || !self
+                .look(path, |record| entry::is_within(&record.entry.path, path))?
+                .is_empty())
     }
 
     /// Directories of which nothing was backed up but the way to the paths of the source, which are stored under their whole
@@ -385,7 +473,9 @@ impl Archive {
             if self.root.source.contents || self.find(top)?.is_empty() {
                 return Ok(HashSet::new()); // under the last name alone
             }
-            let above = (0..top.len()).filter(|at| top[*at] == b'/').map(|end| &top[..end]);
+            let above = (0..top.len())
+                .filter(|at| top[*at] == b'/')
+                .map(|end| &top[..end]);
             let ours = above.filter(|dir| !tops.iter().any(|top| entry::is_within(dir, top)));
             ways.extend(ours.map(<[u8]>::to_vec));
         }
@@ -396,7 +486,9 @@ impl Archive {
     pub fn last_of(&self, path: &[u8]) -> Option<Item> {
         self.pages_at(path).into_iter().rev().find_map(|index| {
             let page = self.page(index).ok()?;
-            let at = page.records.partition_point(|record| entry::order(&record.entry.path, path).is_lt());
+            let at = page
+                .records
+                .partition_point(|record| entry::order(&record.entry.path, path).is_lt());
             Item::new(page, at).filter(|item| item.entry.path == path && !item.more)
         })
     }
@@ -404,7 +496,8 @@ impl Archive {
     /// The pages that records of `path` may be on, or what stands right behind its place.
     fn pages_at(&self, path: &[u8]) -> Vec<usize> {
         let is_between = |first: &[u8], next: Option<&[u8]>| {
-            entry::order(first, path).is_le() && next.is_none_or(|next| entry::order(path, next).is_le())
+            entry::order(first, path).is_le()
+                && next.is_none_or(|next| entry::order(path, next).is_le())
         };
         self.pages_where(is_between).into_iter().flatten().collect()
     }
@@ -414,7 +507,9 @@ impl Archive {
         let mut found = Vec::new();
         for index in self.pages_at(path) {
             let page = self.page(index)?;
-            let at = page.records.partition_point(|record| entry::order(&record.entry.path, path).is_lt());
+            let at = page
+                .records
+                .partition_point(|record| entry::order(&record.entry.path, path).is_lt());
             found.extend(Item::new(page, at).filter(|item| matches(item)));
         }
         Ok(found)
@@ -423,19 +518,28 @@ impl Archive {
 
 /// Is the file at `path` an archive that this program wrote, whole or damaged?
 pub fn is_archive(path: &std::path::Path) -> bool {
-    Archived::open(path).map_or_else(|error| error.kind == Kind::Corrupt, |archive| archive.is_some())
+    Archived::open(path).map_or_else(
+        |error| error.kind == Kind::Corrupt,
+        |archive| archive.is_some(),
+    )
 }
 
 /// What an object is missing of is damage to the backup, not a wrong name.
 fn missing_is_damage(error: Error) -> Error {
     match error.kind {
-        Kind::NotFound => Error { kind: Kind::Corrupt, ..error },
+        Kind::NotFound => Error {
+            kind: Kind::Corrupt,
+            ..error
+        },
         _ => error,
     }
 }
 
 fn no_copy(at: &PageAt) -> Error {
-    Error::corrupt(format!("the manifest page of {} is nowhere", crate::error::quoted(&at.first.0)))
+    Error::corrupt(format!(
+        "the manifest page of {} is nowhere",
+        crate::error::quoted(&at.first.0)
+    ))
 }
 
 fn read_root(store: &dyn Store) -> Result<Root> {
@@ -451,6 +555,13 @@ fn read_root(store: &dyn Store) -> Result<Root> {
 
 /// The error of a path that a backup does not have.
 pub(crate) fn not_there(archive: &Archive, path: &[u8]) -> Error {
-    Error::new(ErrorKind::NotFound, format!("could not find {} in backup {:?}", quoted(path), archive.root.id))
-        .hint("`fullbore list FROM@BACKUP` shows what there is; paths begin at the root of the backup")
+    Error::new(
+        ErrorKind::NotFound,
+        format!(
+            "could not find {} in backup {:?}",
+            quoted(path),
+            archive.root.id
+        ),
+    )
+    .hint("`fullbore list FROM@BACKUP` shows what there is; paths begin at the root of the backup")
 }

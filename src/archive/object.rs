@@ -9,8 +9,8 @@ use crate::{
         layout,
         page::SegmentId,
         segment::{
-            EMPTY_ZSTD, LOCATOR_BYTES, Locator, SEEK_FOOTER_BYTES, SERVICE_HEADER_BYTES, Service, seek_table_len,
-            skippable_len,
+            EMPTY_ZSTD, LOCATOR_BYTES, Locator, SEEK_FOOTER_BYTES, SERVICE_HEADER_BYTES, Service,
+            seek_table_len, skippable_len,
         },
     },
     platform::{is_media_error, open_files_limit, safe_file},
@@ -93,8 +93,19 @@ impl Directory {
     /// Backup `id` of the repository at `repository`. Nothing is opened yet.
     pub fn new(repository: &Path, id: &str) -> Self {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
-        let (repository, backup, number) = (repository.to_owned(), id.to_owned(), NUMBERS.fetch_add(1, Relaxed));
-        Self { repository, backup, suffix: OnceLock::new(), root: layout::ROOT, had_root: false.into(), number }
+        let (repository, backup, number) = (
+            repository.to_owned(),
+            id.to_owned(),
+            NUMBERS.fetch_add(1, Relaxed),
+        );
+        Self {
+            repository,
+            backup,
+            suffix: OnceLock::new(),
+            root: layout::ROOT,
+            had_root: false.into(),
+            number,
+        }
     }
 
     /// As far as it came, if it has not ended.
@@ -117,22 +128,33 @@ impl Directory {
 
     fn gone_or(&self, error: Error) -> Error {
         let is_missing = error.kind == Kind::NotFound && self.had_root.load(Relaxed);
-        let is_gone = || safe_file::open(&self.path(&Object::Root)).is_err_and(|e| e.kind() == io::ErrorKind::NotFound);
+        let is_gone = || {
+            safe_file::open(&self.path(&Object::Root))
+                .is_err_and(|e| e.kind() == io::ErrorKind::NotFound)
+        };
         if !is_missing || !is_gone() {
             return error;
         }
         let (id, repository) = (&self.backup, &self.repository);
         if !repository.join(layout::REPOSITORY).exists() {
             let what = format!("repository {repository:?} is not there any more");
-            return Error::new(Kind::Gone, what).because("it was moved or removed while it was read");
+            return Error::new(Kind::Gone, what)
+                .because("it was moved or removed while it was read");
         }
-        Error::new(Kind::Gone, format!("backup {id:?} is not in {repository:?} any more"))
-            .because("it was forgotten while it was read")
-            .hint("`fullbore list` shows which backups there are")
+        Error::new(
+            Kind::Gone,
+            format!("backup {id:?} is not in {repository:?} any more"),
+        )
+        .because("it was forgotten while it was read")
+        .hint("`fullbore list` shows which backups there are")
     }
 
     fn path(&self, object: &Object) -> PathBuf {
-        let of = |id: &str| self.repository.join(layout::BACKUPS).join(if id.is_empty() { &self.backup } else { id });
+        let of = |id: &str| {
+            self.repository
+                .join(layout::BACKUPS)
+                .join(if id.is_empty() { &self.backup } else { id })
+        };
         let segment = |id: &SegmentId| {
             let suffix = self.suffix.get().unwrap_or(&"tar.zst");
             of(&id.backup).join(layout::segment(id.stream, id.number, suffix))
@@ -150,7 +172,8 @@ impl Directory {
         if let Some(file) = KEPT.locked().get(&key).cloned() {
             return Ok((key.1, file));
         }
-        let file = Arc::new(open_file(&key.1, safe_file::open).map_err(|error| self.gone_or(error))?);
+        let file =
+            Arc::new(open_file(&key.1, safe_file::open).map_err(|error| self.gone_or(error))?);
         // A root is read once.
         if *object != Object::Root {
             let mut kept = KEPT.locked();
@@ -169,7 +192,8 @@ impl Directory {
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        KEPT.locked().retain(|(number, _), _| *number != self.number);
+        KEPT.locked()
+            .retain(|(number, _), _| *number != self.number);
     }
 }
 
@@ -206,12 +230,17 @@ pub struct Archived {
 /// The file beside an archive; of one that is named by a link, beside what that leads to, if it is there.
 fn side_of(path: &Path) -> PathBuf {
     let beside = |path: &Path| with_suffix(path, layout::SIDE_SUFFIX);
-    safe_file::led_to(path).map(|path| beside(&path)).filter(|side| side.exists()).unwrap_or_else(|| beside(path))
+    safe_file::led_to(path)
+        .map(|path| beside(&path))
+        .filter(|side| side.exists())
+        .unwrap_or_else(|| beside(path))
 }
 
 /// Does the error say that the file system takes no name of this length? Then there is no such file.
 fn is_long_name(error: &Error) -> bool {
-    error.system().is_some_and(|error| error.kind() == io::ErrorKind::InvalidFilename)
+    error
+        .system()
+        .is_some_and(|error| error.kind() == io::ErrorKind::InvalidFilename)
 }
 
 impl Archived {
@@ -227,9 +256,17 @@ impl Archived {
             Err(e) if e.kind == Kind::NotFound || is_long_name(&e) => None,
             Err(e) => return Err(e),
         };
-        let served = side.as_ref().map_or((&file, path), |side| (side, &side_path));
+        let served = side
+            .as_ref()
+            .map_or((&file, path), |side| (side, &side_path));
         match locate(served.0, served.1)? {
-            Some(root) => Ok(Some(Self { path: path.to_owned(), file, side, side_path, root })),
+            Some(root) => Ok(Some(Self {
+                path: path.to_owned(),
+                file,
+                side,
+                side_path,
+                root,
+            })),
             None if side.is_none() && !is_ours(&file, path)? => Ok(None),
             None => Err(Error::corrupt(format!("archive {path:?} is damaged"))
                 .because("its end does not say where its root is")
@@ -240,7 +277,9 @@ impl Archived {
     /// Did this program write what stands at `path`, damaged or not? What cannot be read is no proof.
     pub fn is_ours(path: &Path) -> bool {
         let begins = |path: &Path, open: fn(&Path) -> io::Result<File>| {
-            open_file(path, open).and_then(|file| is_ours(&file, path)).unwrap_or(false)
+            open_file(path, open)
+                .and_then(|file| is_ours(&file, path))
+                .unwrap_or(false)
         };
         begins(path, |path| File::open(path)) || begins(&side_of(path), safe_file::open_linked)
     }
@@ -250,9 +289,10 @@ impl Archived {
             (Object::Root, side) => Ok((side.as_ref().unwrap_or(&self.file), self.root.offset)),
             (Object::Segment(_), _) => Ok((&self.file, 0)),
             (Object::Side(_), Some(side)) => Ok((side, 0)),
-            (Object::Manifest(_) | Object::Side(_), _) => {
-                Err(Error::new(Kind::NotFound, format!("could not find {}", self.name(object))))
-            }
+            (Object::Manifest(_) | Object::Side(_), _) => Err(Error::new(
+                Kind::NotFound,
+                format!("could not find {}", self.name(object)),
+            )),
         }
     }
 }
@@ -284,7 +324,10 @@ impl Store for Archived {
     }
 
     fn places(&self) -> Vec<Place> {
-        [&self.path, &self.side_path].into_iter().filter_map(|path| place_of(path)).collect()
+        [&self.path, &self.side_path]
+            .into_iter()
+            .filter_map(|path| place_of(path))
+            .collect()
     }
 }
 
@@ -298,21 +341,36 @@ fn locate(file: &File, path: &Path) -> Result<Option<Locator>> {
         read_exactly(file, path, footer, SEEK_FOOTER_BYTES, &mut bytes)?;
         table_len = seek_table_len(&bytes, len).unwrap_or(0);
     }
-    let Some(at) = len.checked_sub(table_len + LOCATOR_BYTES) else { return Ok(None) };
+    let Some(at) = len.checked_sub(table_len + LOCATOR_BYTES) else {
+        return Ok(None);
+    };
     read_exactly(file, path, at, LOCATOR_BYTES as usize, &mut bytes)?;
-    let within = |root: &Locator| root.offset.checked_add(root.len).is_some_and(|end| end <= len);
+    let within = |root: &Locator| {
+        root.offset
+            .checked_add(root.len)
+            .is_some_and(|end| end <= len)
+    };
     Ok(Locator::parse(&bytes).filter(within))
 }
 
 /// Does it begin with a frame and a label? That frame is empty in zstd and holds data in lz4; a filler may follow it.
 fn is_ours(file: &File, path: &Path) -> Result<bool> {
     let start = head(file, path, 0)?;
-    let mut at =
-        if start.starts_with(&EMPTY_ZSTD) { EMPTY_ZSTD.len() as u64 } else { lz4_frame_len(file, path, &start)? };
-    if let (Some(filler), None) = (skippable_len(&head(file, path, at)?), Service::parse(&head(file, path, at)?)) {
+    let mut at = if start.starts_with(&EMPTY_ZSTD) {
+        EMPTY_ZSTD.len() as u64
+    } else {
+        lz4_frame_len(file, path, &start)?
+    };
+    if let (Some(filler), None) = (
+        skippable_len(&head(file, path, at)?),
+        Service::parse(&head(file, path, at)?),
+    ) {
         at += filler;
     }
-    Ok(Service::parse(&head(file, path, at)?).is_some_and(|(service, _)| service == Service::Label))
+    Ok(
+        Service::parse(&head(file, path, at)?)
+            .is_some_and(|(service, _)| service == Service::Label),
+    )
 }
 
 /// Blocks of the first frame of lz4, at most: 64 MiB in blocks of 4 MiB, and one more.
@@ -323,7 +381,11 @@ const MAX_LZ4_BLOCKS: usize = 17;
 fn lz4_frame_len(file: &File, path: &Path, start: &[u8]) -> Result<u64> {
     const START: [u8; 4] = 0x184D_2204u32.to_le_bytes();
     let mut at = if start[4] & 8 == 0 { 7 } else { 15 }; // is the size of the content there?
-    for _ in 0..if start.starts_with(&START) { MAX_LZ4_BLOCKS } else { 0 } {
+    for _ in 0..if start.starts_with(&START) {
+        MAX_LZ4_BLOCKS
+    } else {
+        0
+    } {
         let [a, b, c, d, ..] = head(file, path, at)?;
         let size = u32::from_le_bytes([a, b, c, d]) & 0x7fff_ffff; // the highest bit says "stored"
         at += 4 + u64::from(size);
@@ -336,7 +398,12 @@ fn lz4_frame_len(file: &File, path: &Path, start: &[u8]) -> Result<u64> {
 
 /// A few bytes at `at`, zeros where the file ends before.
 fn head(file: &File, path: &Path, at: u64) -> Result<[u8; SERVICE_HEADER_BYTES]> {
-    let (mut bytes, there) = (Vec::new(), file_len(file, path)?.saturating_sub(at).min(SERVICE_HEADER_BYTES as u64));
+    let (mut bytes, there) = (
+        Vec::new(),
+        file_len(file, path)?
+            .saturating_sub(at)
+            .min(SERVICE_HEADER_BYTES as u64),
+    );
     read_exactly(file, path, at, there as usize, &mut bytes)?;
     bytes.resize(SERVICE_HEADER_BYTES, 0);
     Ok(std::array::from_fn(|i| bytes[i]))
@@ -353,7 +420,9 @@ fn open_file(path: &Path, open: fn(&Path) -> io::Result<File>) -> Result<File> {
 }
 
 fn file_len(file: &File, path: &Path) -> Result<u64> {
-    Ok(asked_twice(|| file.metadata()).map_err(|e| failed(format!("could not look at {path:?}"), e))?.len())
+    Ok(asked_twice(|| file.metadata())
+        .map_err(|e| failed(format!("could not look at {path:?}"), e))?
+        .len())
 }
 
 /// What a disk does not give once it may give when it is asked again; a repair would give up what it did not get.
@@ -366,12 +435,25 @@ fn asked_twice<T>(mut ask: impl FnMut() -> io::Result<T>) -> io::Result<T> {
 
 /// A sector that cannot be read is damage as a flipped bit is: the rest of the object may be whole.
 fn failed(what: String, error: io::Error) -> Error {
-    let kind = if is_media_error(&error) { Kind::Corrupt } else { Kind::of(&error) };
-    Error { kind, ..Error::io(what, error) }
+    let kind = if is_media_error(&error) {
+        Kind::Corrupt
+    } else {
+        Kind::of(&error)
+    };
+    Error {
+        kind,
+        ..Error::io(what, error)
+    }
 }
 
 /// Checks the length against the file before memory is taken.
-fn read_exactly(file: &File, path: &Path, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()> {
+fn read_exactly(
+    file: &File,
+    path: &Path,
+    offset: u64,
+    len: usize,
+    out: &mut Vec<u8>,
+) -> Result<()> {
     let end = offset.saturating_add(len as u64);
     // A megabyte costs less to read than to ask for: the length of the file is looked at for what is larger only. No file is so
     // long that the system would not take the offset.
@@ -393,8 +475,14 @@ mod tests {
     #[test]
     fn what_no_file_can_have_is_damage() {
         let file = tempfile::tempfile().unwrap();
-        for (offset, len) in [(i64::MAX as u64 - 1, 2), (u64::MAX, 1), (0, 1), (1 << 40, 1)] {
-            let error = read_exactly(&file, Path::new("f"), offset, len, &mut Vec::new()).unwrap_err();
+        for (offset, len) in [
+            (i64::MAX as u64 - 1, 2),
+            (u64::MAX, 1),
+            (0, 1),
+            (1 << 40, 1),
+        ] {
+            let error =
+                read_exactly(&file, Path::new("f"), offset, len, &mut Vec::new()).unwrap_err();
             assert_eq!(error.kind, Kind::Corrupt, "{offset} {len}: {error}");
         }
     }

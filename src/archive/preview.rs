@@ -23,10 +23,18 @@ impl Virtual {
     ///
     /// # Errors
     /// If what was rebuilt cannot be read.
-    pub(crate) fn open(repository: &Path, root: &Root, pages: &[(u64, Vec<u8>)]) -> Result<Archive> {
+    pub(crate) fn open(
+        repository: &Path,
+        root: &Root,
+        pages: &[(u64, Vec<u8>)],
+    ) -> Result<Archive> {
         let directory = Directory::new(repository, &root.id);
         directory.set_suffix(Codec::named(&root.options.codec)?.suffix());
-        Archive::with_store(Box::new(Self { directory, root: seal(root)?, pages: pages.to_vec() }))
+        Archive::with_store(Box::new(Self {
+            directory,
+            root: seal(root)?,
+            pages: pages.to_vec(),
+        }))
     }
 }
 
@@ -34,9 +42,11 @@ impl Store for Virtual {
     fn read_at(&self, object: &Object, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()> {
         let own = match object {
             Object::Root => self.root.get(offset as usize..offset as usize + len),
-            Object::Manifest(backup) if backup.is_empty() => {
-                self.pages.iter().find(|(at, page)| *at == offset && page.len() == len).map(|(_, page)| &page[..])
-            }
+            Object::Manifest(backup) if backup.is_empty() => self
+                .pages
+                .iter()
+                .find(|(at, page)| *at == offset && page.len() == len)
+                .map(|(_, page)| &page[..]),
             _ => None,
         };
         match own {
@@ -50,7 +60,11 @@ impl Store for Virtual {
     }
 
     fn len(&self, object: &Object) -> Result<u64> {
-        if matches!(object, Object::Root) { Ok(self.root.len() as u64) } else { self.directory.len(object) }
+        if matches!(object, Object::Root) {
+            Ok(self.root.len() as u64)
+        } else {
+            self.directory.len(object)
+        }
     }
 
     fn name(&self, object: &Object) -> String {

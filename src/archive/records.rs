@@ -41,27 +41,51 @@ struct Open {
 }
 
 impl<A: Deref<Target = Archive>> Records<A> {
-    pub(crate) fn new(archive: A, selection: &Selection, backwards: bool, wants: impl Fn(&PageAt) -> bool) -> Self {
+    pub(crate) fn new(
+        archive: A,
+        selection: &Selection,
+        backwards: bool,
+        wants: impl Fn(&PageAt) -> bool,
+    ) -> Self {
         let cursor = |mut pages: Vec<usize>| {
             pages.retain(|at| wants(&archive.root.pages[*at]));
             if !backwards {
                 pages.reverse();
             }
-            Cursor { pages, now: None, ready: None, last: None }
+            Cursor {
+                pages,
+                now: None,
+                ready: None,
+                last: None,
+            }
         };
         let cursors = archive.pages(selection).into_iter().map(cursor).collect();
-        Self { archive, selection: selection.clone(), cursors, backwards }
+        Self {
+            archive,
+            selection: selection.clone(),
+            cursors,
+            backwards,
+        }
     }
 
     /// Bring the cursor to its next wanted record; it has none at the end of the stream.
     fn settle(&mut self, at: usize) -> Result<()> {
         let (archive, cursor) = (&*self.archive, &mut self.cursors[at]);
         while cursor.ready.is_none() {
-            let next = cursor.now.as_mut().and_then(|open| Some((open.number, open.next(self.backwards)?)));
+            let next = cursor
+                .now
+                .as_mut()
+                .and_then(|open| Some((open.number, open.next(self.backwards)?)));
             let Some((number, item)) = next else {
                 cursor.now = None;
-                let Some(number) = cursor.pages.pop() else { break };
-                cursor.now = Some(Open { number, page: archive.page(number)?, passed: 0 });
+                let Some(number) = cursor.pages.pop() else {
+                    break;
+                };
+                cursor.now = Some(Open {
+                    number,
+                    page: archive.page(number)?,
+                    passed: 0,
+                });
                 continue;
             };
             if self.selection.takes(&item.entry.path) {
@@ -73,7 +97,11 @@ impl<A: Deref<Target = Archive>> Records<A> {
 
     fn before(&self, a: &Item, b: &Item) -> bool {
         let order = entry::order(&a.entry.path, &b.entry.path);
-        if self.backwards { order == Ordering::Greater } else { order == Ordering::Less }
+        if self.backwards {
+            order == Ordering::Greater
+        } else {
+            order == Ordering::Less
+        }
     }
 }
 
@@ -87,7 +115,11 @@ impl<A: Deref<Target = Archive>> Drop for Records<A> {
 impl Open {
     fn next(&mut self, backwards: bool) -> Option<Item> {
         let count = self.page.records.len();
-        let place = if backwards { count.checked_sub(1 + self.passed)? } else { self.passed };
+        let place = if backwards {
+            count.checked_sub(1 + self.passed)?
+        } else {
+            self.passed
+        };
         self.passed += 1;
         Item::new(self.page.clone(), place)
     }
@@ -113,7 +145,12 @@ impl<A: Deref<Target = Archive>> Iterator for Records<A> {
 }
 
 /// The record of page `number` as its file turned out; `None` if it has nothing to say. `last` is kept from part to part.
-fn settled_at(archive: &Archive, number: usize, item: Item, known: &mut Option<(Path, Option<Item>)>) -> Option<Item> {
+fn settled_at(
+    archive: &Archive,
+    number: usize,
+    item: Item,
+    known: &mut Option<(Path, Option<Item>)>,
+) -> Option<Item> {
     if item.from == 0 && !item.more {
         return Some(item);
     }
@@ -134,7 +171,9 @@ fn last_part(archive: &Archive, number: usize, path: &[u8]) -> Option<Item> {
     let pages = &archive.root.pages;
     let sequence = |page: &PageAt| (page.stream, page.late);
     let follows = |at: &usize| sequence(&pages[*at]) == sequence(&pages[number]);
-    let parts = (number + 1..pages.len()).filter(follows).take_while(|at| pages[*at].first.0 == path);
+    let parts = (number + 1..pages.len())
+        .filter(follows)
+        .take_while(|at| pages[*at].first.0 == path);
     let last = Item::new(archive.page(parts.last()?).ok()?, 0)?;
     (last.entry.path == path && !last.more).then_some(last)
 }

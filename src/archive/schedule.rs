@@ -66,7 +66,10 @@ pub enum Of<H> {
 impl<H> Wanted<H> {
     /// Its bytes.
     pub fn content<'a>(&self, plain: &'a [u8]) -> &'a [u8] {
-        plain.get(self.inner as usize..).and_then(|rest| rest.get(..self.len as usize)).unwrap_or_default()
+        plain
+            .get(self.inner as usize..)
+            .and_then(|rest| rest.get(..self.len as usize))
+            .unwrap_or_default()
     }
 
     /// Of a frame whose checksum is wrong: is it what it was all the same?
@@ -144,10 +147,18 @@ impl<H> Shared<H> {
     /// Hash a piece that starts at `offset` of the data.
     pub fn hash(&self, options: &Options, offset: u64, content: &[u8]) -> Hash {
         let may_be_digested = self.item.more || self.item.digest.is_some();
-        let algorithm = if may_be_digested { options.digest } else { Algorithm::None };
+        let algorithm = if may_be_digested {
+            options.digest
+        } else {
+            Algorithm::None
+        };
         let blocks = self.blocks().clone();
-        let mut known = blocks.iter().filter(|(record, len)| are_digested(record, *len, options));
-        let wrong = |(record, len): &(Item, u64)| first_wrong(record, *len, options.block_bytes, offset, content);
+        let mut known = blocks
+            .iter()
+            .filter(|(record, len)| are_digested(record, *len, options));
+        let wrong = |(record, len): &(Item, u64)| {
+            first_wrong(record, *len, options.block_bytes, offset, content)
+        };
         if let Some(at) = known.find_map(wrong) {
             self.joined().wrong = Some(at);
         }
@@ -178,13 +189,19 @@ impl<H> Shared<H> {
             next += len;
         }
         joined.next = next;
-        if joined.seen < self.item.entry.data_len() { End::NotYet } else { self.end(&mut joined) }
+        if joined.seen < self.item.entry.data_len() {
+            End::NotYet
+        } else {
+            self.end(&mut joined)
+        }
     }
 
     fn end(&self, joined: &mut Joined) -> End {
         match (joined.digest, joined.wrong) {
             _ if self.is_damaged() => End::Damaged("a frame of it is damaged".to_owned()),
-            (_, Some(at)) => End::Damaged(format!("its block at byte {at} is not what the manifest says")),
+            (_, Some(at)) => End::Damaged(format!(
+                "its block at byte {at} is not what the manifest says"
+            )),
             (None, None) => End::Right,
             (Some(wanted), None) if joined.unknown => End::Unknown(wanted),
             (Some(wanted), None) => compare(wanted, take(&mut joined.joiner).finish()),
@@ -194,7 +211,9 @@ impl<H> Shared<H> {
 
 fn compare(wanted: Digest, found: Option<Digest>) -> End {
     match found {
-        Some(found) if found != wanted => End::Damaged(format!("its digest is {found}, the manifest says {wanted}")),
+        Some(found) if found != wanted => {
+            End::Damaged(format!("its digest is {found}, the manifest says {wanted}"))
+        }
         // Nothing was hashed: the algorithm is one this build leaves alone.
         _ => End::Right,
     }
@@ -221,7 +240,11 @@ pub fn check_pieces<H, C>(
         Of::Whole(item) => matches!(item.digest, Some(Digest::Blake3(_))),
         Of::Part(..) => false,
     };
-    let contents: Vec<&[u8]> = pieces.iter().filter(is_hashed).map(|wanted| wanted.content(plain)).collect();
+    let contents: Vec<&[u8]> = pieces
+        .iter()
+        .filter(is_hashed)
+        .map(|wanted| wanted.content(plain))
+        .collect();
     let mut found = digests(&contents).into_iter();
     let mut check = |wanted: &Wanted<H>| match &wanted.of {
         Of::Part(shared, offset) => part(shared, *offset, wanted.content(plain)),
@@ -241,7 +264,8 @@ pub fn is_saved(item: &Item, content: &[u8]) -> bool {
 fn check_with(item: &Item, algorithm: Algorithm, content: &[u8]) -> End {
     let mut joiner = Joiner::default();
     joiner.push(&piece(algorithm, content, 0, 0, u64::MAX));
-    item.digest.map_or(End::Right, |wanted| compare(wanted, joiner.finish()))
+    item.digest
+        .map_or(End::Right, |wanted| compare(wanted, joiner.finish()))
 }
 
 /// Turns records into jobs.
@@ -279,17 +303,31 @@ impl<H: Default, S: FnMut(Job<H>) -> Result<()>> Planner<H, S> {
             return self.add_bare(item);
         }
         let len: u64 = item.described_bytes();
-        let whole = item.from.checked_add(len).is_some_and(|end| end == item.entry.data_len());
+        let whole = item
+            .from
+            .checked_add(len)
+            .is_some_and(|end| end == item.entry.data_len());
         if !whole && !item.more {
             return Err(misfit(&item.entry.path));
         }
         if let ([extent], 0, false) = (&item.extents[..], item.from, item.more) {
             let (extent, frame) = (*extent, (item.segment(&extent.frame).clone(), extent.frame));
-            self.want(frame, Wanted { of: Of::Whole(item), inner: extent.inner, len: extent.len });
+            self.want(
+                frame,
+                Wanted {
+                    of: Of::Whole(item),
+                    inner: extent.inner,
+                    len: extent.len,
+                },
+            );
         } else {
             self.add_shared(&item)?;
         }
-        if self.waiting >= WINDOW { self.flush(false) } else { Ok(()) }
+        if self.waiting >= WINDOW {
+            self.flush(false)
+        } else {
+            Ok(())
+        }
     }
 
     fn add_bare(&mut self, item: Item) -> Result<()> {
@@ -297,25 +335,46 @@ impl<H: Default, S: FnMut(Job<H>) -> Result<()>> Planner<H, S> {
             return Err(misfit(&item.entry.path));
         }
         self.bare.push(item);
-        if self.bare.len() >= BATCH { self.send_bare() } else { Ok(()) }
+        if self.bare.len() >= BATCH {
+            self.send_bare()
+        } else {
+            Ok(())
+        }
     }
 
     fn send_bare(&mut self) -> Result<()> {
-        (self.send)(Job { frame: None, pieces: Vec::new(), bare: take(&mut self.bare) })
+        (self.send)(Job {
+            frame: None,
+            pieces: Vec::new(),
+            bare: take(&mut self.bare),
+        })
     }
 
     fn add_shared(&mut self, item: &Item) -> Result<()> {
-        let (shared, mut at) = self.going_on.remove(&item.entry.path).unwrap_or_else(|| (share(item), 0));
+        let (shared, mut at) = self
+            .going_on
+            .remove(&item.entry.path)
+            .unwrap_or_else(|| (share(item), 0));
         if at != item.from || item.entry.data_len() != shared.item.entry.data_len() {
             return Err(misfit(&item.entry.path));
         }
         shared.joined().digest = item.digest;
-        if item.digest.is_none() && !item.blocks.is_empty() && item.entry.data_len() <= MOST_OF_BLOCKS {
+        if item.digest.is_none()
+            && !item.blocks.is_empty()
+            && item.entry.data_len() <= MOST_OF_BLOCKS
+        {
             shared.blocks().push((item.clone(), item.described_bytes()));
         }
         for extent in &item.extents {
             let frame = (item.segment(&extent.frame).clone(), extent.frame);
-            self.want(frame, Wanted { of: Of::Part(shared.clone(), at), inner: extent.inner, len: extent.len });
+            self.want(
+                frame,
+                Wanted {
+                    of: Of::Part(shared.clone(), at),
+                    inner: extent.inner,
+                    len: extent.len,
+                },
+            );
             at += u64::from(extent.len);
         }
         if item.more {
@@ -334,7 +393,11 @@ impl<H: Default, S: FnMut(Job<H>) -> Result<()>> Planner<H, S> {
             return self.jobs[*at].pieces.push(wanted);
         }
         self.of_frame.insert(key, self.jobs.len());
-        self.jobs.push(Job { frame: Some(frame), pieces: vec![wanted], bare: Vec::new() });
+        self.jobs.push(Job {
+            frame: Some(frame),
+            pieces: vec![wanted],
+            bare: Vec::new(),
+        });
     }
 
     /// Hand over the jobs, but at first not those that the next records may add to.
@@ -342,14 +405,21 @@ impl<H: Default, S: FnMut(Job<H>) -> Result<()>> Planner<H, S> {
         self.of_frame.clear();
         let mut kept = Vec::new();
         for job in take(&mut self.jobs) {
-            let key = job.frame.as_ref().map(|(segment, at)| (segment.clone(), at.offset));
+            let key = job
+                .frame
+                .as_ref()
+                .map(|(segment, at)| (segment.clone(), at.offset));
             if !all && key.is_some_and(|key| self.latest.values().any(|latest| *latest == key)) {
                 kept.push(job);
             } else {
                 (self.send)(job)?;
             }
         }
-        self.waiting = kept.iter().flat_map(|job| &job.pieces).map(Wanted::weight).sum();
+        self.waiting = kept
+            .iter()
+            .flat_map(|job| &job.pieces)
+            .map(Wanted::weight)
+            .sum();
         for (at, job) in kept.iter().enumerate() {
             if let Some((segment, frame)) = &job.frame {
                 self.of_frame.insert((segment.clone(), frame.offset), at);
@@ -357,7 +427,11 @@ impl<H: Default, S: FnMut(Job<H>) -> Result<()>> Planner<H, S> {
         }
         self.jobs = kept;
         // A frame with more files than the window holds must not be kept for ever.
-        if self.waiting >= WINDOW { self.flush(true) } else { Ok(()) }
+        if self.waiting >= WINDOW {
+            self.flush(true)
+        } else {
+            Ok(())
+        }
     }
 
     /// Hand over what is left.
@@ -367,13 +441,19 @@ impl<H: Default, S: FnMut(Job<H>) -> Result<()>> Planner<H, S> {
     pub fn finish(mut self) -> Result<()> {
         self.flush(true)?;
         self.send_bare()?;
-        self.going_on.values().next().map_or(Ok(()), |(shared, _)| Err(misfit(&shared.item.entry.path)))
+        self.going_on
+            .values()
+            .next()
+            .map_or(Ok(()), |(shared, _)| Err(misfit(&shared.item.entry.path)))
     }
 }
 
 /// The error of a file whose records do not say where all of it is.
 pub fn misfit(path: &[u8]) -> Error {
-    Error::corrupt(format!("the manifest does not say where all of {} is", quoted(path)))
+    Error::corrupt(format!(
+        "the manifest does not say where all of {} is",
+        quoted(path)
+    ))
 }
 
 fn share<H: Default>(item: &Item) -> Arc<Shared<H>> {
@@ -397,7 +477,11 @@ pub struct Stretches<H, S> {
 impl<H, S: FnMut(Vec<Job<H>>) -> Result<()>> Stretches<H, S> {
     /// Hand them to `send`; a stretch has so many bytes.
     pub fn new(bytes: u64, send: S) -> Self {
-        Self { send, bytes, jobs: Vec::new() }
+        Self {
+            send,
+            bytes,
+            jobs: Vec::new(),
+        }
     }
 
     /// The next job.
@@ -405,10 +489,13 @@ impl<H, S: FnMut(Vec<Job<H>>) -> Result<()>> Stretches<H, S> {
     /// # Errors
     /// Those of `send`.
     pub fn add(&mut self, job: Job<H>) -> Result<()> {
-        let goes_on = self.jobs.last().is_some_and(|last| match (self.stretch(last), self.stretch(&job)) {
-            (Some((a, at)), Some((b, next))) => Arc::ptr_eq(a, b) && at == next,
-            _ => false,
-        });
+        let goes_on =
+            self.jobs
+                .last()
+                .is_some_and(|last| match (self.stretch(last), self.stretch(&job)) {
+                    (Some((a, at)), Some((b, next))) => Arc::ptr_eq(a, b) && at == next,
+                    _ => false,
+                });
         if !goes_on {
             self.flush()?;
         }
@@ -420,14 +507,19 @@ impl<H, S: FnMut(Vec<Job<H>>) -> Result<()>> Stretches<H, S> {
     fn stretch<'a>(&self, job: &'a Job<H>) -> Option<(&'a Arc<Shared<H>>, u64)> {
         let of = |wanted: &'a Wanted<H>| match &wanted.of {
             Of::Part(shared, offset) => {
-                let [first, last] = [*offset, offset + u64::from(wanted.len).max(1) - 1].map(|at| at / self.bytes);
+                let [first, last] =
+                    [*offset, offset + u64::from(wanted.len).max(1) - 1].map(|at| at / self.bytes);
                 (first == last).then_some((shared, first))
             }
             Of::Whole(_) => None,
         };
         let first = of(job.pieces.first()?)?;
-        let same = |other: (&Arc<Shared<H>>, u64)| Arc::ptr_eq(first.0, other.0) && first.1 == other.1;
-        job.pieces.iter().all(|wanted| of(wanted).is_some_and(same)).then_some(first)
+        let same =
+            |other: (&Arc<Shared<H>>, u64)| Arc::ptr_eq(first.0, other.0) && first.1 == other.1;
+        job.pieces
+            .iter()
+            .all(|wanted| of(wanted).is_some_and(same))
+            .then_some(first)
     }
 
     /// Hand over what is left.
@@ -435,6 +527,10 @@ impl<H, S: FnMut(Vec<Job<H>>) -> Result<()>> Stretches<H, S> {
     /// # Errors
     /// Those of `send`.
     pub fn flush(&mut self) -> Result<()> {
-        if self.jobs.is_empty() { Ok(()) } else { (self.send)(take(&mut self.jobs)) }
+        if self.jobs.is_empty() {
+            Ok(())
+        } else {
+            (self.send)(take(&mut self.jobs))
+        }
     }
 }

@@ -18,26 +18,37 @@ const MAX_BYTES: u64 = 16 << 20;
 /// Entry and content of a small file of a backup; `None` if it is not there.
 pub(crate) fn small_file(archive: &Archive, path: &[u8]) -> Result<Option<(Entry, Vec<u8>)>> {
     let items = parts_of(archive, path)?;
-    let Some(first) = items.first().filter(|item| item.state.is_stored() && item.entry.is_file()) else {
+    let Some(first) = items
+        .first()
+        .filter(|item| item.state.is_stored() && item.entry.is_file())
+    else {
         return Ok(None);
     };
     if first.entry.data_len() > MAX_BYTES {
-        let what = format!("cannot read the settings in {}: it is too large", quoted(path));
+        let what = format!(
+            "cannot read the settings in {}: it is too large",
+            quoted(path)
+        );
         return Err(Error::new(ErrorKind::Unsupported, what));
     }
-    let (mut decompressor, mut stored, mut plain) = (archive.codec.decompressor(), Vec::new(), Vec::new());
+    let (mut decompressor, mut stored, mut plain) =
+        (archive.codec.decompressor(), Vec::new(), Vec::new());
     let mut content = Vec::new();
     for item in &items {
         for extent in &item.extents {
             let frame = &extent.frame;
             archive.fetch(item.segment(frame), frame, &mut stored)?;
             decompressor.decompress(&stored, frame.plain_len as usize, &mut plain)?;
-            let found = plain.get(extent.inner as usize..).and_then(|rest| rest.get(..extent.len as usize));
+            let found = plain
+                .get(extent.inner as usize..)
+                .and_then(|rest| rest.get(..extent.len as usize));
             content.extend(found.unwrap_or_default());
         }
     }
     match items.last().map(|item| check_whole(item, &content)) {
-        Some(End::Damaged(why)) => Err(Error::corrupt(format!("file {} is damaged", quoted(path))).because(why)),
+        Some(End::Damaged(why)) => {
+            Err(Error::corrupt(format!("file {} is damaged", quoted(path))).because(why))
+        }
         _ => Ok(Some((first.entry.clone(), content))),
     }
 }
@@ -45,7 +56,12 @@ pub(crate) fn small_file(archive: &Archive, path: &[u8]) -> Result<Option<(Entry
 /// The parts of the file at `path`, under this name also if that is another name of a file.
 fn parts_of(archive: &Archive, path: &[u8]) -> Result<Vec<Item>> {
     let items = archive.find(path)?;
-    let Some(Kind::HardLink(target)) = items.first().map(|item| &item.entry.kind) else { return Ok(items) };
+    let Some(Kind::HardLink(target)) = items.first().map(|item| &item.entry.kind) else {
+        return Ok(items);
+    };
     let parts = archive.find(target)?;
-    Ok(parts.iter().map(|item| item.renamed(path.to_vec())).collect())
+    Ok(parts
+        .iter()
+        .map(|item| item.renamed(path.to_vec()))
+        .collect())
 }

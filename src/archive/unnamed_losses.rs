@@ -14,34 +14,63 @@ use crate::{
 };
 
 /// What the root says.
-const REASON: &str = "the root was lost: what this backup shared with others by whole pages is not in it any more";
+const REASON: &str =
+    "the root was lost: what this backup shared with others by whole pages is not in it any more";
 /// What it says of a segment.
 const OF_A_SEGMENT: &str = "the root was lost, and a segment with it or a part of one: nobody knows what that held, it is not in this backup any more";
 /// What the root says of a page, with the count of its entries before it.
 const OF_A_PAGE: &str = "entries from here on were lost with a page of the manifest";
 /// What is said of that.
-const WITH_A_PAGE: &str =
-    "entries that nobody can name were lost with a page of the manifest: they are not in this backup any more";
+const WITH_A_PAGE: &str = "entries that nobody can name were lost with a page of the manifest: they are not in this backup any more";
 
 /// Say it in the root.
 pub(crate) fn record_root_loss(root: &mut Root) {
-    note(root, NotCaptured { path: Name::default(), reason: REASON.to_owned() }, 1);
+    note(
+        root,
+        NotCaptured {
+            path: Name::default(),
+            reason: REASON.to_owned(),
+        },
+        1,
+    );
 }
 
 /// Say in the root that a segment is lost, or a part of one, of which nothing tells what it held.
 pub(crate) fn record_segment_loss(root: &mut Root) {
-    note(root, NotCaptured { path: Name::default(), reason: OF_A_SEGMENT.to_owned() }, 1);
+    note(
+        root,
+        NotCaptured {
+            path: Name::default(),
+            reason: OF_A_SEGMENT.to_owned(),
+        },
+        1,
+    );
 }
 
 /// Say in the root that so many entries are lost, of which this would be the first.
 pub(crate) fn record_page_loss(root: &mut Root, first: &[u8], entries: u64) {
-    note(root, NotCaptured { path: Name(first.to_vec()), reason: format!("{entries} {OF_A_PAGE}") }, entries);
+    note(
+        root,
+        NotCaptured {
+            path: Name(first.to_vec()),
+            reason: format!("{entries} {OF_A_PAGE}"),
+        },
+        entries,
+    );
 }
 
 /// Say in the root of an export what that of the backup says.
 pub(crate) fn copy_losses(root: &mut Root, of: &Root) {
-    for lost in of.not_captured.iter().filter(|lost| unnamed(lost).is_some()) {
-        let entries = lost.reason.split(' ').next().and_then(|count| count.parse().ok());
+    for lost in of
+        .not_captured
+        .iter()
+        .filter(|lost| unnamed(lost).is_some())
+    {
+        let entries = lost
+            .reason
+            .split(' ')
+            .next()
+            .and_then(|count| count.parse().ok());
         note(root, lost.clone(), entries.unwrap_or(1));
     }
 }
@@ -67,13 +96,26 @@ fn unnamed(lost: &NotCaptured) -> Option<&'static str> {
 ///
 /// # Errors
 /// [`ErrorKind::Gone`], or the system's.
-pub(crate) fn loss_affects(archive: &Archive, selection: &Selection) -> Result<Option<&'static str>> {
-    let Some(why) = archive.root.not_captured.iter().find_map(unnamed) else { return Ok(None) };
+pub(crate) fn loss_affects(
+    archive: &Archive,
+    selection: &Selection,
+) -> Result<Option<&'static str>> {
+    let Some(why) = archive.root.not_captured.iter().find_map(unnamed) else {
+        return Ok(None);
+    };
     for path in selection.paths() {
         // On a page that is lost it may be anything.
-        let found =
-            archive.find(path).or_else(|e| if e.kind == ErrorKind::Corrupt { Ok(Vec::new()) } else { Err(e) })?;
-        if found.first().is_none_or(|item| matches!(item.entry.kind, Kind::Directory | Kind::HardLink(_))) {
+        let found = archive.find(path).or_else(|e| {
+            if e.kind == ErrorKind::Corrupt {
+                Ok(Vec::new())
+            } else {
+                Err(e)
+            }
+        })?;
+        if found
+            .first()
+            .is_none_or(|item| matches!(item.entry.kind, Kind::Directory | Kind::HardLink(_)))
+        {
             return Ok(Some(why));
         }
     }

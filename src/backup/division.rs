@@ -15,9 +15,19 @@ use std::{collections::HashSet, os::unix::ffi::OsStrExt, path::Path, sync::Arc};
 /// If a PATH cannot be opened, or a directory above one that is stored under its whole path.
 pub(crate) fn trees(named: &[NamedPath], split: bool, rules: &Arc<Rules>) -> Result<Vec<Tree>> {
     let mut division = Division::default();
-    named.iter().try_for_each(|one| division.add(one, split, rules))?;
-    let Division { devices, elsewhere, closed, .. } = division;
-    Ok(devices.into_iter().map(|(_, tops)| tree(tops, &elsewhere, &closed, rules)).collect())
+    named
+        .iter()
+        .try_for_each(|one| division.add(one, split, rules))?;
+    let Division {
+        devices,
+        elsewhere,
+        closed,
+        ..
+    } = division;
+    Ok(devices
+        .into_iter()
+        .map(|(_, tops)| tree(tops, &elsewhere, &closed, rules))
+        .collect())
 }
 
 /// Open where a walk begins. A symbolic link that was named itself is followed if it leads to a directory.
@@ -25,10 +35,20 @@ pub(crate) fn open_top(at: Relative, path: &Path, is_dir: bool, role: TopRole) -
     let failed = |e| Error::io(format!("could not open {path:?}"), e);
     if is_dir {
         let dir = dir::open_root(path).map_err(failed)?;
-        return Ok(Top { at, dir, name: None, role });
+        return Ok(Top {
+            at,
+            dir,
+            name: None,
+            role,
+        });
     }
     let dir = dir::open_root(path.parent().unwrap_or(Path::new("/"))).map_err(failed)?;
-    Ok(Top { at, dir, name: path.file_name().map(|name| name.as_bytes().to_vec()), role })
+    Ok(Top {
+        at,
+        dir,
+        name: path.file_name().map(|name| name.as_bytes().to_vec()),
+        role,
+    })
 }
 
 /// Which walks begin on which device, in the order the devices were met.
@@ -51,9 +71,16 @@ struct Met {
 
 impl Division {
     /// Add a PATH; one that is above another comes before that.
-    fn add(&mut self, NamedPath { at, name, place }: &NamedPath, split: bool, rules: &Arc<Rules>) -> Result<()> {
+    fn add(
+        &mut self,
+        NamedPath { at, name, place }: &NamedPath,
+        split: bool,
+        rules: &Arc<Rules>,
+    ) -> Result<()> {
         let top = open_top(at.clone(), &place.real, place.is_dir, TopRole::Named)?;
-        let own = dir::stat_fd(&top.dir).map(|stat| stat.dev).unwrap_or_default();
+        let own = dir::stat_fd(&top.dir)
+            .map(|stat| stat.dev)
+            .unwrap_or_default();
         let own = if split { own } else { 0 };
         let device = self.around(at).map_or(own, |met| met.device);
         for above in above(at, name)? {
@@ -62,12 +89,21 @@ impl Division {
                 self.tops(device).push(above);
             }
         }
-        match self.devices.iter_mut().flat_map(|(_, tops)| tops).find(|top| top.at == *at) {
+        match self
+            .devices
+            .iter_mut()
+            .flat_map(|(_, tops)| tops)
+            .find(|top| top.at == *at)
+        {
             Some(mount) => mount.role = TopRole::Named,
             None => self.tops(device).push(top),
         }
         self.closed.remove(at);
-        self.met.push(Met { at: at.clone(), device, kind: String::new() });
+        self.met.push(Met {
+            at: at.clone(),
+            device,
+            kind: String::new(),
+        });
         if place.is_dir && !rules.one_file_system {
             self.add_mounts(at, &place.real, split, rules)?;
         }
@@ -75,37 +111,68 @@ impl Division {
     }
 
     fn tops(&mut self, device: u64) -> &mut Vec<Top> {
-        let at = self.devices.iter().position(|(known, _)| *known == device).unwrap_or_else(|| {
-            self.devices.push((device, Vec::new()));
-            self.devices.len() - 1
-        });
+        let at = self
+            .devices
+            .iter()
+            .position(|(known, _)| *known == device)
+            .unwrap_or_else(|| {
+                self.devices.push((device, Vec::new()));
+                self.devices.len() - 1
+            });
         &mut self.devices[at].1
     }
 
     /// Does a walk begin there?
     fn has(&self, at: &[u8]) -> bool {
-        self.devices.iter().any(|(_, tops)| tops.iter().any(|top| top.at == at))
+        self.devices
+            .iter()
+            .any(|(_, tops)| tops.iter().any(|top| top.at == at))
     }
 
     /// The innermost of the PATHs and mounts that `path` is in.
     fn around(&self, path: &[u8]) -> Option<&Met> {
-        self.met.iter().filter(|met| is_within(path, &met.at)).max_by_key(|met| met.at.len())
+        self.met
+            .iter()
+            .filter(|met| is_within(path, &met.at))
+            .max_by_key(|met| met.at.len())
     }
 
     /// Does the walk of a device go around `path`? What it does not meet there cannot begin there either: a stream is in order.
     fn surrounds(&self, device: u64, path: &[u8]) -> bool {
-        let tops = self.devices.iter().filter(|(known, _)| *known == device).flat_map(|(_, tops)| tops);
-        tops.into_iter().any(|top| top.role != TopRole::Above && is_within(path, &top.at))
+        let tops = self
+            .devices
+            .iter()
+            .filter(|(known, _)| *known == device)
+            .flat_map(|(_, tops)| tops);
+        tops.into_iter()
+            .any(|top| top.role != TopRole::Above && is_within(path, &top.at))
     }
 
     /// Place the mounts below one PATH: each is met by the walk around it, or a walk of its own device begins there.
-    fn add_mounts(&mut self, at: &[u8], path: &Path, split: bool, rules: &Arc<Rules>) -> Result<()> {
+    fn add_mounts(
+        &mut self,
+        at: &[u8],
+        path: &Path,
+        split: bool,
+        rules: &Arc<Rules>,
+    ) -> Result<()> {
         let top = open_top(at.to_vec(), path, true, TopRole::Named)?;
         let whole = tree(vec![top], &HashSet::new(), &Closed::new(), rules);
         for mount in platform::mounts_below(path).unwrap_or_default() {
-            let below = mount.path.strip_prefix(path).unwrap_or(&mount.path).as_os_str().as_bytes();
-            let below = if at.is_empty() { below.to_vec() } else { [at, b"/", below].concat() };
-            let Some(around) = self.around(&below).cloned() else { continue };
+            let below = mount
+                .path
+                .strip_prefix(path)
+                .unwrap_or(&mount.path)
+                .as_os_str()
+                .as_bytes();
+            let below = if at.is_empty() {
+                below.to_vec()
+            } else {
+                [at, b"/", below].concat()
+            };
+            let Some(around) = self.around(&below).cloned() else {
+                continue;
+            };
             // Of two PATHs in one another the outer one has met it.
             if around.at == below || platform::is_pseudo(&around.kind) {
                 continue;
@@ -129,7 +196,11 @@ impl Division {
                 self.elsewhere.insert(below.clone());
                 self.tops(device).push(top);
             }
-            self.met.push(Met { at: below, device, kind: mount.kind });
+            self.met.push(Met {
+                at: below,
+                device,
+                kind: mount.kind,
+            });
         }
         Ok(())
     }
@@ -137,14 +208,25 @@ impl Division {
     /// Of the directories from `from`, which is closed, down to `to` deliver the next one on the way.
     fn open_way(&mut self, from: &[u8], to: &[u8]) {
         let mut dir = from.to_vec();
-        for name in to[from.len()..].split(|c| *c == b'/').filter(|name| !name.is_empty()) {
-            self.closed.entry(dir.clone()).or_default().insert(name.to_vec());
+        for name in to[from.len()..]
+            .split(|c| *c == b'/')
+            .filter(|name| !name.is_empty())
+        {
+            self.closed
+                .entry(dir.clone())
+                .or_default()
+                .insert(name.to_vec());
             dir = [&dir[..], b"/", name].concat();
         }
     }
 }
 
-fn tree(mut tops: Vec<Top>, elsewhere: &HashSet<Relative>, closed: &Closed, rules: &Arc<Rules>) -> Tree {
+fn tree(
+    mut tops: Vec<Top>,
+    elsewhere: &HashSet<Relative>,
+    closed: &Closed,
+    rules: &Arc<Rules>,
+) -> Tree {
     tops.sort_by(|a, b| order(&a.at, &b.at));
     Tree::new(tops, elsewhere.clone(), closed.clone(), rules.clone())
 }
@@ -153,5 +235,14 @@ fn tree(mut tops: Vec<Top>, elsewhere: &HashSet<Relative>, closed: &Closed, rule
 fn above(at: &[u8], path: &Path) -> Result<Vec<Top>> {
     let depth = at.iter().filter(|c| **c == b'/').count();
     let above = path.ancestors().skip(1).take(depth);
-    above.map(|dir| open_top(dir.as_os_str().as_bytes()[1..].to_vec(), dir, true, TopRole::Above)).collect()
+    above
+        .map(|dir| {
+            open_top(
+                dir.as_os_str().as_bytes()[1..].to_vec(),
+                dir,
+                true,
+                TopRole::Above,
+            )
+        })
+        .collect()
 }

@@ -13,7 +13,9 @@ use crate::{
     format::{
         digest::Algorithm,
         page::{SegmentId, State},
-        root::{FORMAT, FORMAT_ALONE, Live, MAX_NOT_CAPTURED, Name, NotCaptured, Options, Root, Run},
+        root::{
+            FORMAT, FORMAT_ALONE, Live, MAX_NOT_CAPTURED, Name, NotCaptured, Options, Root, Run,
+        },
         seal::seal,
         sizes,
     },
@@ -144,14 +146,22 @@ impl Backup {
         if let Some(base) = &base {
             subject.compare(base, self.base.compare);
         }
-        let draft = Root { id, time, source: subject.origin.clone(), ..self.draft(base.as_deref()) };
+        let draft = Root {
+            id,
+            time,
+            source: subject.origin.clone(),
+            ..self.draft(base.as_deref())
+        };
         let abilities = destination.abilities();
         let layout = Arc::new(self.layout(&draft, &abilities));
         let complete = |laid| {
             let root = complete(draft.clone(), laid, base.as_deref(), meter);
             match &self.subject {
                 Subject::Stored(stored) => as_it_was(root, stored),
-                _ => Root { postgres: subject.cluster.as_ref().map(|cluster| cluster.facts()), ..root },
+                _ => Root {
+                    postgres: subject.cluster.as_ref().map(|cluster| cluster.facts()),
+                    ..root
+                },
             }
         };
         let check = || match (&self.subject, &subject.cluster) {
@@ -162,21 +172,38 @@ impl Backup {
         let sealed = |laid: &Laid| check().and_then(|()| seal(&complete(vec![laid.clone()])));
         let partial = |laid: Vec<Laid>| seal(&complete(laid));
         // A copy is no base for the next backup before it is complete.
-        let interim = destination.partial().filter(|_| !matches!(self.subject, Subject::Stored(_)));
+        let interim = destination
+            .partial()
+            .filter(|_| !matches!(self.subject, Subject::Stored(_)));
         let checkpoints = interim.map(|write| Checkpoints {
             interval: self.checkpoint_interval,
             write,
             root: &partial,
             laid: Mutex::default(),
         });
-        let root: Option<MakeRoot<'_>> = if abilities.objects { None } else { Some(&sealed) };
-        let sinks =
-            (1..=subject.sources.len() as u32).map(|number| destination.stream(number)).collect::<Result<Vec<_>>>();
+        let root: Option<MakeRoot<'_>> = if abilities.objects {
+            None
+        } else {
+            Some(&sealed)
+        };
+        let sinks = (1..=subject.sources.len() as u32)
+            .map(|number| destination.stream(number))
+            .collect::<Result<Vec<_>>>();
         let _ = own.set(destination.places());
-        let (tuning, is_stdin, stages) = (&self.tuning, self.subject.is_stdin(), self.stages(&subject));
+        let (tuning, is_stdin, stages) =
+            (&self.tuning, self.subject.is_stdin(), self.stages(&subject));
         let checkpoints = checkpoints.as_ref();
         let max_rate = self.max_rate;
-        let streams = Streams { tuning, is_stdin, max_rate, stages, layout, meter, root, checkpoints };
+        let streams = Streams {
+            tuning,
+            is_stdin,
+            max_rate,
+            stages,
+            layout,
+            meter,
+            root,
+            checkpoints,
+        };
         let laid = sinks.and_then(|sinks| streams.run(&subject.sources, sinks));
         let done = laid.and_then(|laid| {
             check()?;
@@ -188,7 +215,13 @@ impl Backup {
                 destination.commit(&bytes)?;
                 damage.extend(base.iter().flat_map(|base| base.damage()));
                 let (verdict, warnings) = (meter.verdict(), subject.warnings());
-                Ok(Outcome { root, verdict, unlike, damage: damage.into_iter().collect(), warnings })
+                Ok(Outcome {
+                    root,
+                    verdict,
+                    unlike,
+                    damage: damage.into_iter().collect(),
+                    warnings,
+                })
             }
             Err(error) => {
                 destination.abort(error.kind != Kind::Full);
@@ -226,12 +259,26 @@ impl Backup {
 
     /// What an earlier backup of the same source is, if this one goes where one may be.
     fn find_base(&self, destination: &mut dyn Destination, subject: &Opened) -> Result<Found> {
-        let SinkSpec::Repository(path) = &self.to else { return Ok((None, None, BTreeSet::new())) };
-        let (facts, options) = (subject.cluster.as_ref().map(|cluster| cluster.facts()), self.options());
+        let SinkSpec::Repository(path) = &self.to else {
+            return Ok((None, None, BTreeSet::new()));
+        };
+        let (facts, options) = (
+            subject.cluster.as_ref().map(|cluster| cluster.facts()),
+            self.options(),
+        );
         let left_out = self.subject.left_out();
-        let like = Like { origin: &subject.origin, cluster: facts.as_ref(), options: &options, left_out: &left_out };
+        let like = Like {
+            origin: &subject.origin,
+            cluster: facts.as_ref(),
+            options: &options,
+            left_out: &left_out,
+        };
         let (base, damage) = Base::find(path, &self.base, &like, |ids| destination.refer(ids))?;
-        let unlike = if base.is_none() && !self.base.full { Base::unlike(path, &like) } else { None };
+        let unlike = if base.is_none() && !self.base.full {
+            Base::unlike(path, &like)
+        } else {
+            None
+        };
         Ok((base.map(Arc::new), unlike, damage))
     }
 
@@ -242,7 +289,13 @@ impl Backup {
     pub fn count(&self) -> Result<Count> {
         self.check_paths()?;
         let mut count = Count::default();
-        let subject = self.subject.open(None, Way { split: false, ..self.way(&Arc::default()) })?;
+        let subject = self.subject.open(
+            None,
+            Way {
+                split: false,
+                ..self.way(&Arc::default())
+            },
+        )?;
         for source in &subject.sources {
             for scanned in source.scan()? {
                 let Scanned { entry, state, .. } = scanned?;
@@ -252,7 +305,10 @@ impl Backup {
                 if let State::Unreadable(reason) = state {
                     count.unreadable += 1;
                     if count.not_captured.len() < MAX_NOT_CAPTURED {
-                        count.not_captured.push(NotCaptured { path: Name(entry.path), reason });
+                        count.not_captured.push(NotCaptured {
+                            path: Name(entry.path),
+                            reason,
+                        });
                     }
                 }
             }
@@ -265,7 +321,14 @@ impl Backup {
         let split = matches!(self.to, SinkSpec::Repository(_) | SinkSpec::Null);
         let (spool, tricks) = (self.to == SinkSpec::Stdout, self.tuning.tricks);
         let host = self.host.clone().unwrap_or_else(platform::host_name);
-        Way { host, split, spool, tricks, own: Own::default(), waits: waits.clone() }
+        Way {
+            host,
+            split,
+            spool,
+            tricks,
+            own: Own::default(),
+            waits: waits.clone(),
+        }
     }
 
     /// In a repository it sorts behind all others, whatever the clock says.
@@ -279,7 +342,9 @@ impl Backup {
 
     /// An archive is replaced only by another: what else has that name is not ours to remove.
     fn check_output(&self) -> Result<()> {
-        let SinkSpec::File(path) = &self.to else { return Ok(()) };
+        let SinkSpec::File(path) = &self.to else {
+            return Ok(());
+        };
         if !path.exists() || is_half_named(path) {
             return Ok(());
         }
@@ -288,7 +353,10 @@ impl Backup {
             Err(error) if error.kind == Kind::Corrupt && Archived::is_ours(path) => return Ok(()),
             Err(error) if error.kind != Kind::Corrupt => error,
             Ok(None) | Err(_) => {
-                let what = format!("cannot write to {}: it exists and is no fullbore archive", self.to.name());
+                let what = format!(
+                    "cannot write to {}: it exists and is no fullbore archive",
+                    self.to.name()
+                );
                 Error::new(Kind::Exists, what)
             }
         };
@@ -329,17 +397,37 @@ impl Backup {
 
     /// 1 MiB, of a cluster a page, or a frame if that is less: a block never spans frames.
     fn block_bytes(&self) -> u64 {
-        let block = if self.subject.is_cluster() { 8 << 10 } else { 1 << 20 };
+        let block = if self.subject.is_cluster() {
+            8 << 10
+        } else {
+            1 << 20
+        };
         u64::from(self.tuning.frame_bytes).min(self.block_bytes.unwrap_or(block))
     }
 
     fn stages(&self, subject: &Opened) -> Vec<StageSpec> {
         let (block_bytes, crc32c) = (self.block_bytes(), self.subject.is_cluster());
-        let digest = StageSpec::Digest { algorithm: self.digest, block_bytes, chunks: self.chunks, crc32c };
-        let pages = subject.cluster.as_ref().and_then(|cluster| cluster.page_check()).map(StageSpec::Pages);
-        let thin = subject.is_compared.then_some(StageSpec::Thin { block_bytes });
+        let digest = StageSpec::Digest {
+            algorithm: self.digest,
+            block_bytes,
+            chunks: self.chunks,
+            crc32c,
+        };
+        let pages = subject
+            .cluster
+            .as_ref()
+            .and_then(|cluster| cluster.page_check())
+            .map(StageSpec::Pages);
+        let thin = subject
+            .is_compared
+            .then_some(StageSpec::Thin { block_bytes });
         let compress = StageSpec::Compress { codec: self.codec };
-        pages.into_iter().chain([digest]).chain(thin).chain([compress]).collect()
+        pages
+            .into_iter()
+            .chain([digest])
+            .chain(thin)
+            .chain([compress])
+            .collect()
     }
 }
 
@@ -351,9 +439,16 @@ fn complete(mut root: Root, laid: Vec<Laid>, base: Option<&Base>, meter: &Meter)
         root.totals += &laid.totals;
         let kept = laid.kept.iter().copied().chain(std::iter::repeat(0));
         let own = laid.segments.iter().zip(kept);
-        root.liveness.extend(own.map(|(segment, kept)| Live { data_bytes: kept, ..segment.live() }));
+        root.liveness.extend(own.map(|(segment, kept)| Live {
+            data_bytes: kept,
+            ..segment.live()
+        }));
         for live in laid.live {
-            let sum = earlier.entry(live.id()).or_insert_with(|| Live { frames: 0, bytes: 0, ..live.clone() });
+            let sum = earlier.entry(live.id()).or_insert_with(|| Live {
+                frames: 0,
+                bytes: 0,
+                ..live.clone()
+            });
             sizes::add(&mut sum.frames, live.frames);
             sizes::add(&mut sum.bytes, live.bytes);
         }
@@ -367,10 +462,22 @@ fn complete(mut root: Root, laid: Vec<Laid>, base: Option<&Base>, meter: &Meter)
     }
     root.liveness.extend(earlier);
     root.not_captured.truncate(MAX_NOT_CAPTURED);
-    let own_pages = root.pages.iter().filter(|page| page.backup.is_empty() && page.manifest_offset.is_some());
-    sizes::add(&mut root.totals.stored_bytes, sizes::sum(own_pages.map(|page| page.bytes)));
-    root.finished = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-    root.run = Run { seconds: verdict.seconds, limit: verdict.limit.name().to_owned(), shares: verdict.table() };
+    let own_pages = root
+        .pages
+        .iter()
+        .filter(|page| page.backup.is_empty() && page.manifest_offset.is_some());
+    sizes::add(
+        &mut root.totals.stored_bytes,
+        sizes::sum(own_pages.map(|page| page.bytes)),
+    );
+    root.finished = jiff::Timestamp::now()
+        .strftime("%Y-%m-%dT%H:%M:%SZ")
+        .to_string();
+    root.run = Run {
+        seconds: verdict.seconds,
+        limit: verdict.limit.name().to_owned(),
+        shares: verdict.table(),
+    };
     root
 }
 
@@ -378,7 +485,11 @@ fn complete(mut root: Root, laid: Vec<Laid>, base: Option<&Base>, meter: &Meter)
 /// one, as an id names bytes and these will be others.
 fn exported(root: &Root, new: &str) -> (String, String) {
     const TIMED: usize = "20261121T054501Z-k3".len();
-    let id = root.id.get(..TIMED).zip(new.get(TIMED..)).map_or(new.to_owned(), |(time, rest)| format!("{time}{rest}"));
+    let id = root
+        .id
+        .get(..TIMED)
+        .zip(new.get(TIMED..))
+        .map_or(new.to_owned(), |(time, rest)| format!("{time}{rest}"));
     (id, root.time.clone())
 }
 
@@ -386,7 +497,12 @@ fn exported(root: &Root, new: &str) -> (String, String) {
 fn as_it_was(root: Root, stored: &Stored) -> Root {
     let of = &stored.archive().root;
     let (finished, boot, postgres) = (of.finished.clone(), of.boot.clone(), of.postgres.clone());
-    let mut root = Root { finished, boot, postgres, ..root };
+    let mut root = Root {
+        finished,
+        boot,
+        postgres,
+        ..root
+    };
     unnamed_losses::copy_losses(&mut root, of);
     stored
         .lost_pages()
@@ -397,5 +513,9 @@ fn as_it_was(root: Root, stored: &Stored) -> Root {
 
 /// May nothing be tried that the system could refuse?
 pub fn tricks(no_tricks: bool) -> Tricks {
-    if no_tricks { Tricks::Never } else { Tricks::Auto }
+    if no_tricks {
+        Tricks::Never
+    } else {
+        Tricks::Auto
+    }
 }

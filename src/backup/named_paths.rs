@@ -18,7 +18,8 @@ use std::{
 };
 
 /// The output of a program is no file that could be looked at before it is read.
-const STREAM_HINT: &str = "give the output of a program to standard input: `… | fullbore backup --stdin-name NAME`";
+const STREAM_HINT: &str =
+    "give the output of a program to standard input: `… | fullbore backup --stdin-name NAME`";
 
 /// A PATH, looked at once: another answer later would be about something else.
 pub(crate) struct FoundPath {
@@ -48,16 +49,33 @@ impl FoundPath {
     pub(crate) fn of(path: &Path) -> Result<Self> {
         let failed = |e| Error::io(format!("could not read {path:?}"), e);
         let name = absolute(path).map_err(failed)?;
-        let there = name.symlink_metadata().map_err(failed).map_err(|error| match path.as_os_str().as_bytes() {
-            b"-" => error.hint("standard input is backed up as a file with a name: use --stdin-name NAME"),
-            _ => error,
+        let there = name.symlink_metadata().map_err(failed).map_err(|error| {
+            match path.as_os_str().as_bytes() {
+                b"-" => error.hint(
+                    "standard input is backed up as a file with a name: use --stdin-name NAME",
+                ),
+                _ => error,
+            }
         })?;
-        let found = if there.is_symlink() { follow(path, &name)? } else { there.clone() };
+        let found = if there.is_symlink() {
+            follow(path, &name)?
+        } else {
+            there.clone()
+        };
         check_kind(path, there.is_symlink(), found.file_type())?;
         let warning = warning(path, &name, there.is_symlink(), found.file_type());
         let is_dir = found.is_dir();
-        let real = if is_dir { dir::real_path(&name).map_err(failed)? } else { name.clone() };
-        Ok(Self { name, real, is_dir, warning })
+        let real = if is_dir {
+            dir::real_path(&name).map_err(failed)?
+        } else {
+            name.clone()
+        };
+        Ok(Self {
+            name,
+            real,
+            is_dir,
+            warning,
+        })
     }
 
     /// Its whole path, with the directories above it where they really are.
@@ -65,15 +83,20 @@ impl FoundPath {
         let (Some(parent), Some(last)) = (self.name.parent(), self.name.file_name()) else {
             return Ok(self.name.clone());
         };
-        let real = dir::real_path(parent).map_err(|e| Error::io(format!("could not read {parent:?}"), e))?;
+        let real = dir::real_path(parent)
+            .map_err(|e| Error::io(format!("could not read {parent:?}"), e))?;
         Ok(real.join(last))
     }
 
     /// Its last name. A link has its own, not that of what it leads to.
     fn last_name(&self) -> Result<Relative> {
-        self.name.file_name().map(|name| name.as_bytes().to_vec()).ok_or_else(|| {
-            Error::new(Kind::Usage, "cannot store \"/\" beside other paths").hint("back it up by itself")
-        })
+        self.name
+            .file_name()
+            .map(|name| name.as_bytes().to_vec())
+            .ok_or_else(|| {
+                Error::new(Kind::Usage, "cannot store \"/\" beside other paths")
+                    .hint("back it up by itself")
+            })
     }
 }
 
@@ -101,12 +124,16 @@ fn absolute(path: &Path) -> io::Result<PathBuf> {
 /// [`Kind::NotFound`] if it leads nowhere, or the system's.
 fn follow(path: &Path, name: &Path) -> Result<Metadata> {
     name.metadata().map_err(|error| {
-        let leads_nowhere = matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidFilename);
+        let leads_nowhere = matches!(
+            error.kind(),
+            io::ErrorKind::NotFound | io::ErrorKind::InvalidFilename
+        );
         if !leads_nowhere && !is_in_the_way(&error) {
             return Error::io(format!("could not read {path:?}"), error);
         }
         let target = name.read_link().unwrap_or_default();
-        let what = format!("could not read {path:?}: it is a link to {target:?}, which is not there");
+        let what =
+            format!("could not read {path:?}: it is a link to {target:?}, which is not there");
         Error::new(Kind::NotFound, what).hint("is the disk mounted that it leads to?")
     })
 }
@@ -125,9 +152,14 @@ fn special(kind: FileType) -> Option<&'static str> {
 /// Refuses a PATH without content that could be read. Of a block device the node is worth storing, but of a link to one only the
 /// link would be stored.
 fn check_kind(path: &Path, is_link: bool, kind: FileType) -> Result<()> {
-    let Some(thing) = special(kind).filter(|_| is_link || !kind.is_block_device()) else { return Ok(()) };
+    let Some(thing) = special(kind).filter(|_| is_link || !kind.is_block_device()) else {
+        return Ok(());
+    };
     let how = if is_link { "leads to" } else { "is" };
-    let error = Error::new(Kind::Unsupported, format!("cannot back up {path:?}: it {how} {thing}"));
+    let error = Error::new(
+        Kind::Unsupported,
+        format!("cannot back up {path:?}: it {how} {thing}"),
+    );
     Err(match kind.is_block_device() {
         true => error.hint("name the device itself to store its node; `--stdin-name NAME < DEVICE` stores its content"),
         false => error.hint(STREAM_HINT),
@@ -141,7 +173,10 @@ fn warning(path: &Path, name: &Path, is_link: bool, kind: FileType) -> Option<St
             path.display()
         ));
     }
-    let target = name.read_link().ok().filter(|_| is_link && kind.is_file())?;
+    let target = name
+        .read_link()
+        .ok()
+        .filter(|_| is_link && kind.is_file())?;
     let is = "is a link, and is stored as one: what it leads to is not in the backup, but by its own name";
     Some(format!("{path:?} {is}, {target:?}"))
 }
@@ -155,7 +190,11 @@ pub(crate) fn named(paths: &[PathBuf], full_paths: bool) -> Result<Vec<NamedPath
     let mut named = Vec::new();
     for path in paths {
         let place = FoundPath::of(path)?;
-        let name = if full_paths { place.whole_path()? } else { place.name.clone() };
+        let name = if full_paths {
+            place.whole_path()?
+        } else {
+            place.name.clone()
+        };
         let at = match full_paths {
             true => name.as_os_str().as_bytes()[1..].to_vec(),
             false if is_alone && place.is_dir => Relative::new(),
@@ -179,7 +218,12 @@ pub(crate) fn named(paths: &[PathBuf], full_paths: bool) -> Result<Vec<NamedPath
 
 /// PATHs that are links to directories, and stand in another PATH: there a directory is stored in the place of the link.
 pub(crate) fn links_within(named: &[NamedPath]) -> impl Iterator<Item = &NamedPath> {
-    let is_within_another =
-        |one: &NamedPath| named.iter().any(|outer| outer.at != one.at && is_within(&one.at, &outer.at));
-    named.iter().filter(move |one| one.place.is_dir && one.name.is_symlink() && is_within_another(one))
+    let is_within_another = |one: &NamedPath| {
+        named
+            .iter()
+            .any(|outer| outer.at != one.at && is_within(&one.at, &outer.at))
+    };
+    named
+        .iter()
+        .filter(move |one| one.place.is_dir && one.name.is_symlink() && is_within_another(one))
 }

@@ -78,12 +78,29 @@ impl Scope {
             values.iter().map(|value| option(name, value)).collect()
         };
         let file = |name: &str, path: &PathBuf| option(name, path.as_os_str());
-        let flags = [(self.exclude_caches, "--exclude-caches"), (self.one_file_system, "--one-file-system")];
-        let flags = flags.into_iter().filter(|(given, _)| *given).map(|(_, name)| name.to_owned());
-        let lists = self.files_from.iter().map(|path| file("--files-from", path));
+        let flags = [
+            (self.exclude_caches, "--exclude-caches"),
+            (self.one_file_system, "--one-file-system"),
+        ];
+        let flags = flags
+            .into_iter()
+            .filter(|(given, _)| *given)
+            .map(|(_, name)| name.to_owned());
+        let lists = self
+            .files_from
+            .iter()
+            .map(|path| file("--files-from", path));
         let patterns = each("--exclude", &self.exclude).into_iter();
-        let patterns = patterns.chain(self.exclude_from.iter().map(|path| file("--exclude-from", path)));
-        lists.chain(patterns).chain(each("--exclude-if-present", &self.exclude_if_present)).chain(flags).collect()
+        let patterns = patterns.chain(
+            self.exclude_from
+                .iter()
+                .map(|path| file("--exclude-from", path)),
+        );
+        lists
+            .chain(patterns)
+            .chain(each("--exclude-if-present", &self.exclude_if_present))
+            .chain(flags)
+            .collect()
     }
 
     /// Open everything. `split`: a stream for each device.
@@ -95,13 +112,22 @@ impl Scope {
         let patterns = self.patterns(&named)?;
         let rules = Arc::new(self.rules(patterns, walkers, tricks, own));
         let contents = matches!(&named[..], [one] if one.at.is_empty());
-        let paths = named.iter().map(|one| root::Name(one.name.as_os_str().as_bytes().to_vec())).collect();
+        let paths = named
+            .iter()
+            .map(|one| root::Name(one.name.as_os_str().as_bytes().to_vec()))
+            .collect();
         let trees = match &self.files_from {
             Some(list) => vec![self.listed(list, &named, rules.clone())?],
             None => trees(&named, split, &rules)?,
         };
         let warnings = warnings(&named, &trees);
-        Ok(Opened { trees, paths, contents, rules, warnings })
+        Ok(Opened {
+            trees,
+            paths,
+            contents,
+            rules,
+            warnings,
+        })
     }
 
     /// Refuse a PATH that is in the repository that the backup goes to.
@@ -112,13 +138,24 @@ impl Scope {
         let places = writer::places(repository);
         for path in &self.paths {
             let FoundPath { real, is_dir, .. } = FoundPath::of(path)?;
-            let holder = if is_dir { &real } else { real.parent().unwrap_or(&real) };
+            let holder = if is_dir {
+                &real
+            } else {
+                real.parent().unwrap_or(&real)
+            };
             if !is_in(holder, &places) {
                 continue;
             }
             let is_all = place_of(&real) == place_of(repository);
-            let why = if is_all { "it is where the backup goes" } else { "it is in the repository the backup goes to" };
-            return Err(Error::new(Kind::Usage, format!("cannot back up {path:?}: {why}")).hint("choose another --to"));
+            let why = if is_all {
+                "it is where the backup goes"
+            } else {
+                "it is in the repository the backup goes to"
+            };
+            return Err(
+                Error::new(Kind::Usage, format!("cannot back up {path:?}: {why}"))
+                    .hint("choose another --to"),
+            );
         }
         Ok(())
     }
@@ -127,10 +164,18 @@ impl Scope {
         let lines: Vec<&[u8]> = self.exclude.iter().map(|line| line.as_bytes()).collect();
         let below_root = |path: &Path| path.as_os_str().as_bytes()[1..].to_vec();
         let place = |NamedPath { at, name, place }: &NamedPath| PatternPlace {
-            names: vec![below_root(&place.name), below_root(name), below_root(&place.real)],
+            names: vec![
+                below_root(&place.name),
+                below_root(name),
+                below_root(&place.real),
+            ],
             at: at.clone(),
         };
-        let places: Vec<_> = named.iter().filter(|one| one.place.is_dir).map(place).collect();
+        let places: Vec<_> = named
+            .iter()
+            .filter(|one| one.place.is_dir)
+            .map(place)
+            .collect();
         Patterns::read(&lines, &self.exclude_from, &places)
     }
 
@@ -138,7 +183,11 @@ impl Scope {
         Rules {
             exclude,
             exclude_caches: self.exclude_caches,
-            exclude_if_present: self.exclude_if_present.iter().map(|name| name.as_bytes().to_vec()).collect(),
+            exclude_if_present: self
+                .exclude_if_present
+                .iter()
+                .map(|name| name.as_bytes().to_vec())
+                .collect(),
             one_file_system: self.one_file_system,
             looks_twice: self.looks_twice,
             walkers,
@@ -151,11 +200,17 @@ impl Scope {
 
     fn listed(&self, list: &Path, named: &[NamedPath], rules: Arc<Rules>) -> Result<Tree> {
         let [NamedPath { at, place, .. }] = named else {
-            return Err(Error::new(Kind::Usage, "--files-from takes exactly one PATH, the directory its names are in"));
+            return Err(Error::new(
+                Kind::Usage,
+                "--files-from takes exactly one PATH, the directory its names are in",
+            ));
         };
         let top = open_top(at.clone(), &place.real, place.is_dir, TopRole::Named)?;
         if top.name.is_some() || !at.is_empty() {
-            return Err(Error::new(Kind::Usage, "with --files-from, PATH is a directory, without --full-paths"));
+            return Err(Error::new(
+                Kind::Usage,
+                "with --files-from, PATH is a directory, without --full-paths",
+            ));
         }
         Ok(Tree::listed(top, self.names(list)?, rules))
     }
@@ -170,15 +225,25 @@ impl Scope {
         read.map_err(|e| Error::io(format!("could not read the list \"{}\"", list.display()), e))?;
         let end = if self.null { 0 } else { b'\n' };
         if text.iter().all(|c| *c == end) {
-            let what = format!("cannot back up what the list \"{}\" names: it is empty", list.display());
+            let what = format!(
+                "cannot back up what the list \"{}\" names: it is empty",
+                list.display()
+            );
             return Err(Error::new(Kind::NotFound, what)
                 .hint("has the program that writes it failed? `find` names at least \".\""));
         }
-        let names = text.split(|c| *c == end).map(plain).filter(|name| !name.is_empty());
+        let names = text
+            .split(|c| *c == end)
+            .map(plain)
+            .filter(|name| !name.is_empty());
         let mut names: Vec<_> = names.collect();
-        if let Some(bad) = names.iter().find(|name| !crate::format::entry::is_safe(name)) {
+        if let Some(bad) = names
+            .iter()
+            .find(|name| !crate::format::entry::is_safe(name))
+        {
             let what = format!("cannot store {} of the list", quoted(bad));
-            return Err(Error::new(Kind::Usage, what).hint("its names are relative to PATH, without \"..\""));
+            return Err(Error::new(Kind::Usage, what)
+                .hint("its names are relative to PATH, without \"..\""));
         }
         names.sort_by(|a, b| order(a, b));
         names.dedup();
@@ -188,9 +253,15 @@ impl Scope {
 
 /// A name of a list without what `find` puts around it: `./` before and `/` after.
 fn plain(name: &[u8]) -> Relative {
-    let parts = name.split(|c| *c == b'/').filter(|part| !part.is_empty() && part != b".");
+    let parts = name
+        .split(|c| *c == b'/')
+        .filter(|part| !part.is_empty() && part != b".");
     let whole = parts.collect::<Vec<_>>().join(&b'/');
-    if name.starts_with(b"/") { [b"/", &whole[..]].concat() } else { whole }
+    if name.starts_with(b"/") {
+        [b"/", &whole[..]].concat()
+    } else {
+        whole
+    }
 }
 
 /// Warns of marks that do not count, and of links that are directories in the backup.
@@ -207,7 +278,9 @@ fn warnings(named: &[NamedPath], trees: &[Tree]) -> Vec<String> {
     }
     for link in links_within(named) {
         let name = &link.name;
-        warnings.push(format!("{name:?} is a link, and is stored as the directory that it leads to, as it was named"));
+        warnings.push(format!(
+            "{name:?} is a link, and is stored as the directory that it leads to, as it was named"
+        ));
     }
     warnings
 }

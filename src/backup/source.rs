@@ -41,28 +41,76 @@ pub enum Subject {
 impl Subject {
     /// Open it. `id`: the backup that begins; without one it is only looked at.
     pub(crate) fn open(&self, id: Option<&str>, way: Way) -> Result<Opened> {
-        let Way { host, split, spool, tricks, own, waits } = way;
+        let Way {
+            host,
+            split,
+            spool,
+            tricks,
+            own,
+            waits,
+        } = way;
         let walkers = platform::cores().get().clamp(2, 8);
         match self {
             Self::Stdin(name) => {
                 let name = name.as_bytes();
                 let stdin = Stdin::new(name.to_vec(), Box::new(Waiting(std::io::stdin())), spool)?;
                 let paths = vec![Name([b"stdin:", name].concat())];
-                Ok(Opened::new(vec![Arc::new(stdin)], Origin { host, paths, contents: false }, None))
+                Ok(Opened::new(
+                    vec![Arc::new(stdin)],
+                    Origin {
+                        host,
+                        paths,
+                        contents: false,
+                    },
+                    None,
+                ))
             }
             Self::Files(scope) => {
                 let scope = scope.open(split, walkers, tricks, own)?;
-                let sources = scope.trees.into_iter().map(|tree| Arc::new(tree) as Arc<dyn Source>).collect();
-                let origin = Origin { host, paths: scope.paths, contents: scope.contents };
+                let sources = scope
+                    .trees
+                    .into_iter()
+                    .map(|tree| Arc::new(tree) as Arc<dyn Source>)
+                    .collect();
+                let origin = Origin {
+                    host,
+                    paths: scope.paths,
+                    contents: scope.contents,
+                };
                 let opened = Opened::new(sources, origin, None);
-                Ok(Opened { rules: Some(scope.rules), warnings: scope.warnings, ..opened })
+                Ok(Opened {
+                    rules: Some(scope.rules),
+                    warnings: scope.warnings,
+                    ..opened
+                })
             }
             Self::Cluster(request) => {
-                let (cluster, sources) = request.open(id, &Reading { split, walkers, tricks, own, waits })?;
+                let (cluster, sources) = request.open(
+                    id,
+                    &Reading {
+                        split,
+                        walkers,
+                        tricks,
+                        own,
+                        waits,
+                    },
+                )?;
                 let paths = vec![cluster.facts().data_directory];
-                Ok(Opened::new(sources, Origin { host, paths, contents: true }, Some(cluster)))
+                Ok(Opened::new(
+                    sources,
+                    Origin {
+                        host,
+                        paths,
+                        contents: true,
+                    },
+                    Some(cluster),
+                ))
             }
-            Self::Stored(stored) => Ok(Opened::new(vec![stored.clone()], stored.archive().root.source.clone(), None)),
+            Self::Stored(stored) => Ok(Opened::new(
+                vec![stored.clone()],
+                stored.archive().root.source.clone(),
+                None,
+            )),
         }
     }
 
@@ -127,32 +175,61 @@ const NAMED: usize = 10;
 
 impl Opened {
     fn new(sources: Vec<Arc<dyn Source>>, origin: Origin, cluster: Option<Arc<Cluster>>) -> Self {
-        Self { sources, origin, cluster, is_compared: false, rules: None, warnings: Vec::new() }
+        Self {
+            sources,
+            origin,
+            cluster,
+            is_compared: false,
+            rules: None,
+            warnings: Vec::new(),
+        }
     }
 
     /// Warnings for the user. Call this after all sources were scanned: only then is it known which patterns matched nothing.
     pub(crate) fn warnings(&self) -> Vec<String> {
-        let unmatched: Vec<&[u8]> = self.rules.iter().flat_map(|rules| rules.exclude.unmatched()).collect();
-        let names: Vec<String> = unmatched.iter().take(NAMED).map(|pattern| quoted(pattern)).collect();
+        let unmatched: Vec<&[u8]> = self
+            .rules
+            .iter()
+            .flat_map(|rules| rules.exclude.unmatched())
+            .collect();
+        let names: Vec<String> = unmatched
+            .iter()
+            .take(NAMED)
+            .map(|pattern| quoted(pattern))
+            .collect();
         let names = names.join(", ");
-        let place =
-            "a pattern that begins with / is a path of the backup, as `fullbore list` prints it, or one below a PATH";
+        let place = "a pattern that begins with / is a path of the backup, as `fullbore list` prints it, or one below a PATH";
         let warning = match unmatched.len() {
             0 => None,
             1 => Some(format!("the pattern {names} matched nothing; {place}")),
             n if n <= NAMED => Some(format!("the patterns {names} matched nothing; {place}")),
-            n => Some(format!("{n} patterns matched nothing, the first are {names}; {place}")),
+            n => Some(format!(
+                "{n} patterns matched nothing, the first are {names}; {place}"
+            )),
         };
         self.warnings.iter().cloned().chain(warning).collect()
     }
 
     /// Let the sources say what `base` has of what they have. A server is not asked where everything is to be read.
     pub(crate) fn compare(&mut self, base: &Arc<Base>, compare: Compare) {
-        let asked = self.cluster.as_ref().filter(|_| compare != Compare::Content);
-        let changes = asked.and_then(|cluster| cluster.changes_since(base.cluster()?)).map(Arc::new);
+        let asked = self
+            .cluster
+            .as_ref()
+            .filter(|_| compare != Compare::Content);
+        let changes = asked
+            .and_then(|cluster| cluster.changes_since(base.cluster()?))
+            .map(Arc::new);
         // What comes into being meanwhile no earlier backup has.
-        for source in self.sources.iter_mut().filter(|source| !source.accompanies()) {
-            *source = Arc::new(Compared { source: source.clone(), base: base.clone(), changes: changes.clone() });
+        for source in self
+            .sources
+            .iter_mut()
+            .filter(|source| !source.accompanies())
+        {
+            *source = Arc::new(Compared {
+                source: source.clone(),
+                base: base.clone(),
+                changes: changes.clone(),
+            });
         }
         self.is_compared = true;
     }
@@ -169,7 +246,9 @@ struct Compared {
 impl Source for Compared {
     fn scan(&self) -> Result<source::Stream<Scanned>> {
         let compared = self.base.compare(self.source.scan()?);
-        let Some(changes) = self.changes.clone() else { return Ok(compared) };
+        let Some(changes) = self.changes.clone() else {
+            return Ok(compared);
+        };
         Ok(Box::new(compared.map(move |scanned| {
             scanned.map(|mut scanned| {
                 changes.narrow(&mut scanned);

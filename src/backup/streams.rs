@@ -50,7 +50,11 @@ impl Streams<'_> {
     ///
     /// # Errors
     /// The first one.
-    pub(crate) fn run(&self, sources: &[Arc<dyn Source>], sinks: Vec<Box<dyn Sink>>) -> Result<Vec<Laid>> {
+    pub(crate) fn run(
+        &self,
+        sources: &[Arc<dyn Source>],
+        sinks: Vec<Box<dyn Sink>>,
+    ) -> Result<Vec<Laid>> {
         let meter = self.meter;
         let depths = self.tuning.depths(sources.len())?;
         meter.workers.staff(depths.workers.get());
@@ -62,13 +66,25 @@ impl Streams<'_> {
         let stop = AtomicBool::new(false);
         let frame_bytes = self.tuning.frame_bytes;
         let mut streams = Vec::new();
-        for ((source, sink), (threads, number)) in sources.iter().zip(sinks).zip(crews.iter().zip(1..)) {
+        for ((source, sink), (threads, number)) in
+            sources.iter().zip(sinks).zip(crews.iter().zip(1..))
+        {
             let told = source.clone();
             let tell: Tell = Arc::new(move |record, crc32c| told.laid(record, crc32c));
             let lay = Lay::new(self.layout.clone(), meter.clone(), number, sink, tell)?;
-            let clock = self.checkpoints.map(|checkpoints| (checkpoints, Instant::now(), number));
+            let clock = self
+                .checkpoints
+                .map(|checkpoints| (checkpoints, Instant::now(), number));
             let (source, drained) = (source.clone(), Some(Drained(source.clone())));
-            streams.push(Stream { source, drained, threads, lay, frame_bytes, clock, stop: &stop });
+            streams.push(Stream {
+                source,
+                drained,
+                threads,
+                lay,
+                frame_bytes,
+                clock,
+                stop: &stop,
+            });
         }
         std::thread::scope(|scope| {
             let (done, over) = mpsc::channel::<()>();
@@ -76,8 +92,13 @@ impl Streams<'_> {
                 start_in(scope, || self.attend(&leading, over))?;
             }
             let streams = at_once(streams, Stream::scanned, || stop.store(true, Relaxed));
-            let laid = streams
-                .and_then(|streams| at_once(streams, |stream| stream.finish(self.root), || stop.store(true, Relaxed)));
+            let laid = streams.and_then(|streams| {
+                at_once(
+                    streams,
+                    |stream| stream.finish(self.root),
+                    || stop.store(true, Relaxed),
+                )
+            });
             drop(done);
             laid
         })
@@ -94,7 +115,8 @@ impl Streams<'_> {
         let pace = self.max_rate.map(|rate| Arc::new(Pace::of(rate)));
         let crew = |source: &Arc<dyn Source>| {
             let (stages, source, pool) = (self.stages.clone(), source.clone(), pool.clone());
-            let (permits, reads, gauges) = (permits.clone(), readers.map(Permits::new), meter.clone());
+            let (permits, reads, gauges) =
+                (permits.clone(), readers.map(Permits::new), meter.clone());
             let first = self.tuning.readers.map_or(0, NonZeroUsize::get) + depths.workers.get();
             let first = NonZeroUsize::new(first.min(depths.line)).unwrap_or(NonZeroUsize::MIN);
             // Where a source goes on for as long as others are read, its waiting is none of theirs; what it has cannot wait,
@@ -107,9 +129,15 @@ impl Streams<'_> {
                 false => (first.min(half), Arc::default()),
             };
             let crew = Crew::start(first, gauge, move || {
-                let (source, pool, permits, pace) = (source.clone(), pool.clone(), permits.clone(), pace.clone());
-                let (reads, meter, mut usual) = (reads.clone(), gauges.clone(), chain(&stages, &pool)?);
-                let mut fast = if leads { None } else { Some(chain(&fast(&stages), &pool)?) };
+                let (source, pool, permits, pace) =
+                    (source.clone(), pool.clone(), permits.clone(), pace.clone());
+                let (reads, meter, mut usual) =
+                    (reads.clone(), gauges.clone(), chain(&stages, &pool)?);
+                let mut fast = if leads {
+                    None
+                } else {
+                    Some(chain(&fast(&stages), &pool)?)
+                };
                 Ok(Box::new(move |slice: Slice| {
                     if reads.is_some() {
                         slice.wait(); // else pieces hold every permit, and wait for a slice that wants one
@@ -126,13 +154,26 @@ impl Streams<'_> {
                         Some(reads) => reads.hold(read)?,
                         None => read()?,
                     };
-                    let chain = fast.as_mut().filter(|_| source.is_pressed()).unwrap_or(&mut usual);
+                    let chain = fast
+                        .as_mut()
+                        .filter(|_| source.is_pressed())
+                        .unwrap_or(&mut usual);
                     let compute = || computed(&meter.workers.busy, || chain.apply(frame));
-                    if leads { permits.hold(compute) } else { permits.hold_first(compute) }
+                    if leads {
+                        permits.hold(compute)
+                    } else {
+                        permits.hold_first(compute)
+                    }
                 }))
             })?;
             let line = Line::new(2 * crew.size() + 4, depths.line);
-            Ok(Threads { line, least: crew.size(), max: depths.threads, crew, leads })
+            Ok(Threads {
+                line,
+                least: crew.size(),
+                max: depths.threads,
+                crew,
+                leads,
+            })
         };
         sources.iter().map(crew).collect()
     }
@@ -151,11 +192,14 @@ fn adapt(climb: &mut Climb, now: Sample, crews: &[&Threads], meter: &Meter) {
     let have: usize = crews.iter().map(|threads| threads.crew.size()).sum();
     let max = crews.iter().map(|threads| threads.max).sum();
     let waits = |since: &_, now: &_| {
-        crews.iter().any(|threads| threads.crew.is_behind()) && verdict(since, now).of(Side::Sink).busy <= 0.85
+        crews.iter().any(|threads| threads.crew.is_behind())
+            && verdict(since, now).of(Side::Sink).busy <= 0.85
     };
     let want = climb.advise(now, have, max, waits).max(have);
     for threads in crews.iter().cycle().take(want - have) {
-        threads.line.raise(threads.crew.size() + 2 * threads.least + 4);
+        threads
+            .line
+            .raise(threads.crew.size() + 2 * threads.least + 4);
         if let Err(error) = threads.crew.grow() {
             platform::debug(|| error.line());
         }
@@ -166,7 +210,9 @@ fn adapt(climb: &mut Climb, now: Sample, crews: &[&Threads], meter: &Meter) {
 }
 
 fn staff_source(crews: &[&Threads], meter: &Meter) {
-    meter.source.staff(crews.iter().map(|threads| threads.crew.size()).sum());
+    meter
+        .source
+        .staff(crews.iter().map(|threads| threads.crew.size()).sum());
 }
 
 /// The threads of one stream, how far they may be ahead of the sink, and how many there may be.
@@ -214,9 +260,13 @@ impl Stream<'_> {
     /// Lay everything that the scan sees.
     fn scanned(mut self) -> Result<Self> {
         let line = self.threads.line.clone();
-        let scan = self.source.scan().and_then(|entries| self.lay(entries, line));
+        let scan = self
+            .source
+            .scan()
+            .and_then(|entries| self.lay(entries, line));
         self.drained = None;
-        scan.inspect_err(|_| self.stop.store(true, Relaxed)).map(|()| self)
+        scan.inspect_err(|_| self.stop.store(true, Relaxed))
+            .map(|()| self)
     }
 
     fn lay(&mut self, entries: source::Stream<Scanned>, line: Arc<Line<Frame>>) -> Result<()> {
@@ -310,7 +360,10 @@ fn at_once<I: Send, O: Send>(
             start_in(scope, run).inspect_err(|_| failed())
         };
         let threads: Vec<_> = items.into_iter().map(begin).collect();
-        threads.into_iter().map(|thread| thread.and_then(|thread| thread.join().unwrap_or_else(lost))).collect()
+        threads
+            .into_iter()
+            .map(|thread| thread.and_then(|thread| thread.join().unwrap_or_else(lost)))
+            .collect()
     });
     first_error_or_all(results)
 }
@@ -319,6 +372,8 @@ fn at_once<I: Send, O: Send>(
 fn first_error_or_all<T>(results: Vec<Result<T>>) -> Result<Vec<T>> {
     let (good, mut bad): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
     bad.sort_by_key(|result| result.as_ref().is_err_and(|error| error.kind == Kind::Bug));
-    bad.into_iter().next().map_or(Ok(()), |result| result.map(drop))?;
+    bad.into_iter()
+        .next()
+        .map_or(Ok(()), |result| result.map(drop))?;
     good.into_iter().collect()
 }

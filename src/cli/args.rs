@@ -6,8 +6,9 @@ use super::{
     life::{ForgetArgs, PinArgs, PruneArgs, TagArgs},
     look::{CopyArgs, DiffArgs, ExportArgs, FindArgs},
     values::{
-        CheckpointArg, Chunking, CompareArg, DigestArg, Readers, WalArg, any_bytes, block_size, destination,
-        frame_size, interval, name, pattern, rate, readers, segment_size, stream_name, tag, target, threads,
+        CheckpointArg, Chunking, CompareArg, DigestArg, Readers, WalArg, any_bytes, block_size,
+        destination, frame_size, interval, name, pattern, rate, readers, segment_size, stream_name,
+        tag, target, threads,
     },
 };
 use crate::{stage::codec::Codec, text::size};
@@ -23,7 +24,8 @@ use std::{
 };
 
 /// What a command that looks at backups, or at what is noted of them, ends with.
-pub(super) const EXIT_CODES: &str = "EXIT CODES: 0 done, 1 failed, 2 wrong arguments, 4 damage was found";
+pub(super) const EXIT_CODES: &str =
+    "EXIT CODES: 0 done, 1 failed, 2 wrong arguments, 4 damage was found";
 /// What a command ends with that looks at none.
 const PLAIN_EXIT_CODES: &str = "EXIT CODES: 0 done, 1 failed, 2 wrong arguments";
 
@@ -121,10 +123,20 @@ pub(super) struct BackupArgs {
     #[arg(long, conflicts_with_all = ["connect", "stdin_name"], help_heading = "PostgreSQL")]
     pub(super) offline: bool,
     /// Begin with a checkpoint at once, or with one that spares the disks [default: fast]
-    #[arg(long, value_enum, conflicts_with = "offline", help_heading = "PostgreSQL")]
+    #[arg(
+        long,
+        value_enum,
+        conflicts_with = "offline",
+        help_heading = "PostgreSQL"
+    )]
     pub(super) checkpoint: Option<CheckpointArg>,
     /// Where the WAL is that the backup needs: in it, in the server's archive (which is looked at), or elsewhere [default: included]
-    #[arg(long, value_enum, conflicts_with = "offline", help_heading = "PostgreSQL")]
+    #[arg(
+        long,
+        value_enum,
+        conflicts_with = "offline",
+        help_heading = "PostgreSQL"
+    )]
     pub(super) wal: Option<WalArg>,
     /// zstd[:LEVEL] (1; negative ones are faster), lz4, gzip[:LEVEL] or none [default: zstd:1, or as DEST ends]
     #[arg(long, value_name = "CODEC")]
@@ -308,7 +320,9 @@ pub(super) struct ShowArgs {
 
 /// `fullbore verify`.
 #[derive(Debug, Args)]
-#[command(after_help = "EXIT CODES: 0 sound, 1 failed or different, 2 wrong arguments, 4 damage was found")]
+#[command(
+    after_help = "EXIT CODES: 0 sound, 1 failed or different, 2 wrong arguments, 4 damage was found"
+)]
 pub(super) struct VerifyArgs {
     /// A repository, of which all backups are checked, an archive, any tar or - (standard input), which are read to their end; @ID, @PREFIX or @latest chooses one backup
     #[arg(value_name = "FROM[@BACKUP]")]

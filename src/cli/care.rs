@@ -83,13 +83,17 @@ pub(super) struct SampleArgs {
 impl SampleArgs {
     /// Is a part of the data to be checked?
     pub(super) fn amount(&self) -> Option<Amount> {
-        self.sample.map(Amount::Share).or(self.time.map(Amount::Time))
+        self.sample
+            .map(Amount::Share)
+            .or(self.time.map(Amount::Time))
     }
 }
 
 fn percent(text: &str) -> Result<f64, String> {
     let number = text.strip_suffix('%').unwrap_or(text).parse::<f64>().ok();
-    let share = number.filter(|number| *number > 0.0 && *number <= 100.0).map(|number| number / 100.0);
+    let share = number
+        .filter(|number| *number > 0.0 && *number <= 100.0)
+        .map(|number| number / 100.0);
     share.ok_or_else(|| "use a number above 0 and up to 100, as 5%".to_owned())
 }
 
@@ -99,8 +103,19 @@ fn percent(text: &str) -> Result<f64, String> {
 /// As [`Sample::run`].
 pub(super) fn sample(args: VerifyArgs, amount: Amount) -> Result<u8> {
     let workers = args.workers.unwrap_or_else(crate::platform::cores);
-    let (found, sampled) = Sample { repository: args.from.into(), amount, workers }.run(&Meter::default())?;
-    let Sampled { bytes: now, of_bytes, never_bytes, oldest, forgotten } = &sampled;
+    let (found, sampled) = Sample {
+        repository: args.from.into(),
+        amount,
+        workers,
+    }
+    .run(&Meter::default())?;
+    let Sampled {
+        bytes: now,
+        of_bytes,
+        never_bytes,
+        oldest,
+        forgotten,
+    } = &sampled;
     if args.output.json {
         let mut line = report::verify_json(&found);
         line["sampled"] = json!({"bytes": now, "of_bytes": of_bytes, "never_bytes": never_bytes, "oldest": oldest,
@@ -111,9 +126,21 @@ pub(super) fn sample(args: VerifyArgs, amount: Amount) -> Result<u8> {
     if args.output.quiet {
         return Ok(found.exit_code());
     }
-    let never = if *never_bytes > 0 { format!("; {} were never checked", bytes(*never_bytes)) } else { String::new() };
-    aside(format_args!("{} of {} of data were checked{never}", bytes(*now), bytes(*of_bytes)));
-    forgotten.iter().for_each(|why| aside(format_args!("note: the next run does not know of it: {why}")));
+    let never = if *never_bytes > 0 {
+        format!("; {} were never checked", bytes(*never_bytes))
+    } else {
+        String::new()
+    };
+    aside(format_args!(
+        "{} of {} of data were checked{never}",
+        bytes(*now),
+        bytes(*of_bytes)
+    ));
+    forgotten.iter().for_each(|why| {
+        aside(format_args!(
+            "note: the next run does not know of it: {why}"
+        ))
+    });
     aside(report::verify(&found, None));
     Ok(found.exit_code())
 }
@@ -143,7 +170,9 @@ pub(super) fn verify(args: VerifyArgs) -> Result<u8> {
     }
     let last = report::verify(&found, verify.against.as_deref());
     let hint = report::after_damage(&found).filter(|_| is_of_repository(&verify.from));
-    progress.end(&hint.into_iter().chain([last]).collect::<Vec<_>>(), || report::verify_json(&found));
+    progress.end(&hint.into_iter().chain([last]).collect::<Vec<_>>(), || {
+        report::verify_json(&found)
+    });
     Ok(found.exit_code())
 }
 
@@ -158,15 +187,34 @@ fn is_of_repository(from: &OsStr) -> bool {
 /// As [`Repair::plan`] and [`repair::execute`].
 pub(super) fn repair(args: RepairArgs) -> Result<u8> {
     let workers = args.workers.unwrap_or_else(crate::platform::cores);
-    let repair = Repair { repository: args.repository, data: args.data, workers };
+    let repair = Repair {
+        repository: args.repository,
+        data: args.data,
+        workers,
+    };
     let steps = repair.plan(&Meter::default())?;
-    printed(|out| steps.iter().try_for_each(|step| say_step(step, args.json, out)).map(|()| 0))?;
+    printed(|out| {
+        steps
+            .iter()
+            .try_for_each(|step| say_step(step, args.json, out))
+            .map(|()| 0)
+    })?;
     let possible = steps.iter().filter(|step| step.can_be_done()).count() as u64;
     let agreed = possible > 0 && (args.yes || !args.json && is_agreed());
-    let left = if agreed { repair::execute(&steps)? } else { Vec::new() };
-    left.iter().for_each(|step| aside(format_args!("not done: {step}")));
-    let done = if agreed { possible - left.len() as u64 } else { 0 };
-    let is_more = || Ok(steps.iter().any(Step::is_first) && !repair.plan(&Meter::default())?.is_empty());
+    let left = if agreed {
+        repair::execute(&steps)?
+    } else {
+        Vec::new()
+    };
+    left.iter()
+        .for_each(|step| aside(format_args!("not done: {step}")));
+    let done = if agreed {
+        possible - left.len() as u64
+    } else {
+        0
+    };
+    let is_more =
+        || Ok(steps.iter().any(Step::is_first) && !repair.plan(&Meter::default())?.is_empty());
     let goes_on = agreed && (!left.is_empty() || is_more()?);
     if args.json {
         let line = json!({"type": "result", "steps": possible, "done": done, "again": goes_on});
@@ -182,7 +230,9 @@ pub(super) fn repair(args: RepairArgs) -> Result<u8> {
         if !left.is_empty() {
             aside("run the same command again, for what was not done");
         } else if goes_on {
-            aside("run the same command again: there is more to be done, which could be found out only now");
+            aside(
+                "run the same command again: there is more to be done, which could be found out only now",
+            );
         }
     }
     let all_done = steps.is_empty() || agreed && steps.iter().all(Step::can_be_done);
@@ -199,7 +249,9 @@ fn say_step(step: &Step, as_json: bool, out: &mut dyn Write) -> Result<()> {
     }
     let verb = if step.can_be_done() { "to do" } else { "lost" };
     text::line(out, &format!("{verb}: {}", step.what))?;
-    step.detail.iter().try_for_each(|line| text::line(out, &format!("        {line}")))
+    step.detail
+        .iter()
+        .try_for_each(|line| text::line(out, &format!("        {line}")))
 }
 
 /// Ask, if there is somebody to ask.
@@ -236,13 +288,23 @@ pub(super) fn elsewhere(json: bool, quiet: bool) -> fn(&[Mount]) {
         (true, _) => |mounts| {
             let line = |mount: &Mount| {
                 let directory = Name(mount.directory.as_os_str().as_bytes().to_vec());
-                json!({"type": "elsewhere", "path": Name(mount.at.clone()), "directory": directory}).to_string()
+                json!({"type": "elsewhere", "path": Name(mount.at.clone()), "directory": directory})
+                    .to_string()
             };
-            let _ = told(|out| mounts.iter().try_for_each(|mount| text::line(out, &line(mount))).map(|()| 0));
+            let _ = told(|out| {
+                mounts
+                    .iter()
+                    .try_for_each(|mount| text::line(out, &line(mount)))
+                    .map(|()| 0)
+            });
         },
         (false, false) => |mounts| {
             mounts.iter().for_each(|mount| {
-                aside(format_args!("elsewhere: {} goes to {:?}", quoted(&mount.at), mount.directory));
+                aside(format_args!(
+                    "elsewhere: {} goes to {:?}",
+                    quoted(&mount.at),
+                    mount.directory
+                ));
             });
         },
         (false, true) => |_| (),
@@ -251,10 +313,23 @@ pub(super) fn elsewhere(json: bool, quiet: bool) -> fn(&[Mount]) {
 
 /// What a restore into what was there found there.
 pub(super) fn changes(changes: &Changes) -> String {
-    let Changes { same, changed, removed, written_bytes } = changes;
-    let removed = if *removed > 0 { format!(", {} removed", count(*removed)) } else { String::new() };
+    let Changes {
+        same,
+        changed,
+        removed,
+        written_bytes,
+    } = changes;
+    let removed = if *removed > 0 {
+        format!(", {} removed", count(*removed))
+    } else {
+        String::new()
+    };
     let files = counted(*changed, "file");
-    format!("{files} changed, {} the same{removed}; {} written", count(*same), bytes(*written_bytes))
+    format!(
+        "{files} changed, {} the same{removed}; {} written",
+        count(*same),
+        bytes(*written_bytes)
+    )
 }
 
 /// The same as JSON.

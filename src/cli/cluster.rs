@@ -118,21 +118,38 @@ impl From<ClusterArgs> for Options {
 impl TargetArgs {
     fn target(self) -> Option<Target> {
         let immediate = self.target_immediate.then_some(Target::Immediate);
-        let named = self.target_name.map(Target::Name).or(self.target_xid.map(Target::Xid));
-        self.target_time.map(Target::Time).or(self.target_lsn.map(Target::Lsn)).or(named).or(immediate)
+        let named = self
+            .target_name
+            .map(Target::Name)
+            .or(self.target_xid.map(Target::Xid));
+        self.target_time
+            .map(Target::Time)
+            .or(self.target_lsn.map(Target::Lsn))
+            .or(named)
+            .or(immediate)
     }
 }
 
 fn moved(text: OsString) -> Result<(Vec<u8>, PathBuf), String> {
     let bytes = text.as_bytes();
-    let at = bytes.iter().position(|c| *c == b'=').filter(|at| *at > 0).ok_or("use OLD=NEW")?;
-    Ok((bytes[..at].to_vec(), OsString::from_vec(bytes[at + 1..].to_vec()).into()))
+    let at = bytes
+        .iter()
+        .position(|c| *c == b'=')
+        .filter(|at| *at > 0)
+        .ok_or("use OLD=NEW")?;
+    Ok((
+        bytes[..at].to_vec(),
+        OsString::from_vec(bytes[at + 1..].to_vec()).into(),
+    ))
 }
 
 fn setting(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("use NAME=VALUE")?;
     if let Some(inner) = quoted(value) {
-        return Err(format!("the quotes would become part of the value: use {}={inner}", name.trim()));
+        return Err(format!(
+            "the quotes would become part of the value: use {}={inner}",
+            name.trim()
+        ));
     }
     Ok((name.trim().to_owned(), value.to_owned()))
 }
@@ -151,7 +168,11 @@ mod tests {
     #[test]
     fn a_value_in_quotes_is_refused_and_one_with_quotes_in_it_is_not() {
         assert_eq!(
-            setting("archive_command='cp %p /a/%f'").unwrap_err().split_once(": ").unwrap().1,
+            setting("archive_command='cp %p /a/%f'")
+                .unwrap_err()
+                .split_once(": ")
+                .unwrap()
+                .1,
             "use archive_command=cp %p /a/%f"
         );
         for quoted in ["a=''", "a= 'b' ", "a='it''s'", "a='it\\'s'"] {

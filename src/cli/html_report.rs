@@ -30,21 +30,42 @@ impl Paper {
     /// # Errors
     /// [`Kind::Usage`] if something else is there, as what is to be read; the system's.
     pub(super) fn open(path: &Path) -> Result<Self> {
-        let failed = |e| Error::io(format!("could not write the report \"{}\"", path.display()), e);
+        let failed = |e| {
+            Error::io(
+                format!("could not write the report \"{}\"", path.display()),
+                e,
+            )
+        };
         let is_bare = !path.exists();
         if !is_bare && !may_be_replaced(path).map_err(failed)? {
-            let what = format!("could not write the report \"{}\": another file is there", path.display());
+            let what = format!(
+                "could not write the report \"{}\": another file is there",
+                path.display()
+            );
             return Err(Error::new(Kind::Usage, what).hint("give the report a name of its own"));
         }
-        let file = File::options().write(true).create(true).truncate(false).open(path).map_err(failed)?;
-        Ok(Self { path: path.to_owned(), file, is_bare })
+        let file = File::options()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path)
+            .map_err(failed)?;
+        Ok(Self {
+            path: path.to_owned(),
+            file,
+            is_bare,
+        })
     }
 
     /// Write the page. The run is over by now: that this failed does not make it fail.
     pub(super) fn print(mut self, page: &Page<'_>) {
         let _ = self.file.set_len(0); // a pipe has no length
         if let Err(error) = self.file.write_all(page.render().as_bytes()) {
-            aside(format!("warning: could not write the report \"{}\": {}", self.path.display(), reason(&error)));
+            aside(format!(
+                "warning: could not write the report \"{}\": {}",
+                self.path.display(),
+                reason(&error)
+            ));
         }
         self.is_bare = false;
     }
@@ -66,7 +87,9 @@ fn may_be_replaced(path: &Path) -> io::Result<bool> {
         return Ok(true);
     }
     let mut start = Vec::new();
-    File::open(path)?.take(BEGINS.len() as u64).read_to_end(&mut start)?;
+    File::open(path)?
+        .take(BEGINS.len() as u64)
+        .read_to_end(&mut start)?;
     Ok(start == BEGINS.as_bytes())
 }
 
@@ -93,7 +116,11 @@ impl Page<'_> {
     /// The page.
     fn render(&self) -> String {
         let points = self.points();
-        let mut body = format!("<h1>{}</h1>\n<pre>{}</pre>\n", escape(self.title), escape(&self.lines.join("\n")));
+        let mut body = format!(
+            "<h1>{}</h1>\n<pre>{}</pre>\n",
+            escape(self.title),
+            escape(&self.lines.join("\n"))
+        );
         body.push_str(&self.table());
         body.push_str(&self.throughput(&points));
         for side in [Side::Source, Side::Workers, Side::Sink] {
@@ -108,20 +135,35 @@ impl Page<'_> {
     /// The time between two points each: when, bytes a second, stored bytes a second, verdict.
     fn points(&self) -> Vec<(f64, f64, f64, Verdict)> {
         let step = self.timeline.len().div_ceil(POINTS).max(1);
-        let samples: Vec<_> = std::iter::once(&START).chain(self.timeline.iter().step_by(step)).collect();
+        let samples: Vec<_> = std::iter::once(&START)
+            .chain(self.timeline.iter().step_by(step))
+            .collect();
         let between = |pair: &[&Sample]| {
             let time = (pair[1].seconds - pair[0].seconds).max(1e-9);
             let speed = |from: u64, to: u64| to.saturating_sub(from) as f64 / time;
             let stored = speed(pair[0].stored_bytes, pair[1].stored_bytes);
-            (pair[1].seconds, speed(pair[0].bytes, pair[1].bytes), stored, verdict(pair[0], pair[1]))
+            (
+                pair[1].seconds,
+                speed(pair[0].bytes, pair[1].bytes),
+                stored,
+                verdict(pair[0], pair[1]),
+            )
         };
         samples.windows(2).map(between).collect()
     }
 
     fn table(&self) -> String {
         let row = |side: Side| {
-            let Shares { busy, starved, blocked } = self.verdict.of(side);
-            let mark = if side == self.verdict.limit { " class=\"limit\"" } else { "" };
+            let Shares {
+                busy,
+                starved,
+                blocked,
+            } = self.verdict.of(side);
+            let mark = if side == self.verdict.limit {
+                " class=\"limit\""
+            } else {
+                ""
+            };
             let cell = |share: f64| format!("<td>{:.0} %</td>", share * 100.0);
             format!(
                 "<tr{mark}><th>{}</th>{}{}{}</tr>\n",
@@ -132,7 +174,9 @@ impl Page<'_> {
             )
         };
         let rows: String = [Side::Source, Side::Workers, Side::Sink].map(row).concat();
-        format!("<table><tr><th></th><th>busy</th><th>starved</th><th>blocked</th></tr>\n{rows}</table>\n")
+        format!(
+            "<table><tr><th></th><th>busy</th><th>starved</th><th>blocked</th></tr>\n{rows}</table>\n"
+        )
     }
 
     fn throughput(&self, points: &[(f64, f64, f64, Verdict)]) -> String {
@@ -140,7 +184,11 @@ impl Page<'_> {
         let end = points.last().map_or(1.0, |p| p.0);
         let line = |value: fn(&(f64, f64, f64, Verdict)) -> f64| -> String {
             let point = |p: &(f64, f64, f64, Verdict)| {
-                format!("{:.1},{:.1} ", p.0 / end * WIDTH, HEIGHT - value(p) / top * HEIGHT)
+                format!(
+                    "{:.1},{:.1} ",
+                    p.0 / end * WIDTH,
+                    HEIGHT - value(p) / top * HEIGHT
+                )
             };
             points.iter().map(point).collect()
         };
@@ -163,7 +211,11 @@ impl Page<'_> {
         for (to, _, _, verdict) in points {
             let shares = verdict.of(side);
             let (x, width, mut y) = (from / end * WIDTH, (to - from) / end * WIDTH, HEIGHT);
-            for (class, share) in [("busy", shares.busy), ("starved", shares.starved), ("blocked", shares.blocked)] {
+            for (class, share) in [
+                ("busy", shares.busy),
+                ("starved", shares.starved),
+                ("blocked", shares.blocked),
+            ] {
                 y -= share * HEIGHT;
                 let _ = write!(
                     bars,
@@ -188,7 +240,9 @@ fn chart(title: &str, caption: &str, content: &str) -> String {
 }
 
 fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
 }
 
 const STYLE: &str = "body{font:15px system-ui,sans-serif;max-width:920px;margin:2em auto;padding:0 1em;color:#222}\
@@ -202,7 +256,11 @@ const STYLE: &str = "body{font:15px system-ui,sans-serif;max-width:920px;margin:
 /// Peak memory and processor time of this process, for the report.
 pub(super) fn machine() -> String {
     let cpu = crate::platform::process_cpu_seconds();
-    format!("{} of processor time, {} of memory at most", seconds(cpu), bytes(crate::platform::peak_rss_bytes()))
+    format!(
+        "{} of processor time, {} of memory at most",
+        seconds(cpu),
+        bytes(crate::platform::peak_rss_bytes())
+    )
 }
 
 #[cfg(test)]

@@ -129,7 +129,8 @@ pub(super) struct PinArgs {
 }
 
 fn span(text: &str) -> Result<Span, String> {
-    retention::span(text).ok_or_else(|| "use years, months, days and hours, such as 30d or 2y5m7d3h".to_owned())
+    retention::span(text)
+        .ok_or_else(|| "use years, months, days and hours, such as 30d or 2y5m7d3h".to_owned())
 }
 
 fn wanted(text: &str) -> Result<retention::Tag, String> {
@@ -164,16 +165,29 @@ pub(super) fn forget(args: ForgetArgs) -> Result<u8> {
 }
 
 pub(super) fn prune(args: PruneArgs) -> Result<u8> {
-    let prune = Prune { repository: args.repository, dry_run: args.dry_run, json: args.json };
+    let prune = Prune {
+        repository: args.repository,
+        dry_run: args.dry_run,
+        json: args.json,
+    };
     told(|out| prune.run(out).map(|()| 0))
 }
 
 pub(super) fn tag_backup(args: TagArgs) -> Result<u8> {
-    let tag = Tag { from: args.from, set: args.tags, remove: args.remove, json: args.json };
+    let tag = Tag {
+        from: args.from,
+        set: args.tags,
+        remove: args.remove,
+        json: args.json,
+    };
     told(|out| tag.run(out).map(|()| 0))
 }
 
 pub(super) fn pin(args: PinArgs, pinned: bool) -> Result<u8> {
-    let pin = Pin { from: args.from, pinned, json: args.json };
+    let pin = Pin {
+        from: args.from,
+        pinned,
+        json: args.json,
+    };
     told(|out| pin.run(out).map(|()| 0))
 }

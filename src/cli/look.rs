@@ -106,7 +106,9 @@ pub(super) struct DiffArgs {
 
 /// `fullbore find`.
 #[derive(Debug, Args)]
-#[command(after_help = "EXIT CODES: 0 found, 1 not found or failed, 2 wrong arguments, 4 a backup is damaged")]
+#[command(
+    after_help = "EXIT CODES: 0 found, 1 not found or failed, 2 wrong arguments, 4 a backup is damaged"
+)]
 pub(super) struct FindArgs {
     /// The repository
     #[arg(value_name = "REPOSITORY", value_hint = ValueHint::DirPath)]
@@ -120,14 +122,34 @@ pub(super) struct FindArgs {
 }
 
 pub(super) fn diff(args: DiffArgs) -> Result<u8> {
-    let DiffArgs { repository, a, b, paths, json } = args;
-    let diff = Diff { repository, a, b, paths: selected(paths), json };
+    let DiffArgs {
+        repository,
+        a,
+        b,
+        paths,
+        json,
+    } = args;
+    let diff = Diff {
+        repository,
+        a,
+        b,
+        paths: selected(paths),
+        json,
+    };
     printed(|out| diff.run(out).map(|_| 0))
 }
 
 pub(super) fn find(args: FindArgs) -> Result<u8> {
-    let FindArgs { repository, pattern, json } = args;
-    let find = Find { repository, pattern, json };
+    let FindArgs {
+        repository,
+        pattern,
+        json,
+    } = args;
+    let find = Find {
+        repository,
+        pattern,
+        json,
+    };
     printed(|out| find.run(out))
 }
 
@@ -149,27 +171,52 @@ pub(super) fn export(args: ExportArgs) -> Result<u8> {
     progress.clear();
     let exported = exported?;
     let (root, verdict) = (&exported.outcome.root, &exported.outcome.verdict);
-    let mut lines: Vec<_> = exported.warnings.iter().map(|line| format!("harmless: {line}")).collect();
-    lines.extend(report::backup(root, verdict, &[], &format!("{}, made of {}", export.to.place(), exported.from)));
+    let mut lines: Vec<_> = exported
+        .warnings
+        .iter()
+        .map(|line| format!("harmless: {line}"))
+        .collect();
+    lines.extend(report::backup(
+        root,
+        verdict,
+        &[],
+        &format!("{}, made of {}", export.to.place(), exported.from),
+    ));
     progress.end(&lines, || report::export_json(&exported));
     report::damage(&exported.damage).iter().for_each(aside);
     Ok(exported.exit_code())
 }
 
 pub(super) fn copy(args: CopyArgs) -> Result<u8> {
-    if !matches!(SinkSpec::parse(args.to.as_os_str(), None)?.0, SinkSpec::Repository(_)) {
-        let what = format!("cannot copy a backup to {:?}: it goes from repository to repository", args.to);
+    if !matches!(
+        SinkSpec::parse(args.to.as_os_str(), None)?.0,
+        SinkSpec::Repository(_)
+    ) {
+        let what = format!(
+            "cannot copy a backup to {:?}: it goes from repository to repository",
+            args.to
+        );
         return Err(Error::new(Kind::Usage, what).hint("`fullbore export` writes archives"));
     }
     let workers = args.workers.unwrap_or_else(platform::cores);
-    let copy = Copy { from: args.from, to: args.to, workers, tricks: tricks(args.no_tricks) };
+    let copy = Copy {
+        from: args.from,
+        to: args.to,
+        workers,
+        tricks: tricks(args.no_tricks),
+    };
     let meter = Meter::default();
     let progress = Progress::new(&args.output, false, report::SIDES);
     let copied = progress.watch(&meter, || copy.run(&meter));
     progress.clear();
     let copied = copied?;
-    copied.warnings.iter().for_each(|warning| aside(format_args!("warning: {warning}")));
-    progress.end(&report::copy(&copied, &copy.to), || report::copy_json(&copied));
+    copied
+        .warnings
+        .iter()
+        .for_each(|warning| aside(format_args!("warning: {warning}")));
+    progress.end(&report::copy(&copied, &copy.to), || {
+        report::copy_json(&copied)
+    });
     Ok(0)
 }
 
@@ -179,25 +226,41 @@ pub(super) fn plan(restore: Restore, target: Option<PathBuf>, json: bool) -> Res
     printed(|out| {
         match json {
             true => text::json(out, &contract)?,
-            false => contract_lines(&contract).iter().try_for_each(|line| text::line(out, line))?,
+            false => contract_lines(&contract)
+                .iter()
+                .try_for_each(|line| text::line(out, line))?,
         }
         Ok(0)
     })
 }
 
 fn contract_lines(contract: &Contract) -> Vec<String> {
-    let (fetched, frames) = (size::bytes(contract.fetched_bytes), size::counted(contract.frames, "frame"));
-    let segments =
-        format!("{} of {}", size::counted(contract.segments, "segment"), size::counted(contract.backups, "backup"));
+    let (fetched, frames) = (
+        size::bytes(contract.fetched_bytes),
+        size::counted(contract.frames, "frame"),
+    );
+    let segments = format!(
+        "{} of {}",
+        size::counted(contract.segments, "segment"),
+        size::counted(contract.backups, "backup")
+    );
     let speed = |name: &str, rate: f64, seconds: f64| match rate {
         0.0 => format!("{name:<13} nothing"),
-        rate => format!("{name:<13} {}, {}", size::rate(rate as u64, 1.0), size::seconds(seconds)),
+        rate => format!(
+            "{name:<13} {}, {}",
+            size::rate(rate as u64, 1.0),
+            size::seconds(seconds)
+        ),
     };
     let [(_, read), (_, decode), (_, write)] = contract.seconds();
     let threads = size::counted(contract.workers as u64, "thread");
     let mut lines = vec![
         format!("backup        {}", contract.id),
-        format!("wanted        {}, {}", size::counted(contract.files, "file"), size::bytes(contract.bytes)),
+        format!(
+            "wanted        {}, {}",
+            size::counted(contract.files, "file"),
+            size::bytes(contract.bytes)
+        ),
         format!("fetch         {fetched} in {frames}, from {segments}"),
         format!(
             "amplification {:.2} bytes fetched for each that is wanted, {:.2} decoded for each of content",
@@ -205,14 +268,28 @@ fn contract_lines(contract: &Contract) -> Vec<String> {
             contract.decode_amplification()
         ),
         speed("read", contract.read_rate, read),
-        format!("{} by {threads}", speed("decode", contract.decode_rate, decode)),
+        format!(
+            "{} by {threads}",
+            speed("decode", contract.decode_rate, decode)
+        ),
     ];
     lines.push(match contract.write_rate {
         Some(rate) => speed("write", rate, write),
         None => "write         not measured".to_owned(),
     });
-    let (least, most) = (size::seconds(contract.least_seconds), size::seconds(contract.most_seconds));
-    lines.push(format!("expected      {least} to {most}, as these overlap; the limit is to {}", contract.limit));
-    lines.extend(contract.notes.iter().map(|note| format!("note          {note}")));
+    let (least, most) = (
+        size::seconds(contract.least_seconds),
+        size::seconds(contract.most_seconds),
+    );
+    lines.push(format!(
+        "expected      {least} to {most}, as these overlap; the limit is to {}",
+        contract.limit
+    ));
+    lines.extend(
+        contract
+            .notes
+            .iter()
+            .map(|note| format!("note          {note}")),
+    );
     lines
 }

@@ -8,7 +8,10 @@ const CODES: &str = "EXIT CODES: ";
 
 /// The page of a command.
 pub(super) fn page(command: &clap::Command, out: &mut dyn Write) -> Result<()> {
-    let said = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+    let said = command
+        .get_after_help()
+        .map(ToString::to_string)
+        .unwrap_or_default();
     let man = Man::new(command.clone()).source(concat!("fullbore ", env!("CARGO_PKG_VERSION")));
     man.render_title(out)?;
     man.render_name_section(out)?;
@@ -31,7 +34,11 @@ pub(super) fn page(command: &clap::Command, out: &mut dyn Write) -> Result<()> {
 fn synopsis(command: &clap::Command) -> String {
     let usage = command.clone().render_usage().to_string();
     let usage = usage.strip_prefix("Usage: ").unwrap_or(&usage);
-    usage.lines().map(|line| roff(line.trim())).collect::<Vec<_>>().join("\n.br\n")
+    usage
+        .lines()
+        .map(|line| roff(line.trim()))
+        .collect::<Vec<_>>()
+        .join("\n.br\n")
 }
 
 /// A code each; what follows one belongs to it.
@@ -39,7 +46,9 @@ fn exit_status(codes: &str, out: &mut dyn Write) -> Result<()> {
     write!(out, ".SH \"EXIT STATUS\"")?;
     let mut last = None;
     for part in codes.split(", ") {
-        let code = part.split_once(' ').and_then(|(code, meaning)| Some((code.parse::<u8>().ok()?, meaning)));
+        let code = part
+            .split_once(' ')
+            .and_then(|(code, meaning)| Some((code.parse::<u8>().ok()?, meaning)));
         match code.filter(|(code, _)| Some(*code) > last) {
             Some((code, meaning)) => {
                 write!(out, "\n.TP\n\\fB{code}\\fR\n{}", roff(meaning))?;
@@ -52,19 +61,30 @@ fn exit_status(codes: &str, out: &mut dyn Write) -> Result<()> {
 }
 
 fn roff(text: &str) -> String {
-    text.replace('\\', "\\e").replace('-', "\\-").replace('\'', "\\(aq")
+    text.replace('\\', "\\e")
+        .replace('-', "\\-")
+        .replace('\'', "\\(aq")
 }
 
 #[cfg(test)]
 mod tests {
     #[test]
     fn what_has_to_be_said_is_in_the_synopsis() {
-        let option = clap::Arg::new("to").long("to").required(true).value_name("DEST");
-        let command = clap::Command::new("x").bin_name("fullbore x").arg(option).arg(clap::Arg::new("path"));
+        let option = clap::Arg::new("to")
+            .long("to")
+            .required(true)
+            .value_name("DEST");
+        let command = clap::Command::new("x")
+            .bin_name("fullbore x")
+            .arg(option)
+            .arg(clap::Arg::new("path"));
         let mut page = Vec::new();
         super::page(&command, &mut page).unwrap();
         let page = String::from_utf8(page).unwrap();
-        assert!(page.contains(".SH SYNOPSIS\nfullbore x \\-\\-to <DEST> [path]\n"), "{page}");
+        assert!(
+            page.contains(".SH SYNOPSIS\nfullbore x \\-\\-to <DEST> [path]\n"),
+            "{page}"
+        );
     }
 
     #[test]
@@ -76,6 +96,9 @@ mod tests {
         let page = String::from_utf8(page).unwrap();
         let end = ".SH NOTES\nNow this, or that.\n.SH \"EXIT STATUS\"\n.TP\n\\fB0\\fR\ndone\n.TP\n\\fB1\\fR\nfailed, or not\n\
                    .TP\n\\fB4\\fR\ndamage (`\\-\\-data`, 2 copies)\n";
-        assert!(page.contains(".SH NAME\nx \\- Do it") && page.contains(end), "{page}");
+        assert!(
+            page.contains(".SH NAME\nx \\- Do it") && page.contains(end),
+            "{page}"
+        );
     }
 }

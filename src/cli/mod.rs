@@ -40,7 +40,9 @@ use crate::{
     stage::codec::Codec,
     text,
 };
-use args::{BackupArgs, BenchArgs, BenchWhat, Cli, Command, ListArgs, OutputArgs, RestoreArgs, ShowArgs};
+use args::{
+    BackupArgs, BenchArgs, BenchWhat, Cli, Command, ListArgs, OutputArgs, RestoreArgs, ShowArgs,
+};
 use clap::CommandFactory;
 use html_report::{Page, Paper};
 use output::{aside, printed, told};
@@ -61,26 +63,28 @@ pub fn main() -> ExitCode {
     }
     platform::raise_open_files_limit();
     platform::survive_file_size_limit();
-    let result = suggestions::parse().inspect(|cli| signals::watch(&cli.command)).and_then(|cli| match cli.command {
-        Command::Backup(args) => backup(args),
-        Command::Restore(args) => restore(args),
-        Command::List(args) => list(args),
-        Command::Show(args) => show(args),
-        Command::Verify(args) => care::verify(args),
-        Command::Export(args) => look::export(args),
-        Command::Diff(args) => look::diff(args),
-        Command::Find(args) => look::find(args),
-        Command::CopyBackup(args) => look::copy(args),
-        Command::Forget(args) => life::forget(args),
-        Command::Prune(args) => life::prune(args),
-        Command::Tag(args) => life::tag_backup(args),
-        Command::Pin(args) => life::pin(args, true),
-        Command::Unpin(args) => life::pin(args, false),
-        Command::Repair(args) => care::repair(args),
-        Command::Bench(args) => bench(args),
-        Command::Completions { shell } => completions(shell),
-        Command::Man { to } => man(to.as_deref()),
-    });
+    let result = suggestions::parse()
+        .inspect(|cli| signals::watch(&cli.command))
+        .and_then(|cli| match cli.command {
+            Command::Backup(args) => backup(args),
+            Command::Restore(args) => restore(args),
+            Command::List(args) => list(args),
+            Command::Show(args) => show(args),
+            Command::Verify(args) => care::verify(args),
+            Command::Export(args) => look::export(args),
+            Command::Diff(args) => look::diff(args),
+            Command::Find(args) => look::find(args),
+            Command::CopyBackup(args) => look::copy(args),
+            Command::Forget(args) => life::forget(args),
+            Command::Prune(args) => life::prune(args),
+            Command::Tag(args) => life::tag_backup(args),
+            Command::Pin(args) => life::pin(args, true),
+            Command::Unpin(args) => life::pin(args, false),
+            Command::Repair(args) => care::repair(args),
+            Command::Bench(args) => bench(args),
+            Command::Completions { shell } => completions(shell),
+            Command::Man { to } => man(to.as_deref()),
+        });
     match result {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
@@ -116,7 +120,13 @@ fn backup(args: BackupArgs) -> Result<u8> {
     let is_new = plan.to.is_new_repository();
     let outcome = progress.watch(&meter, || plan.run(&meter));
     progress.clear();
-    let Outcome { root, verdict, unlike, damage, warnings } = outcome?;
+    let Outcome {
+        root,
+        verdict,
+        unlike,
+        damage,
+        warnings,
+    } = outcome?;
     let place = plan.to.place() + if is_new { ", a new repository" } else { "" };
     let mut lines = report::backup(&root, &verdict, &meter.waits.long(), &place);
     let before_last = lines.len() - 1;
@@ -142,9 +152,19 @@ fn backup(args: BackupArgs) -> Result<u8> {
     if let Some(paper) = paper {
         lines.push(html_report::machine());
         let (title, lines) = (&format!("backup {}", root.id), &lines);
-        paper.print(&Page { title, lines, verdict: &verdict, timeline: &meter.timeline(), names: report::SIDES });
+        paper.print(&Page {
+            title,
+            lines,
+            verdict: &verdict,
+            timeline: &meter.timeline(),
+            names: report::SIDES,
+        });
     }
-    Ok(if root.totals.is_complete() { 0 } else { UNREADABLE })
+    Ok(if root.totals.is_complete() {
+        0
+    } else {
+        UNREADABLE
+    })
 }
 
 /// Count beside the run what it is of, so that what is left can be told; but not for a run that is over in a moment. Without a
@@ -170,7 +190,9 @@ fn count(plan: &Backup, output: &OutputArgs) -> Result<u8> {
     printed(|out| {
         match (output.json, output.quiet) {
             (true, _) => text::json(out, &line)?,
-            (false, false) => report::would_be(&found).iter().try_for_each(|words| text::line(out, words))?,
+            (false, false) => report::would_be(&found)
+                .iter()
+                .try_for_each(|words| text::line(out, words))?,
             (false, true) => {}
         }
         Ok(if found.unreadable == 0 { 0 } else { UNREADABLE })
@@ -184,8 +206,7 @@ fn cluster(args: &BackupArgs) -> Result<Option<Request>> {
         (Some(settings), _) => Server::Running(params(settings)?),
         (None, [path]) => match url(path) {
             Some(_) if args.offline => {
-                let what =
-                    "--offline wants the data directory of a cluster that is shut down, not the address of a server";
+                let what = "--offline wants the data directory of a cluster that is shut down, not the address of a server";
                 return Err(Error::new(Kind::Usage, what));
             }
             Some(url) => Server::Running(params(&url)?),
@@ -193,11 +214,14 @@ fn cluster(args: &BackupArgs) -> Result<Option<Request>> {
             None if is_settings(path) => {
                 // There may be a password in it.
                 let what = "cannot back up what looks like the settings of a connection";
-                return Err(Error::new(Kind::Usage, what).hint("give them to --connect, or say postgres://user@host/"));
+                return Err(Error::new(Kind::Usage, what)
+                    .hint("give them to --connect, or say postgres://user@host/"));
             }
             None => return tree(args).map(|()| None),
         },
-        (None, _) if args.offline => return Err(Error::new(Kind::Usage, "--offline takes exactly one PATH")),
+        (None, _) if args.offline => {
+            return Err(Error::new(Kind::Usage, "--offline takes exactly one PATH"));
+        }
         (None, _) => return tree(args).map(|()| None),
     };
     if is_picky(args) {
@@ -205,7 +229,11 @@ fn cluster(args: &BackupArgs) -> Result<Option<Request>> {
         return Err(Error::new(Kind::Usage, what).hint("options such as --exclude are for trees"));
     }
     let fast = args.checkpoint != Some(CheckpointArg::Spread);
-    Ok(Some(Request { server, fast, wal: args.wal.unwrap_or(WalArg::Included).into() }))
+    Ok(Some(Request {
+        server,
+        fast,
+        wal: args.wal.unwrap_or(WalArg::Included).into(),
+    }))
 }
 
 /// What is no cluster knows no checkpoint, and a stream nothing that could be left out of it.
@@ -218,34 +246,55 @@ fn tree(args: &BackupArgs) -> Result<()> {
         let what = "cannot leave anything out of standard input, or store it under other paths";
         return Err(Error::new(Kind::Usage, what).hint("options such as --exclude are for trees"));
     }
-    let warnings: Vec<String> = args.paths.iter().filter_map(|path| warning_of(path)).collect();
+    let warnings: Vec<String> = args
+        .paths
+        .iter()
+        .filter_map(|path| warning_of(path))
+        .collect();
     report::warnings(&warnings).for_each(aside);
     args.paths.iter().try_for_each(|path| not_running(path))
 }
 
 /// Is there an option that speaks of some files and not of others?
 fn is_picky(args: &BackupArgs) -> bool {
-    let BackupArgs { exclude, exclude_from, exclude_if_present, .. } = args;
+    let BackupArgs {
+        exclude,
+        exclude_from,
+        exclude_if_present,
+        ..
+    } = args;
     let lists = !exclude.is_empty() || !exclude_from.is_empty() || !exclude_if_present.is_empty();
-    lists || args.files_from.is_some() || args.exclude_caches || args.one_file_system || args.full_paths
+    lists
+        || args.files_from.is_some()
+        || args.exclude_caches
+        || args.one_file_system
+        || args.full_paths
 }
 
 fn params(text: &str) -> Result<Box<Params>> {
     let params = Params::new(text, &Environment::of_process())?;
-    params.warnings.iter().for_each(|warning| aside(format_args!("warning: {warning}")));
+    params
+        .warnings
+        .iter()
+        .for_each(|warning| aside(format_args!("warning: {warning}")));
     Ok(Box::new(params))
 }
 
 /// The files of a running cluster, read without its knowing, are no backup.
 fn not_running(path: &Path) -> Result<()> {
     if path.to_str().is_some_and(is_url) {
-        return Err(Error::new(Kind::Usage, "cannot back up a cluster beside other paths").hint("give it alone"));
+        return Err(
+            Error::new(Kind::Usage, "cannot back up a cluster beside other paths")
+                .hint("give it alone"),
+        );
     }
     if !stopped::is_data_directory(path) {
         return Ok(());
     }
     if stopped::is_running(path) {
-        let what = format!("cannot back up the cluster at {path:?}: it is running and no connection was given");
+        let what = format!(
+            "cannot back up the cluster at {path:?}: it is running and no connection was given"
+        );
         return Err(Error::new(Kind::Usage, what)
             .hint("use postgres://… as the source, so that the server is told when the backup starts and ends"));
     }
@@ -259,18 +308,29 @@ fn not_running(path: &Path) -> Result<()> {
 /// Is it `host=… user=…`, as `psql` takes it, and no file?
 fn is_settings(path: &Path) -> bool {
     let text = path.to_string_lossy();
-    let mut names = text.split_whitespace().filter_map(|word| word.split_once('=')).map(|(name, _)| name);
-    !path.exists() && names.any(|name| ["host", "hostaddr", "dbname", "user", "password", "service"].contains(&name))
+    let mut names = text
+        .split_whitespace()
+        .filter_map(|word| word.split_once('='))
+        .map(|(name, _)| name);
+    !path.exists()
+        && names.any(|name| {
+            ["host", "hostaddr", "dbname", "user", "password", "service"].contains(&name)
+        })
 }
 
 fn is_url(text: &str) -> bool {
     let scheme = text.split_once("://").map_or("", |(scheme, _)| scheme);
-    ["postgres", "postgresql"].iter().any(|known| scheme.eq_ignore_ascii_case(known))
+    ["postgres", "postgresql"]
+        .iter()
+        .any(|known| scheme.eq_ignore_ascii_case(known))
 }
 
 fn plan(args: BackupArgs, to: SinkSpec, codec: Option<Codec>) -> Result<Backup> {
     if args.base.is_some() && !matches!(to, SinkSpec::Repository(_)) {
-        return Err(Error::new(Kind::Usage, "--base wants a repository: elsewhere every backup is full"));
+        return Err(Error::new(
+            Kind::Usage,
+            "--base wants a repository: elsewhere every backup is full",
+        ));
     }
     let cluster = cluster(&args)?;
     let files = Scope {
@@ -290,7 +350,11 @@ fn plan(args: BackupArgs, to: SinkSpec, codec: Option<Codec>) -> Result<Backup> 
         (None, Some(name)) => Subject::Stdin(name),
         (None, None) => Subject::Files(files),
     };
-    let usual = if matches!(subject, Subject::Cluster(_)) { CLUSTER_FRAME_BYTES } else { FRAME_BYTES };
+    let usual = if matches!(subject, Subject::Cluster(_)) {
+        CLUSTER_FRAME_BYTES
+    } else {
+        FRAME_BYTES
+    };
     let frame_bytes = args.frame_size.unwrap_or(usual);
     Ok(Backup {
         subject,
@@ -300,7 +364,11 @@ fn plan(args: BackupArgs, to: SinkSpec, codec: Option<Codec>) -> Result<Backup> 
         max_rate: args.max_rate,
         host: args.host,
         tags: args.tag.into_iter().collect(),
-        base: Wanted { base: args.base, full: args.full, compare: args.compare.into() },
+        base: Wanted {
+            base: args.base,
+            full: args.full,
+            compare: args.compare.into(),
+        },
         checkpoint_interval: args.checkpoint_interval,
         chunks: args.chunking == Chunking::Content,
         block_bytes: args.block_size.map(u64::from),
@@ -322,7 +390,10 @@ fn memory(wanted: u64, frame_bytes: u32) -> u64 {
 
 /// Paths as the archive has them.
 fn selected(paths: Vec<std::path::PathBuf>) -> Vec<Vec<u8>> {
-    paths.into_iter().map(|path| path.into_os_string().into_vec()).collect()
+    paths
+        .into_iter()
+        .map(|path| path.into_os_string().into_vec())
+        .collect()
 }
 
 fn restore(args: RestoreArgs) -> Result<u8> {
@@ -359,19 +430,35 @@ fn restore(args: RestoreArgs) -> Result<u8> {
     let mut lines = report::restore(&summary, &meter, &verdict, &restore.to);
     progress.end(&lines, || report::restore_json(&summary, &meter, &verdict));
     if args.output.quiet || args.output.json {
-        summary.next[..summary.needed].iter().for_each(|step| aside(format_args!("next: {step}")));
+        summary.next[..summary.needed]
+            .iter()
+            .for_each(|step| aside(format_args!("next: {step}")));
     }
     report::damage(&summary.damage).iter().for_each(aside);
     if let Some(paper) = paper {
         lines.push(html_report::machine());
-        let (title, lines, timeline) = (&format!("restore of {}", summary.id), &lines, &meter.timeline());
-        paper.print(&Page { title, lines, verdict: &verdict, timeline, names: report::ENDS });
+        let (title, lines, timeline) = (
+            &format!("restore of {}", summary.id),
+            &lines,
+            &meter.timeline(),
+        );
+        paper.print(&Page {
+            title,
+            lines,
+            verdict: &verdict,
+            timeline,
+            names: report::ENDS,
+        });
     }
     Ok(summary.exit_code())
 }
 
 fn list(args: ListArgs) -> Result<u8> {
-    let list = List { from: args.from, paths: selected(args.paths), json: args.json };
+    let list = List {
+        from: args.from,
+        paths: selected(args.paths),
+        json: args.json,
+    };
     let code = printed(|out| list.run(out))?;
     // Not among what is printed: there it would be taken for a backup.
     if code == 0 && list.is_of_backups() && holds_none(Path::new(&list.from))? {
@@ -381,7 +468,10 @@ fn list(args: ListArgs) -> Result<u8> {
 }
 
 fn show(args: ShowArgs) -> Result<u8> {
-    let show = Show { from: args.from, json: args.json };
+    let show = Show {
+        from: args.from,
+        json: args.json,
+    };
     printed(|out| show.run(out).map(|()| 0))
 }
 
@@ -395,16 +485,29 @@ fn bench(args: BenchArgs) -> Result<u8> {
     };
     let path = args.path.unwrap_or_else(|| ".".into());
     let workers = args.workers.unwrap_or_else(platform::cores);
-    let bench = Bench { what, path, codec: args.compress, workers, bytes: args.size };
+    let bench = Bench {
+        what,
+        path,
+        codec: args.compress,
+        workers,
+        bytes: args.size,
+    };
     let figures = bench.run()?;
     printed(|out| {
         for Figure { name, rate, remark } in &figures {
             let rate = *rate as u64;
             match args.json {
-                true => {
-                    text::json(out, &serde_json::json!({"name": name, "bytes_per_second": rate, "remark": remark}))?
-                }
-                false => text::line(out, &format!("{name:<20} {:>12}   {remark}", crate::text::size::rate(rate, 1.0)))?,
+                true => text::json(
+                    out,
+                    &serde_json::json!({"name": name, "bytes_per_second": rate, "remark": remark}),
+                )?,
+                false => text::line(
+                    out,
+                    &format!(
+                        "{name:<20} {:>12}   {remark}",
+                        crate::text::size::rate(rate, 1.0)
+                    ),
+                )?,
             }
         }
         Ok(0)

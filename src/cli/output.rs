@@ -41,7 +41,10 @@ pub(super) fn printed(tell: impl FnOnce(&mut dyn Write) -> Result<u8>) -> Result
 /// # Errors
 /// Those of `act`.
 pub(super) fn told(act: impl FnOnce(&mut dyn Write) -> Result<u8>) -> Result<u8> {
-    let mut out = BufWriter::new(Patient { out: Waiting(io::stdout().lock()), failed: None });
+    let mut out = BufWriter::new(Patient {
+        out: Waiting(io::stdout().lock()),
+        failed: None,
+    });
     let code = act(&mut out);
     let _ = out.flush(); // nothing fails here
     match out.get_mut().failed.take() {

@@ -52,7 +52,11 @@ impl Now {
     fn look(&mut self, sample: Sample, names: [&'static str; 3]) {
         let recent = verdict(&self.last, &sample);
         let speed = sample.bytes.saturating_sub(self.last.bytes) as f64 / recent.seconds;
-        self.speed = if self.limit.is_empty() { speed } else { 0.8 * self.speed + 0.2 * speed };
+        self.speed = if self.limit.is_empty() {
+            speed
+        } else {
+            0.8 * self.speed + 0.2 * speed
+        };
         self.limit = names[recent.limit as usize];
         self.last = sample;
     }
@@ -64,7 +68,13 @@ impl Progress {
         let wanted = !output.json && !output.quiet && std::io::stderr().is_terminal();
         let bar = wanted.then(ProgressBar::no_length);
         bar.iter().for_each(|bar| bar.set_style(style(false)));
-        Self { bar, output: output.clone(), aside, names, now: Mutex::default() }
+        Self {
+            bar,
+            output: output.clone(),
+            aside,
+            names,
+            now: Mutex::default(),
+        }
     }
 
     /// Does somebody look at it?
@@ -81,7 +91,8 @@ impl Progress {
             if since > LOOK_SECONDS {
                 now.look(sample, self.names);
             }
-            let total = Some(meter.total_bytes.load(Relaxed)).filter(|total| *total > 0 && waits_for.is_none());
+            let total = Some(meter.total_bytes.load(Relaxed))
+                .filter(|total| *total > 0 && waits_for.is_none());
             if total != bar.length() {
                 total.map_or_else(|| bar.unset_length(), |total| bar.set_length(total));
                 bar.set_style(style(total.is_some()));
@@ -89,8 +100,12 @@ impl Progress {
             bar.set_position(bytes);
             let (of, time) = match total {
                 Some(total) => {
-                    let left = total.saturating_sub(bytes) as f64 * sample.seconds / bytes.max(1) as f64;
-                    (format!("{} of {}", size::bytes(bytes), size::bytes(total)), format!("{} left", about(left)))
+                    let left =
+                        total.saturating_sub(bytes) as f64 * sample.seconds / bytes.max(1) as f64;
+                    (
+                        format!("{} of {}", size::bytes(bytes), size::bytes(total)),
+                        format!("{} left", about(left)),
+                    )
                 }
                 None => (size::bytes(bytes), about(sample.seconds)),
             };
@@ -100,7 +115,10 @@ impl Progress {
                 None if now.limit.is_empty() => files,
                 None => format!("{files}, limit: {}", now.limit),
             };
-            bar.set_message(format!("{of}, {}, {time}; {doing}", size::rate(now.speed as u64, 1.0)));
+            bar.set_message(format!(
+                "{of}, {}, {time}; {doing}",
+                size::rate(now.speed as u64, 1.0)
+            ));
         } else if self.output.json && !self.output.quiet && since >= JSON_SECONDS {
             let (recent, entries) = (verdict(&now.last, &sample), meter.entries.load(Relaxed));
             let speed = bytes.saturating_sub(now.last.bytes) as f64 / recent.seconds;
@@ -116,7 +134,9 @@ impl Progress {
         std::thread::scope(|scope| {
             let (done, over) = mpsc::channel::<()>();
             let _ = start_in(scope, move || {
-                while over.recv_timeout(Duration::from_millis(50)) == Err(mpsc::RecvTimeoutError::Timeout) {
+                while over.recv_timeout(Duration::from_millis(50))
+                    == Err(mpsc::RecvTimeoutError::Timeout)
+                {
                     self.tick(meter, meter.tick());
                 }
             });
@@ -143,7 +163,11 @@ impl Progress {
 
     /// What is said even to those who want no words: that a backup has not all, or that earlier ones are `damaged`.
     pub(super) fn lacks(&self, root: &Root, damaged: Option<String>) {
-        let lacking = if root.totals.is_complete() { Vec::new() } else { not_captured(root) };
+        let lacking = if root.totals.is_complete() {
+            Vec::new()
+        } else {
+            not_captured(root)
+        };
         if self.output.quiet || self.output.json {
             lacking.into_iter().chain(damaged).for_each(aside);
         }
@@ -168,11 +192,19 @@ impl Progress {
 
 /// A duration that changes while it is read.
 fn about(seconds: f64) -> String {
-    if seconds < 59.5 { format!("{seconds:.0} s") } else { size::seconds(seconds) }
+    if seconds < 59.5 {
+        format!("{seconds:.0} s")
+    } else {
+        size::seconds(seconds)
+    }
 }
 
 /// What does not fit the line is cut off.
 fn style(known: bool) -> ProgressStyle {
-    let template = if known { "{bar:20} {wide_msg}" } else { "{spinner} {wide_msg}" };
+    let template = if known {
+        "{bar:20} {wide_msg}"
+    } else {
+        "{spinner} {wide_msg}"
+    };
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }

@@ -29,7 +29,11 @@ const NAMED: usize = 10;
 /// The last lines of a backup.
 pub(super) fn backup(root: &Root, verdict: &Verdict, waits: &[Wait], to: &str) -> Vec<String> {
     let totals = &root.totals;
-    let stored = if totals.stored_bytes == 0 { 1 } else { totals.stored_bytes };
+    let stored = if totals.stored_bytes == 0 {
+        1
+    } else {
+        totals.stored_bytes
+    };
     let mut lines = not_captured(root);
     lines.push(format!(
         "{}, {} in {}, {}; {} stored, {}",
@@ -44,19 +48,47 @@ pub(super) fn backup(root: &Root, verdict: &Verdict, waits: &[Wait], to: &str) -
         }
     ));
     lines.push(limit(verdict, SIDES));
-    lines.extend(waits.iter().map(|wait| format!("waited {} for {}", seconds(wait.time.as_secs_f64()), wait.what)));
-    lines.extend(root.postgres.iter().filter(|cluster| !cluster.configuration.is_empty()).map(elsewhere));
-    lines.extend(root.postgres.iter().filter_map(inventory::note).map(|note| format!("note: {note}")));
-    lines.extend(root.postgres.iter().flat_map(|cluster| &cluster.tablespaces_meanwhile).map(meanwhile));
+    lines.extend(waits.iter().map(|wait| {
+        format!(
+            "waited {} for {}",
+            seconds(wait.time.as_secs_f64()),
+            wait.what
+        )
+    }));
+    lines.extend(
+        root.postgres
+            .iter()
+            .filter(|cluster| !cluster.configuration.is_empty())
+            .map(elsewhere),
+    );
+    lines.extend(
+        root.postgres
+            .iter()
+            .filter_map(inventory::note)
+            .map(|note| format!("note: {note}")),
+    );
+    lines.extend(
+        root.postgres
+            .iter()
+            .flat_map(|cluster| &cluster.tablespaces_meanwhile)
+            .map(meanwhile),
+    );
     lines.extend(root.postgres.iter().map(cluster));
-    let but = if totals.is_complete() { "" } else { ", but for what is named above" };
+    let but = if totals.is_complete() {
+        ""
+    } else {
+        ", but for what is named above"
+    };
     lines.push(format!("backup {} {to}{but}", root.id));
     lines
 }
 
 /// What reading was held to.
 pub(super) fn held(bytes_per_second: NonZeroU64) -> String {
-    format!("--max-rate held reading to {}/s", bytes(bytes_per_second.get()))
+    format!(
+        "--max-rate held reading to {}/s",
+        bytes(bytes_per_second.get())
+    )
 }
 
 /// Why nothing is as in an earlier backup.
@@ -66,7 +98,10 @@ pub(super) fn anew(Unlike { backup, why }: &Unlike) -> String {
 
 /// The same.
 pub(super) fn anew_json(unlike: Option<&Unlike>) -> Value {
-    unlike.map_or(Value::Null, |Unlike { backup, why }| json!({ "id": backup, "why": why }))
+    unlike.map_or(
+        Value::Null,
+        |Unlike { backup, why }| json!({ "id": backup, "why": why }),
+    )
 }
 
 /// Warnings, a line each.
@@ -76,9 +111,18 @@ pub(super) fn warnings(warnings: &[String]) -> impl Iterator<Item = String> {
 
 /// What is damaged of earlier backups, as far as this one came across it.
 pub(super) fn base_damage(damage: &[String]) -> Option<String> {
-    let few = damage.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join("; ");
+    let few = damage
+        .iter()
+        .take(NAMED)
+        .map(String::as_str)
+        .collect::<Vec<_>>()
+        .join("; ");
     let more = damage.len().saturating_sub(NAMED);
-    let more = if more > 0 { format!("; and {more} more") } else { String::new() };
+    let more = if more > 0 {
+        format!("; and {more} more")
+    } else {
+        String::new()
+    };
     (!damage.is_empty()).then(|| {
         format!(
             "WARNING: earlier backups are damaged, or cannot be read: {few}{more}; this one is not, as it stores again what it needs of that; \
@@ -89,8 +133,15 @@ pub(super) fn base_damage(damage: &[String]) -> Option<String> {
 
 /// Where the configuration is that the backup has not.
 fn elsewhere(cluster: &Cluster) -> String {
-    let files: Vec<_> = cluster.configuration.iter().map(|path| quoted(&path.0)).collect();
-    format!("note: outside of the data directory, and not in this backup: {}", files.join(", "))
+    let files: Vec<_> = cluster
+        .configuration
+        .iter()
+        .map(|path| quoted(&path.0))
+        .collect();
+    format!(
+        "note: outside of the data directory, and not in this backup: {}",
+        files.join(", ")
+    )
 }
 
 /// What a server that is restored from the backup would do to this one.
@@ -104,7 +155,13 @@ fn meanwhile(space: &Tablespace) -> String {
 
 /// What a backup of a cluster begins and ends with, and where its WAL is.
 fn cluster(cluster: &Cluster) -> String {
-    let Cluster { version, start_lsn, stop_lsn, timeline, .. } = cluster;
+    let Cluster {
+        version,
+        start_lsn,
+        stop_lsn,
+        timeline,
+        ..
+    } = cluster;
     let place = match cluster.wal.as_str() {
         "included" => "its WAL is included",
         "archived" => "its WAL is in the archive",
@@ -113,24 +170,43 @@ fn cluster(cluster: &Cluster) -> String {
     if !cluster.online {
         return format!("PostgreSQL {version}, shut down, timeline {timeline}");
     }
-    let standby = if cluster.standby { ", from a standby" } else { "" };
-    format!("PostgreSQL {version}{standby}, from {start_lsn} to {stop_lsn} on timeline {timeline}; {place}")
+    let standby = if cluster.standby {
+        ", from a standby"
+    } else {
+        ""
+    };
+    format!(
+        "PostgreSQL {version}{standby}, from {start_lsn} to {stop_lsn} on timeline {timeline}; {place}"
+    )
 }
 
 /// What could not be captured, the first few by name.
 pub(super) fn not_captured(root: &Root) -> Vec<String> {
     let mut lines: Vec<_> = root.not_captured.iter().take(NAMED).map(lacks).collect();
     let totals = &root.totals;
-    let all = sizes::sum([totals.unreadable, totals.changed, totals.vanished, totals.sockets, totals.bad_pages]);
+    let all = sizes::sum([
+        totals.unreadable,
+        totals.changed,
+        totals.vanished,
+        totals.sockets,
+        totals.bad_pages,
+    ]);
     if all > lines.len() as u64 {
-        lines.push(format!("and {} more: `fullbore show` lists them", all - lines.len() as u64));
+        lines.push(format!(
+            "and {} more: `fullbore show` lists them",
+            all - lines.len() as u64
+        ));
     }
     lines
 }
 
 fn lacks(entry: &NotCaptured) -> String {
     // What is there, but torn or wrong.
-    let what = if entry.is_there() { "captured, but not as it was" } else { "not captured" };
+    let what = if entry.is_there() {
+        "captured, but not as it was"
+    } else {
+        "not captured"
+    };
     format!("{what}: {}: {}", quoted(&entry.path.0), entry.reason)
 }
 
@@ -138,10 +214,17 @@ fn lacks(entry: &NotCaptured) -> String {
 pub(super) fn would_be(found: &Count) -> Vec<String> {
     let mut lines: Vec<_> = found.not_captured.iter().map(lacks).collect();
     if found.unreadable > lines.len() as u64 {
-        lines.push(format!("and {} more", found.unreadable - lines.len() as u64));
+        lines.push(format!(
+            "and {} more",
+            found.unreadable - lines.len() as u64
+        ));
     }
     lines.extend(warnings(&found.warnings));
-    lines.push(format!("{}, {} would be backed up", counted(found.files, "file"), bytes(found.bytes)));
+    lines.push(format!(
+        "{}, {} would be backed up",
+        counted(found.files, "file"),
+        bytes(found.bytes)
+    ));
     lines
 }
 
@@ -149,10 +232,18 @@ pub(super) fn would_be(found: &Count) -> Vec<String> {
 pub(super) fn limit(verdict: &Verdict, names: [&str; 3]) -> String {
     let sides = [Side::Source, Side::Workers, Side::Sink];
     let could = ["could give", "could do", "could take"];
-    let others = sides.into_iter().filter(|side| *side != verdict.limit).map(|side| {
-        let at = side as usize;
-        format!("the {} {} {}", names[at], could[at], times(verdict.headroom(side)))
-    });
+    let others = sides
+        .into_iter()
+        .filter(|side| *side != verdict.limit)
+        .map(|side| {
+            let at = side as usize;
+            format!(
+                "the {} {} {}",
+                names[at],
+                could[at],
+                times(verdict.headroom(side))
+            )
+        });
     format!(
         "limit: {}, busy {:.0} %; {}",
         names[verdict.limit as usize],
@@ -163,7 +254,11 @@ pub(super) fn limit(verdict: &Verdict, names: [&str; 3]) -> String {
 
 /// What is idle nearly all the time says little of how fast it could be.
 fn times(headroom: f64) -> String {
-    if headroom > 99.0 { "over 99×".to_owned() } else { format!("{headroom:.1}×") }
+    if headroom > 99.0 {
+        "over 99×".to_owned()
+    } else {
+        format!("{headroom:.1}×")
+    }
 }
 
 /// What the parts of a run are called,
@@ -172,17 +267,30 @@ pub(super) const SIDES: [&str; 3] = ["source", "workers", "sink"];
 pub(super) const ENDS: [&str; 3] = ["backup", "workers", "target"];
 
 /// The last lines of a restore.
-pub(super) fn restore(summary: &Summary, meter: &Meter, verdict: &Verdict, to: &Path) -> Vec<String> {
+pub(super) fn restore(
+    summary: &Summary,
+    meter: &Meter,
+    verdict: &Verdict,
+    to: &Path,
+) -> Vec<String> {
     let (files, content) = (meter.files.load(Relaxed), meter.bytes.load(Relaxed));
     let read = meter.stored_bytes.load(Relaxed);
-    let mut lines: Vec<_> = summary.notes.iter().map(|note| format!("note: {note}")).collect();
+    let mut lines: Vec<_> = summary
+        .notes
+        .iter()
+        .map(|note| format!("note: {note}"))
+        .collect();
     lines.push(format!(
         "{}, {} in {}, {}{}",
         counted(files, "file"),
         bytes(content),
         seconds(verdict.seconds),
         rate(content, verdict.seconds),
-        if read > 0 { format!("; {} read", bytes(read)) } else { String::new() },
+        if read > 0 {
+            format!("; {} read", bytes(read))
+        } else {
+            String::new()
+        },
     ));
     lines.extend(summary.changes.iter().map(care::changes));
     lines.push(limit(verdict, ENDS));
@@ -197,16 +305,26 @@ const BARE: &str = "nothing says what should be in it";
 /// What is in the target now.
 fn restored(summary: &Summary, to: &Path) -> String {
     // A root that was made anew may not know.
-    let of = if summary.source == ":" { String::new() } else { format!(" of {}", summary.source) };
+    let of = if summary.source == ":" {
+        String::new()
+    } else {
+        format!(" of {}", summary.source)
+    };
     let (id, to) = (summary.id.clone() + &of, to.display());
     match (summary.damage.len(), summary.lacking.is_captured()) {
         (0, _) if summary.id.is_empty() => {
             format!("the archive is restored in \"{to}\"; {BARE}")
         }
-        (0, true) if summary.digested => format!("backup {id} is restored in \"{to}\", every digest matched"),
-        (0, true) => format!("backup {id} is restored in \"{to}\"; it has no digests of files to compare"),
+        (0, true) if summary.digested => {
+            format!("backup {id} is restored in \"{to}\", every digest matched")
+        }
+        (0, true) => {
+            format!("backup {id} is restored in \"{to}\"; it has no digests of files to compare")
+        }
         (0, _) => format!("what was captured by backup {id} is restored in \"{to}\""),
-        (_, _) if summary.id.is_empty() => format!("what came before the damage is restored in \"{to}\""),
+        (_, _) if summary.id.is_empty() => {
+            format!("what came before the damage is restored in \"{to}\"")
+        }
         (_, _) => format!("what is whole of backup {id} is restored in \"{to}\""),
     }
 }
@@ -230,39 +348,61 @@ fn damage_json(damage: &Damage) -> Value {
 
 /// What is damaged and which files that costs, as the operator sees it: a line for each, after what is said of the damage.
 pub(super) fn damage(damage: &[Damage]) -> Vec<String> {
-    let said = damage
-        .iter()
-        .map(|one| one.detail.iter().fold(format!("damage: {}", one.what), |s, l| format!("{s}\n        {l}")));
+    let said = damage.iter().map(|one| {
+        one.detail
+            .iter()
+            .fold(format!("damage: {}", one.what), |s, l| {
+                format!("{s}\n        {l}")
+            })
+    });
     let lost: BTreeSet<_> = damage.iter().flat_map(|one| &one.files).collect();
-    said.chain(lost.iter().map(|path| format!("lost: {}", quoted(path)))).collect()
+    said.chain(lost.iter().map(|path| format!("lost: {}", quoted(path))))
+        .collect()
 }
 
 /// The last line of a verification.
 /// `against`: the tree that it was compared with.
 pub(super) fn verify(found: &Found, against: Option<&Path>) -> String {
-    let what = if found.data { "every byte" } else { "the structure" };
+    let what = if found.data {
+        "every byte"
+    } else {
+        "the structure"
+    };
     let entries = counted(found.entries, "entry");
     let (subject, is) = match &*found.id {
         "" if found.is_bare => ("the tar".to_owned(), "is"),
         "" => (counted(found.backups as u64, "backup"), "are"),
         id => (format!("backup {id}"), "is"),
     };
-    let trailed = if found.is_trailed { "; what comes after its end is none of it" } else { "" };
+    let trailed = if found.is_trailed {
+        "; what comes after its end is none of it"
+    } else {
+        ""
+    };
     match found.exit_code() {
         0 if found.is_bare => {
             let time = seconds(found.seconds);
-            format!("the tar has its end, and all checksums of its {entries} are right, in {time}; {BARE}{trailed}")
+            format!(
+                "the tar has its end, and all checksums of its {entries} are right, in {time}; {BARE}{trailed}"
+            )
         }
         0 => {
             let lacking = match found.not_captured {
                 0 => String::new(),
-                n => format!("; {} more could not be captured, or were given up by a repair", count(n)),
+                n => format!(
+                    "; {} more could not be captured, or were given up by a repair",
+                    count(n)
+                ),
             };
             let wrong = match found.bad_pages {
                 0 => String::new(),
-                n => format!("; {} had wrong page checksums when they were backed up", counted(n, "file")),
+                n => format!(
+                    "; {} had wrong page checksums when they were backed up",
+                    counted(n, "file")
+                ),
             };
-            let same = against.map_or_else(String::new, |tree| format!(", and {tree:?} is the same"));
+            let same =
+                against.map_or_else(String::new, |tree| format!(", and {tree:?} is the same"));
             format!(
                 "{subject} {is} sound: {what} of {entries} was checked in {}{same}{lacking}{wrong}{trailed}",
                 seconds(found.seconds)
@@ -275,7 +415,11 @@ pub(super) fn verify(found: &Found, against: Option<&Path>) -> String {
             )
         }
         _ if found.of > 1 && !found.damaged.is_empty() => damaged_ones(found),
-        _ => format!("{subject} {is} damaged in {}; {}", places(found), losers(found)),
+        _ => format!(
+            "{subject} {is} damaged in {}; {}",
+            places(found),
+            losers(found)
+        ),
     }
 }
 
@@ -296,13 +440,33 @@ pub(super) fn after_damage(found: &Found) -> Option<String> {
 
 /// Which of several backups are damaged, the first few by name.
 fn damaged_ones(found: &Found) -> String {
-    let (ids, is) = (&found.damaged, if found.damaged.len() == 1 { "is" } else { "are" });
-    let mut names = ids.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
+    let (ids, is) = (
+        &found.damaged,
+        if found.damaged.len() == 1 {
+            "is"
+        } else {
+            "are"
+        },
+    );
+    let mut names = ids
+        .iter()
+        .take(NAMED)
+        .cloned()
+        .collect::<Vec<_>>()
+        .join(", ");
     if ids.len() > NAMED {
         names.push_str(&format!(" and {} more", ids.len() - NAMED));
     }
-    let of = format!("{} of {}", count(ids.len() as u64), counted(found.of as u64, "backup"));
-    format!("{of} {is} damaged in {}: {names}; {}", places(found), losers(found))
+    let of = format!(
+        "{} of {}",
+        count(ids.len() as u64),
+        counted(found.of as u64, "backup")
+    );
+    format!(
+        "{of} {is} damaged in {}: {names}; {}",
+        places(found),
+        losers(found)
+    )
 }
 
 fn places(found: &Found) -> String {
@@ -320,8 +484,11 @@ fn losers(found: &Found) -> String {
 
 /// The result of a verification as JSON.
 pub(super) fn verify_json(found: &Found) -> Value {
-    let differences: Vec<_> =
-        found.differences.iter().map(|d| json!({"path": Name(d.path.clone()), "what": d.what})).collect();
+    let differences: Vec<_> = found
+        .differences
+        .iter()
+        .map(|d| json!({"path": Name(d.path.clone()), "what": d.what}))
+        .collect();
     let damage: Vec<_> = found.damage.iter().map(damage_json).collect();
     let lost: Vec<_> = found.lost.iter().map(loss_json).collect();
     json!({"type": "result", "id": found.id, "backups": found.backups, "sound": found.exit_code() != 4,
@@ -336,7 +503,10 @@ fn loss_json(loss: &Loss) -> Value {
 
 /// What was waited for that is no part of a run.
 pub(super) fn waited_json(waits: &[Wait]) -> Value {
-    waits.iter().map(|wait| json!({"for": wait.what, "seconds": wait.time.as_secs_f64()})).collect()
+    waits
+        .iter()
+        .map(|wait| json!({"for": wait.what, "seconds": wait.time.as_secs_f64()}))
+        .collect()
 }
 
 /// The result of a backup as JSON.
@@ -364,15 +534,36 @@ pub(super) fn export_json(exported: &Exported) -> Value {
 pub(super) fn copy(copied: &Copied, to: &Path) -> Vec<String> {
     let there = match copied.there {
         0 => String::new(),
-        n => format!("; {}, {} were there", counted(n, "object"), bytes(copied.there_bytes)),
+        n => format!(
+            "; {}, {} were there",
+            counted(n, "object"),
+            bytes(copied.there_bytes)
+        ),
     };
-    let (objects, content, time) = (counted(copied.objects, "object"), bytes(copied.bytes), seconds(copied.seconds));
+    let (objects, content, time) = (
+        counted(copied.objects, "object"),
+        bytes(copied.bytes),
+        seconds(copied.seconds),
+    );
     let others = match copied.others.len() {
         0 => String::new(),
-        n => format!(", with what it needs of {}", counted(n as u64, "other backup")),
+        n => format!(
+            ", with what it needs of {}",
+            counted(n as u64, "other backup")
+        ),
     };
-    let moved = format!("{objects}, {content} in {time}, {}{there}", rate(copied.bytes, copied.seconds));
-    vec![moved, format!("backup {} is complete in \"{}\"{others}", copied.id, to.display())]
+    let moved = format!(
+        "{objects}, {content} in {time}, {}{there}",
+        rate(copied.bytes, copied.seconds)
+    );
+    vec![
+        moved,
+        format!(
+            "backup {} is complete in \"{}\"{others}",
+            copied.id,
+            to.display()
+        ),
+    ]
 }
 
 /// The result of a copy as JSON.
@@ -392,7 +583,11 @@ pub(super) fn shares(verdict: &Verdict) -> Value {
             json!({"busy": round(share.busy), "starved": round(share.starved), "blocked": round(share.blocked)}),
         )
     };
-    [Side::Source, Side::Workers, Side::Sink].map(row).into_iter().collect::<serde_json::Map<_, _>>().into()
+    [Side::Source, Side::Workers, Side::Sink]
+        .map(row)
+        .into_iter()
+        .collect::<serde_json::Map<_, _>>()
+        .into()
 }
 
 /// An error as the operator sees it.
@@ -413,6 +608,9 @@ mod tests {
 
     #[test]
     fn a_headroom_that_nobody_measured_is_not_told_as_one() {
-        assert_eq!([1.0, 29.04, 99.0, 99.1, 1000.0].map(times), ["1.0×", "29.0×", "99.0×", "over 99×", "over 99×"]);
+        assert_eq!(
+            [1.0, 29.04, 99.0, 99.1, 1000.0].map(times),
+            ["1.0×", "29.0×", "99.0×", "over 99×", "over 99×"]
+        );
     }
 }

@@ -25,8 +25,12 @@ const NAMED: &str = ": what it made is complete, but may not be durable yet";
 pub(super) fn watch(command: &Command) {
     let (lost, hint) = meaning(command);
     let wait = move || {
-        let wanted = [SIGHUP, SIGINT, SIGTERM].into_iter().filter(|signal| !platform::is_ignored(*signal));
-        let Ok(mut signals) = Signals::new(wanted) else { return };
+        let wanted = [SIGHUP, SIGINT, SIGTERM]
+            .into_iter()
+            .filter(|signal| !platform::is_ignored(*signal));
+        let Ok(mut signals) = Signals::new(wanted) else {
+            return;
+        };
         for signal in signals.forever() {
             let name = signal_name(signal).unwrap_or("a signal");
             let (done, is_done) = mpsc::channel();
@@ -34,9 +38,17 @@ pub(super) fn watch(command: &Command) {
                 remove_partials();
                 give_back();
                 // Looked at behind the wait for names that were being given.
-                let (lost, hint) = if is_named() { (NAMED, "") } else { (lost, hint) };
+                let (lost, hint) = if is_named() {
+                    (NAMED, "")
+                } else {
+                    (lost, hint)
+                };
                 let error = Error::new(Kind::System, format!("interrupted by {name}{lost}"));
-                let error = if hint.is_empty() { error } else { error.hint(hint) };
+                let error = if hint.is_empty() {
+                    error
+                } else {
+                    error.hint(hint)
+                };
                 aside(report::error(&error));
                 let _ = done.send(());
             };
@@ -57,7 +69,9 @@ fn meaning(command: &Command) -> (&'static str, &'static str) {
             ": nothing was committed",
             "the next backup of the same source goes on from the last checkpoint, if there was one (--checkpoint-interval)",
         ),
-        Command::Backup(_) | Command::Export(_) | Command::CopyBackup(_) => (": nothing was committed", ""),
+        Command::Backup(_) | Command::Export(_) | Command::CopyBackup(_) => {
+            (": nothing was committed", "")
+        }
         Command::Restore(args) if args.plan => ("", ""),
         Command::Restore(args) if args.from == "-" => (": the target is not complete", ""),
         Command::Restore(_) => (

@@ -12,31 +12,58 @@ use clap::{
 
 /// Words of restic, borg, rsync, tar, pgBackRest and WAL-G, and what to do instead.
 const HABITS: [(&[&str], &str); 16] = [
-    (&["init", "stanza-create"], "nothing is to be made first: `fullbore backup PATH --to REPO` makes the repository"),
-    (&["create", "backup-push"], "use `fullbore backup PATH --to REPO`"),
+    (
+        &["init", "stanza-create"],
+        "nothing is to be made first: `fullbore backup PATH --to REPO` makes the repository",
+    ),
+    (
+        &["create", "backup-push"],
+        "use `fullbore backup PATH --to REPO`",
+    ),
     (
         &["snapshots", "info", "archives", "backup-list"],
         "use `fullbore list REPO`, and `fullbore show REPO@BACKUP` for one",
     ),
     (&["ls"], "use `fullbore list REPO@BACKUP`"),
     (&["stats"], "use `fullbore show REPO@BACKUP`"),
-    (&["check", "fsck"], "use `fullbore verify REPO`, with --data for every byte"),
-    (&["extract", "recover", "dump", "backup-fetch"], "use `fullbore restore REPO@BACKUP --to DIR [PATH]`"),
+    (
+        &["check", "fsck"],
+        "use `fullbore verify REPO`, with --data for every byte",
+    ),
+    (
+        &["extract", "recover", "dump", "backup-fetch"],
+        "use `fullbore restore REPO@BACKUP --to DIR [PATH]`",
+    ),
     (
         &["mount"],
         "nothing is mounted: `fullbore list REPO@BACKUP` shows what is in it, `fullbore restore REPO@BACKUP --to DIR PATH` gets it",
     ),
-    (&["delete", "rm", "remove", "expire"], "use `fullbore forget REPO`, and `fullbore prune REPO` to free the space"),
+    (
+        &["delete", "rm", "remove", "expire"],
+        "use `fullbore forget REPO`, and `fullbore prune REPO` to free the space",
+    ),
     (&["compact", "cleanup", "gc"], "use `fullbore prune REPO`"),
-    (&["export-tar"], "use `fullbore export REPO@BACKUP --to FILE.tar.zst`"),
-    (&["copy", "sync"], "use `fullbore copy-backup REPO@BACKUP --to DIR`"),
-    (&["annotate", "rename"], "use `fullbore tag REPO@BACKUP KEY=VALUE`"),
+    (
+        &["export-tar"],
+        "use `fullbore export REPO@BACKUP --to FILE.tar.zst`",
+    ),
+    (
+        &["copy", "sync"],
+        "use `fullbore copy-backup REPO@BACKUP --to DIR`",
+    ),
+    (
+        &["annotate", "rename"],
+        "use `fullbore tag REPO@BACKUP KEY=VALUE`",
+    ),
     (&["recreate", "rebuild-index"], "use `fullbore repair REPO`"),
     (
         &["archive-push", "archive-get", "wal-push", "wal-fetch"],
         "WAL is archived by the server's own archive_command; what a backup needs of it `fullbore backup postgres://… --to REPO` brings along",
     ),
-    (&["unlock", "break-lock"], "no lock outlives its process: the next `fullbore backup` clears up"),
+    (
+        &["unlock", "break-lock"],
+        "no lock outlives its process: the next `fullbore backup` clears up",
+    ),
 ];
 
 /// Options of theirs that no command here has, or not that one.
@@ -45,9 +72,18 @@ const OPTIONS: [(&[&str], &str); 7] = [
         &["--repo", "--repository", "--repo1-path", "--stanza"],
         "the repository stands by itself, as in `fullbore list REPO`, or behind --to, as in `fullbore backup PATH --to REPO`",
     ),
-    (&["--target", "--pgdata"], "use --to DIR, as in `fullbore restore REPO --to DIR`"),
-    (&["--read-data", "--verify-data"], "use --data, as in `fullbore verify REPO --data`"),
-    (&["--include"], "say PATH by itself, as in `fullbore restore REPO --to DIR PATH`"),
+    (
+        &["--target", "--pgdata"],
+        "use --to DIR, as in `fullbore restore REPO --to DIR`",
+    ),
+    (
+        &["--read-data", "--verify-data"],
+        "use --data, as in `fullbore verify REPO --data`",
+    ),
+    (
+        &["--include"],
+        "say PATH by itself, as in `fullbore restore REPO --to DIR PATH`",
+    ),
     (&["--prune"], "run `fullbore prune REPO` behind it"),
     (
         &[
@@ -82,14 +118,20 @@ fn answer(error: &clap::Error) -> Option<Error> {
         _ => None,
     };
     let known = |habits: &[(&[&str], &'static str)], word: &str| {
-        habits.iter().find(|(words, _)| words.contains(&word)).map(|(_, instead)| *instead)
+        habits
+            .iter()
+            .find(|(words, _)| words.contains(&word))
+            .map(|(_, instead)| *instead)
     };
     if let Some(word) = text(ContextKind::InvalidSubcommand) {
         let instead = known(&HABITS, word)?;
-        return Some(Error::new(Kind::Usage, format!("there is no command {word:?} here")).hint(instead));
+        return Some(
+            Error::new(Kind::Usage, format!("there is no command {word:?} here")).hint(instead),
+        );
     }
     // Other errors speak of arguments that there are.
-    let word = text(ContextKind::InvalidArg).filter(|_| error.kind() == ErrorKind::UnknownArgument)?;
+    let word =
+        text(ContextKind::InvalidArg).filter(|_| error.kind() == ErrorKind::UnknownArgument)?;
     let instead = known(&OPTIONS, word)?;
     Some(Error::new(Kind::Usage, format!("there is no option {word} here")).hint(instead))
 }
@@ -106,29 +148,50 @@ mod tests {
             assert!(!is_ours(word), "{word}");
             let error = answer(&Cli::try_parse_from(["fullbore", word, "x"]).unwrap_err()).unwrap();
             let hint = error.hint.unwrap_or_default();
-            let named: Vec<_> =
-                hint.split("`fullbore ").skip(1).filter_map(|rest| rest.split([' ', '`']).next()).collect();
-            assert!(!named.is_empty() && named.iter().all(|name| is_ours(name)), "{word}: {hint}");
+            let named: Vec<_> = hint
+                .split("`fullbore ")
+                .skip(1)
+                .filter_map(|rest| rest.split([' ', '`']).next())
+                .collect();
+            assert!(
+                !named.is_empty() && named.iter().all(|name| is_ours(name)),
+                "{word}: {hint}"
+            );
         }
     }
 
     #[test]
     fn options_of_other_programs_are_answered_with_ours() {
-        for (command, option) in
-            [("list", "--repo"), ("restore", "--target"), ("prune", "--keep-daily"), ("backup", "-v")]
-        {
+        for (command, option) in [
+            ("list", "--repo"),
+            ("restore", "--target"),
+            ("prune", "--keep-daily"),
+            ("backup", "-v"),
+        ] {
             let line = ["fullbore", command, "x", option, "y"];
             let error = answer(&Cli::try_parse_from(line).unwrap_err()).expect(option);
-            assert!(error.hint.is_some() && error.what.contains(option), "{}", error.what);
+            assert!(
+                error.hint.is_some() && error.what.contains(option),
+                "{}",
+                error.what
+            );
         }
-        let wrong = Cli::try_parse_from(["fullbore", "forget", "x", "--keep-daily", "y"]).unwrap_err();
+        let wrong =
+            Cli::try_parse_from(["fullbore", "forget", "x", "--keep-daily", "y"]).unwrap_err();
         assert!(answer(&wrong).is_none(), "it is an option of that command");
     }
 
     #[test]
     fn what_is_no_word_of_anybody_is_left_to_the_parser() {
-        for line in [&["fullbore", "bakcup"][..], &["fullbore", "list"], &["fullbore", "--help"]] {
-            assert!(answer(&Cli::try_parse_from(line).unwrap_err()).is_none(), "{line:?}");
+        for line in [
+            &["fullbore", "bakcup"][..],
+            &["fullbore", "list"],
+            &["fullbore", "--help"],
+        ] {
+            assert!(
+                answer(&Cli::try_parse_from(line).unwrap_err()).is_none(),
+                "{line:?}"
+            );
         }
     }
 }

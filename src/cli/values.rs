@@ -111,24 +111,33 @@ pub(super) struct Readers(pub(super) Option<NonZeroUsize>);
 pub(super) fn readers(text: &str) -> Result<Readers, String> {
     match text {
         "auto" => Ok(Readers(None)),
-        _ => threads(text).map(|n| Readers(Some(n))).map_err(|error| format!("{error}, or auto")),
+        _ => threads(text)
+            .map(|n| Readers(Some(n)))
+            .map_err(|error| format!("{error}, or auto")),
     }
 }
 
 /// More threads than any machine has use for are a slip, and of very many the system ends the process.
 pub(super) fn threads(text: &str) -> Result<NonZeroUsize, String> {
-    let number = text.parse().ok().filter(|number: &NonZeroUsize| number.get() <= MAX_THREADS);
+    let number = text
+        .parse()
+        .ok()
+        .filter(|number: &NonZeroUsize| number.get() <= MAX_THREADS);
     number.ok_or_else(|| format!("a number from 1 to {MAX_THREADS}"))
 }
 
 /// A line of `.gitignore` that does something.
 pub(super) fn pattern(text: OsString) -> Result<OsString, String> {
     let bytes = text.as_bytes();
-    let is_empty = bytes.iter().all(|byte| *byte == b'!' || byte.is_ascii_whitespace());
+    let is_empty = bytes
+        .iter()
+        .all(|byte| *byte == b'!' || byte.is_ascii_whitespace());
     match () {
         () if bytes.contains(&b'\n') => Err("a pattern of one line".to_owned()),
         () if is_empty => Err("a pattern, and not an empty one".to_owned()),
-        () if bytes.starts_with(b"#") => Err("a pattern; one for names that begin with # is written \\#".to_owned()),
+        () if bytes.starts_with(b"#") => {
+            Err("a pattern; one for names that begin with # is written \\#".to_owned())
+        }
         () => Ok(text),
     }
 }
@@ -136,7 +145,9 @@ pub(super) fn pattern(text: OsString) -> Result<OsString, String> {
 /// `30m`, of more than nothing.
 pub(super) fn time(text: &str) -> Result<Duration, String> {
     let wrong = || "use a number and s, m or h, as 30m".to_owned();
-    let (number, unit) = text.split_at_checked(text.len().saturating_sub(1)).ok_or_else(wrong)?;
+    let (number, unit) = text
+        .split_at_checked(text.len().saturating_sub(1))
+        .ok_or_else(wrong)?;
     let seconds = match unit {
         "s" => 1,
         "m" => 60,
@@ -144,30 +155,52 @@ pub(super) fn time(text: &str) -> Result<Duration, String> {
         _ => return Err(wrong()),
     };
     let number: u64 = number.parse().map_err(|_| wrong())?;
-    number.checked_mul(seconds).filter(|time| *time > 0).map(Duration::from_secs).ok_or_else(wrong)
+    number
+        .checked_mul(seconds)
+        .filter(|time| *time > 0)
+        .map(Duration::from_secs)
+        .ok_or_else(wrong)
 }
 
 /// The same; a number alone is of seconds, and 0 is one.
 pub(super) fn interval(text: &str) -> Result<Duration, String> {
     let is_none = |text: &str| text.trim_end_matches(['s', 'm', 'h']).parse() == Ok(0);
-    if is_none(text) { Ok(Duration::ZERO) } else { text.parse().map(Duration::from_secs).or_else(|_| time(text)) }
+    if is_none(text) {
+        Ok(Duration::ZERO)
+    } else {
+        text.parse()
+            .map(Duration::from_secs)
+            .or_else(|_| time(text))
+    }
 }
 
 pub(super) fn frame_size(text: &str) -> Result<u32, String> {
     let size = size::parse(text)?;
     let fits = size.is_power_of_two() && (64 << 10..=64 << 20).contains(&size);
-    if fits { Ok(size as u32) } else { Err("a power of two from 64K to 64M".to_owned()) }
+    if fits {
+        Ok(size as u32)
+    } else {
+        Err("a power of two from 64K to 64M".to_owned())
+    }
 }
 
 pub(super) fn block_size(text: &str) -> Result<u32, String> {
     let size = size::parse(text)?;
     let fits = size.is_power_of_two() && (4 << 10..=64 << 20).contains(&size);
-    if fits { Ok(size as u32) } else { Err("a power of two from 4K to 64M".to_owned()) }
+    if fits {
+        Ok(size as u32)
+    } else {
+        Err("a power of two from 4K to 64M".to_owned())
+    }
 }
 
 pub(super) fn segment_size(text: &str) -> Result<u64, String> {
     let size = size::parse(text)?;
-    if size >= 1 << 20 { Ok(size) } else { Err("at least 1M".to_owned()) }
+    if size >= 1 << 20 {
+        Ok(size)
+    } else {
+        Err("at least 1M".to_owned())
+    }
 }
 
 pub(super) fn target(path: PathBuf) -> Result<PathBuf, String> {
@@ -183,13 +216,23 @@ pub(super) fn target(path: PathBuf) -> Result<PathBuf, String> {
 pub(super) fn stream_name(text: OsString) -> Result<OsString, String> {
     let bytes = text.as_bytes();
     // No Linux file system takes a longer name.
-    let fits = !bytes.is_empty() && is_safe(bytes) && bytes.split(|c| *c == b'/').all(|name| name.len() <= 255);
-    if fits { Ok(text) } else { Err("the path of a file below the root of the backup, like db.sql".to_owned()) }
+    let fits = !bytes.is_empty()
+        && is_safe(bytes)
+        && bytes.split(|c| *c == b'/').all(|name| name.len() <= 255);
+    if fits {
+        Ok(text)
+    } else {
+        Err("the path of a file below the root of the backup, like db.sql".to_owned())
+    }
 }
 
 /// Where a backup goes.
 pub(super) fn destination(text: OsString) -> Result<OsString, String> {
-    if text.is_empty() { Err("a place, and not an empty one".to_owned()) } else { Ok(text) }
+    if text.is_empty() {
+        Err("a place, and not an empty one".to_owned())
+    } else {
+        Ok(text)
+    }
 }
 
 /// What a directory may hold.
@@ -210,12 +253,18 @@ pub(super) fn any_bytes<T: Clone + Send + Sync + 'static>(
 
 /// Bytes a second, for which one frame is no long wait.
 pub(super) fn rate(text: &str) -> Result<NonZeroU64, String> {
-    NonZeroU64::new(size::parse(text)?).filter(|rate| rate.get() >= 64 << 10).ok_or_else(|| "at least 64K".to_owned())
+    NonZeroU64::new(size::parse(text)?)
+        .filter(|rate| rate.get() >= 64 << 10)
+        .ok_or_else(|| "at least 64K".to_owned())
 }
 
 pub(super) fn tag(text: &str) -> Result<(String, String), String> {
     let (key, value) = text.split_once('=').ok_or("use KEY=VALUE")?;
-    if key.is_empty() { Err("use KEY=VALUE".to_owned()) } else { Ok((key.to_owned(), value.to_owned())) }
+    if key.is_empty() {
+        Err("use KEY=VALUE".to_owned())
+    } else {
+        Ok((key.to_owned(), value.to_owned()))
+    }
 }
 
 #[cfg(test)]
@@ -231,7 +280,15 @@ mod tests {
         }
         assert_eq!((both("60"), both("0")), ((None, Some(60)), (None, Some(0))));
         assert_eq!(both("0m"), (None, Some(0)));
-        for bad in ["", "m", "-1s", "1.5h", "5d", "30 m", "18446744073709551615h"] {
+        for bad in [
+            "",
+            "m",
+            "-1s",
+            "1.5h",
+            "5d",
+            "30 m",
+            "18446744073709551615h",
+        ] {
             assert_eq!(both(bad), (None, None), "{bad:?}");
         }
     }

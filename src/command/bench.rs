@@ -91,7 +91,10 @@ impl Bench {
             segment_bytes: 1 << 30,
             tricks: Tricks::Auto,
         };
-        let scope = Scope { paths: vec![self.path.clone()], ..Scope::default() };
+        let scope = Scope {
+            paths: vec![self.path.clone()],
+            ..Scope::default()
+        };
         let (to, tags) = (SinkSpec::Null, BTreeMap::new());
         let backup = Backup {
             subject: Subject::Files(scope),
@@ -113,17 +116,29 @@ impl Bench {
     fn read(&self) -> Result<Figure> {
         let outcome = self.backup(Codec::None, Algorithm::None)?;
         if outcome.root.totals.bytes == 0 {
-            let what = format!("cannot measure how \"{}\" is read: nothing is in it", self.path.display());
+            let what = format!(
+                "cannot measure how \"{}\" is read: nothing is in it",
+                self.path.display()
+            );
             return Err(Error::new(Kind::NotFound, what));
         }
-        let remark = format!("{} files, {} threads that compute", outcome.root.totals.files, self.workers);
-        Ok(figure("read", outcome.root.totals.bytes, outcome.verdict.seconds, remark))
+        let remark = format!(
+            "{} files, {} threads that compute",
+            outcome.root.totals.files, self.workers
+        );
+        Ok(figure(
+            "read",
+            outcome.root.totals.bytes,
+            outcome.verdict.seconds,
+            remark,
+        ))
     }
 
     fn digests(&self) -> Vec<Figure> {
         let sample = sample_text();
         let digest = |algorithm: Algorithm| {
-            let seconds = self.on_all_threads(|_| drop(piece(algorithm, &sample, 0, u64::MAX, FRAME as u64)));
+            let seconds =
+                self.on_all_threads(|_| drop(piece(algorithm, &sample, 0, u64::MAX, FRAME as u64)));
             figure(
                 &format!("digest {algorithm:?}").to_lowercase(),
                 self.rounds() * FRAME as u64,
@@ -140,9 +155,15 @@ impl Bench {
         let mut packed = Vec::new();
         self.codec.compressor()?.compress(&plain, &mut packed)?;
         let bytes = self.rounds() * plain.len() as u64;
-        let ratio = format!("ratio {:.2}, {}", plain.len() as f64 / packed.len() as f64, self.threads());
+        let ratio = format!(
+            "ratio {:.2}, {}",
+            plain.len() as f64 / packed.len() as f64,
+            self.threads()
+        );
         let pack = |rounds: u64| {
-            let (Ok(mut compressor), mut out) = (self.codec.compressor(), Vec::new()) else { return };
+            let (Ok(mut compressor), mut out) = (self.codec.compressor(), Vec::new()) else {
+                return;
+            };
             (0..rounds).for_each(|_| drop(compressor.compress(&plain, &mut out)));
         };
         let unpack = |rounds: u64| {
@@ -151,22 +172,40 @@ impl Bench {
         };
         let each = self.rounds() / self.workers.get() as u64;
         Ok(vec![
-            figure(&format!("compress {}", self.codec), bytes, self.together(|| pack(each)), ratio),
-            figure(&format!("decompress {}", self.codec), bytes, self.together(|| unpack(each)), self.threads()),
+            figure(
+                &format!("compress {}", self.codec),
+                bytes,
+                self.together(|| pack(each)),
+                ratio,
+            ),
+            figure(
+                &format!("decompress {}", self.codec),
+                bytes,
+                self.together(|| unpack(each)),
+                self.threads(),
+            ),
         ])
     }
 
     fn write(&self) -> Result<Figure> {
-        let path = self.path.join(format!(".fullbore-bench-{}", std::process::id()));
+        let path = self
+            .path
+            .join(format!(".fullbore-bench-{}", std::process::id()));
         let sample = sample_text();
         let mut output = Output::create(&path, 0o600, Tricks::Auto)?;
         let start = Instant::now();
         let written = (0..self.rounds()).try_for_each(|i| output.write(&sample, i * FRAME as u64));
         let synced = written.and_then(|()| output.sync());
         let seconds = start.elapsed().as_secs_f64();
-        std::fs::remove_file(&path).map_err(|e| Error::io(format!("could not remove \"{}\"", path.display()), e))?;
+        std::fs::remove_file(&path)
+            .map_err(|e| Error::io(format!("could not remove \"{}\"", path.display()), e))?;
         synced?;
-        Ok(figure("write", self.rounds() * FRAME as u64, seconds, "one writer, durable at the end".to_owned()))
+        Ok(figure(
+            "write",
+            self.rounds() * FRAME as u64,
+            seconds,
+            "one writer, durable at the end".to_owned(),
+        ))
     }
 
     fn pipeline(&self) -> Result<Vec<Figure>> {
@@ -178,8 +217,15 @@ impl Bench {
         let ideal = 1.0 / figures.iter().map(|part| 1.0 / part.rate).sum::<f64>();
         let whole = outcome.root.totals.bytes as f64 / outcome.verdict.seconds.max(1e-9);
         let limit = outcome.verdict.limit.name();
-        let remark = format!("{:.0} % of what its parts allow together; limit: {limit}", whole / ideal * 100.0);
-        figures.push(Figure { name: "pipeline".to_owned(), rate: whole, remark });
+        let remark = format!(
+            "{:.0} % of what its parts allow together; limit: {limit}",
+            whole / ideal * 100.0
+        );
+        figures.push(Figure {
+            name: "pipeline".to_owned(),
+            rate: whole,
+            remark,
+        });
         Ok(figures)
     }
 
@@ -200,7 +246,9 @@ impl Bench {
     fn together(&self, work: impl Fn() + Sync) -> f64 {
         let start = Instant::now();
         std::thread::scope(|scope| {
-            let refused = (0..self.workers.get()).filter(|_| start_in(scope, &work).is_err()).count();
+            let refused = (0..self.workers.get())
+                .filter(|_| start_in(scope, &work).is_err())
+                .count();
             (0..refused).for_each(|_| work());
         });
         start.elapsed().as_secs_f64()
@@ -217,19 +265,34 @@ impl Bench {
 }
 
 fn figure(name: &str, bytes: u64, seconds: f64, remark: String) -> Figure {
-    Figure { name: name.to_owned(), rate: bytes as f64 / seconds.max(1e-9), remark }
+    Figure {
+        name: name.to_owned(),
+        rate: bytes as f64 / seconds.max(1e-9),
+        remark,
+    }
 }
 
 /// The largest file directly at or in a path, if it fills a frame and is no more than 1 GiB.
 fn first_file(path: &Path) -> Option<PathBuf> {
-    let size = |path: &Path| path.symlink_metadata().ok().filter(std::fs::Metadata::is_file).map(|meta| meta.len());
+    let size = |path: &Path| {
+        path.symlink_metadata()
+            .ok()
+            .filter(std::fs::Metadata::is_file)
+            .map(|meta| meta.len())
+    };
     let fits = |size: &u64| (FRAME as u64..1 << 30).contains(size);
     if size(path).filter(fits).is_some() {
         return Some(path.to_owned());
     }
     dir::open_root(path).ok()?;
-    let files = std::fs::read_dir(path).ok()?.flatten().map(|entry| entry.path());
-    files.filter_map(|path| Some((size(&path).filter(fits)?, path))).max().map(|(_, path)| path)
+    let files = std::fs::read_dir(path)
+        .ok()?
+        .flatten()
+        .map(|entry| entry.path());
+    files
+        .filter_map(|path| Some((size(&path).filter(fits)?, path)))
+        .max()
+        .map(|(_, path)| path)
 }
 
 /// A frame of rows such as tables have: about half of it random.
@@ -241,7 +304,13 @@ fn sample_text() -> Vec<u8> {
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
-        out.extend(format!("{row}\t{state:016x}\tcustomer {}\t2026-11-21 05:45:01\n", state % 1000).into_bytes());
+        out.extend(
+            format!(
+                "{row}\t{state:016x}\tcustomer {}\t2026-11-21 05:45:01\n",
+                state % 1000
+            )
+            .into_bytes(),
+        );
         row += 1;
     }
     out.truncate(FRAME);

@@ -87,12 +87,17 @@ impl Task {
         if self.name != MANIFEST {
             return self.bytes;
         }
-        self.needed().map(|(offset, len, _)| offset.saturating_add(*len)).max().unwrap_or(0)
+        self.needed()
+            .map(|(offset, len, _)| offset.saturating_add(*len))
+            .max()
+            .unwrap_or(0)
     }
 
     /// The pieces that this backup speaks of.
     fn needed(&self) -> impl Iterator<Item = &(u64, u64, Sum)> {
-        self.sums.iter().filter(|(.., sum)| !matches!(sum, Sum::Unknown))
+        self.sums
+            .iter()
+            .filter(|(.., sum)| !matches!(sum, Sum::Unknown))
     }
 }
 
@@ -111,34 +116,63 @@ impl Copy {
         let start = Instant::now();
         let archive = open(&self.from)?;
         if archive.repository.is_empty() {
-            let what = format!("cannot copy {:?}: it is no backup of a repository", self.from);
-            return Err(Error::new(Kind::Usage, what).hint("an archive is one file: copy it as such, or export it"));
+            let what = format!(
+                "cannot copy {:?}: it is no backup of a repository",
+                self.from
+            );
+            return Err(Error::new(Kind::Usage, what)
+                .hint("an archive is one file: copy it as such, or export it"));
         }
         let repository = place(&self.from)?.0;
         let others = archive.root.others();
-        let known: Vec<_> = others.iter().filter_map(|id| Known::read(&repository, id)).collect();
+        let known: Vec<_> = others
+            .iter()
+            .filter_map(|id| Known::read(&repository, id))
+            .collect();
         let tasks = tasks(&archive, &known)?;
         let root = whole(&archive, &Object::Root)?;
-        meter.total_bytes.store(sizes::sum(tasks.iter().map(|task| task.bytes)), Relaxed);
+        meter
+            .total_bytes
+            .store(sizes::sum(tasks.iter().map(|task| task.bytes)), Relaxed);
         meter.share(self.workers.get());
-        let unknown = others.iter().filter(|id| known.iter().all(|(known, _)| known.root.id != **id));
-        let unknown: Vec<_> =
-            unknown.map(|id| Ok((*id, seal(&nothing_known(id, &archive.root))?))).collect::<Result<_>>()?;
-        let words = known.iter().map(|(known, sealed)| (&known.root.id[..], &sealed[..]));
-        let sealed: Vec<_> = words.chain(unknown.iter().map(|(id, sealed)| (*id, &sealed[..]))).collect();
+        let unknown = others
+            .iter()
+            .filter(|id| known.iter().all(|(known, _)| known.root.id != **id));
+        let unknown: Vec<_> = unknown
+            .map(|id| Ok((*id, seal(&nothing_known(id, &archive.root))?)))
+            .collect::<Result<_>>()?;
+        let words = known
+            .iter()
+            .map(|(known, sealed)| (&known.root.id[..], &sealed[..]));
+        let sealed: Vec<_> = words
+            .chain(unknown.iter().map(|(id, sealed)| (*id, &sealed[..])))
+            .collect();
         let incoming = Incoming::begin(&self.to, root, &archive.root, &sealed, self.tricks)?;
-        let run = Run { archive: &archive, incoming: &incoming, meter, there: Default::default() };
+        let run = Run {
+            archive: &archive,
+            incoming: &incoming,
+            meter,
+            there: Default::default(),
+        };
         let copied = run.all(self.workers, &tasks);
         let (there, there_bytes) = (run.there.0.load(Relaxed), run.there.1.load(Relaxed));
         if let Err(error) = copied {
             incoming.abort();
             return Err(error);
         }
-        let objects: Vec<_> = tasks.iter().map(|t| (t.backup.clone(), t.name.clone(), t.least())).collect();
+        let objects: Vec<_> = tasks
+            .iter()
+            .map(|t| (t.backup.clone(), t.name.clone(), t.least()))
+            .collect();
         incoming.commit(&objects)?;
         // It is listed there.
         let untagged = self.tag(&repository, &archive.root.id).err();
-        let warning = |error: Error| format!("the copy was not given the tags of the backup: {}", error.line());
+        let warning = |error: Error| {
+            format!(
+                "the copy was not given the tags of the backup: {}",
+                error.line()
+            )
+        };
         Ok(Copied {
             id: archive.root.id.clone(),
             others: others.into_iter().map(str::to_owned).collect(),
@@ -153,9 +187,18 @@ impl Copy {
 
     /// Give the copy the tags that were set after the backup was made, unless it has notes of its own.
     fn tag(&self, repository: &Path, id: &str) -> Result<()> {
-        let Ok(Notes { tags: Some(tags), .. }) = Notes::read(repository, id) else { return Ok(()) };
+        let Ok(Notes {
+            tags: Some(tags), ..
+        }) = Notes::read(repository, id)
+        else {
+            return Ok(());
+        };
         match Notes::read(&self.to, id)? {
-            own if own == Notes::default() => Notes { tags: Some(tags), ..own }.write(&self.to, id),
+            own if own == Notes::default() => Notes {
+                tags: Some(tags),
+                ..own
+            }
+            .write(&self.to, id),
             _ => Ok(()),
         }
     }
@@ -189,7 +232,9 @@ impl Run<'_> {
         let mut clock = Instant::now();
         let mut arriving = self.incoming.create(&task.backup, &task.name)?;
         for (offset, len, sum) in &task.sums {
-            self.archive.store().read_at(&task.object, *offset, *len as usize, buf)?;
+            self.archive
+                .store()
+                .read_at(&task.object, *offset, *len as usize, buf)?;
             lap(&self.meter.source.busy, &mut clock);
             self.check(task, *offset, buf, sum)?;
             lap(&self.meter.workers.busy, &mut clock);
@@ -202,8 +247,14 @@ impl Run<'_> {
 
     /// Is what is needed of an object there? It is replaced only by one that has all that it has.
     fn is_there(&self, buf: &mut Vec<u8>, task: &Task) -> Result<bool> {
-        let Some(there) = self.incoming.open(&task.backup, &task.name)? else { return Ok(false) };
-        let len = there.metadata().ok().filter(|found| found.is_file()).map_or(u64::MAX, |found| found.len());
+        let Some(there) = self.incoming.open(&task.backup, &task.name)? else {
+            return Ok(false);
+        };
+        let len = there
+            .metadata()
+            .ok()
+            .filter(|found| found.is_file())
+            .map_or(u64::MAX, |found| found.len());
         let is_enough = match &*task.name {
             MANIFEST => self.has_pages(buf, task, &there),
             _ => len == task.bytes,
@@ -213,14 +264,19 @@ impl Run<'_> {
         }
         let (mut is_more, mut bytes) = (len <= task.bytes, Vec::new());
         for (offset, len, _) in with_gaps(Vec::new(), len.min(task.bytes)) {
-            self.archive.store().read_at(&task.object, offset, len as usize, buf)?;
+            self.archive
+                .store()
+                .read_at(&task.object, offset, len as usize, buf)?;
             bytes.resize(len as usize, 0);
             is_more &= there.read_exact_at(&mut bytes, offset).is_ok() && bytes == *buf;
         }
         if is_more {
             return Ok(false);
         }
-        let what = format!("could not copy to {}", file_name(&self.incoming.path(&task.backup, &task.name)));
+        let what = format!(
+            "could not copy to {}",
+            file_name(&self.incoming.path(&task.backup, &task.name))
+        );
         Err(Error::corrupt(what)
             .because("it is another than that of this repository: it is damaged, or one of them was repaired")
             .detail("nothing was committed")
@@ -231,7 +287,8 @@ impl Run<'_> {
     fn has_pages(&self, buf: &mut Vec<u8>, task: &Task, manifest: &File) -> bool {
         task.needed().all(|(offset, len, sum)| {
             buf.resize(*len as usize, 0);
-            manifest.read_exact_at(buf, *offset).is_ok() && self.check(task, *offset, buf, sum).is_ok()
+            manifest.read_exact_at(buf, *offset).is_ok()
+                && self.check(task, *offset, buf, sum).is_ok()
         })
     }
 
@@ -244,17 +301,24 @@ impl Run<'_> {
         if *wanted == found {
             return Ok(());
         }
-        let (name, to) = (self.archive.store().name(&task.object), offset + bytes.len() as u64);
-        Err(Error::corrupt(format!("bytes {offset} to {to} of {name} are damaged"))
-            .because(format!("their checksum is {found}, the root says {wanted}"))
-            .detail("nothing was committed")
-            .hint("`fullbore export --keep-going` writes what is whole of a damaged backup"))
+        let (name, to) = (
+            self.archive.store().name(&task.object),
+            offset + bytes.len() as u64,
+        );
+        Err(
+            Error::corrupt(format!("bytes {offset} to {to} of {name} are damaged"))
+                .because(format!("their checksum is {found}, the root says {wanted}"))
+                .detail("nothing was committed")
+                .hint("`fullbore export --keep-going` writes what is whole of a damaged backup"),
+        )
     }
 }
 
 fn whole(archive: &Archive, object: &Object) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    archive.store().read_at(object, 0, archive.store().len(object)? as usize, &mut bytes)?;
+    archive
+        .store()
+        .read_at(object, 0, archive.store().len(object)? as usize, &mut bytes)?;
     Ok(bytes)
 }
 
@@ -262,11 +326,18 @@ fn whole(archive: &Archive, object: &Object) -> Result<Vec<u8>> {
 fn tasks(archive: &Archive, known: &[(Known, Vec<u8>)]) -> Result<Vec<Task>> {
     let own = archive.root.segments.iter().map(own_id);
     let referred = archive.root.liveness.iter().map(|live| live.id());
-    let segments: BTreeSet<_> = own.chain(referred).map(|id| (id.backup, id.stream, id.number)).collect();
+    let segments: BTreeSet<_> = own
+        .chain(referred)
+        .map(|id| (id.backup, id.stream, id.number))
+        .collect();
     let facts = facts(archive, known);
     let mut tasks = Vec::new();
     for (backup, stream, number) in segments {
-        let id = SegmentId { backup, stream, number };
+        let id = SegmentId {
+            backup,
+            stream,
+            number,
+        };
         tasks.push(segment(archive, &id, facts.get(&id))?);
         tasks.extend(side(archive, &id)?);
     }
@@ -278,35 +349,76 @@ fn tasks(archive: &Archive, known: &[(Known, Vec<u8>)]) -> Result<Vec<Task>> {
 }
 
 fn own_id(segment: &Segment) -> SegmentId {
-    SegmentId { backup: String::new(), stream: segment.stream, number: segment.number }
+    SegmentId {
+        backup: String::new(),
+        stream: segment.stream,
+        number: segment.number,
+    }
 }
 
 /// What is known of the segments of all backups that are referred to, and whether they were surely ended.
-fn facts<'a>(archive: &'a Archive, known: &'a [(Known, Vec<u8>)]) -> HashMap<SegmentId, (&'a Segment, bool)> {
-    let own = archive.root.segments.iter().map(|own| (own_id(own), (own, true)));
+fn facts<'a>(
+    archive: &'a Archive,
+    known: &'a [(Known, Vec<u8>)],
+) -> HashMap<SegmentId, (&'a Segment, bool)> {
+    let own = archive
+        .root
+        .segments
+        .iter()
+        .map(|own| (own_id(own), (own, true)));
     let others = known.iter().flat_map(|(known, _)| {
-        let id = |segment| SegmentId { backup: known.root.id.clone(), ..own_id(segment) };
-        known.root.segments.iter().map(move |segment| (id(segment), (segment, known.is_ended(segment))))
+        let id = |segment| SegmentId {
+            backup: known.root.id.clone(),
+            ..own_id(segment)
+        };
+        known
+            .root
+            .segments
+            .iter()
+            .map(move |segment| (id(segment), (segment, known.is_ended(segment))))
     });
     own.chain(others).collect()
 }
 
 /// An object and its length, before anything is known of its bytes: that may be far too long to be cut in pieces.
 fn task(archive: &Archive, object: Object, backup: &str, name: String) -> Result<Task> {
-    let bytes = archive.store().len(&object).map_err(|error| match error.kind {
-        Kind::NotFound => Error::corrupt(format!("{} is missing", archive.store().name(&object))),
-        _ => error,
-    })?;
-    let backup = if backup.is_empty() { &archive.root.id } else { backup }.to_owned();
-    Ok(Task { object, backup, name, bytes, sums: Vec::new() })
+    let bytes = archive
+        .store()
+        .len(&object)
+        .map_err(|error| match error.kind {
+            Kind::NotFound => {
+                Error::corrupt(format!("{} is missing", archive.store().name(&object)))
+            }
+            _ => error,
+        })?;
+    let backup = if backup.is_empty() {
+        &archive.root.id
+    } else {
+        backup
+    }
+    .to_owned();
+    Ok(Task {
+        object,
+        backup,
+        name,
+        bytes,
+        sums: Vec::new(),
+    })
 }
 
 /// All bytes of a segment. If it was not surely ended, more may be there than anybody knows of.
 fn segment(archive: &Archive, id: &SegmentId, known: Option<&(&Segment, bool)>) -> Result<Task> {
     let name = layout::segment(id.stream, id.number, archive.codec.suffix());
     let mut task = task(archive, Object::Segment(id.clone()), &id.backup, name)?;
-    let live = archive.root.liveness.iter().find(|live| live.id() == *id).map_or(0, |live| live.of_bytes);
-    let (bytes, parts, ended) = known.map_or((live, "", false), |(known, ended)| (known.bytes, &known.parts, *ended));
+    let live = archive
+        .root
+        .liveness
+        .iter()
+        .find(|live| live.id() == *id)
+        .map_or(0, |live| live.of_bytes);
+    let (bytes, parts, ended) = known.map_or((live, "", false), |(known, ended)| {
+        (known.bytes, &known.parts, *ended)
+    });
     if task.bytes < bytes || (ended && task.bytes > bytes) {
         let name = archive.store().name(&task.object);
         let why = format!("it has {} bytes, the root says {bytes}", task.bytes);
@@ -317,14 +429,22 @@ fn segment(archive: &Archive, id: &SegmentId, known: Option<&(&Segment, bool)>) 
         let sum = Sum::Crc64(String::from_utf8_lossy(digits).into_owned());
         (from, PART_BYTES.min(bytes.saturating_sub(from)), sum)
     };
-    task.sums = with_gaps(parts.as_bytes().chunks(16).zip(0..).map(part).collect(), task.bytes);
+    task.sums = with_gaps(
+        parts.as_bytes().chunks(16).zip(0..).map(part).collect(),
+        task.bytes,
+    );
     Ok(task)
 }
 
 /// The file beside a segment, where there is one. One that is missed can be made again at the other place as well.
 fn side(archive: &Archive, id: &SegmentId) -> Result<Option<Task>> {
     let object = Object::Side(id.clone());
-    if archive.codec.skips() || archive.store().len(&object).is_err_and(|error| error.kind == Kind::NotFound) {
+    if archive.codec.skips()
+        || archive
+            .store()
+            .len(&object)
+            .is_err_and(|error| error.kind == Kind::NotFound)
+    {
         return Ok(None);
     }
     let name = layout::segment(id.stream, id.number, archive.codec.suffix()) + SIDE_SUFFIX;
@@ -336,21 +456,37 @@ fn side(archive: &Archive, id: &SegmentId) -> Result<Option<Task>> {
 /// The pages of a backup. One that is not there is not missed if it had none for this backup.
 fn manifest(archive: &Archive, backup: &str) -> Result<Option<Task>> {
     let object = Object::Manifest(backup.to_owned());
-    let mut pages = archive.root.pages.iter().filter(|page| page.backup == backup).peekable();
-    if pages.peek().is_none() && archive.store().len(&object).is_err_and(|error| error.kind == Kind::NotFound) {
+    let mut pages = archive
+        .root
+        .pages
+        .iter()
+        .filter(|page| page.backup == backup)
+        .peekable();
+    if pages.peek().is_none()
+        && archive
+            .store()
+            .len(&object)
+            .is_err_and(|error| error.kind == Kind::NotFound)
+    {
         return Ok(None);
     }
     let mut task = task(archive, object, backup, MANIFEST.to_owned())?;
     let place = |page: &crate::format::root::PageAt| {
-        Some((page.manifest_offset?, page.bytes, Sum::Blake3(page.digest.clone())))
+        Some((
+            page.manifest_offset?,
+            page.bytes,
+            Sum::Blake3(page.digest.clone()),
+        ))
     };
     let mut sums: Vec<_> = pages.filter_map(place).collect();
     sums.sort_by_key(|(offset, ..)| *offset);
-    if sums.iter().any(|(offset, len, _)| offset.saturating_add(*len) > task.bytes) {
+    if sums
+        .iter()
+        .any(|(offset, len, _)| offset.saturating_add(*len) > task.bytes)
+    {
         let name = archive.store().name(&task.object);
-        return Err(
-            Error::corrupt(format!("{name} is damaged")).because("it ends before a page that the root speaks of")
-        );
+        return Err(Error::corrupt(format!("{name} is damaged"))
+            .because("it ends before a page that the root speaks of"));
     }
     task.sums = with_gaps(sums, task.bytes);
     Ok(Some(task))
@@ -383,7 +519,12 @@ mod tests {
     #[test]
     fn every_byte_is_in_one_piece() {
         let sum = || Sum::Crc64(String::new());
-        let pieces = vec![(3, 4, sum()), (3, 4, sum()), (7, 0, sum()), (10, PART_BYTES, sum())];
+        let pieces = vec![
+            (3, 4, sum()),
+            (3, 4, sum()),
+            (7, 0, sum()),
+            (10, PART_BYTES, sum()),
+        ];
         let bytes = 3 * PART_BYTES;
         let (mut at, all) = (0, with_gaps(pieces, bytes));
         for (offset, len, _) in &all {

@@ -92,11 +92,19 @@ impl Diff {
     fn before(&self, root: &Root) -> Result<String> {
         let all = list_backups(Path::new(&self.repository))?;
         let earlier = all.take_while(|(id, _)| *id < root.id);
-        let of_it =
-            |(id, other): (String, Result<Root>)| other.is_ok_and(|other| other.source == root.source).then_some(id);
+        let of_it = |(id, other): (String, Result<Root>)| {
+            other
+                .is_ok_and(|other| other.source == root.source)
+                .then_some(id)
+        };
         earlier.filter_map(of_it).last().ok_or_else(|| {
-            let what = format!("could not find a backup of {} before {:?}", source_text(&root.source), root.id);
-            Error::new(ErrorKind::NotFound, what).hint("name two: `fullbore list` shows all of them")
+            let what = format!(
+                "could not find a backup of {} before {:?}",
+                source_text(&root.source),
+                root.id
+            );
+            Error::new(ErrorKind::NotFound, what)
+                .hint("name two: `fullbore list` shows all of them")
         })
     }
 
@@ -107,7 +115,10 @@ impl Diff {
     pub fn run(&self, out: &mut dyn Write) -> Result<Totals> {
         let named = |backup: &str| open(named(&self.repository, backup.trim_start_matches('@')));
         let b = named(&self.b)?;
-        let a = self.a.as_ref().map_or_else(|| named(&self.before(&b.root)?), |a| named(a))?;
+        let a = self
+            .a
+            .as_ref()
+            .map_or_else(|| named(&self.before(&b.root)?), |a| named(a))?;
         let selection = Selection::new(&self.paths)?;
         for path in selection.paths() {
             if !a.has(path)? && !b.has(path)? {
@@ -118,10 +129,28 @@ impl Diff {
         }
         let selection = with_first_names(selection, [&a, &b])?;
         let ids = (a.root.id.clone(), b.root.id.clone());
-        let totals = Totals { r#type: "result", a: ids.0, b: ids.1, ..Totals::default() };
-        let mut run = Run { a: &a, b: &b, selection: &selection, json: self.json, out, totals, growth: 0 };
+        let totals = Totals {
+            r#type: "result",
+            a: ids.0,
+            b: ids.1,
+            ..Totals::default()
+        };
+        let mut run = Run {
+            a: &a,
+            b: &b,
+            selection: &selection,
+            json: self.json,
+            out,
+            totals,
+            growth: 0,
+        };
         run.all()?;
-        let Run { mut totals, growth, out, .. } = run;
+        let Run {
+            mut totals,
+            growth,
+            out,
+            ..
+        } = run;
         totals.growth = growth.clamp(i64::MIN.into(), i64::MAX.into()) as i64;
         match self.json {
             true => text::json(out, &totals)?,
@@ -136,10 +165,15 @@ fn with_first_names(selection: Selection, backups: [&Archive; 2]) -> Result<Sele
     let mut paths = selection.paths().to_vec();
     for path in selection.paths() {
         for backup in backups {
-            paths.extend(backup.find(path)?.first().and_then(|item| match &item.entry.kind {
-                Kind::HardLink(target) => Some(target.clone()),
-                _ => None,
-            }));
+            paths.extend(
+                backup
+                    .find(path)?
+                    .first()
+                    .and_then(|item| match &item.entry.kind {
+                        Kind::HardLink(target) => Some(target.clone()),
+                        _ => None,
+                    }),
+            );
         }
     }
     Selection::new(&paths)
@@ -158,7 +192,14 @@ struct Run<'a> {
 
 /// Backup and offset of a page in its manifest.
 fn place<'a>(root: &'a Root, page: &'a PageAt) -> (&'a str, Option<u64>) {
-    (if page.backup.is_empty() { &root.id } else { &page.backup }, page.manifest_offset)
+    (
+        if page.backup.is_empty() {
+            &root.id
+        } else {
+            &page.backup
+        },
+        page.manifest_offset,
+    )
 }
 
 fn places(root: &Root) -> HashSet<(&str, Option<u64>)> {
@@ -172,14 +213,19 @@ fn entries<'a>(
     selection: &'a Selection,
 ) -> impl Iterator<Item = Result<Parts>> + use<'a> {
     let shared = places(&other.root);
-    let records = archive.records_on(selection, |page| !shared.contains(&place(&archive.root, page)));
+    let records = archive.records_on(selection, |page| {
+        !shared.contains(&place(&archive.root, page))
+    });
     Entries(records.peekable())
 }
 
 impl Run<'_> {
     fn all(&mut self) -> Result<()> {
         let (a, b, selection) = (self.a, self.b, self.selection);
-        let (mut before, mut after) = (entries(a, b, selection).peekable(), entries(b, a, selection).peekable());
+        let (mut before, mut after) = (
+            entries(a, b, selection).peekable(),
+            entries(b, a, selection).peekable(),
+        );
         loop {
             let order = match (before.peek(), after.peek()) {
                 (None, None) => return Ok(()),
@@ -187,17 +233,30 @@ impl Run<'_> {
                 (_, Some(Err(_))) | (None, Some(_)) => Ordering::Greater,
                 (Some(Ok(a)), Some(Ok(b))) => order(&last(a).entry.path, &last(b).entry.path),
             };
-            let was = if order.is_le() { before.next().transpose()? } else { None };
-            let is = if order.is_ge() { after.next().transpose()? } else { None };
+            let was = if order.is_le() {
+                before.next().transpose()?
+            } else {
+                None
+            };
+            let is = if order.is_ge() {
+                after.next().transpose()?
+            } else {
+                None
+            };
             self.entry(was.as_ref(), is.as_ref())?;
         }
     }
 
     fn entry(&mut self, was: Option<&Parts>, is: Option<&Parts>) -> Result<()> {
-        let Some(entry) = is.or(was).map(|parts| &last(parts).entry) else { return Ok(()) };
+        let Some(entry) = is.or(was).map(|parts| &last(parts).entry) else {
+            return Ok(());
+        };
         let wanted = self.selection.holds(&entry.path);
         let what = was.zip(is).map_or(Vec::new(), |(was, is)| what(was, is));
-        let (size, new) = (|parts: &Parts| last(parts).entry.size(), |parts: &Parts| last(parts).entry.data_len());
+        let (size, new) = (
+            |parts: &Parts| last(parts).entry.size(),
+            |parts: &Parts| last(parts).entry.data_len(),
+        );
         let (change, bytes, sum) = match (was, is) {
             (Some(_), Some(_)) if what.is_empty() => return Ok(()),
             (Some(was), Some(is)) => {
@@ -238,20 +297,39 @@ fn plain(line: &Line<'_>, directory: bool) -> String {
         "removed" => '-',
         _ => '~',
     };
-    let path = if line.path.0.is_empty() { ".".to_owned() } else { text::name(&line.path.0) };
-    let (slash, bytes) = (if directory { "/" } else { "" }, text::count(line.differing_bytes));
+    let path = if line.path.0.is_empty() {
+        ".".to_owned()
+    } else {
+        text::name(&line.path.0)
+    };
+    let (slash, bytes) = (
+        if directory { "/" } else { "" },
+        text::count(line.differing_bytes),
+    );
     let sizes = match (line.size_before, line.size_after) {
         (Some(before), Some(after)) if before != after => {
             format!("{} to {} bytes; ", text::count(before), text::count(after))
         }
         _ => String::new(),
     };
-    let what = if line.what.is_empty() { String::new() } else { format!("  ({sizes}{})", line.what.join(", ")) };
+    let what = if line.what.is_empty() {
+        String::new()
+    } else {
+        format!("  ({sizes}{})", line.what.join(", "))
+    };
     format!("{sign} {bytes:>15}  {path}{slash}{what}")
 }
 
 fn summary(totals: &Totals) -> String {
-    let Totals { a, b, added, removed, changed, growth, .. } = totals;
+    let Totals {
+        a,
+        b,
+        added,
+        removed,
+        changed,
+        growth,
+        ..
+    } = totals;
     let sum = |sum: &Sum| format!("{} ({})", text::count(sum.entries), text::bytes(sum.bytes));
     let sign = if *growth < 0 { "less" } else { "more" };
     let (added, removed, changed) = (sum(added), sum(removed), sum(changed));

@@ -30,7 +30,10 @@ impl<I: Iterator<Item = Result<Item>>> Iterator for Entries<I> {
             let last = last(parts);
             last.more && next.from > 0 && next.entry.path == last.entry.path
         };
-        while let Some(Ok(next)) = self.0.next_if(|next| next.as_ref().is_ok_and(|next| follows(&parts, next))) {
+        while let Some(Ok(next)) = self
+            .0
+            .next_if(|next| next.as_ref().is_ok_and(|next| follows(&parts, next)))
+        {
             parts.push(next);
         }
         Some(Ok(parts))
@@ -90,7 +93,11 @@ pub(super) fn differing_bytes(a: (&Root, &Parts), b: (&Root, &Parts)) -> u64 {
     }
     let (options, others) = (&a.0.options, &b.0.options);
     let alike = (options.block_bytes, options.digest) == (others.block_bytes, others.digest);
-    let same = same_places(a, b).max(if alike { same_blocks(a.1, b.1, options.block_bytes) } else { 0 });
+    let same = same_places(a, b).max(if alike {
+        same_blocks(a.1, b.1, options.block_bytes)
+    } else {
+        0
+    });
     all.saturating_sub(same)
 }
 
@@ -118,8 +125,19 @@ fn places<'a>(root: &'a Root, parts: &'a Parts) -> impl Iterator<Item = (u64, Pl
         let mut at = part.from;
         part.extents.iter().map(move |extent| {
             let segment = part.segment(&extent.frame);
-            let backup = if segment.backup.is_empty() { &root.id } else { &segment.backup };
-            let place = (&backup[..], segment.stream, segment.number, extent.frame.offset, extent.inner, extent.len);
+            let backup = if segment.backup.is_empty() {
+                &root.id
+            } else {
+                &segment.backup
+            };
+            let place = (
+                &backup[..],
+                segment.stream,
+                segment.number,
+                extent.frame.offset,
+                extent.inner,
+                extent.len,
+            );
             at += u64::from(extent.len);
             (at - u64::from(extent.len), place)
         })

@@ -82,28 +82,46 @@ impl Export {
         let noted = report.clone();
         let archive = Arc::new(archive.warn_with(move |damage| noted.warn(damage)));
         meter.total_bytes.store(archive.root.totals.bytes, Relaxed);
-        let stored = Arc::new(Stored::new(archive.clone(), tell(archive.clone(), report.clone())));
+        let stored = Arc::new(Stored::new(
+            archive.clone(),
+            tell(archive.clone(), report.clone()),
+        ));
         let outcome = self.backup(&archive, stored)?.run(meter)?;
         let (damage, warnings) = (report.damage(), report.warnings());
-        Ok(Exported { outcome, from: archive.root.id.clone(), damage, warnings })
+        Ok(Exported {
+            outcome,
+            from: archive.root.id.clone(),
+            damage,
+            warnings,
+        })
     }
 
     /// The same frames, blocks and digests, so that what was compared before is compared again.
     fn backup(&self, archive: &Archive, stored: Arc<Stored>) -> Result<Backup> {
         let options = &archive.root.options;
-        let frame_bytes = u32::try_from(options.frame_bytes).ok().filter(|bytes| is_block_size((*bytes).into()));
+        let frame_bytes = u32::try_from(options.frame_bytes)
+            .ok()
+            .filter(|bytes| is_block_size((*bytes).into()));
         let (Some(frame_bytes), true) = (frame_bytes, is_block_size(options.block_bytes)) else {
-            return Err(Error::new(Kind::Unsupported, "cannot export a backup with frames or blocks of this size"));
+            return Err(Error::new(
+                Kind::Unsupported,
+                "cannot export a backup with frames or blocks of this size",
+            ));
         };
         Ok(Backup {
             subject: Subject::Stored(stored),
             to: self.to.clone(),
-            codec: self.codec.unwrap_or_else(|| archive.codec.at_level(options.level)),
+            codec: self
+                .codec
+                .unwrap_or_else(|| archive.codec.at_level(options.level)),
             digest: options.digest,
             host: None,
             max_rate: None,
             tags: archive.root.tags.clone(),
-            base: Wanted { full: true, ..Wanted::default() },
+            base: Wanted {
+                full: true,
+                ..Wanted::default()
+            },
             checkpoint_interval: Duration::MAX,
             block_bytes: Some(options.block_bytes),
             chunks: options.chunks,
@@ -120,16 +138,28 @@ impl Export {
 }
 
 fn tell(archive: Arc<Archive>, report: Arc<Report>) -> Tell {
-    Box::new(move |Damaged { error, frame, files }| {
-        let damage = match &frame {
-            Some(frame) if files.is_empty() => {
-                report.harmless(&archive, frame, error);
-                return Ok(());
-            }
-            Some(frame) => frame_damage(&archive, frame, error, files),
-            None => (error, files),
-        };
-        let hint = "`fullbore export --keep-going` leaves out what is damaged and lists it; the exit code stays 4";
-        report.add(damage).map_err(|error| if error.kind.is_loss() { error.hint(hint) } else { error })
-    })
+    Box::new(
+        move |Damaged {
+                  error,
+                  frame,
+                  files,
+              }| {
+            let damage = match &frame {
+                Some(frame) if files.is_empty() => {
+                    report.harmless(&archive, frame, error);
+                    return Ok(());
+                }
+                Some(frame) => frame_damage(&archive, frame, error, files),
+                None => (error, files),
+            };
+            let hint = "`fullbore export --keep-going` leaves out what is damaged and lists it; the exit code stays 4";
+            report.add(damage).map_err(|error| {
+                if error.kind.is_loss() {
+                    error.hint(hint)
+                } else {
+                    error
+                }
+            })
+        },
+    )
 }

@@ -102,23 +102,38 @@ impl Find {
             let is_listed = root.is_ok();
             match root.and_then(|_| Archive::open_backup(repository, &id)) {
                 Err(error) if is_listed && error.kind == Kind::NotFound => {} // it was forgotten meanwhile
-                Ok(archive) => sources.entry(source_text(&archive.root.source)).or_default().push(archive),
+                Ok(archive) => sources
+                    .entry(source_text(&archive.root.source))
+                    .or_default()
+                    .push(archive),
                 Err(error) => {
                     code = error.exit_code().max(code);
                     match self.json {
-                        true => text::json(out, &serde_json::json!({"id": id, "error": error.line()}))?,
+                        true => {
+                            text::json(out, &serde_json::json!({"id": id, "error": error.line()}))?
+                        }
                         false => text::line(out, &format!("{id}  {}", error.line()))?,
                     }
                 }
             }
         }
         let of = |(name, archives): (String, Vec<Archive>)| {
-            let ids = archives.iter().map(|archive| archive.root.id.clone()).collect();
-            Source { name, ids, found: Sweep::new(repository, archives, &pattern, &selection).peekable() }
+            let ids = archives
+                .iter()
+                .map(|archive| archive.root.id.clone())
+                .collect();
+            Source {
+                name,
+                ids,
+                found: Sweep::new(repository, archives, &pattern, &selection).peekable(),
+            }
         };
         let found = self.print(sources.into_iter().map(of).collect(), out)?;
         if code == 0 && !found {
-            let what = format!("could not find {:?} in any backup of {:?}", self.pattern, self.repository);
+            let what = format!(
+                "could not find {:?} in any backup of {:?}",
+                self.pattern, self.repository
+            );
             return Err(Error::new(Kind::NotFound, what));
         }
         Ok(code)
@@ -126,14 +141,21 @@ impl Find {
 
     /// Was there anything?
     fn print(&self, mut sources: Vec<Source<'_>>, out: &mut dyn Write) -> Result<bool> {
-        let with_some = sources.iter_mut().filter_map(|source| source.found.peek().map(drop)).take(2).count();
+        let with_some = sources
+            .iter_mut()
+            .filter_map(|source| source.found.peek().map(drop))
+            .take(2)
+            .count();
         for Source { name, ids, found } in sources {
             for found in found {
                 let (path, versions) = found?;
                 for held in &versions {
                     match self.json {
                         true => text::json(out, &line(&name, &ids, &path, held))?,
-                        false => text::line(out, &plain((with_some > 1).then_some(&name), &ids, &path, held))?,
+                        false => text::line(
+                            out,
+                            &plain((with_some > 1).then_some(&name), &ids, &path, held),
+                        )?,
                     }
                 }
             }
@@ -147,18 +169,30 @@ fn pattern(text: &OsStr) -> Result<Patterns> {
     if pattern.can_match() {
         return Ok(pattern);
     }
-    Err(Error::new(Kind::Usage, format!("cannot search for {text:?}"))
-        .because("it is no pattern".to_owned())
-        .hint("write \\! or \\# for a name that begins so"))
+    Err(
+        Error::new(Kind::Usage, format!("cannot search for {text:?}"))
+            .because("it is no pattern".to_owned())
+            .hint("write \\! or \\# for a name that begins so"),
+    )
 }
 
 /// The directory that everything a pattern matches is in, if it says so: what is before the first part with a wildcard.
 fn prefix(pattern: &[u8]) -> Vec<Vec<u8>> {
-    let parts = || pattern.split(|byte| *byte == b'/').filter(|part| !part.is_empty());
+    let parts = || {
+        pattern
+            .split(|byte| *byte == b'/')
+            .filter(|part| !part.is_empty())
+    };
     let is_anchored = pattern.starts_with(b"/") || parts().nth(1).is_some();
-    let is_plain = |part: &&[u8]| !part.iter().any(|byte| b"*?[\\\n".contains(byte)) && part.trim_ascii() == *part;
+    let is_plain = |part: &&[u8]| {
+        !part.iter().any(|byte| b"*?[\\\n".contains(byte)) && part.trim_ascii() == *part
+    };
     let plain: Vec<&[u8]> = parts().take_while(is_plain).collect();
-    if is_anchored && !plain.is_empty() { vec![plain.join(&b'/')] } else { Vec::new() }
+    if is_anchored && !plain.is_empty() {
+        vec![plain.join(&b'/')]
+    } else {
+        Vec::new()
+    }
 }
 
 /// What backups were made of, with their ids, oldest first, and what matches.
@@ -208,14 +242,23 @@ impl<'a> Sweep<'a> {
         let wanted = |archive: &Archive| archive.pages(selection).into_iter().flatten().collect();
         let mut sheets = sheets(&archives, wanted);
         sheets.sort_by(|a, b| order(begin(&archives, b), begin(&archives, a)));
-        Self { repository, archives, pattern, sheets, met: BTreeMap::new() }
+        Self {
+            repository,
+            archives,
+            pattern,
+            sheets,
+            met: BTreeMap::new(),
+        }
     }
 
     /// Were all backups that have this page forgotten meanwhile? Then it may have been pruned.
     fn is_gone(&self, sheet: &Sheet) -> bool {
-        let listed =
-            backup_ids(self.repository).unwrap_or_else(|_| self.archives.iter().map(|a| a.root.id.clone()).collect());
-        !sheet.of.iter().any(|at| listed.contains(&self.archives[*at].root.id))
+        let listed = backup_ids(self.repository)
+            .unwrap_or_else(|_| self.archives.iter().map(|a| a.root.id.clone()).collect());
+        !sheet
+            .of
+            .iter()
+            .any(|at| listed.contains(&self.archives[*at].root.id))
     }
 
     fn read(&mut self, sheet: &Sheet) -> Result<()> {
@@ -223,9 +266,16 @@ impl<'a> Sweep<'a> {
         let page = archive.read_page(&archive.root.pages[sheet.at.1])?;
         let of = joined(sheet.of.iter().map(|at| *at..=*at).collect());
         // A file that goes on over pages is found once, by the part that has its digest. One that was not captured is not held.
-        let is_held = |record: &&Record| !record.more && (record.state.is_stored() || !record.entry.is_file());
+        let is_held = |record: &&Record| {
+            !record.more && (record.state.is_stored() || !record.entry.is_file())
+        };
         let mut links = Vec::new();
-        for record in page.records.iter().filter(is_held).filter(|record| matches(self.pattern, record)) {
+        for record in page
+            .records
+            .iter()
+            .filter(is_held)
+            .filter(|record| matches(self.pattern, record))
+        {
             match &record.entry.kind {
                 entry::Kind::HardLink(target) => links.push((record, target)),
                 _ => hold(self.versions(record), version(record), &of),
@@ -236,8 +286,18 @@ impl<'a> Sweep<'a> {
         for at in sheet.of.iter().filter(|_| !links.is_empty()) {
             for (record, target) in &links {
                 let (link, file) = (version(record), self.archives[*at].last_of(target));
-                let (size, digest) = file.map_or((link.size, link.digest), |file| (file.entry.size(), file.digest));
-                hold(self.versions(record), Version { size, digest, ..link }, &[*at..=*at]);
+                let (size, digest) = file.map_or((link.size, link.digest), |file| {
+                    (file.entry.size(), file.digest)
+                });
+                hold(
+                    self.versions(record),
+                    Version {
+                        size,
+                        digest,
+                        ..link
+                    },
+                    &[*at..=*at],
+                );
             }
             self.archives[*at].let_go();
         }
@@ -245,7 +305,9 @@ impl<'a> Sweep<'a> {
     }
 
     fn versions(&mut self, record: &Record) -> &mut Vec<Held> {
-        self.met.entry(InOrder(record.entry.path.clone())).or_default()
+        self.met
+            .entry(InOrder(record.entry.path.clone()))
+            .or_default()
     }
 }
 
@@ -276,21 +338,33 @@ fn begin<'a>(archives: &'a [Archive], sheet: &Sheet) -> &'a [u8] {
 }
 
 fn matches(pattern: &Patterns, record: &Record) -> bool {
-    let (path, is_dir) = (&record.entry.path, record.entry.kind == entry::Kind::Directory);
+    let (path, is_dir) = (
+        &record.entry.path,
+        record.entry.kind == entry::Kind::Directory,
+    );
     !path.is_empty() && pattern.matches(path, is_dir)
 }
 
 fn version(record: &Record) -> Version {
     let (kind, target, _) = kind_parts(&record.entry.kind);
     let (size, mtime) = (record.entry.size(), record.entry.mtime);
-    Version { kind, size, mtime, digest: record.digest, target }
+    Version {
+        kind,
+        size,
+        mtime,
+        digest: record.digest,
+        target,
+    }
 }
 
 /// A version that these backups hold.
 fn hold(versions: &mut Vec<Held>, version: Version, of: &[RangeInclusive<usize>]) {
     match versions.iter_mut().find(|held| held.version == version) {
         Some(held) => held.runs = joined(held.runs.iter().chain(of).cloned().collect()),
-        None => versions.push(Held { version, runs: of.to_vec() }),
+        None => versions.push(Held {
+            version,
+            runs: of.to_vec(),
+        }),
     }
 }
 
@@ -314,7 +388,12 @@ fn by_run(versions: Vec<Held>) -> Vec<InRun> {
     all
 }
 
-fn line<'a>(source: &'a str, ids: &'a [String], path: &Path, (version, run): &'a InRun) -> Line<'a> {
+fn line<'a>(
+    source: &'a str,
+    ids: &'a [String],
+    path: &Path,
+    (version, run): &'a InRun,
+) -> Line<'a> {
     Line {
         path: Name(path.clone()),
         source,
@@ -333,9 +412,16 @@ fn plain(source: Option<&String>, ids: &[String], path: &Path, (version, run): &
     let (first, last, backups) = (run.start(), run.end(), run.clone().count());
     let (size, time) = (text::count(version.size), text::local_minute(version.mtime));
     let source = source.map_or(String::new(), |source| format!("  of {source}"));
-    let until = if first == last { format!("{:>26}", "") } else { format!(" to {}", ids[*last]) };
+    let until = if first == last {
+        format!("{:>26}", "")
+    } else {
+        format!(" to {}", ids[*last])
+    };
     let first = &ids[*first];
-    format!("{size:>15} {time}  {first}{until}  {backups:>4}  {}{source}", text::name(path))
+    format!(
+        "{size:>15} {time}  {first}{until}  {backups:>4}  {}{source}",
+        text::name(path)
+    )
 }
 
 #[cfg(test)]
@@ -345,7 +431,10 @@ mod tests {
     #[test]
     fn only_what_can_hold_the_pattern_is_read() {
         let of = |pattern: &str| {
-            prefix(pattern.as_bytes()).into_iter().map(|path| String::from_utf8(path).unwrap()).collect::<Vec<_>>()
+            prefix(pattern.as_bytes())
+                .into_iter()
+                .map(|path| String::from_utf8(path).unwrap())
+                .collect::<Vec<_>>()
         };
         assert_eq!(of("etc/ssh/*.conf"), ["etc/ssh"]);
         assert_eq!(of("/etc/passwd"), ["etc/passwd"]);

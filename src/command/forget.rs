@@ -79,11 +79,20 @@ impl Forget {
             false => (self.by_name()?, Vec::new()),
         };
         let objects = Directory::new(&self.repository);
-        let goes = |(_, group): &&(String, Vec<Decision>)| group.iter().any(|decision| decision.forgotten);
-        let stay = groups.iter().filter(goes).filter(|_| !self.dry_run).flat_map(|(_, group)| group);
+        let goes =
+            |(_, group): &&(String, Vec<Decision>)| group.iter().any(|decision| decision.forgotten);
+        let stay = groups
+            .iter()
+            .filter(goes)
+            .filter(|_| !self.dry_run)
+            .flat_map(|(_, group)| group);
         let stay = stay.filter(|decision| !decision.forgotten);
-        stay.into_iter().try_for_each(|decision| protocol::settle(&objects, &decision.id))?;
-        let going = groups.iter_mut().filter(|_| !self.dry_run).flat_map(|(_, decisions)| decisions);
+        stay.into_iter()
+            .try_for_each(|decision| protocol::settle(&objects, &decision.id))?;
+        let going = groups
+            .iter_mut()
+            .filter(|_| !self.dry_run)
+            .flat_map(|(_, decisions)| decisions);
         for decision in going.filter(|decision| decision.forgotten) {
             // Somebody may have pinned it while others were judged.
             let stays = match Notes::read(&self.repository, &decision.id) {
@@ -106,7 +115,10 @@ impl Forget {
         }
         for (id, error) in &damaged {
             match self.json {
-                true => text::json(out, &serde_json::json!({"id": id, "forgotten": false, "error": error.line()}))?,
+                true => text::json(
+                    out,
+                    &serde_json::json!({"id": id, "forgotten": false, "error": error.line()}),
+                )?,
                 false => text::line(out, &format!("{id}  stays: {}", error.line()))?,
             }
         }
@@ -122,8 +134,13 @@ impl Forget {
                 return Err(Error::new(Kind::Usage, what).hint("`fullbore unpin` it first"));
             }
             let dry_run = self.dry_run;
-            let decision =
-                Decision { id: id.clone(), reasons: vec![], forgotten: true, dry_run, ..Decision::default() };
+            let decision = Decision {
+                id: id.clone(),
+                reasons: vec![],
+                forgotten: true,
+                dry_run,
+                ..Decision::default()
+            };
             decisions.insert(id, decision);
         }
         Ok(vec![(String::new(), decisions.into_values().collect())])
@@ -133,29 +150,45 @@ impl Forget {
     fn by_rules(&self) -> Result<(Groups, Vec<(String, Error)>)> {
         if self.rules.is_empty() {
             let what = "cannot forget without a rule that keeps something, or the id of a backup";
-            return Err(Error::new(Kind::Usage, what).hint("for example --keep-daily 7 --keep-weekly 4"));
+            return Err(
+                Error::new(Kind::Usage, what).hint("for example --keep-daily 7 --keep-weekly 4")
+            );
         }
-        let (mut groups, mut damaged): (BTreeMap<Identity, Vec<Listed>>, _) = (BTreeMap::new(), Vec::new());
+        let (mut groups, mut damaged): (BTreeMap<Identity, Vec<Listed>>, _) =
+            (BTreeMap::new(), Vec::new());
         for (id, root) in list_backups(&self.repository)? {
             match root.and_then(|root| self.look(&id, root)) {
-                Ok(listed) => groups.entry(self.group(&listed.root)?).or_default().push(listed),
+                Ok(listed) => groups
+                    .entry(self.group(&listed.root)?)
+                    .or_default()
+                    .push(listed),
                 Err(error) => damaged.push((id, error)),
             }
         }
         let now = Timestamp::now();
         let decide = |listed: Vec<Listed>| {
-            let group = listed.last().filter(|_| self.by_source).map(|last| source_text(&last.root.source));
+            let group = listed
+                .last()
+                .filter(|_| self.by_source)
+                .map(|last| source_text(&last.root.source));
             let group = group.unwrap_or_default();
-            let candidates: Vec<_> = listed.iter().map(|listed| listed.candidate.clone()).collect();
+            let candidates: Vec<_> = listed
+                .iter()
+                .map(|listed| listed.candidate.clone())
+                .collect();
             let reasons = self.rules.reasons(&candidates, now, &TimeZone::system());
             if reasons.iter().all(Vec::is_empty) {
                 return Err(none_left(&group));
             }
             let decisions = listed.iter().zip(reasons);
-            let decisions = decisions.map(|(listed, reasons)| Decision::new(&listed.root, reasons, self.dry_run));
+            let decisions = decisions
+                .map(|(listed, reasons)| Decision::new(&listed.root, reasons, self.dry_run));
             Ok((group, decisions.collect()))
         };
-        let mut groups = groups.into_values().map(decide).collect::<Result<Groups>>()?;
+        let mut groups = groups
+            .into_values()
+            .map(decide)
+            .collect::<Result<Groups>>()?;
         groups.sort_by(|(a, _), (b, _)| a.cmp(b));
         Ok((groups, damaged))
     }
@@ -163,12 +196,20 @@ impl Forget {
     fn look(&self, id: &str, mut root: Root) -> Result<Listed> {
         let notes = Notes::read(&self.repository, id)?;
         notes.apply(&mut root);
-        let bad = |e: jiff::Error| Error::corrupt(format!("the time of backup {id:?} is none")).because(e);
+        let bad = |e: jiff::Error| {
+            Error::corrupt(format!("the time of backup {id:?} is none")).because(e)
+        };
         let time: Timestamp = root.time.parse().map_err(bad)?;
         let complete = root.totals.is_complete();
         // Roots of many backups are in memory at the same time.
         (root.segments, root.liveness, root.pages) = Default::default();
-        let candidate = Candidate { id: id.to_owned(), time, tags: root.tags.clone(), pinned: notes.pinned, complete };
+        let candidate = Candidate {
+            id: id.to_owned(),
+            time,
+            tags: root.tags.clone(),
+            pinned: notes.pinned,
+            complete,
+        };
         Ok(Listed { root, candidate })
     }
 
@@ -193,19 +234,31 @@ impl Forget {
             if !group.is_empty() {
                 text::line(out, group)?;
             }
-            decisions.iter().try_for_each(|decision| text::line(out, &decision.line()))?;
+            decisions
+                .iter()
+                .try_for_each(|decision| text::line(out, &decision.line()))?;
         }
         let all = groups.iter().flat_map(|(_, decisions)| decisions);
         let (gone, stay): (Vec<_>, Vec<_>) = all.partition(|decision| decision.forgotten);
         let gone = text::counted(gone.len() as u64, "backup");
-        let would = if self.dry_run { "would be forgotten" } else { "forgotten" };
-        let stay =
-            if self.ids.is_empty() { format!(", {} kept", text::count(stay.len() as u64)) } else { String::new() };
+        let would = if self.dry_run {
+            "would be forgotten"
+        } else {
+            "forgotten"
+        };
+        let stay = if self.ids.is_empty() {
+            format!(", {} kept", text::count(stay.len() as u64))
+        } else {
+            String::new()
+        };
         text::line(out, &format!("{gone} {would}{stay}"))?;
         if self.dry_run {
             return Ok(());
         }
-        text::line(out, "`fullbore prune` frees what only forgotten backups need")
+        text::line(
+            out,
+            "`fullbore prune` frees what only forgotten backups need",
+        )
     }
 }
 
@@ -223,17 +276,38 @@ impl Decision {
     }
 
     fn line(&self) -> String {
-        let time = self.time.as_ref().and_then(|time| time.parse::<Timestamp>().ok());
-        let time = time.map(|time| text::local_minute(Time { seconds: time.as_second(), nanos: 0 }));
-        let bytes = self.bytes.map(|bytes| format!("{:>10}", text::bytes(bytes)));
-        let fate = if self.forgotten { "forget".to_owned() } else { format!("keep    {}", self.reasons.join(", ")) };
+        let time = self
+            .time
+            .as_ref()
+            .and_then(|time| time.parse::<Timestamp>().ok());
+        let time = time.map(|time| {
+            text::local_minute(Time {
+                seconds: time.as_second(),
+                nanos: 0,
+            })
+        });
+        let bytes = self
+            .bytes
+            .map(|bytes| format!("{:>10}", text::bytes(bytes)));
+        let fate = if self.forgotten {
+            "forget".to_owned()
+        } else {
+            format!("keep    {}", self.reasons.join(", "))
+        };
         let parts = [Some(self.id.clone()), time, bytes, Some(fate)];
         parts.into_iter().flatten().collect::<Vec<_>>().join("  ")
     }
 }
 
 fn none_left(group: &str) -> Error {
-    let of = if group.is_empty() { String::new() } else { format!(" of {group}") };
-    Error::new(Kind::Usage, format!("cannot forget all backups{of}: the rules keep none of them"))
-        .hint("add a rule that keeps one, such as --keep-last 1, or name the backups to forget")
+    let of = if group.is_empty() {
+        String::new()
+    } else {
+        format!(" of {group}")
+    };
+    Error::new(
+        Kind::Usage,
+        format!("cannot forget all backups{of}: the rules keep none of them"),
+    )
+    .hint("add a rule that keeps one, such as --keep-last 1, or name the backups to forget")
 }

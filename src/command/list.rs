@@ -89,9 +89,19 @@ impl List {
             }
         }
         // They are no backups: JSON has those that are.
-        for root in if self.json { Vec::new() } else { cut_off(repository)? } {
+        for root in if self.json {
+            Vec::new()
+        } else {
+            cut_off(repository)?
+        } {
             let source = source_text(&root.source);
-            text::line(out, &format!("{}  {}  cut off, and so no backup, of {source}", root.id, root.time))?;
+            text::line(
+                out,
+                &format!(
+                    "{}  {}  cut off, and so no backup, of {source}",
+                    root.id, root.time
+                ),
+            )?;
         }
         Ok(code)
     }
@@ -117,15 +127,27 @@ impl List {
         Ok(())
     }
 
-    fn members(&self, input: impl Read + Send + 'static, selection: &Selection, out: &mut dyn Write) -> Result<()> {
+    fn members(
+        &self,
+        input: impl Read + Send + 'static,
+        selection: &Selection,
+        out: &mut dyn Write,
+    ) -> Result<()> {
         let mut missing: Vec<_> = selection.paths().iter().collect();
         stream::entries(input, |record| {
             let path = &record.entry.path;
             missing.retain(|wanted| !is_within(path, wanted));
-            if selection.holds(path) { self.entry(record, out) } else { Ok(()) }
+            if selection.holds(path) {
+                self.entry(record, out)
+            } else {
+                Ok(())
+            }
         })?;
         match missing.first() {
-            Some(path) => Err(Error::new(ErrorKind::NotFound, format!("could not find {} in the tar", quoted(path)))),
+            Some(path) => Err(Error::new(
+                ErrorKind::NotFound,
+                format!("could not find {} in the tar", quoted(path)),
+            )),
             None => Ok(()),
         }
     }
@@ -143,7 +165,11 @@ fn backup_line(root: &Root, pinned: bool) -> String {
     let (entries, bytes) = (text::count(totals.entries), text::bytes(totals.bytes));
     let stored = text::bytes(totals.stored_bytes);
     // What refers to others stored only what they did not have.
-    let verb = if root.bases.is_empty() { "stored" } else { "added" };
+    let verb = if root.bases.is_empty() {
+        "stored"
+    } else {
+        "added"
+    };
     let missing = match totals.unreadable {
         0 => String::new(),
         n => format!("  ({} not captured)", text::count(n)),
@@ -152,22 +178,51 @@ fn backup_line(root: &Root, pinned: bool) -> String {
         0 => String::new(),
         n => format!("  ({} with wrong page checksums)", text::count(n)),
     };
-    let part = if root.left_out.is_empty() { "" } else { "  (in part)" };
-    let tags: String = root.tags.iter().map(|(key, value)| format!("  {}", tag(key, value))).collect();
-    let (source, pinned) = (source_text(&root.source), if pinned { "  (pinned)" } else { "" });
-    let cluster = root.postgres.as_ref().map_or_else(String::new, |cluster| format!("  {}", of_cluster(root, cluster)));
-    let noun = if totals.entries == 1 { "entry  " } else { "entries" };
+    let part = if root.left_out.is_empty() {
+        ""
+    } else {
+        "  (in part)"
+    };
+    let tags: String = root
+        .tags
+        .iter()
+        .map(|(key, value)| format!("  {}", tag(key, value)))
+        .collect();
+    let (source, pinned) = (
+        source_text(&root.source),
+        if pinned { "  (pinned)" } else { "" },
+    );
+    let cluster = root.postgres.as_ref().map_or_else(String::new, |cluster| {
+        format!("  {}", of_cluster(root, cluster))
+    });
+    let noun = if totals.entries == 1 {
+        "entry  "
+    } else {
+        "entries"
+    };
     let sizes = format!("{entries:>11} {noun}  {bytes:>10}  {verb:>6} {stored:>10}");
-    format!("{}  {}  {sizes}  {source}{cluster}{part}{tags}{missing}{wrong}{pinned}", root.id, root.time)
+    format!(
+        "{}  {}  {sizes}  {source}{cluster}{part}{tags}{missing}{wrong}{pinned}",
+        root.id, root.time
+    )
 }
 
 /// What recovery to a point can begin with it: where and when it ended, and on which timeline.
 fn of_cluster(root: &Root, cluster: &Cluster) -> String {
-    let Cluster { major, timeline, stop_lsn, .. } = cluster;
+    let Cluster {
+        major,
+        timeline,
+        stop_lsn,
+        ..
+    } = cluster;
     match (cluster.online, &*cluster.wal) {
         (false, _) => format!("(PostgreSQL {major}, shut down, timeline {timeline})"),
         (true, wal) => {
-            let without = if wal == "included" { "" } else { ", without its WAL" };
+            let without = if wal == "included" {
+                ""
+            } else {
+                ", without its WAL"
+            };
             let ended = text::name(root.captured().as_bytes());
             format!(
                 "(PostgreSQL {major}, ended {ended} at {}, timeline {timeline}{without})",
@@ -234,12 +289,22 @@ impl<'a> BackupLine<'a> {
 
 fn entry_line(record: &Record) -> String {
     let entry = &record.entry;
-    let owner =
-        |name: &str, number: u32| if name.is_empty() { number.to_string() } else { text::name(name.as_bytes()) };
-    let owners =
-        format!("{}/{}", owner(&entry.owner.user, entry.owner.uid), owner(&entry.owner.group, entry.owner.gid));
+    let owner = |name: &str, number: u32| {
+        if name.is_empty() {
+            number.to_string()
+        } else {
+            text::name(name.as_bytes())
+        }
+    };
+    let owners = format!(
+        "{}/{}",
+        owner(&entry.owner.user, entry.owner.uid),
+        owner(&entry.owner.group, entry.owner.gid)
+    );
     let size = match &entry.kind {
-        Kind::CharDevice(device) | Kind::BlockDevice(device) => format!("{},{}", device.major, device.minor),
+        Kind::CharDevice(device) | Kind::BlockDevice(device) => {
+            format!("{},{}", device.major, device.minor)
+        }
         _ => entry.size().to_string(),
     };
     let target = match &entry.kind {
@@ -247,9 +312,16 @@ fn entry_line(record: &Record) -> String {
         Kind::HardLink(target) => format!(" link to {}", text::name(target)),
         _ => String::new(),
     };
-    let path = if entry.path.is_empty() { ".".to_owned() } else { text::name(&entry.path) };
+    let path = if entry.path.is_empty() {
+        ".".to_owned()
+    } else {
+        text::name(&entry.path)
+    };
     let (mode, time) = (text::mode(entry), text::local_minute(entry.mtime));
-    format!("{mode} {owners:<15} {size:>12} {time} {path}{target}{}", state_text(&record.state))
+    format!(
+        "{mode} {owners:<15} {size:>12} {time} {path}{target}{}",
+        state_text(&record.state)
+    )
 }
 
 fn state_text(state: &State) -> String {
@@ -305,7 +377,11 @@ impl<'a> EntryLine<'a> {
             target,
             device,
             digest: record.digest.map(|digest| digest.to_string()),
-            xattrs: entry.xattrs.iter().map(|(name, _)| Name(name.clone())).collect(),
+            xattrs: entry
+                .xattrs
+                .iter()
+                .map(|(name, _)| Name(name.clone()))
+                .collect(),
             state,
             reason,
         }

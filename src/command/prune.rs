@@ -60,26 +60,48 @@ impl Prune {
 
     fn print(&self, pruned: &Pruned, out: &mut dyn Write) -> Result<()> {
         let frees = if self.dry_run { "would free" } else { "freed" };
-        for (id, Remains { freed, held, cut_off, by }) in &pruned.backups {
+        for (
+            id,
+            Remains {
+                freed,
+                held,
+                cut_off,
+                by,
+            },
+        ) in &pruned.backups
+        {
             let is_some = |amount: &Amount| *amount != Amount::default();
             let freed = is_some(freed).then(|| format!("{frees} {}", amount(freed)));
             let held = is_some(held).then(|| format!("{} held{}", amount(held), holders(by)));
-            let cut_off = is_some(cut_off).then(|| format!("{} kept of it, as it was cut off", amount(cut_off)));
+            let cut_off = is_some(cut_off)
+                .then(|| format!("{} kept of it, as it was cut off", amount(cut_off)));
             let parts: Vec<_> = freed.into_iter().chain(held).chain(cut_off).collect();
             text::line(out, &format!("{id}  {}", parts.join("; ")))?;
         }
         for id in &pruned.doubtful {
             let what = format!("{id}  left alone: nobody can tell whether it is under way");
-            text::line(out, &format!("{what}; if it is not, remove {:?}", protocol::intent_key(id)))?;
+            text::line(
+                out,
+                &format!(
+                    "{what}; if it is not, remove {:?}",
+                    protocol::intent_key(id)
+                ),
+            )?;
         }
         let (freed, held, cut_off) = (pruned.freed(), pruned.held(), pruned.cut_off());
         let still = match held.bytes {
             0 => String::new(),
-            _ => format!("; {} of forgotten backups still held, as newer ones refer to it", amount(&held)),
+            _ => format!(
+                "; {} of forgotten backups still held, as newer ones refer to it",
+                amount(&held)
+            ),
         };
         let kept = match cut_off.bytes {
             0 => String::new(),
-            _ => format!("; {} kept for the next backup of its source, or until it is forgotten", amount(&cut_off)),
+            _ => format!(
+                "; {} kept for the next backup of its source, or until it is forgotten",
+                amount(&cut_off)
+            ),
         };
         text::line(out, &format!("{frees} {}{still}{kept}", amount(&freed)))
     }
@@ -98,17 +120,48 @@ impl Prune {
             held_by: &[],
             doubtful: &[],
         };
-        for (id, Remains { freed, held, cut_off, by }) in &pruned.backups {
+        for (
+            id,
+            Remains {
+                freed,
+                held,
+                cut_off,
+                by,
+            },
+        ) in &pruned.backups
+        {
             let line = line("backup", Some(&**id), *freed, *held, *cut_off);
-            text::json(out, &Line { held_by: by, ..line })?;
+            text::json(
+                out,
+                &Line {
+                    held_by: by,
+                    ..line
+                },
+            )?;
         }
-        let result = line("result", None, pruned.freed(), pruned.held(), pruned.cut_off());
-        text::json(out, &Line { doubtful: &pruned.doubtful, ..result })
+        let result = line(
+            "result",
+            None,
+            pruned.freed(),
+            pruned.held(),
+            pruned.cut_off(),
+        );
+        text::json(
+            out,
+            &Line {
+                doubtful: &pruned.doubtful,
+                ..result
+            },
+        )
     }
 }
 
 fn amount(amount: &Amount) -> String {
-    format!("{} in {}", text::bytes(amount.bytes), text::counted(amount.segments, "segment"))
+    format!(
+        "{} in {}",
+        text::bytes(amount.bytes),
+        text::counted(amount.segments, "segment")
+    )
 }
 
 fn holders(by: &[String]) -> String {

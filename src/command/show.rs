@@ -38,7 +38,13 @@ impl Show {
             }
         };
         if self.json {
-            return text::json(out, &Shown { root: &root, pinned });
+            return text::json(
+                out,
+                &Shown {
+                    root: &root,
+                    pinned,
+                },
+            );
         }
         let pin = pinned.then(|| ("pinned", "yes, it is never forgotten".to_owned()));
         for (name, value) in facts(&root).into_iter().chain(pin) {
@@ -66,21 +72,44 @@ fn facts(root: &Root) -> Vec<(&'static str, String)> {
     let (totals, options) = (&root.totals, &root.options);
     // What is compared with others stores what they do not have.
     let ratio = match root.bases.is_empty() {
-        true => format!(", ratio {:.2}", totals.bytes as f64 / totals.stored_bytes.max(1) as f64),
+        true => format!(
+            ", ratio {:.2}",
+            totals.bytes as f64 / totals.stored_bytes.max(1) as f64
+        ),
         false => String::new(),
     };
-    let left_out = root.left_out.iter().map(|option| ("left out by", text::name(option.as_bytes())));
-    let tags = root.tags.iter().map(|(key, value)| ("tag", tag(key, value)));
+    let left_out = root
+        .left_out
+        .iter()
+        .map(|option| ("left out by", text::name(option.as_bytes())));
+    let tags = root
+        .tags
+        .iter()
+        .map(|(key, value)| ("tag", tag(key, value)));
     let mut facts = vec![
         ("backup", root.id.clone()),
         ("source", source_text(&root.source)),
         ("started", root.time.clone()),
         ("finished", root.finished.clone()),
-        ("written by", format!("{}, format {}", text::name(root.tool.as_bytes()), root.format)),
-        ("codec", format!("{}, level {}", options.codec, options.level)),
+        (
+            "written by",
+            format!(
+                "{}, format {}",
+                text::name(root.tool.as_bytes()),
+                root.format
+            ),
+        ),
+        (
+            "codec",
+            format!("{}, level {}", options.codec, options.level),
+        ),
         (
             "frames",
-            format!("{} plain bytes, blocks of {}", text::bytes(options.frame_bytes), text::bytes(options.block_bytes)),
+            format!(
+                "{} plain bytes, blocks of {}",
+                text::bytes(options.frame_bytes),
+                text::bytes(options.block_bytes)
+            ),
         ),
         ("digest", format!("{:?}", options.digest).to_lowercase()),
         ("entries", text::count(totals.entries)),
@@ -101,7 +130,14 @@ fn facts(root: &Root) -> Vec<(&'static str, String)> {
     facts.extend(referred(root));
     facts.extend(root.postgres.iter().flat_map(cluster));
     if !root.run.limit.is_empty() {
-        facts.push(("limit", format!("{}, {:.1} seconds", text::name(root.run.limit.as_bytes()), root.run.seconds)));
+        facts.push((
+            "limit",
+            format!(
+                "{}, {:.1} seconds",
+                text::name(root.run.limit.as_bytes()),
+                root.run.seconds
+            ),
+        ));
     }
     facts.extend(left_out.chain(tags));
     facts
@@ -110,30 +146,62 @@ fn facts(root: &Root) -> Vec<(&'static str, String)> {
 /// What it refers to of each other backup, and how much is read and kept for that.
 fn referred(root: &Root) -> Vec<(&'static str, String)> {
     let sum = |backup: Option<&str>| {
-        let live = root.liveness.iter().filter(|live| backup.is_none_or(|backup| live.backup == backup));
-        let all = |live: &Live| if live.data_bytes > 0 { live.data_bytes } else { live.of_bytes };
+        let live = root
+            .liveness
+            .iter()
+            .filter(|live| backup.is_none_or(|backup| live.backup == backup));
+        let all = |live: &Live| {
+            if live.data_bytes > 0 {
+                live.data_bytes
+            } else {
+                live.of_bytes
+            }
+        };
         live.fold((0, 0, 0), |(used, of, segments): (u64, u64, u64), live| {
-            (used.saturating_add(live.bytes), of.saturating_add(all(live).max(live.bytes)), segments + 1)
+            (
+                used.saturating_add(live.bytes),
+                of.saturating_add(all(live).max(live.bytes)),
+                segments + 1,
+            )
         })
     };
     let line = |backup: &str| {
         let (live, all, segments) = sum(Some(backup));
-        let pages = root.pages.iter().filter(|page| page.backup == backup).count() as u64;
+        let pages = root
+            .pages
+            .iter()
+            .filter(|page| page.backup == backup)
+            .count() as u64;
         let (live, all) = (text::bytes(live), text::bytes(all));
-        let (segments, pages) = (text::counted(segments, "segment"), text::counted(pages, "page"));
-        ("refers to", format!("{backup}: {live} of {all} in {segments}, and {pages}"))
+        let (segments, pages) = (
+            text::counted(segments, "segment"),
+            text::counted(pages, "page"),
+        );
+        (
+            "refers to",
+            format!("{backup}: {live} of {all} in {segments}, and {pages}"),
+        )
     };
     let others = root.others();
     if others.is_empty() {
         return Vec::new();
     }
-    let (kept, kept_bytes) = (text::counted(root.totals.kept, "file"), text::bytes(root.totals.kept_bytes));
+    let (kept, kept_bytes) = (
+        text::counted(root.totals.kept, "file"),
+        text::bytes(root.totals.kept_bytes),
+    );
     let (live, all, _) = sum(None);
     let times = all as f64 / (live as f64).max(1.0);
-    let mut facts = vec![("unchanged", format!("{kept}, {kept_bytes} of content were not stored again"))];
+    let mut facts = vec![(
+        "unchanged",
+        format!("{kept}, {kept_bytes} of content were not stored again"),
+    )];
     facts.extend(others.into_iter().map(line));
     let (live, all) = (text::bytes(live), text::bytes(all));
-    facts.push(("amplification", format!("{times:.2}: segments of {all} are kept for {live} that it refers to")));
+    facts.push((
+        "amplification",
+        format!("{times:.2}: segments of {all} are kept for {live} that it refers to"),
+    ));
     facts
 }
 
@@ -145,27 +213,68 @@ fn cluster(cluster: &Cluster) -> Vec<(&'static str, String)> {
     };
     let sums = if cluster.checksums { "with" } else { "without" };
     let mut facts = vec![
-        ("PostgreSQL", format!("{}, {state}, {sums} page checksums", text::name(cluster.version.as_bytes()))),
-        ("system", format!("{}, timeline {}", text::name(cluster.system_identifier.as_bytes()), cluster.timeline)),
+        (
+            "PostgreSQL",
+            format!(
+                "{}, {state}, {sums} page checksums",
+                text::name(cluster.version.as_bytes())
+            ),
+        ),
+        (
+            "system",
+            format!(
+                "{}, timeline {}",
+                text::name(cluster.system_identifier.as_bytes()),
+                cluster.timeline
+            ),
+        ),
     ];
     if cluster.online {
-        let (start, stop, segments) = (&cluster.start_lsn, &cluster.stop_lsn, cluster.wal_segments.join(" to "));
+        let (start, stop, segments) = (
+            &cluster.start_lsn,
+            &cluster.stop_lsn,
+            cluster.wal_segments.join(" to "),
+        );
         let wal = format!("from {start} to {stop}, {}: {segments}", cluster.wal);
         facts.push(("WAL", text::name(wal.as_bytes())));
     }
     let space = |space: &Tablespace| {
-        ("tablespace", format!("{} {} at {}", space.oid, text::name(&space.name.0), text::name(&space.location.0)))
+        (
+            "tablespace",
+            format!(
+                "{} {} at {}",
+                space.oid,
+                text::name(&space.name.0),
+                text::name(&space.location.0)
+            ),
+        )
     };
-    facts.extend(cluster.configuration.iter().map(|path| ("not included", text::name(&path.0))));
-    facts.extend(cluster.unlisted.iter().map(|path| ("not listed", text::name(&path.0))));
-    facts.extend(cluster.tablespaces.iter().map(space));
-    facts.extend(cluster.tablespaces_meanwhile.iter().map(space).map(|(_, space)| ("created later", space)));
     facts.extend(
         cluster
-            .databases
+            .configuration
             .iter()
-            .map(|database| ("database", format!("{} {}", database.oid, text::name(&database.name.0)))),
+            .map(|path| ("not included", text::name(&path.0))),
     );
+    facts.extend(
+        cluster
+            .unlisted
+            .iter()
+            .map(|path| ("not listed", text::name(&path.0))),
+    );
+    facts.extend(cluster.tablespaces.iter().map(space));
+    facts.extend(
+        cluster
+            .tablespaces_meanwhile
+            .iter()
+            .map(space)
+            .map(|(_, space)| ("created later", space)),
+    );
+    facts.extend(cluster.databases.iter().map(|database| {
+        (
+            "database",
+            format!("{} {}", database.oid, text::name(&database.name.0)),
+        )
+    }));
     facts
 }
 
@@ -174,24 +283,48 @@ fn segments(root: &Root, out: &mut dyn Write) -> Result<()> {
     for segment in &root.segments {
         let (bytes, plain) = (text::bytes(segment.bytes), text::bytes(segment.plain_bytes));
         let name = format!("s{:02}-{:06}", segment.stream, segment.number);
-        text::line(out, &format!("segment {name}  {bytes:>10} from {plain:>10} in {} frames", segment.frames))?;
+        text::line(
+            out,
+            &format!(
+                "segment {name}  {bytes:>10} from {plain:>10} in {} frames",
+                segment.frames
+            ),
+        )?;
     }
     Ok(())
 }
 
 fn not_captured(root: &Root, out: &mut dyn Write) -> Result<()> {
     let totals = &root.totals;
-    let all = sizes::sum([totals.unreadable, totals.vanished, totals.changed, totals.bad_pages]);
+    let all = sizes::sum([
+        totals.unreadable,
+        totals.vanished,
+        totals.changed,
+        totals.bad_pages,
+    ]);
     let counts = [
         ("unreadable", totals.unreadable),
         ("vanished", totals.vanished),
         ("changed", totals.changed),
         ("with wrong page checksums", totals.bad_pages),
     ];
-    let counts: Vec<String> = counts.iter().map(|(what, n)| format!("{} {what}", text::count(*n))).collect();
-    text::line(out, &format!("\nnot captured as they were: {}", counts.join(", ")))?;
+    let counts: Vec<String> = counts
+        .iter()
+        .map(|(what, n)| format!("{} {what}", text::count(*n)))
+        .collect();
+    text::line(
+        out,
+        &format!("\nnot captured as they were: {}", counts.join(", ")),
+    )?;
     for entry in &root.not_captured {
-        text::line(out, &format!("  {}: {}", text::name(&entry.path.0), text::name(entry.reason.as_bytes())))?;
+        text::line(
+            out,
+            &format!(
+                "  {}: {}",
+                text::name(&entry.path.0),
+                text::name(entry.reason.as_bytes())
+            ),
+        )?;
     }
     if all as usize > root.not_captured.len() && root.not_captured.len() >= MAX_NOT_CAPTURED {
         text::line(out, "  `fullbore list` shows all of them")?;

@@ -44,24 +44,35 @@ impl Tag {
     /// too; or the system's.
     pub fn run(&self, out: &mut dyn Write) -> Result<()> {
         if let Some((key, _)) = self.set.iter().find(|(key, _)| self.remove.contains(key)) {
-            return Err(Error::new(Kind::Usage, format!("cannot set and take away tag {key:?}")));
+            return Err(Error::new(
+                Kind::Usage,
+                format!("cannot set and take away tag {key:?}"),
+            ));
         }
         let (repository, id) = locate(&self.from)?;
         let notes = Notes::read(&repository, &id)?;
         let mut tags = open(&self.from)?.root.tags;
         for key in &self.remove {
             if tags.remove(key).is_none() {
-                return Err(Error::new(Kind::NotFound, format!("could not find tag {key:?} of backup {id:?}")));
+                return Err(Error::new(
+                    Kind::NotFound,
+                    format!("could not find tag {key:?} of backup {id:?}"),
+                ));
             }
         }
         tags.extend(self.set.iter().cloned());
         if !(self.set.is_empty() && self.remove.is_empty()) {
-            Notes { tags: Some(tags.clone()), ..notes }.write(&repository, &id)?;
+            Notes {
+                tags: Some(tags.clone()),
+                ..notes
+            }
+            .write(&repository, &id)?;
         }
         if self.json {
             return text::json(out, &json!({ "id": id, "tags": tags }));
         }
-        tags.iter().try_for_each(|(key, value)| text::line(out, &format!("{id}  {}", tag(key, value))))
+        tags.iter()
+            .try_for_each(|(key, value)| text::line(out, &format!("{id}  {}", tag(key, value))))
     }
 }
 
@@ -73,11 +84,19 @@ impl Pin {
     pub fn run(&self, out: &mut dyn Write) -> Result<()> {
         let (repository, id) = locate(&self.from)?;
         let notes = Notes::read(&repository, &id)?;
-        Notes { pinned: self.pinned, ..notes }.write(&repository, &id)?;
+        Notes {
+            pinned: self.pinned,
+            ..notes
+        }
+        .write(&repository, &id)?;
         if self.json {
             return text::json(out, &json!({ "id": id, "pinned": self.pinned }));
         }
-        let fate = if self.pinned { "pinned: it is never forgotten" } else { "not pinned any more" };
+        let fate = if self.pinned {
+            "pinned: it is never forgotten"
+        } else {
+            "not pinned any more"
+        };
         text::line(out, &format!("{id}  {fate}"))
     }
 }

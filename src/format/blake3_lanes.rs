@@ -14,8 +14,16 @@ const VALUE: usize = size_of::<BlockDigest>();
 const INPUT: usize = CHUNK as usize;
 const PAIR: usize = 2 * VALUE;
 
-const IV: [u32; 8] =
-    [0x6a09_e667, 0xbb67_ae85, 0x3c6e_f372, 0xa54f_f53a, 0x510e_527f, 0x9b05_688c, 0x1f83_d9ab, 0x5be0_cd19];
+const IV: [u32; 8] = [
+    0x6a09_e667,
+    0xbb67_ae85,
+    0x3c6e_f372,
+    0xa54f_f53a,
+    0x510e_527f,
+    0x9b05_688c,
+    0x1f83_d9ab,
+    0x5be0_cd19,
+];
 const CHUNK_START: u8 = 1 << 0;
 const CHUNK_END: u8 = 1 << 1;
 const PARENT: u8 = 1 << 2;
@@ -72,17 +80,28 @@ pub(super) fn hashes(contents: &[&[u8]]) -> Vec<[u8; VALUE]> {
     let mut forest = Forest::of(start);
     let branched = || trees.iter().filter(|tree| tree.count() > 1);
     branched().for_each(|tree| forest.long(tree));
-    (0..LANES).for_each(|at| forest.chunks(at, branched().filter(|tree| (at + 1..LANES).contains(&tree.whole()))));
-    let mut level: Vec<(usize, usize)> = branched().map(|tree| (tree.start, tree.count())).collect();
+    (0..LANES).for_each(|at| {
+        forest.chunks(
+            at,
+            branched().filter(|tree| (at + 1..LANES).contains(&tree.whole())),
+        )
+    });
+    let mut level: Vec<(usize, usize)> =
+        branched().map(|tree| (tree.start, tree.count())).collect();
     loop {
         level.retain(|(_, count)| *count > 2);
         if level.is_empty() {
             break;
         }
         forest.parents(&level, PARENT);
-        level.iter_mut().for_each(|(_, count)| *count = count.div_ceil(2));
+        level
+            .iter_mut()
+            .for_each(|(_, count)| *count = count.div_ceil(2));
     }
-    forest.parents(&branched().map(|tree| (tree.start, 2)).collect::<Vec<_>>(), PARENT | ROOT);
+    forest.parents(
+        &branched().map(|tree| (tree.start, 2)).collect::<Vec<_>>(),
+        PARENT | ROOT,
+    );
     let root = |tree: &Tree<'_>| match tree.count() {
         0 | 1 => blake3::hash(tree.data).into(),
         _ => forest.values[tree.start],
@@ -100,14 +119,27 @@ struct Forest {
 impl Forest {
     /// Of so many chunks.
     fn of(chunks: usize) -> Self {
-        Self { platform: Platform::detect(), values: vec![[0; VALUE]; chunks], out: Vec::new() }
+        Self {
+            platform: Platform::detect(),
+            values: vec![[0; VALUE]; chunks],
+            out: Vec::new(),
+        }
     }
 
     /// Chunks that follow each other, from number `first` of their file on; their values are to stand at `start`.
     fn run(&mut self, data: &[u8], first: u64, start: usize) {
         let chunks: Vec<&[u8; INPUT]> = data.as_chunks().0.iter().collect();
         let out = self.values[start..][..chunks.len()].as_flattened_mut();
-        self.platform.hash_many(&chunks, &IV, first, IncrementCounter::Yes, 0, CHUNK_START, CHUNK_END, out);
+        self.platform.hash_many(
+            &chunks,
+            &IV,
+            first,
+            IncrementCounter::Yes,
+            0,
+            CHUNK_START,
+            CHUNK_END,
+            out,
+        );
     }
 
     /// The chunks of a tree that are hashed with no others: of a long one all that are whole, and one that is not.
@@ -117,7 +149,8 @@ impl Forest {
             self.run(data, 0, start);
         }
         if whole < tree.count() {
-            self.values[start + whole] = block_digest(&data[whole * INPUT..], (whole * INPUT) as u64);
+            self.values[start + whole] =
+                block_digest(&data[whole * INPUT..], (whole * INPUT) as u64);
         }
     }
 
@@ -127,7 +160,16 @@ impl Forest {
         let chunks: Vec<&[u8; INPUT]> = trees.clone().filter_map(chunk).collect();
         self.out.resize(chunks.len() * VALUE, 0);
         let number = at as u64;
-        self.platform.hash_many(&chunks, &IV, number, IncrementCounter::No, 0, CHUNK_START, CHUNK_END, &mut self.out);
+        self.platform.hash_many(
+            &chunks,
+            &IV,
+            number,
+            IncrementCounter::No,
+            0,
+            CHUNK_START,
+            CHUNK_END,
+            &mut self.out,
+        );
         for (tree, value) in trees.zip(self.out.as_chunks().0) {
             self.values[tree.start + at] = *value;
         }
@@ -135,15 +177,32 @@ impl Forest {
 
     /// Put parents in the place of the values of their children: of each tree `(start, count)`. One that has no sibling moves up.
     fn parents(&mut self, level: &[(usize, usize)], flags: u8) {
-        let of = |(start, count): &(usize, usize)| self.values[*start..][..*count].as_chunks::<2>().0;
-        let pairs = level.iter().flat_map(of).filter_map(|pair| pair.as_flattened().first_chunk());
+        let of =
+            |(start, count): &(usize, usize)| self.values[*start..][..*count].as_chunks::<2>().0;
+        let pairs = level
+            .iter()
+            .flat_map(of)
+            .filter_map(|pair| pair.as_flattened().first_chunk());
         let pairs: Vec<&[u8; PAIR]> = pairs.collect();
         self.out.resize(pairs.len() * VALUE, 0);
-        self.platform.hash_many(&pairs, &IV, 0, IncrementCounter::No, flags, 0, 0, &mut self.out);
+        self.platform.hash_many(
+            &pairs,
+            &IV,
+            0,
+            IncrementCounter::No,
+            flags,
+            0,
+            0,
+            &mut self.out,
+        );
         let mut parents = self.out.as_chunks().0.iter();
         for (start, count) in level {
             let values = &mut self.values[*start..][..*count];
-            values.iter_mut().take(count / 2).zip(&mut parents).for_each(|(value, parent)| *value = *parent);
+            values
+                .iter_mut()
+                .take(count / 2)
+                .zip(&mut parents)
+                .for_each(|(value, parent)| *value = *parent);
             if count % 2 == 1 {
                 values[count / 2] = values[count - 1];
             }

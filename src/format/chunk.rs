@@ -31,14 +31,19 @@ pub struct Chunk {
 impl Chunk {
     fn of(bytes: &[u8]) -> Self {
         let hash = blake3::hash(bytes);
-        Self { len: bytes.len() as u32, digest: std::array::from_fn(|i| hash.as_bytes()[i]) }
+        Self {
+            len: bytes.len() as u32,
+            digest: std::array::from_fn(|i| hash.as_bytes()[i]),
+        }
     }
 }
 
 /// Cut a piece of a file where its content says so.
 pub fn by_content(piece: &[u8]) -> Vec<Chunk> {
     let (least, usual, most) = BYTES;
-    FastCDC::new(piece, least, usual, most).map(|chunk| Chunk::of(&piece[chunk.offset..][..chunk.length])).collect()
+    FastCDC::new(piece, least, usual, most)
+        .map(|chunk| Chunk::of(&piece[chunk.offset..][..chunk.length]))
+        .collect()
 }
 
 /// Cut a piece of a sparse file, whose bytes are in the file where these ascending runs say.
@@ -60,8 +65,13 @@ pub fn places(runs: impl IntoIterator<Item = Run>) -> Vec<Run> {
         while at < end {
             let next = end.min((at / PLACE_BYTES + 1) * PLACE_BYTES);
             match places.last_mut() {
-                Some(last) if last.offset / PLACE_BYTES == at / PLACE_BYTES => last.len += next - at,
-                _ => places.push(Run { offset: at, len: next - at }),
+                Some(last) if last.offset / PLACE_BYTES == at / PLACE_BYTES => {
+                    last.len += next - at
+                }
+                _ => places.push(Run {
+                    offset: at,
+                    len: next - at,
+                }),
             }
             at = next;
         }
@@ -85,10 +95,16 @@ mod tests {
         let piece = noise(1 << 20);
         let shifted = [b"some bytes more", &piece[..]].concat();
         let (before, after) = (by_content(&piece), by_content(&shifted));
-        assert_eq!(before.iter().map(|chunk| chunk.len as usize).sum::<usize>(), piece.len());
+        assert_eq!(
+            before.iter().map(|chunk| chunk.len as usize).sum::<usize>(),
+            piece.len()
+        );
         let known: HashSet<_> = before.iter().map(|chunk| chunk.digest).collect();
-        let same: u64 =
-            after.iter().filter(|chunk| known.contains(&chunk.digest)).map(|chunk| u64::from(chunk.len)).sum();
+        let same: u64 = after
+            .iter()
+            .filter(|chunk| known.contains(&chunk.digest))
+            .map(|chunk| u64::from(chunk.len))
+            .sum();
         assert!(same > 900_000, "{same}");
     }
 
@@ -97,7 +113,16 @@ mod tests {
         assert_eq!(by_content(b""), []);
         assert_eq!(by_content(b"little").len(), 1);
         assert_eq!(by_place(b"", []), []);
-        assert_eq!(by_place(b"little", [Run { offset: PLACE_BYTES, len: 6 }]), [Chunk::of(b"little")]);
+        assert_eq!(
+            by_place(
+                b"little",
+                [Run {
+                    offset: PLACE_BYTES,
+                    len: 6
+                }]
+            ),
+            [Chunk::of(b"little")]
+        );
     }
 
     #[test]
@@ -105,14 +130,24 @@ mod tests {
         let run = |offset, len| Run { offset, len };
         let file = noise(1 << 20);
         let cut = |runs: &[Run]| {
-            let data: Vec<u8> =
-                runs.iter().flat_map(|run| &file[run.offset as usize..][..run.len as usize]).copied().collect();
+            let data: Vec<u8> = runs
+                .iter()
+                .flat_map(|run| &file[run.offset as usize..][..run.len as usize])
+                .copied()
+                .collect();
             let chunks = by_place(&data, runs.iter().copied());
-            assert_eq!(chunks.iter().map(|chunk| chunk.len as usize).sum::<usize>(), data.len());
+            assert_eq!(
+                chunks.iter().map(|chunk| chunk.len as usize).sum::<usize>(),
+                data.len()
+            );
             chunks
         };
         let before = cut(&[run(0, 300_000), run(304_096, (1 << 20) - 304_096)]);
-        let after = cut(&[run(0, 4096), run(8192, 300_000 - 8192), run(304_096, (1 << 20) - 304_096)]);
+        let after = cut(&[
+            run(0, 4096),
+            run(8192, 300_000 - 8192),
+            run(304_096, (1 << 20) - 304_096),
+        ]);
         assert_eq!(before.len(), 64);
         assert_eq!(before[1..], after[1..]);
         assert_eq!((before[0].len, after[0].len), (16_384, 16_384 - 4096));

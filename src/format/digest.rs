@@ -75,20 +75,31 @@ pub fn piece(algorithm: Algorithm, data: &[u8], offset: u64, total: u64, block: 
     match algorithm {
         Algorithm::None => Piece::None,
         Algorithm::Crc32c => Piece::Crc(crc32c(data), data.len() as u64),
-        Algorithm::Blake3 if total <= block => Piece::Whole(Digest::Blake3(blake3::hash(data).into())),
+        Algorithm::Blake3 if total <= block => {
+            Piece::Whole(Digest::Blake3(blake3::hash(data).into()))
+        }
         Algorithm::Blake3 => Piece::Blocks(block_digests(data, offset, block)),
     }
 }
 
 /// BLAKE3 of each of these contents.
 pub fn digests(contents: &[&[u8]]) -> Vec<Digest> {
-    blake3_lanes::hashes(contents).into_iter().map(Digest::Blake3).collect()
+    blake3_lanes::hashes(contents)
+        .into_iter()
+        .map(Digest::Blake3)
+        .collect()
 }
 
 fn block_digests(data: &[u8], offset: u64, block: u64) -> Vec<BlockDigest> {
-    let whole = if blake3_lanes::are_short(block) { data.len() - data.len() % block as usize } else { 0 };
+    let whole = if blake3_lanes::are_short(block) {
+        data.len() - data.len() % block as usize
+    } else {
+        0
+    };
     let mut digests = blake3_lanes::chaining_values(&data[..whole], offset, block);
-    let rest = data[whole..].chunks(block as usize).zip((offset + whole as u64..).step_by(block as usize));
+    let rest = data[whole..]
+        .chunks(block as usize)
+        .zip((offset + whole as u64..).step_by(block as usize));
     digests.extend(rest.map(|(bytes, at)| block_digest(bytes, at)));
     digests
 }
@@ -102,10 +113,19 @@ pub(super) fn block_digest(bytes: &[u8], offset: u64) -> BlockDigest {
 
 /// As [`piece`], of a piece that may begin and end anywhere: the largest blocks it divides into, and how many of BLAKE3's
 /// chunks each of them has. `None` if its ends are not those of chunks.
-pub fn piece_of_any(algorithm: Algorithm, data: &[u8], offset: u64, total: u64) -> Option<(Piece, u64)> {
+pub fn piece_of_any(
+    algorithm: Algorithm,
+    data: &[u8],
+    offset: u64,
+    total: u64,
+) -> Option<(Piece, u64)> {
     let aligned = |at: u64| 1 << at.trailing_zeros().min(MAX_BLOCK.trailing_zeros());
     let end = offset + data.len() as u64;
-    let block = aligned(offset).min(if end == total { MAX_BLOCK } else { aligned(end) });
+    let block = aligned(offset).min(if end == total {
+        MAX_BLOCK
+    } else {
+        aligned(end)
+    });
     let fits = block >= CHUNK || algorithm != Algorithm::Blake3;
     fits.then(|| (piece(algorithm, data, offset, total, block), block / CHUNK))
 }
@@ -147,7 +167,10 @@ pub struct Running(Box<blake3::Hasher>, crc_fast::Digest);
 
 impl Default for Running {
     fn default() -> Self {
-        Self(Box::default(), crc_fast::Digest::new(CrcAlgorithm::Crc32Iscsi))
+        Self(
+            Box::default(),
+            crc_fast::Digest::new(CrcAlgorithm::Crc32Iscsi),
+        )
     }
 }
 
@@ -160,7 +183,10 @@ impl Running {
 
     /// BLAKE3 and CRC-32C of all of it.
     pub fn finish(&self) -> [Digest; 2] {
-        [Digest::Blake3(self.0.finalize().into()), Digest::Crc32c(self.1.finalize() as u32)]
+        [
+            Digest::Blake3(self.0.finalize().into()),
+            Digest::Crc32c(self.1.finalize() as u32),
+        ]
     }
 }
 
@@ -200,8 +226,12 @@ impl Joiner {
         match piece {
             Piece::None => {}
             Piece::Whole(digest) => self.whole = Some(*digest),
-            Piece::Crc(crc, len) => self.crc = Some(self.crc.map_or(*crc, |have| crc32c_join(have, *crc, *len))),
-            Piece::Blocks(blocks) => blocks.iter().for_each(|block| self.push_block(*block, units)),
+            Piece::Crc(crc, len) => {
+                self.crc = Some(self.crc.map_or(*crc, |have| crc32c_join(have, *crc, *len)))
+            }
+            Piece::Blocks(blocks) => blocks
+                .iter()
+                .for_each(|block| self.push_block(*block, units)),
         }
     }
 
@@ -216,7 +246,8 @@ impl Joiner {
 
     fn join_top(&mut self) {
         if let (Some(right), Some(left)) = (self.stack.pop(), self.stack.pop()) {
-            self.stack.push(merge_subtrees_non_root(&left, &right, Mode::Hash));
+            self.stack
+                .push(merge_subtrees_non_root(&left, &right, Mode::Hash));
         }
     }
 
@@ -232,7 +263,9 @@ impl Joiner {
             self.join_top();
         }
         let (right, left) = (self.stack.pop()?, self.stack.pop()?);
-        Some(Digest::Blake3(merge_subtrees_root(&left, &right, Mode::Hash).into()))
+        Some(Digest::Blake3(
+            merge_subtrees_root(&left, &right, Mode::Hash).into(),
+        ))
     }
 }
 
@@ -251,20 +284,28 @@ pub struct BlockCrcs {
 impl BlockCrcs {
     /// For blocks of so many bytes.
     pub fn new(block: u64) -> Self {
-        Self { block, shift: std::array::from_fn(|bit| crc32c_join(1 << bit, 0, block)) }
+        Self {
+            block,
+            shift: std::array::from_fn(|bit| crc32c_join(1 << bit, 0, block)),
+        }
     }
 
     /// The CRC of what had CRC `before`, followed by blocks with these CRCs, `len` bytes together; all but the last are whole.
     pub fn join(&self, before: Option<u32>, blocks: &[u32], len: u64) -> Option<u32> {
         let last = len - (blocks.len() as u64).saturating_sub(1) * self.block;
         let end = blocks.len().saturating_sub(1);
-        blocks.iter().enumerate().fold(before, |before, (at, block)| {
-            Some(match before {
-                None => *block,
-                Some(before) if at == end && last != self.block => crc32c_join(before, *block, last),
-                Some(before) => self.follow(before) ^ block,
+        blocks
+            .iter()
+            .enumerate()
+            .fold(before, |before, (at, block)| {
+                Some(match before {
+                    None => *block,
+                    Some(before) if at == end && last != self.block => {
+                        crc32c_join(before, *block, last)
+                    }
+                    Some(before) => self.follow(before) ^ block,
+                })
             })
-        })
     }
 
     fn follow(&self, crc: u32) -> u32 {
@@ -275,12 +316,14 @@ impl BlockCrcs {
 
 /// Lower-case hexadecimal.
 pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        for nibble in [byte >> 4, byte & 15] {
-            text.push(char::from_digit(nibble.into(), 16).unwrap_or('?'));
-        }
-        text
-    })
+    bytes
+        .iter()
+        .fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+            for nibble in [byte >> 4, byte & 15] {
+                text.push(char::from_digit(nibble.into(), 16).unwrap_or('?'));
+            }
+            text
+        })
 }
 
 #[cfg(test)]
@@ -294,7 +337,13 @@ mod tests {
             joiner.push(&piece(algorithm, data, 0, 0, block));
         }
         for (i, bytes) in data.chunks(frame).enumerate() {
-            joiner.push(&piece(algorithm, bytes, (i * frame) as u64, data.len() as u64, block));
+            joiner.push(&piece(
+                algorithm,
+                bytes,
+                (i * frame) as u64,
+                data.len() as u64,
+                block,
+            ));
         }
         joiner.finish()
     }

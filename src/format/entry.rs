@@ -77,7 +77,8 @@ pub struct Map(Arc<(Vec<Run>, Vec<u64>)>);
 
 impl From<Vec<Run>> for Map {
     fn from(runs: Vec<Run>) -> Self {
-        let sum = |sum: &mut u64, run: &Run| Some(std::mem::replace(sum, sum.saturating_add(run.len)));
+        let sum =
+            |sum: &mut u64, run: &Run| Some(std::mem::replace(sum, sum.saturating_add(run.len)));
         let before = runs.iter().scan(0, sum).collect();
         Self(Arc::new((runs, before)))
     }
@@ -111,15 +112,24 @@ impl Map {
 
     /// Bytes of data before byte `place` of the file; `None` in a hole.
     pub fn data_before(&self, place: u64) -> Option<u64> {
-        let at = self.partition_point(|run| run.offset <= place).checked_sub(1)?;
+        let at = self
+            .partition_point(|run| run.offset <= place)
+            .checked_sub(1)?;
         let within = place - self[at].offset;
         (within < self[at].len).then(|| self.0.1[at] + within)
     }
 
     /// The runs from the one on that has byte `offset` of the data, with how much is before each.
     fn placed(&self, offset: u64) -> impl Iterator<Item = (u64, Run)> {
-        let first = self.0.1.partition_point(|before| *before <= offset).saturating_sub(1);
-        self.0.1[first..].iter().copied().zip(self[first..].iter().copied())
+        let first = self
+            .0
+            .1
+            .partition_point(|before| *before <= offset)
+            .saturating_sub(1);
+        self.0.1[first..]
+            .iter()
+            .copied()
+            .zip(self[first..].iter().copied())
     }
 }
 
@@ -198,13 +208,24 @@ impl Entry {
             Kind::File { map: Some(map), .. } => Some(map.placed(offset)),
             _ => None,
         };
-        let whole = map.is_none().then_some((0, Run { offset: 0, len: u64::MAX }));
+        let whole = map.is_none().then_some((
+            0,
+            Run {
+                offset: 0,
+                len: u64::MAX,
+            },
+        ));
         let placed = map.into_iter().flatten().chain(whole);
         let end = offset + len;
-        placed.take_while(move |(before, _)| *before < end).filter_map(move |(before, run)| {
-            let (from, to) = (offset.max(before), end.min(before + run.len));
-            (from < to).then(|| Run { offset: run.offset + from - before, len: to - from })
-        })
+        placed
+            .take_while(move |(before, _)| *before < end)
+            .filter_map(move |(before, run)| {
+                let (from, to) = (offset.max(before), end.min(before + run.len));
+                (from < to).then(|| Run {
+                    offset: run.offset + from - before,
+                    len: to - from,
+                })
+            })
     }
 
     /// Say of a file that nothing of it is stored: no size, no map. What is no file stays what it is.
@@ -225,7 +246,10 @@ pub fn order(a: &[u8], b: &[u8]) -> std::cmp::Ordering {
 
 /// Is `path` the same as `top`, or below it? Everything is below the empty path.
 pub fn is_within(path: &[u8], top: &[u8]) -> bool {
-    top.is_empty() || path.strip_prefix(top).is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
+    top.is_empty()
+        || path
+            .strip_prefix(top)
+            .is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
 }
 
 /// Directory and name of a path; both are empty for the root.
@@ -239,7 +263,12 @@ pub fn split(path: &[u8]) -> (&[u8], &[u8]) {
 /// The name in `dir` by which one goes from there to `path`, which is below it.
 pub fn step<'a>(dir: &[u8], path: &'a [u8]) -> &'a [u8] {
     let below = path.get(dir.len()..).unwrap_or_default();
-    below.strip_prefix(b"/").unwrap_or(below).split(|c| *c == b'/').next().unwrap_or_default()
+    below
+        .strip_prefix(b"/")
+        .unwrap_or(below)
+        .split(|c| *c == b'/')
+        .next()
+        .unwrap_or_default()
 }
 
 /// The path of `name` in a directory.
@@ -255,7 +284,10 @@ pub fn join(dir: &[u8], name: &[u8]) -> Path {
 
 /// Bytes of names and values of attributes.
 pub fn xattr_bytes(xattrs: &[Xattr]) -> usize {
-    xattrs.iter().map(|(name, value)| name.len() + value.len()).sum()
+    xattrs
+        .iter()
+        .map(|(name, value)| name.len() + value.len())
+        .sum()
 }
 
 /// Are these the same attributes? Their order is the file system's own business.
@@ -272,7 +304,9 @@ pub fn same_xattrs(a: &[Xattr], b: &[Xattr]) -> bool {
 pub fn is_safe(path: &[u8]) -> bool {
     path.is_empty()
         || (!path.contains(&0)
-            && path.split(|c| *c == b'/').all(|part| !part.is_empty() && part != b"." && part != b".."))
+            && path
+                .split(|c| *c == b'/')
+                .all(|part| !part.is_empty() && part != b"." && part != b".."))
 }
 
 #[cfg(test)]
@@ -282,16 +316,25 @@ mod tests {
 
     #[test]
     fn attributes_are_the_same_in_any_order() {
-        let list = |text: &str| text.bytes().map(|name| (vec![name], vec![name & 1])).collect::<Vec<Xattr>>();
+        let list = |text: &str| {
+            text.bytes()
+                .map(|name| (vec![name], vec![name & 1]))
+                .collect::<Vec<Xattr>>()
+        };
         assert!(same_xattrs(&list("abc"), &list("cab")) && same_xattrs(&[], &[]));
-        assert!(!same_xattrs(&list("ab"), &list("abc")) && !same_xattrs(&list("aab"), &list("abb")));
+        assert!(
+            !same_xattrs(&list("ab"), &list("abc")) && !same_xattrs(&list("aab"), &list("abb"))
+        );
     }
 
     #[test]
     fn data_of_a_sparse_file_is_where_its_runs_are() {
         let run = |offset, len| Run { offset, len };
         let file = |map: Option<&[Run]>| Entry {
-            kind: Kind::File { size: 900, map: map.map(Into::into) },
+            kind: Kind::File {
+                size: 900,
+                map: map.map(Into::into),
+            },
             ..Entry::default()
         };
         let sparse = file(Some(&[run(100, 10), run(300, 20), run(800, 30)]));
@@ -308,12 +351,24 @@ mod tests {
     fn a_directory_comes_right_before_its_contents() {
         let mut paths = [&b"a.txt"[..], b"a/b", b"a", b"", b"a/b/c", b"a-b", b"b"];
         paths.sort_by(|a, b| order(a, b));
-        assert_eq!(paths, [&b""[..], b"a", b"a/b", b"a/b/c", b"a-b", b"a.txt", b"b"]);
+        assert_eq!(
+            paths,
+            [&b""[..], b"a", b"a/b", b"a/b/c", b"a-b", b"a.txt", b"b"]
+        );
     }
 
     #[test]
     fn paths_that_leave_the_root_are_not_safe() {
-        for bad in [&b"/etc"[..], b"../x", b"a/../b", b"a//b", b"./a", b"a/", b"a\0b", b".."] {
+        for bad in [
+            &b"/etc"[..],
+            b"../x",
+            b"a/../b",
+            b"a//b",
+            b"./a",
+            b"a/",
+            b"a\0b",
+            b"..",
+        ] {
             assert!(!is_safe(bad), "{bad:?}");
         }
         for good in [&b""[..], b"a", b"a/b", b"..a", b"a/...", b"\xff\xfe"] {

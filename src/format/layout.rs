@@ -66,7 +66,8 @@ pub fn segment_numbers(name: &str) -> Option<(u32, u32)> {
     let (stream, number) = numbers.strip_prefix('s')?.split_once('-')?;
     let (stream, number) = (stream.parse().ok()?, number.parse().ok()?);
     // A copy that somebody made beside it (`….orig`) is none.
-    (SUFFIXES.contains(&suffix) && segment(stream, number, suffix) == name).then_some((stream, number))
+    (SUFFIXES.contains(&suffix) && segment(stream, number, suffix) == name)
+        .then_some((stream, number))
 }
 
 /// Is this the name of a manifest, a segment or a file beside one?
@@ -82,7 +83,9 @@ pub fn is_own(name: &str) -> bool {
         let stem = stem.rsplit_once(".repair").map_or(stem, |(stem, _)| stem);
         is_object(stem) || documents.iter().any(|document| stem.starts_with(document))
     };
-    documents.contains(&name) || is_object(name) || name.strip_suffix(".partial").is_some_and(is_part)
+    documents.contains(&name)
+        || is_object(name)
+        || name.strip_suffix(".partial").is_some_and(is_part)
 }
 
 /// Is this the name of a backup? `20261121T054501Z-k3f9qz`: a time in UTC and six random letters or digits.
@@ -102,7 +105,12 @@ pub fn is_backup_id(name: &str) -> bool {
 /// names sort by time within a second too, and four made from `seed`.
 pub fn backup_id(time: &str, millis: u32, seed: u64) -> String {
     let digit = |value: u32| char::from_digit(value % 36, 36).unwrap_or('0');
-    format!("{time}-{}{}{}", digit(millis / 36), digit(millis), letters(seed, 4))
+    format!(
+        "{time}-{}{}{}",
+        digit(millis / 36),
+        digit(millis),
+        letters(seed, 4)
+    )
 }
 
 /// `count` lower-case letters and digits made from `seed`.
@@ -121,18 +129,39 @@ mod tests {
 
     #[test]
     fn ids_sort_by_time_within_a_second() {
-        let ids: Vec<_> =
-            (0..1000).map(|millis| backup_id("20261121T054501Z", millis, u64::from(1000 - millis))).collect();
+        let ids: Vec<_> = (0..1000)
+            .map(|millis| backup_id("20261121T054501Z", millis, u64::from(1000 - millis)))
+            .collect();
         assert!(ids.is_sorted());
     }
 
     #[test]
     fn names_of_segments_say_their_numbers() {
         for (stream, number) in [(1, 1), (12, 345_678), (123, 12_345_678)] {
-            assert_eq!(segment_numbers(&segment(stream, number, "tar.zst")), Some((stream, number)));
+            assert_eq!(
+                segment_numbers(&segment(stream, number, "tar.zst")),
+                Some((stream, number))
+            );
         }
-        let near = ["s01-000001.tar.zst.orig", "s01-000001.bak", "s1-2.tar", "s+1-000001.tar", "s01-000001.tar.xz"];
-        for bad in ["manifest", "s01", "s01.tar", "root.json", "s-1.tar", "sx-y.tar", ""].into_iter().chain(near) {
+        let near = [
+            "s01-000001.tar.zst.orig",
+            "s01-000001.bak",
+            "s1-2.tar",
+            "s+1-000001.tar",
+            "s01-000001.tar.xz",
+        ];
+        for bad in [
+            "manifest",
+            "s01",
+            "s01.tar",
+            "root.json",
+            "s-1.tar",
+            "sx-y.tar",
+            "",
+        ]
+        .into_iter()
+        .chain(near)
+        {
             assert_eq!(segment_numbers(bad), None, "{bad}");
         }
     }
@@ -140,13 +169,29 @@ mod tests {
     #[test]
     fn names_of_its_own_are_known() {
         let segment = segment(1, 1, "tar.gz");
-        for name in [MANIFEST, ROOT, NOTES, PARTIAL, FORGOTTEN, &segment, &format!("{segment}.manifest")] {
+        for name in [
+            MANIFEST,
+            ROOT,
+            NOTES,
+            PARTIAL,
+            FORGOTTEN,
+            &segment,
+            &format!("{segment}.manifest"),
+        ] {
             for ending in ["", ".partial", ".repair.partial", ".repair-a1b2c3.partial"] {
                 assert!(is_own(&format!("{name}{ending}")), "{name}{ending}");
             }
         }
         assert!(is_own("root.json.a1b2c3.partial"));
-        for other in ["id_rsa", "x.partial", "", ".partial", "s01", "root.jsonx", "fullbore-repo.json"] {
+        for other in [
+            "id_rsa",
+            "x.partial",
+            "",
+            ".partial",
+            "s01",
+            "root.jsonx",
+            "fullbore-repo.json",
+        ] {
             assert!(!is_own(other), "{other}");
         }
     }
@@ -155,7 +200,13 @@ mod tests {
     fn ids_are_recognized_and_nothing_else_is() {
         let id = backup_id("20261121T054501Z", 999, u64::MAX);
         assert!(is_backup_id(&id), "{id}");
-        for bad in ["", "..", "20261121T054501Z-k3f9q", "20261121T054501Z-K3F9QZ", "x0261121T054501Z-k3f9qz"] {
+        for bad in [
+            "",
+            "..",
+            "20261121T054501Z-k3f9q",
+            "20261121T054501Z-K3F9QZ",
+            "x0261121T054501Z-k3f9qz",
+        ] {
             assert!(!is_backup_id(bad), "{bad}");
         }
     }

@@ -37,16 +37,26 @@ impl<'de> Deserialize<'de> for Name {
         }
         match Either::deserialize(deserializer)? {
             Either::Text(text) => Ok(Self(text.into_bytes())),
-            Either::Hex(Hex { hex }) => {
-                unhex(&hex).map(Self).ok_or_else(|| serde::de::Error::custom("not hexadecimal"))
-            }
+            Either::Hex(Hex { hex }) => unhex(&hex)
+                .map(Self)
+                .ok_or_else(|| serde::de::Error::custom("not hexadecimal")),
         }
     }
 }
 
 /// The bytes that [`hex`] wrote.
 pub fn unhex(text: &str) -> Option<Vec<u8>> {
-    let digits: Option<Vec<u8>> = text.chars().map(|c| c.to_digit(16).map(|d| d as u8)).collect();
+    let digits: Option<Vec<u8>> = text
+        .chars()
+        .map(|c| c.to_digit(16).map(|d| d as u8))
+        .collect();
     let digits = digits.filter(|d| d.len().is_multiple_of(2))?;
-    Some(digits.as_chunks().0.iter().map(|[high, low]| high << 4 | low).collect())
+    Some(
+        digits
+            .as_chunks()
+            .0
+            .iter()
+            .map(|[high, low]| high << 4 | low)
+            .collect(),
+    )
 }

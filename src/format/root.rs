@@ -337,15 +337,25 @@ fn is_zero<T: Default + PartialEq>(number: &T) -> bool {
 impl Root {
     /// When all of it was captured. Of a cluster that ran, waiting for its WAL to be archived may come after that.
     pub fn captured(&self) -> &str {
-        let stopped = self.postgres.as_ref().map_or("", |cluster| &cluster.stopped);
-        if stopped.is_empty() { &self.finished } else { stopped }
+        let stopped = self
+            .postgres
+            .as_ref()
+            .map_or("", |cluster| &cluster.stopped);
+        if stopped.is_empty() {
+            &self.finished
+        } else {
+            stopped
+        }
     }
 
     /// The other backups whose objects it refers to, each once, ascending.
     pub fn others(&self) -> Vec<&str> {
         let live = self.liveness.iter().map(|live| &live.backup[..]);
         let pages = self.pages.iter().map(|page| &page.backup[..]);
-        let mut others: Vec<_> = live.chain(pages).filter(|id| !id.is_empty() && *id != self.id).collect();
+        let mut others: Vec<_> = live
+            .chain(pages)
+            .filter(|id| !id.is_empty() && *id != self.id)
+            .collect();
         others.sort_unstable();
         others.dedup();
         others
@@ -356,14 +366,26 @@ impl Segment {
     /// That all of it is referred to, by the backup it belongs to.
     pub fn live(&self) -> Live {
         let (stream, number, bytes) = (self.stream, self.number, self.bytes);
-        Live { backup: String::new(), stream, number, frames: self.frames, bytes, of_bytes: bytes, data_bytes: 0 }
+        Live {
+            backup: String::new(),
+            stream,
+            number,
+            frames: self.frames,
+            bytes,
+            of_bytes: bytes,
+            data_bytes: 0,
+        }
     }
 }
 
 impl Live {
     /// The segment spoken of.
     pub fn id(&self) -> SegmentId {
-        SegmentId { backup: self.backup.clone(), stream: self.stream, number: self.number }
+        SegmentId {
+            backup: self.backup.clone(),
+            stream: self.stream,
+            number: self.number,
+        }
     }
 }
 
@@ -409,7 +431,8 @@ impl Root {
         if root.id == id {
             return Ok(root);
         }
-        Err(Error::corrupt(format!("{name} is damaged")).because(format!("it is that of backup {:?}", root.id)))
+        Err(Error::corrupt(format!("{name} is damaged"))
+            .because(format!("it is that of backup {:?}", root.id)))
     }
 
     /// Read a root; `name` is what messages call it.
@@ -419,18 +442,29 @@ impl Root {
     pub fn open(bytes: &[u8], name: &str) -> Result<Self> {
         let root: Self = open_sealed(bytes, name)?;
         if root.format > FORMAT {
-            let what = format!("cannot read {name}: it has format {}, this program knows up to {FORMAT}", root.format);
+            let what = format!(
+                "cannot read {name}: it has format {}, this program knows up to {FORMAT}",
+                root.format
+            );
             return Err(Error::new(Kind::Unsupported, what).hint("use a newer fullbore"));
         }
         // They are printed as they are.
-        if [&root.time, &root.finished, &root.tool].iter().any(|text| text.chars().any(char::is_control)) {
+        if [&root.time, &root.finished, &root.tool]
+            .iter()
+            .any(|text| text.chars().any(char::is_control))
+        {
             return Err(Error::corrupt(format!("{name} is damaged")).because("a time is none"));
         }
         // They become parts of paths.
         if !is_backup_id(&root.id)
-            || !root.others().into_iter().chain(root.bases.iter().map(String::as_str)).all(is_backup_id)
+            || !root
+                .others()
+                .into_iter()
+                .chain(root.bases.iter().map(String::as_str))
+                .all(is_backup_id)
         {
-            return Err(Error::corrupt(format!("{name} is damaged")).because("the name of a backup is none"));
+            return Err(Error::corrupt(format!("{name} is damaged"))
+                .because("the name of a backup is none"));
         }
         Ok(root)
     }
@@ -445,8 +479,17 @@ mod tests {
         Root {
             format: 1,
             id: "20261121T054501Z-k3f9qz".into(),
-            source: Source { host: "h".into(), paths: vec![Name(b"/a\xff".to_vec())], contents: true },
-            segments: vec![Segment { stream: 1, number: 1, parts: "ab".into(), ..Default::default() }],
+            source: Source {
+                host: "h".into(),
+                paths: vec![Name(b"/a\xff".to_vec())],
+                contents: true,
+            },
+            segments: vec![Segment {
+                stream: 1,
+                number: 1,
+                parts: "ab".into(),
+                ..Default::default()
+            }],
             tags: [("a".into(), "b \"c\"".into())].into(),
             ..Default::default()
         }
@@ -465,31 +508,73 @@ mod tests {
         for bit in 0..bytes.len() * 8 {
             let mut bytes = bytes.clone();
             bytes[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(Root::open(&bytes, "the root").unwrap_err().kind, Kind::Corrupt, "bit {bit}");
+            assert_eq!(
+                Root::open(&bytes, "the root").unwrap_err().kind,
+                Kind::Corrupt,
+                "bit {bit}"
+            );
         }
     }
 
     #[test]
     fn a_root_whose_name_would_speak_to_the_terminal_is_none() {
         for bad in ["\u{1b}[2J", "a\nb"] {
-            for root in [Root { id: bad.into(), ..root() }, Root { time: bad.into(), ..root() }] {
-                assert_eq!(Root::open(&seal(&root).unwrap(), "the root").unwrap_err().kind, Kind::Corrupt);
+            for root in [
+                Root {
+                    id: bad.into(),
+                    ..root()
+                },
+                Root {
+                    time: bad.into(),
+                    ..root()
+                },
+            ] {
+                assert_eq!(
+                    Root::open(&seal(&root).unwrap(), "the root")
+                        .unwrap_err()
+                        .kind,
+                    Kind::Corrupt
+                );
             }
         }
     }
 
     #[test]
     fn a_root_that_names_what_is_no_backup_is_none() {
-        let page = |backup: &str| PageAt { backup: backup.into(), ..PageAt::default() };
-        let live = |backup: &str| Live { backup: backup.into(), ..Live::default() };
-        for (bad, is_none) in [("../../x", true), ("..", true), ("/x", true), ("20261121T054501Z-aaaaaa", false)] {
+        let page = |backup: &str| PageAt {
+            backup: backup.into(),
+            ..PageAt::default()
+        };
+        let live = |backup: &str| Live {
+            backup: backup.into(),
+            ..Live::default()
+        };
+        for (bad, is_none) in [
+            ("../../x", true),
+            ("..", true),
+            ("/x", true),
+            ("20261121T054501Z-aaaaaa", false),
+        ] {
             for root in [
-                Root { id: bad.into(), ..root() },
-                Root { bases: vec![bad.into()], ..root() },
-                Root { pages: vec![page(""), page(bad)], ..root() },
-                Root { liveness: vec![live(""), live(bad)], ..root() },
+                Root {
+                    id: bad.into(),
+                    ..root()
+                },
+                Root {
+                    bases: vec![bad.into()],
+                    ..root()
+                },
+                Root {
+                    pages: vec![page(""), page(bad)],
+                    ..root()
+                },
+                Root {
+                    liveness: vec![live(""), live(bad)],
+                    ..root()
+                },
             ] {
-                let opened = Root::open(&seal(&root).unwrap(), "the root").map_err(|error| error.kind);
+                let opened =
+                    Root::open(&seal(&root).unwrap(), "the root").map_err(|error| error.kind);
                 assert_eq!(opened.err(), is_none.then_some(Kind::Corrupt), "{bad}");
             }
         }
@@ -499,13 +584,23 @@ mod tests {
     fn every_cut_of_a_root_is_found() {
         let bytes = seal(&root()).unwrap();
         for len in 0..bytes.len() {
-            assert!(Root::open(&bytes[..len], "the root").is_err(), "{len} bytes");
+            assert!(
+                Root::open(&bytes[..len], "the root").is_err(),
+                "{len} bytes"
+            );
         }
     }
 
     #[test]
     fn a_newer_format_is_unsupported_not_corrupt() {
-        let bytes = seal(&Root { format: FORMAT + 1, ..root() }).unwrap();
-        assert_eq!(Root::open(&bytes, "the root").unwrap_err().kind, Kind::Unsupported);
+        let bytes = seal(&Root {
+            format: FORMAT + 1,
+            ..root()
+        })
+        .unwrap();
+        assert_eq!(
+            Root::open(&bytes, "the root").unwrap_err().kind,
+            Kind::Unsupported
+        );
     }
 }

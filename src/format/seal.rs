@@ -25,8 +25,13 @@ pub fn seal(value: &impl Serialize) -> Result<Vec<u8>> {
     let digest = blake3::hash(text.as_bytes());
     text.push_str(&format!("{SEAL}{}\"\n}}\n", digest.to_hex()));
     if text.len() as u64 > MAX_BYTES {
-        let what = format!("cannot write {} bytes of JSON: no more than {MAX_BYTES} could be read", text.len());
-        return Err(Error::new(Kind::Unsupported, what).hint("a larger --segment-size makes roots smaller"));
+        let what = format!(
+            "cannot write {} bytes of JSON: no more than {MAX_BYTES} could be read",
+            text.len()
+        );
+        return Err(
+            Error::new(Kind::Unsupported, what).hint("a larger --segment-size makes roots smaller")
+        );
     }
     Ok(text.into_bytes())
 }
@@ -35,7 +40,10 @@ pub fn seal(value: &impl Serialize) -> Result<Vec<u8>> {
 fn lines(value: &serde_json::Value, text: &mut String) -> serde_json::Result<()> {
     match value.as_array() {
         Some(items) if items.iter().any(serde_json::Value::is_object) => {
-            let items: Vec<_> = items.iter().map(serde_json::to_string).collect::<Result<_, _>>()?;
+            let items: Vec<_> = items
+                .iter()
+                .map(serde_json::to_string)
+                .collect::<Result<_, _>>()?;
             text.push_str(&format!("[\n  {}]", items.join(",\n  ")));
         }
         _ => text.push_str(&serde_json::to_string(value)?),
@@ -50,7 +58,9 @@ fn lines(value: &serde_json::Value, text: &mut String) -> serde_json::Result<()>
 pub fn open_sealed<T: DeserializeOwned>(bytes: &[u8], name: &str) -> Result<T> {
     let damaged = |why: &str| Error::corrupt(format!("{name} is damaged")).because(why.to_owned());
     let text = std::str::from_utf8(bytes).map_err(|_| damaged("it is no text"))?;
-    let (body, tail) = text.rsplit_once(SEAL).ok_or_else(|| damaged("its last line is missing"))?;
+    let (body, tail) = text
+        .rsplit_once(SEAL)
+        .ok_or_else(|| damaged("its last line is missing"))?;
     let digest = blake3::hash(body.as_bytes()).to_hex();
     if tail != format!("{digest}\"\n}}\n") {
         return Err(damaged("its digest does not match its contents"));

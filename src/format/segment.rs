@@ -20,7 +20,9 @@ const SEEKABLE: u32 = 0x8F92_EAB1;
 pub type FrameSpan = (u64, u32, u32);
 
 /// An empty zstd frame with content size 0 and the checksum of nothing.
-pub const EMPTY_ZSTD: [u8; 13] = [0x28, 0xb5, 0x2f, 0xfd, 0x24, 0, 1, 0, 0, 0x99, 0xe9, 0xd8, 0x51];
+pub const EMPTY_ZSTD: [u8; 13] = [
+    0x28, 0xb5, 0x2f, 0xfd, 0x24, 0, 1, 0, 0, 0x99, 0xe9, 0xd8, 0x51,
+];
 /// Bytes of the longest header of a zstd frame.
 pub const ZSTD_HEADER_BYTES: usize = 18;
 /// Bytes in front of the payload of a service frame: magic, length, tag.
@@ -53,7 +55,10 @@ impl Service {
     ];
 
     fn tag(self) -> &'static [u8; 8] {
-        Self::ALL.iter().find(|(service, _)| *service == self).map_or(b"FBUNKNWN", |(_, tag)| tag)
+        Self::ALL
+            .iter()
+            .find(|(service, _)| *service == self)
+            .map_or(b"FBUNKNWN", |(_, tag)| tag)
     }
 
     /// The frame that holds `payload`.
@@ -77,7 +82,9 @@ impl Service {
     pub fn may_begin(start: &[u8]) -> bool {
         match start.get(..SERVICE_HEADER_BYTES) {
             Some(header) => Self::parse(header).is_some(),
-            None => SKIPPABLE.to_le_bytes().starts_with(&start[..start.len().min(4)]),
+            None => SKIPPABLE
+                .to_le_bytes()
+                .starts_with(&start[..start.len().min(4)]),
         }
     }
 
@@ -134,7 +141,8 @@ impl Label {
 
     /// Read the payload of a label.
     pub fn parse(payload: &[u8]) -> Result<Self> {
-        minicbor::decode(payload).map_err(|e| Error::corrupt("a segment label is damaged").because(e.to_string()))
+        minicbor::decode(payload)
+            .map_err(|e| Error::corrupt("a segment label is damaged").because(e.to_string()))
     }
 }
 
@@ -160,8 +168,13 @@ impl Locator {
         let (service, len) = Service::parse(frame)?;
         let payload = frame.get(SERVICE_HEADER_BYTES..)?;
         let check = le64(payload, 16)?;
-        let whole = service == Service::Locator && len == 24 && check == crate::format::digest::crc64(&payload[..16]);
-        whole.then_some(Self { offset: le64(payload, 0)?, len: le64(payload, 8)? })
+        let whole = service == Service::Locator
+            && len == 24
+            && check == crate::format::digest::crc64(&payload[..16]);
+        whole.then_some(Self {
+            offset: le64(payload, 0)?,
+            len: le64(payload, 8)?,
+        })
     }
 }
 
@@ -225,7 +238,12 @@ pub fn parse_seek_table(frame: &[u8]) -> Option<Vec<(u32, u32)>> {
     let count = le32(footer, 0)? as usize;
     let entry = entries.len().checked_div(count).unwrap_or(8);
     let whole = len == frame.len() as u64 && le32(frame, 0)? == SEEK_TABLE && entry >= 8;
-    whole.then(|| entries.chunks_exact(entry).filter_map(|e| Some((le32(e, 0)?, le32(e, 4)?))).collect())
+    whole.then(|| {
+        entries
+            .chunks_exact(entry)
+            .filter_map(|e| Some((le32(e, 0)?, le32(e, 4)?)))
+            .collect()
+    })
 }
 
 fn le32(bytes: &[u8], at: usize) -> Option<u32> {
@@ -269,7 +287,11 @@ mod tests {
 
     #[test]
     fn a_flipped_bit_in_a_locator_is_found() {
-        let frame = Locator { offset: 77, len: 99 }.frame();
+        let frame = Locator {
+            offset: 77,
+            len: 99,
+        }
+        .frame();
         for bit in 0..frame.len() * 8 {
             let mut frame = frame.clone();
             frame[bit / 8] ^= 1 << (bit % 8);

@@ -34,7 +34,11 @@ struct Staff {
 
 impl Default for Staff {
     fn default() -> Self {
-        Self { threads: 1, since: Instant::now(), before: 0.0 }
+        Self {
+            threads: 1,
+            since: Instant::now(),
+            before: 0.0,
+        }
     }
 }
 
@@ -42,7 +46,11 @@ impl Gauge {
     /// So many may be at work at once from now on; at least one.
     pub fn staff(&self, threads: usize) {
         let mut staff = self.staff.locked();
-        *staff = Staff { threads: threads.max(1), since: Instant::now(), before: staff.seconds() };
+        *staff = Staff {
+            threads: threads.max(1),
+            since: Instant::now(),
+            before: staff.seconds(),
+        };
     }
 
     fn capacity(&self) -> f64 {
@@ -69,7 +77,10 @@ pub fn timed<T>(counter: &AtomicU64, work: impl FnOnce() -> T) -> T {
 pub fn computed<T>(counter: &AtomicU64, work: impl FnOnce() -> T) -> T {
     let start = platform::thread_cpu_time();
     let result = work();
-    counter.fetch_add(platform::thread_cpu_time().saturating_sub(start).as_nanos() as u64, Relaxed);
+    counter.fetch_add(
+        platform::thread_cpu_time().saturating_sub(start).as_nanos() as u64,
+        Relaxed,
+    );
     result
 }
 
@@ -192,8 +203,15 @@ impl Verdict {
     /// The shares by name: busy, starved, blocked.
     pub fn table(&self) -> BTreeMap<String, [f64; 3]> {
         let row = |side: Side| {
-            let Shares { busy, starved, blocked } = self.of(side);
-            (side.name().to_owned(), [busy, starved, blocked].map(|share| (share * 1000.0).round() / 1000.0))
+            let Shares {
+                busy,
+                starved,
+                blocked,
+            } = self.of(side);
+            (
+                side.name().to_owned(),
+                [busy, starved, blocked].map(|share| (share * 1000.0).round() / 1000.0),
+            )
         };
         [Side::Source, Side::Workers, Side::Sink].map(row).into()
     }
@@ -231,7 +249,8 @@ impl Meter {
 
     /// All counters now.
     pub fn sample(&self) -> Sample {
-        let seconds = |counter: &AtomicU64| Duration::from_nanos(counter.load(Relaxed)).as_secs_f64();
+        let seconds =
+            |counter: &AtomicU64| Duration::from_nanos(counter.load(Relaxed)).as_secs_f64();
         let times = |g: &Arc<Gauge>| [seconds(&g.busy), seconds(&g.starved), seconds(&g.blocked)];
         Sample {
             seconds: self.start.elapsed().as_secs_f64(),
@@ -254,7 +273,10 @@ impl Meter {
     /// The verdict since the parts began, with the time of the whole run.
     pub fn verdict(&self) -> Verdict {
         let (begun, now) = (*self.begun.locked(), self.sample());
-        Verdict { seconds: now.seconds, ..verdict(&begun, &now) }
+        Verdict {
+            seconds: now.seconds,
+            ..verdict(&begun, &now)
+        }
     }
 
     /// Note a point of the timeline; called about every 100 ms by one thread.
@@ -268,7 +290,10 @@ impl Meter {
 
     /// The timeline so far, thinned to at most [`MAX_POINTS`] points.
     pub fn timeline(&self) -> Vec<Sample> {
-        self.timeline.lock().map(|timeline| timeline.points.clone()).unwrap_or_default()
+        self.timeline
+            .lock()
+            .map(|timeline| timeline.points.clone())
+            .unwrap_or_default()
     }
 }
 
@@ -324,7 +349,10 @@ impl Sample {
     /// Was a quarter of so many processors left since an earlier sample, by this process and by all others?
     pub fn left_processors(&self, before: &Self, processors: usize) -> bool {
         let quarter = (self.seconds - before.seconds) * processors as f64 / 4.0;
-        let idle = self.idle.zip(before.idle).is_none_or(|(now, then)| now - then > quarter);
+        let idle = self
+            .idle
+            .zip(before.idle)
+            .is_none_or(|(now, then)| now - then > quarter);
         idle && self.processors - before.processors < 3.0 * quarter
     }
 }
@@ -335,14 +363,24 @@ impl Sample {
 /// a side was not busy it was starved, as far as those before it were slow, or blocked, as far as those behind it were.
 pub fn verdict(from: &Sample, to: &Sample) -> Verdict {
     let wall = (to.seconds - from.seconds).max(1e-9);
-    let time = |side: Side, what: usize| to.times[side as usize][what] - from.times[side as usize][what];
-    let capacity = |side: Side| (to.capacity[side as usize] - from.capacity[side as usize]).max(1e-9);
+    let time =
+        |side: Side, what: usize| to.times[side as usize][what] - from.times[side as usize][what];
+    let capacity =
+        |side: Side| (to.capacity[side as usize] - from.capacity[side as usize]).max(1e-9);
     let busy = |side: Side| (time(side, 0) / capacity(side)).clamp(0.0, 1.0);
     let walk = (time(Side::Source, 1) / (wall * to.streams as f64)).clamp(0.0, 1.0);
     let [read, work, store] = [Side::Source, Side::Workers, Side::Sink].map(busy);
     let shares = |busy: f64, before: f64, behind: f64| {
-        let starved = if before + behind > 0.0 { before / (before + behind) } else { 1.0 };
-        Shares { busy, starved: (1.0 - busy) * starved, blocked: (1.0 - busy) * (1.0 - starved) }
+        let starved = if before + behind > 0.0 {
+            before / (before + behind)
+        } else {
+            1.0
+        };
+        Shares {
+            busy,
+            starved: (1.0 - busy) * starved,
+            blocked: (1.0 - busy) * (1.0 - starved),
+        }
     };
     let source = read.max(walk);
     let limit = match () {
@@ -350,8 +388,16 @@ pub fn verdict(from: &Sample, to: &Sample) -> Verdict {
         () if source > work => Side::Source,
         () => Side::Workers,
     };
-    let all = [shares(source, 0.0, work.max(store)), shares(work, source, store), shares(store, source.max(work), 0.0)];
-    Verdict { limit, shares: all, seconds: wall }
+    let all = [
+        shares(source, 0.0, work.max(store)),
+        shares(work, source, store),
+        shares(store, source.max(work), 0.0),
+    ];
+    Verdict {
+        limit,
+        shares: all,
+        seconds: wall,
+    }
 }
 
 #[cfg(test)]
@@ -359,7 +405,13 @@ mod tests {
     use super::*;
 
     fn sample(times: [[f64; 3]; 3]) -> Sample {
-        Sample { seconds: 10.0, times, capacity: [20.0, 20.0, 10.0], streams: 1, ..Sample::default() }
+        Sample {
+            seconds: 10.0,
+            times,
+            capacity: [20.0, 20.0, 10.0],
+            streams: 1,
+            ..Sample::default()
+        }
     }
 
     #[test]
@@ -369,7 +421,12 @@ mod tests {
         let disk = sample([[19.0, 0.1, 9.0], [1.0, 0.0, 0.0], [1.0, 0.0, 0.0]]);
         let walk = sample([[2.0, 9.5, 0.0], [4.0, 0.0, 0.0], [1.0, 0.0, 0.0]]);
         let sink = sample([[2.0, 0.1, 9.0], [4.0, 0.0, 0.0], [9.7, 0.0, 0.0]]);
-        for (sample, limit) in [(cpu, Side::Workers), (disk, Side::Source), (walk, Side::Source), (sink, Side::Sink)] {
+        for (sample, limit) in [
+            (cpu, Side::Workers),
+            (disk, Side::Source),
+            (walk, Side::Source),
+            (sink, Side::Sink),
+        ] {
             assert_eq!(verdict(&zero, &sample).limit, limit);
         }
         // The walk is its own work.
@@ -379,7 +436,12 @@ mod tests {
     #[test]
     fn a_long_timeline_is_thinned_and_keeps_its_ends() {
         let mut timeline = Timeline::default();
-        (0..100_000).for_each(|i| timeline.push(Sample { seconds: f64::from(i), ..Sample::default() }));
+        (0..100_000).for_each(|i| {
+            timeline.push(Sample {
+                seconds: f64::from(i),
+                ..Sample::default()
+            })
+        });
         assert!(timeline.points.len() < MAX_POINTS);
         assert_eq!(timeline.points[0].seconds, 0.0);
         assert!(timeline.points.last().unwrap().seconds > 99_000.0);

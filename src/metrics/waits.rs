@@ -30,7 +30,10 @@ impl Waits {
         let start = Instant::now();
         let result = work();
         set(None);
-        self.over.locked().push(Wait { what, time: start.elapsed() });
+        self.over.locked().push(Wait {
+            what,
+            time: start.elapsed(),
+        });
         result
     }
 
@@ -42,6 +45,9 @@ impl Waits {
     /// Waits of a second and longer that are over.
     pub fn long(&self) -> Vec<Wait> {
         let over = self.over.locked();
-        over.iter().filter(|wait| wait.time >= Duration::from_secs(1)).copied().collect()
+        over.iter()
+            .filter(|wait| wait.time >= Duration::from_secs(1))
+            .copied()
+            .collect()
     }
 }

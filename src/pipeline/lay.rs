@@ -88,10 +88,19 @@ impl Lay {
     ///
     /// # Errors
     /// What the codec says of its level.
-    pub fn new(shared: Arc<Layout>, meter: Arc<Meter>, stream: u32, sink: Box<dyn Sink>, tell: Tell) -> Result<Self> {
+    pub fn new(
+        shared: Arc<Layout>,
+        meter: Arc<Meter>,
+        stream: u32,
+        sink: Box<dyn Sink>,
+        tell: Tell,
+    ) -> Result<Self> {
         let compressor = shared.codec.compressor()?;
         let filling = Filling::new(stream, 0);
-        let (pages, laid) = (Pages::new(stream, shared.block_bytes, tell), Laid::default());
+        let (pages, laid) = (
+            Pages::new(stream, shared.block_bytes, tell),
+            Laid::default(),
+        );
         Ok(Self {
             shared,
             meter,
@@ -140,8 +149,15 @@ impl Lay {
             self.pages.close_page();
         }
         self.store_pages()?;
-        let full = self.shared.segment_bytes.is_some_and(|bytes| self.filling.offset >= bytes);
-        if ends_member && full && self.filling.is_open() { self.end(None) } else { Ok(()) }
+        let full = self
+            .shared
+            .segment_bytes
+            .is_some_and(|bytes| self.filling.offset >= bytes);
+        if ends_member && full && self.filling.is_open() {
+            self.end(None)
+        } else {
+            Ok(())
+        }
     }
 
     /// Make durable what has passed; gives what a root can say of it. The page ends here: what it describes would be lost
@@ -186,18 +202,42 @@ impl Lay {
 
     fn count(&mut self) {
         self.laid.totals = self.pages.totals.clone();
-        self.laid.totals.plain_bytes = sizes::sum(self.laid.segments.iter().map(|segment| segment.plain_bytes));
-        self.laid.totals.stored_bytes = sizes::sum(self.laid.segments.iter().map(|segment| segment.bytes));
+        self.laid.totals.plain_bytes =
+            sizes::sum(self.laid.segments.iter().map(|segment| segment.plain_bytes));
+        self.laid.totals.stored_bytes =
+            sizes::sum(self.laid.segments.iter().map(|segment| segment.bytes));
         self.laid.not_captured.clone_from(&self.pages.not_captured);
         self.laid.live = self.pages.live();
-        let id = |segment: &Segment| SegmentId { backup: String::new(), stream: self.stream, number: segment.number };
-        self.laid.kept = self.laid.segments.iter().map(|segment| self.pages.kept_of(&id(segment))).collect();
+        let id = |segment: &Segment| SegmentId {
+            backup: String::new(),
+            stream: self.stream,
+            number: segment.number,
+        };
+        self.laid.kept = self
+            .laid
+            .segments
+            .iter()
+            .map(|segment| self.pages.kept_of(&id(segment)))
+            .collect();
     }
 
     fn data(&mut self, frame: Frame) -> Result<()> {
-        let Frame { data, plain_len, parts, crc32, .. } = frame;
-        let at = FrameAt { segment: 0, offset: self.filling.offset, stored_len: data.len() as u32, plain_len };
-        self.meter.bytes.fetch_add(parts.iter().map(|part| u64::from(part.len)).sum(), Relaxed);
+        let Frame {
+            data,
+            plain_len,
+            parts,
+            crc32,
+            ..
+        } = frame;
+        let at = FrameAt {
+            segment: 0,
+            offset: self.filling.offset,
+            stored_len: data.len() as u32,
+            plain_len,
+        };
+        self.meter
+            .bytes
+            .fetch_add(parts.iter().map(|part| u64::from(part.len)).sum(), Relaxed);
         parts.into_iter().for_each(|part| self.pages.add(at, part));
         let Totals { entries, files, .. } = self.pages.totals;
         let before = std::mem::replace(&mut self.told, (entries, files));
@@ -215,9 +255,18 @@ impl Lay {
         for part in frame.parts {
             if let What::Head(entry, _) = &part.what {
                 let gap = self.filling.leave_gap(entry.clone(), self.shared.codec)?;
-                self.send(self.filling.offset - gap.len() as u64, gap.into(), Role::Stream)?;
+                self.send(
+                    self.filling.offset - gap.len() as u64,
+                    gap.into(),
+                    Role::Stream,
+                )?;
             }
-            let at = FrameAt { segment: 0, offset: self.filling.offset, stored_len: 0, plain_len: 0 };
+            let at = FrameAt {
+                segment: 0,
+                offset: self.filling.offset,
+                stored_len: 0,
+                plain_len: 0,
+            };
             self.pages.add(at, part);
         }
         self.label()
@@ -246,7 +295,9 @@ impl Lay {
 
     /// Put the label, if it is still to be put.
     fn label(&mut self) -> Result<()> {
-        self.label.take().map_or(Ok(()), |label| self.service(&label, true).map(drop))
+        self.label
+            .take()
+            .map_or(Ok(()), |label| self.service(&label, true).map(drop))
     }
 
     /// Close the segment: the end of the tar, its last page, the root if this is a one-file archive, the seek table.
@@ -260,7 +311,14 @@ impl Lay {
             let root = root(&self.laid)?;
             self.laid.segments.pop();
             let offset = self.service(&Service::Root.frame(&root), true)?;
-            self.service(&Locator { offset, len: root.len() as u64 }.frame(), true)?;
+            self.service(
+                &Locator {
+                    offset,
+                    len: root.len() as u64,
+                }
+                .frame(),
+                true,
+            )?;
         }
         self.service(&self.filling.seek.frame(), false)?;
         self.laid.segments.push(self.filling.facts());
@@ -269,12 +327,16 @@ impl Lay {
     }
 
     fn tar_end(&mut self) -> Result<()> {
-        if let Some((offset, bytes)) = self.filling.fill_gap(self.shared.codec, self.pages.totals.bytes)? {
+        if let Some((offset, bytes)) = self
+            .filling
+            .fill_gap(self.shared.codec, self.pages.totals.bytes)?
+        {
             self.send(offset, bytes.into(), Role::Amend)?;
         }
         let mut data = Vec::new();
         self.compressor.compress(&pax::END, &mut data)?;
-        self.filling.plain(pax::END.len() as u32, Some(crc32(&pax::END)));
+        self.filling
+            .plain(pax::END.len() as u32, Some(crc32(&pax::END)));
         self.put(data.into(), pax::END.len())?;
         match self.shared.codec {
             Codec::Gzip(_) => self.put(self.filling.gzip_trailer().into(), 0),
@@ -287,7 +349,11 @@ impl Lay {
         if !self.filling.is_open() && self.pages.has_own() {
             self.begin()?; // a copy of each page stands in a segment
         }
-        let own = SegmentId { backup: String::new(), stream: self.stream, number: self.filling.number() };
+        let own = SegmentId {
+            backup: String::new(),
+            stream: self.stream,
+            number: self.filling.number(),
+        };
         for closed in self.pages.take(&own) {
             match closed {
                 Closed::Own(page) => self.store_page(&page)?,
@@ -298,10 +364,18 @@ impl Lay {
     }
 
     fn store_page(&mut self, page: &Page) -> Result<()> {
-        let first = Name(page.records.first().map(|record| record.entry.path.clone()).unwrap_or_default());
+        let first = Name(
+            page.records
+                .first()
+                .map(|record| record.entry.path.clone())
+                .unwrap_or_default(),
+        );
         let stored = page.encode()?;
         let bytes = stored.len() as u64;
-        let manifest_offset = self.shared.segment_bytes.map(|_| self.shared.manifest_bytes.fetch_add(bytes, Relaxed));
+        let manifest_offset = self
+            .shared
+            .segment_bytes
+            .map(|_| self.shared.manifest_bytes.fetch_add(bytes, Relaxed));
         let offset = self.service(&Service::Page.frame(&stored), true)?;
         self.laid.pages.push(PageAt {
             backup: String::new(),
@@ -346,8 +420,15 @@ impl Lay {
     }
 
     fn send(&mut self, offset: u64, data: Buf, role: Role) -> Result<()> {
-        self.meter.stored_bytes.fetch_add(data.len() as u64, Relaxed);
-        let placed = Placed { segment: self.filling.number(), offset, data, role };
+        self.meter
+            .stored_bytes
+            .fetch_add(data.len() as u64, Relaxed);
+        let placed = Placed {
+            segment: self.filling.number(),
+            offset,
+            data,
+            role,
+        };
         timed(&self.meter.sink.busy, || self.sink.put(placed))
     }
 }

@@ -63,7 +63,13 @@ impl References {
         }
         let number = self.counts.len() as u32;
         self.numbers.insert(id.clone(), number);
-        self.counts.push(Count { id: id.clone(), frames: 0, bytes: 0, end: 0, last: None });
+        self.counts.push(Count {
+            id: id.clone(),
+            frames: 0,
+            bytes: 0,
+            end: 0,
+            last: None,
+        });
         number
     }
 
@@ -79,7 +85,9 @@ impl References {
 
     /// How much was counted of a segment.
     pub fn bytes_of(&self, id: &SegmentId) -> u64 {
-        self.numbers.get(id).map_or(0, |number| self.counts[*number as usize].bytes)
+        self.numbers
+            .get(id)
+            .map_or(0, |number| self.counts[*number as usize].bytes)
     }
 
     /// All of them, with as much of their length as is known here.
@@ -99,12 +107,19 @@ impl References {
 
 impl Count {
     fn add(&mut self, extent: &Extent, header: u64) {
-        let (offset, stored, plain) =
-            (extent.frame.offset, u64::from(extent.frame.stored_len), u64::from(extent.frame.plain_len));
+        let (offset, stored, plain) = (
+            extent.frame.offset,
+            u64::from(extent.frame.stored_len),
+            u64::from(extent.frame.plain_len),
+        );
         let last = self.last.filter(|last| last.offset == offset);
         self.frames += u64::from(last.is_none());
         self.end = self.end.max(offset + stored);
-        let before = last.unwrap_or(Frame { offset, used: 0, at: 0 });
+        let before = last.unwrap_or(Frame {
+            offset,
+            used: 0,
+            at: 0,
+        });
         let (inner, len) = (u64::from(extent.inner), u64::from(extent.len));
         let from = inner.saturating_sub(header).max(before.at);
         let at = (inner + len + padding(len) as u64).min(plain).max(from);
@@ -129,9 +144,21 @@ mod tests {
         let mut references = References::default();
         let number = references.number_of(&SegmentId::default());
         for (offset, inner, len) in extents {
-            let frame = FrameAt { segment: 1, offset: *offset, stored_len: 1000, plain_len: 100_000 };
-            let extent = Extent { frame, inner: *inner, len: *len };
-            let record = Record { extents: vec![extent; if is_alone { 1 } else { 2 }], ..Record::default() };
+            let frame = FrameAt {
+                segment: 1,
+                offset: *offset,
+                stored_len: 1000,
+                plain_len: 100_000,
+            };
+            let extent = Extent {
+                frame,
+                inner: *inner,
+                len: *len,
+            };
+            let record = Record {
+                extents: vec![extent; if is_alone { 1 } else { 2 }],
+                ..Record::default()
+            };
             references.count(number, &record, &extent);
         }
         (references.all()[0].frames, references.all()[0].bytes)
@@ -140,22 +167,42 @@ mod tests {
     #[test]
     fn a_frame_of_which_all_is_used_counts_as_a_whole() {
         // Small files, each after its header of three blocks; and the pieces of a large file.
-        let files: Vec<_> =
-            (0..40).map(|i| (7, i * 2560 + 1536, 1000)).take_while(|file| file.1 + 1000 < 100_000).collect();
+        let files: Vec<_> = (0..40)
+            .map(|i| (7, i * 2560 + 1536, 1000))
+            .take_while(|file| file.1 + 1000 < 100_000)
+            .collect();
         assert_eq!(counted(&files, true), (1, 1000 * (39 * 2560) / 100_000));
-        assert_eq!(counted(&[(7, 0, 100_000), (2000, 0, 100_000)], false), (2, 2000));
+        assert_eq!(
+            counted(&[(7, 0, 100_000), (2000, 0, 100_000)], false),
+            (2, 2000)
+        );
         assert_eq!(counted(&[(7, 0, 100_000)], true), (1, 1000));
     }
 
     #[test]
     fn of_a_frame_that_is_used_in_part_that_part_counts() {
-        assert_eq!(counted(&[(7, 50_000, 1000)], true), (1, (2048 + 1024) * 1000 / 100_000));
-        assert_eq!(counted(&[(7, 8192, 8192), (7, 16384, 8192), (7, 90_112, 8192)], false), (1, 3 * 8192 / 100));
+        assert_eq!(
+            counted(&[(7, 50_000, 1000)], true),
+            (1, (2048 + 1024) * 1000 / 100_000)
+        );
+        assert_eq!(
+            counted(
+                &[(7, 8192, 8192), (7, 16384, 8192), (7, 90_112, 8192)],
+                false
+            ),
+            (1, 3 * 8192 / 100)
+        );
     }
 
     #[test]
     fn what_is_used_twice_counts_once() {
-        assert_eq!(counted(&[(7, 8192, 8192), (7, 8192, 8192), (7, 0, 4096)], false), (1, 8192 / 100));
-        assert_eq!(counted(&[(7, 99_000, 1000), (7, 99_000, 1000)], true), (1, (2048 + 1000) * 1000 / 100_000));
+        assert_eq!(
+            counted(&[(7, 8192, 8192), (7, 8192, 8192), (7, 0, 4096)], false),
+            (1, 8192 / 100)
+        );
+        assert_eq!(
+            counted(&[(7, 99_000, 1000), (7, 99_000, 1000)], true),
+            (1, (2048 + 1000) * 1000 / 100_000)
+        );
     }
 }

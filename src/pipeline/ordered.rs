@@ -54,8 +54,22 @@ impl<O> Line<O> {
         let limit = limit.clamp(1, max);
         let (line, batch) = (VecDeque::new(), (limit / 2).max(1));
         let [ended, closed, feeder_sleeps, taker_sleeps] = [false; 4];
-        let places = Places { line, first: 0, limit, ended, closed, feeder_sleeps, taker_sleeps };
-        Arc::new(Self { places: Mutex::new(places), filled: Condvar::new(), room: Condvar::new(), batch, max })
+        let places = Places {
+            line,
+            first: 0,
+            limit,
+            ended,
+            closed,
+            feeder_sleeps,
+            taker_sleeps,
+        };
+        Arc::new(Self {
+            places: Mutex::new(places),
+            filled: Condvar::new(),
+            room: Condvar::new(),
+            batch,
+            max,
+        })
     }
 
     /// Another of the same lengths, for another stream.
@@ -81,7 +95,10 @@ impl<O> Line<O> {
         if places.line.len() >= places.limit {
             places.feeder_sleeps = true;
             while places.line.len() + self.batch > places.limit && !places.closed {
-                places = self.room.wait(places).unwrap_or_else(PoisonError::into_inner);
+                places = self
+                    .room
+                    .wait(places)
+                    .unwrap_or_else(PoisonError::into_inner);
             }
             places.feeder_sleeps = false;
         }
@@ -112,7 +129,10 @@ impl<O> Line<O> {
         let mut places = self.lock();
         while places.line.front().map_or(!places.ended, Option::is_none) {
             places.taker_sleeps = true;
-            places = self.filled.wait(places).unwrap_or_else(PoisonError::into_inner);
+            places = self
+                .filled
+                .wait(places)
+                .unwrap_or_else(PoisonError::into_inner);
             places.taker_sleeps = false;
         }
         let head = places.line.pop_front()?;
@@ -141,7 +161,8 @@ struct Ticket<O> {
 impl<O> Drop for Ticket<O> {
     fn drop(&mut self) {
         let lost = || Err(Error::new(Kind::Bug, "a pipeline worker stopped"));
-        self.line.fill(self.number, self.result.take().unwrap_or_else(lost));
+        self.line
+            .fill(self.number, self.result.take().unwrap_or_else(lost));
     }
 }
 
@@ -162,12 +183,18 @@ struct Free {
 impl Permits {
     /// So many.
     pub fn new(count: NonZeroUsize) -> Arc<Self> {
-        Arc::new(Self(Monitor::new(Free { count: count.get(), urgent: 0 })))
+        Arc::new(Self(Monitor::new(Free {
+            count: count.get(),
+            urgent: 0,
+        })))
     }
 
     /// Compute, once there is a permit.
     pub fn hold<T>(&self, compute: impl FnOnce() -> T) -> T {
-        self.0.sleep(|free| free.count == 0 || free.urgent > 0).0.count -= 1;
+        self.0
+            .sleep(|free| free.count == 0 || free.urgent > 0)
+            .0
+            .count -= 1;
         let _held = Held(self);
         compute()
     }
@@ -220,7 +247,12 @@ impl<I: Send + 'static, O: Send + 'static> Crew<I, O> {
         make: impl Fn() -> Result<Work<I, O>> + Send + Sync + 'static,
     ) -> Result<Arc<Self>> {
         let queue = Arc::new(Queue::default());
-        let crew = Arc::new(Self { queue, make: Box::new(make), gauge, size: AtomicUsize::new(0) });
+        let crew = Arc::new(Self {
+            queue,
+            make: Box::new(make),
+            gauge,
+            size: AtomicUsize::new(0),
+        });
         (0..size.get()).try_for_each(|_| crew.grow())?;
         Ok(crew)
     }
@@ -279,8 +311,14 @@ impl<I: Send + 'static, O: Send + 'static> Crew<I, O> {
 
     fn feed(&self, mut input: impl Iterator<Item = Result<I>>, line: &Arc<Line<O>>) {
         while let Some(item) = timed(&self.gauge.starved, || input.next()) {
-            let Some(number) = timed(&self.gauge.blocked, || line.take()) else { return };
-            let mut ticket = Ticket { line: line.clone(), number, result: None };
+            let Some(number) = timed(&self.gauge.blocked, || line.take()) else {
+                return;
+            };
+            let mut ticket = Ticket {
+                line: line.clone(),
+                number,
+                result: None,
+            };
             match item {
                 Ok(item) => _ = self.queue.push((item, ticket)),
                 Err(error) => ticket.result = Some(Err(error)),
@@ -338,16 +376,24 @@ mod tests {
     #[test]
     fn one_worker_and_many_give_the_same_order() {
         for size in [1, 2, 7, 16] {
-            let out: Vec<_> =
-                crew(size).ordered((0..300).map(Ok), Line::new(size + 1, size + 1)).map(Result::unwrap).collect();
-            assert_eq!(out, (0..300).map(|n| n * 2).collect::<Vec<_>>(), "{size} workers");
+            let out: Vec<_> = crew(size)
+                .ordered((0..300).map(Ok), Line::new(size + 1, size + 1))
+                .map(Result::unwrap)
+                .collect();
+            assert_eq!(
+                out,
+                (0..300).map(|n| n * 2).collect::<Vec<_>>(),
+                "{size} workers"
+            );
         }
     }
 
     #[test]
     fn streams_share_a_crew_and_each_keeps_its_order() {
         let crew = crew(3);
-        let mut streams: Vec<_> = (0..4).map(|i| crew.ordered((i..i + 50).map(Ok), Line::new(2, 2))).collect();
+        let mut streams: Vec<_> = (0..4)
+            .map(|i| crew.ordered((i..i + 50).map(Ok), Line::new(2, 2)))
+            .collect();
         for round in 0..50 {
             for (i, stream) in streams.iter_mut().enumerate() {
                 assert_eq!(stream.next().unwrap().unwrap(), (i as u64 + round) * 2);
@@ -368,12 +414,21 @@ mod tests {
                 }
             });
         });
-        assert_eq!(order.into_inner().unwrap(), ["urgent", "another", "another", "another"]);
+        assert_eq!(
+            order.into_inner().unwrap(),
+            ["urgent", "another", "another", "another"]
+        );
     }
 
     #[test]
     fn an_error_keeps_its_place_in_line() {
-        let input = (0..10).map(|n| if n == 6 { Err(Error::corrupt("six")) } else { Ok(n) });
+        let input = (0..10).map(|n| {
+            if n == 6 {
+                Err(Error::corrupt("six"))
+            } else {
+                Ok(n)
+            }
+        });
         let out: Vec<_> = crew(4).ordered(input, Line::new(3, 3)).collect();
         assert_eq!(out.iter().position(Result::is_err), Some(6));
         assert_eq!(out.len(), 10);
@@ -416,7 +471,10 @@ mod tests {
             Ok(n)
         });
         let out: Vec<_> = crew(2).ordered(input, Line::new(3, 3)).collect();
-        assert_eq!(out.iter().map(Result::is_err).collect::<Vec<_>>(), [false, false, false, true]);
+        assert_eq!(
+            out.iter().map(Result::is_err).collect::<Vec<_>>(),
+            [false, false, false, true]
+        );
     }
 
     #[test]

@@ -17,10 +17,18 @@ use std::sync::{Arc, atomic::Ordering::Acquire};
 /// They are held three times: in the frame, in its entry, and in the page of the earlier backup.
 fn header_bytes(scanned: &Scanned) -> u64 {
     let entry = &scanned.entry;
-    let path = if entry.path.len() < 100 { 0 } else { entry.path.len() };
+    let path = if entry.path.len() < 100 {
+        0
+    } else {
+        entry.path.len()
+    };
     let long = path + 3 * xattr_bytes(&entry.xattrs).max(earlier_bytes(scanned));
     let long = long.next_multiple_of(512) as u64;
-    if entry.mtime.nanos == 0 && long == 0 { 512 } else { 1536 + long }
+    if entry.mtime.nanos == 0 && long == 0 {
+        512
+    } else {
+        1536 + long
+    }
 }
 
 /// Members in a frame, at most: empty files have no bytes that would end it.
@@ -65,7 +73,10 @@ impl Iterator for Pack {
                 None => return self.members(None).map(Ok),
                 Some(Err(error)) => {
                     self.error = Some(error);
-                    return self.members(None).map(Ok).or_else(|| self.error.take().map(Err));
+                    return self
+                        .members(None)
+                        .map(Ok)
+                        .or_else(|| self.error.take().map(Err));
                 }
                 Some(Ok(scanned)) => {
                     if let Some(slice) = self.entry(scanned) {
@@ -80,18 +91,33 @@ impl Iterator for Pack {
 impl Pack {
     /// Take an entry; a slice, if one is complete by it.
     fn entry(&mut self, scanned: Scanned) -> Option<Slice> {
-        let reads = scanned.known.as_ref().is_none_or(|known| known.trust == Trust::Nothing);
-        let len = if reads && scanned.state.is_stored() { data_len(&scanned.entry) } else { 0 };
+        let reads = scanned
+            .known
+            .as_ref()
+            .is_none_or(|known| known.trust == Trust::Nothing);
+        let len = if reads && scanned.state.is_stored() {
+            data_len(&scanned.entry)
+        } else {
+            0
+        };
         if len > self.frame_bytes {
             let pieces = len.div_ceil(self.frame_bytes);
             let large = Large::new(scanned, len, pieces);
             self.large = Some((large.clone(), 0));
             return self.members(Some(large));
         }
-        let bytes = if reads { len.next_multiple_of(512) + header_bytes(&scanned) } else { 0 };
-        let text = if reads { 0 } else { scanned.entry.path.len() + earlier_bytes(&scanned) } as u64;
-        let full =
-            (self.bytes + bytes).max(self.kept_text + text) > self.frame_bytes || self.small.len() >= MAX_MEMBERS;
+        let bytes = if reads {
+            len.next_multiple_of(512) + header_bytes(&scanned)
+        } else {
+            0
+        };
+        let text = if reads {
+            0
+        } else {
+            scanned.entry.path.len() + earlier_bytes(&scanned)
+        } as u64;
+        let full = (self.bytes + bytes).max(self.kept_text + text) > self.frame_bytes
+            || self.small.len() >= MAX_MEMBERS;
         let slice = if full { self.members(None) } else { None };
         self.small.push(scanned);
         self.kept_text += text;
@@ -116,18 +142,30 @@ impl Pack {
         if !last {
             self.large = Some((file.clone(), offset + len));
         }
-        Some(Slice::Piece { file, offset, len: len as u32, last })
+        Some(Slice::Piece {
+            file,
+            offset,
+            len: len as u32,
+            last,
+        })
     }
 }
 
 /// Bytes of the attributes that an earlier backup has of it.
 fn earlier_bytes(scanned: &Scanned) -> usize {
-    scanned.known.as_ref().map_or(0, |known| xattr_bytes(&known.last().entry.xattrs))
+    scanned
+        .known
+        .as_ref()
+        .map_or(0, |known| xattr_bytes(&known.last().entry.xattrs))
 }
 
 /// Bytes of content the archive will hold; [`u64::MAX`] for a stream.
 fn data_len(entry: &Entry) -> u64 {
-    if entry.size() == u64::MAX { u64::MAX } else { entry.data_len() }
+    if entry.size() == u64::MAX {
+        u64::MAX
+    } else {
+        entry.data_len()
+    }
 }
 
 #[cfg(test)]
@@ -138,8 +176,18 @@ mod tests {
 
     fn entries(sizes: &[u64]) -> Vec<Scanned> {
         let entry = |(i, size): (usize, &u64)| {
-            let kind = Kind::File { size: *size, map: None };
-            Scanned::new(Entry { path: format!("{i:05}").into(), kind, ..Entry::default() }, State::Whole)
+            let kind = Kind::File {
+                size: *size,
+                map: None,
+            };
+            Scanned::new(
+                Entry {
+                    path: format!("{i:05}").into(),
+                    kind,
+                    ..Entry::default()
+                },
+                State::Whole,
+            )
         };
         sizes.iter().enumerate().map(entry).collect()
     }

@@ -22,7 +22,10 @@ pub struct Pace {
 impl Pace {
     /// At most so much, over any second.
     pub fn of(bytes_per_second: NonZeroU64) -> Self {
-        Self { bytes_per_second, due: Mutex::new(Instant::now()) }
+        Self {
+            bytes_per_second,
+            due: Mutex::new(Instant::now()),
+        }
     }
 
     /// So many bytes were read: wait until they should have been.

@@ -45,7 +45,11 @@ impl Filling {
             open: number > 0,
             seek: SeekTable::default(),
             gap: None,
-            facts: Segment { stream, number, ..Segment::default() },
+            facts: Segment {
+                stream,
+                number,
+                ..Segment::default()
+            },
             parts: Parts::default(),
             crc32: 0,
         }
@@ -91,7 +95,11 @@ impl Filling {
     /// What the root says of the segment as it is now.
     pub fn facts(&self) -> Segment {
         // What fills a gap changes the check of its part before a later root can say so: until then nobody knows it.
-        let parts = if self.gap.is_some() { Vec::new() } else { self.parts.all() };
+        let parts = if self.gap.is_some() {
+            Vec::new()
+        } else {
+            self.parts.all()
+        };
         Segment {
             bytes: self.offset,
             parts: parts.iter().map(|crc| format!("{crc:016x}")).collect(),
@@ -104,9 +112,15 @@ impl Filling {
     /// # Errors
     /// [`ErrorKind::Usage`] if it would not fit there; the codec's.
     pub fn leave_gap(&mut self, entry: Entry, codec: Codec) -> Result<Vec<u8>> {
-        [0, i64::MAX as u64].into_iter().try_for_each(|size| header(&entry, codec, size).map(drop))?;
+        [0, i64::MAX as u64]
+            .into_iter()
+            .try_for_each(|size| header(&entry, codec, size).map(drop))?;
         let bytes = vec![0; gap_bytes(codec)?];
-        self.gap = Some(Gap { offset: self.offset, entry, index: self.seek.len() });
+        self.gap = Some(Gap {
+            offset: self.offset,
+            entry,
+            index: self.seek.len(),
+        });
         self.seek.push(0, 0);
         self.seek.push(bytes.len(), 0);
         self.stored(&bytes);
@@ -118,7 +132,9 @@ impl Filling {
     /// # Errors
     /// The codec's.
     pub fn fill_gap(&mut self, codec: Codec, size: u64) -> Result<Option<(u64, Vec<u8>)>> {
-        let Some(gap) = self.gap.take() else { return Ok(None) };
+        let Some(gap) = self.gap.take() else {
+            return Ok(None);
+        };
         let (plain, mut bytes, filler) = header(&gap.entry, codec, size)?;
         self.seek.set(gap.index, bytes.len(), plain.len());
         self.seek.set(gap.index + 1, filler.len(), 0);
@@ -141,12 +157,25 @@ impl Filling {
 
 /// The header of a stream of this size: plain, as it is stored, and what fills the rest of the gap.
 fn header(entry: &Entry, codec: Codec, size: u64) -> Result<(Vec<u8>, Vec<u8>, Vec<u8>)> {
-    let too_long = || Error::new(ErrorKind::Usage, "cannot store a stream under so long a name");
-    let entry = Entry { kind: Kind::File { size, map: None }, ..entry.clone() };
+    let too_long = || {
+        Error::new(
+            ErrorKind::Usage,
+            "cannot store a stream under so long a name",
+        )
+    };
+    let entry = Entry {
+        kind: Kind::File { size, map: None },
+        ..entry.clone()
+    };
     let (mut plain, mut bytes) = (Vec::new(), Vec::new());
     pax::write_header(&entry, &mut plain)?;
-    gap_codec(codec).compressor()?.compress(&plain, &mut bytes)?;
-    let filling = match gap_bytes(codec)?.checked_sub(bytes.len()).ok_or_else(too_long)? {
+    gap_codec(codec)
+        .compressor()?
+        .compress(&plain, &mut bytes)?;
+    let filling = match gap_bytes(codec)?
+        .checked_sub(bytes.len())
+        .ok_or_else(too_long)?
+    {
         0 => Vec::new(),
         rest => filler(rest).ok_or_else(too_long)?,
     };
@@ -177,8 +206,17 @@ impl Parts {
 
     fn all(&self) -> Vec<u64> {
         let (crc, len) = self.open.value();
-        let mut all: Vec<_> = self.done.iter().copied().chain((len > 0).then_some(crc)).collect();
-        let first_len = if self.done.is_empty() { len } else { PART_BYTES };
+        let mut all: Vec<_> = self
+            .done
+            .iter()
+            .copied()
+            .chain((len > 0).then_some(crc))
+            .collect();
+        let first_len = if self.done.is_empty() {
+            len
+        } else {
+            PART_BYTES
+        };
         if let (Some(first), Some((change, end))) = (all.first_mut(), self.change) {
             *first ^= crc64_join(change, 0, first_len - end);
         }
@@ -198,7 +236,11 @@ const GAP_PLAIN_BYTES: usize = 1536;
 
 /// gzip has nothing that fills what is left over, so there the header is stored as it is: its length is known before.
 fn gap_codec(codec: Codec) -> Codec {
-    if matches!(codec, Codec::Gzip(_)) { Codec::Gzip(0) } else { codec }
+    if matches!(codec, Codec::Gzip(_)) {
+        Codec::Gzip(0)
+    } else {
+        codec
+    }
 }
 
 /// Room for the header of a stream; for zstd and lz4 with a skippable frame that fills the rest.
@@ -207,7 +249,9 @@ fn gap_bytes(codec: Codec) -> Result<usize> {
         return Ok(4096);
     }
     let mut frame = Vec::new();
-    gap_codec(codec).compressor()?.compress(&[0; GAP_PLAIN_BYTES], &mut frame)?;
+    gap_codec(codec)
+        .compressor()?
+        .compress(&[0; GAP_PLAIN_BYTES], &mut frame)?;
     Ok(frame.len())
 }
 
@@ -220,27 +264,49 @@ mod tests {
     fn a_gap_is_filled_to_the_byte_and_the_checks_hold() {
         for codec in ["zstd:1", "lz4", "gzip:6", "none"] {
             let codec: Codec = codec.parse().unwrap();
-            let entry = Entry { path: b"db.sql".to_vec(), mtime: Time { seconds: 1, nanos: 1 }, ..Entry::default() };
+            let entry = Entry {
+                path: b"db.sql".to_vec(),
+                mtime: Time {
+                    seconds: 1,
+                    nanos: 1,
+                },
+                ..Entry::default()
+            };
             let mut filling = Filling::new(1, 1);
             let mut stored = b"front".to_vec();
             filling.stored(b"front");
             stored.extend(filling.leave_gap(entry, codec).unwrap());
             stored.extend(b"content");
             filling.stored(b"content");
-            assert_eq!(filling.facts().parts, "", "a root that comes before the header cannot know");
+            assert_eq!(
+                filling.facts().parts,
+                "",
+                "a root that comes before the header cannot know"
+            );
             let (offset, bytes) = filling.fill_gap(codec, 9 << 30).unwrap().unwrap();
             stored[offset as usize..][..bytes.len()].copy_from_slice(&bytes);
             assert_eq!(filling.offset, stored.len() as u64, "{codec}");
-            assert_eq!(filling.facts().parts, format!("{:016x}", crc64(&stored)), "{codec}");
+            assert_eq!(
+                filling.facts().parts,
+                format!("{:016x}", crc64(&stored)),
+                "{codec}"
+            );
             filling.stored(b"what follows when the length is known");
             stored.extend(b"what follows when the length is known");
-            assert_eq!(filling.facts().parts, format!("{:016x}", crc64(&stored)), "{codec}");
+            assert_eq!(
+                filling.facts().parts,
+                format!("{:016x}", crc64(&stored)),
+                "{codec}"
+            );
         }
     }
 
     #[test]
     fn a_name_for_whose_header_there_is_no_room_is_refused_before_anything_is_read() {
-        let entry = Entry { path: "\u{e4}".repeat(200).into(), ..Entry::default() };
+        let entry = Entry {
+            path: "\u{e4}".repeat(200).into(),
+            ..Entry::default()
+        };
         for (codec, fits) in [("zstd:1", true), ("gzip:6", false), ("none", false)] {
             let left = Filling::new(1, 1).leave_gap(entry.clone(), codec.parse().unwrap());
             assert_eq!(
@@ -253,12 +319,17 @@ mod tests {
 
     #[test]
     fn parts_are_checked_one_by_one() {
-        let stored: Vec<u8> = (0..PART_BYTES as usize * 2 + 77).map(|i| (i / 3) as u8).collect();
+        let stored: Vec<u8> = (0..PART_BYTES as usize * 2 + 77)
+            .map(|i| (i / 3) as u8)
+            .collect();
         let mut filling = Filling::new(1, 1);
         stored.chunks(1_000_003).for_each(|bytes| {
             filling.stored(bytes);
         });
-        let whole: String = stored.chunks(PART_BYTES as usize).map(|part| format!("{:016x}", crc64(part))).collect();
+        let whole: String = stored
+            .chunks(PART_BYTES as usize)
+            .map(|part| format!("{:016x}", crc64(part)))
+            .collect();
         assert_eq!(filling.facts().parts, whole);
     }
 }

@@ -40,7 +40,12 @@ impl Climb {
     /// Watch from now on; `workers` may compute at once.
     pub fn new(meter: &Meter, workers: usize) -> Self {
         let workers = workers.min(platform::cores().get());
-        Self { workers, since: meter.sample(), wait: 0, before: None }
+        Self {
+            workers,
+            since: meter.sample(),
+            wait: 0,
+            before: None,
+        }
     }
 
     /// How many threads have proven that they pay, if some are on trial.
@@ -69,7 +74,10 @@ impl Climb {
             self.wait = REST;
             return fewer;
         }
-        if threads >= max_threads || !now.left_processors(&since, self.workers) || !waits(&since, &now) {
+        if threads >= max_threads
+            || !now.left_processors(&since, self.workers)
+            || !waits(&since, &now)
+        {
             return threads;
         }
         (self.before, self.wait) = (Some((speed, threads)), JUDGED_AFTER);
@@ -86,9 +94,16 @@ mod tests {
     fn climbed(best: usize) -> usize {
         let meter = Meter::default();
         let (mut threads, mut now) = (2, Sample::ZERO);
-        let mut climb = Climb { workers: 2, since: now, wait: 0, before: None };
+        let mut climb = Climb {
+            workers: 2,
+            since: now,
+            wait: 0,
+            before: None,
+        };
         for _ in 0..40 {
-            meter.bytes.fetch_add(1_000_000 * threads.min(best) as u64, Relaxed);
+            meter
+                .bytes
+                .fetch_add(1_000_000 * threads.min(best) as u64, Relaxed);
             let seconds = now.seconds + 0.05;
             now = meter.sample();
             (now.seconds, now.processors, now.idle) = (seconds, 0.0, None);

@@ -33,7 +33,11 @@ pub(crate) struct Hands<'a> {
 
 impl From<NonZeroUsize> for Hands<'_> {
     fn from(workers: NonZeroUsize) -> Self {
-        Self { workers: workers.get(), now: workers.get().into(), climb: None }
+        Self {
+            workers: workers.get(),
+            now: workers.get().into(),
+            climb: None,
+        }
     }
 }
 
@@ -41,7 +45,11 @@ impl<'a> Hands<'a> {
     /// At first as many as may compute at once; no more than `fit`.
     pub(crate) fn climbing(workers: NonZeroUsize, fit: usize, meter: &'a Meter) -> Self {
         let most = max_threads(workers.get()).min(fit);
-        Self { workers: workers.get(), now: workers.get().into(), climb: Some((most, meter)) }
+        Self {
+            workers: workers.get(),
+            now: workers.get().into(),
+            climb: Some((most, meter)),
+        }
     }
 }
 
@@ -80,7 +88,8 @@ pub(crate) fn work<J: Send, W>(
             crew.wanted.store(size, Relaxed);
             while crew.joined(size) {
                 let queue = queue.clone();
-                start_in(scope, move || serve(&queue, failure, crew, make, each)).inspect_err(|_| crew.leave())?;
+                start_in(scope, move || serve(&queue, failure, crew, make, each))
+                    .inspect_err(|_| crew.leave())?;
             }
             Ok(())
         };
@@ -195,7 +204,9 @@ fn serve<J, W>(
         if failure.failed.load(Relaxed) {
             continue;
         }
-        let done = memory::check().map_err(|e| Error::io("could not go on", e)).and_then(|()| each(&mut with, job));
+        let done = memory::check()
+            .map_err(|e| Error::io("could not go on", e))
+            .and_then(|()| each(&mut with, job));
         if let Err(error) = done {
             failure.note(error);
         }

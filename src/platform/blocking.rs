@@ -11,7 +11,11 @@ use std::{
 pub struct Waiting<F>(pub F);
 
 impl<F: AsFd> Waiting<F> {
-    fn until<T>(&mut self, ready: PollFlags, mut call: impl FnMut(&mut F) -> io::Result<T>) -> io::Result<T> {
+    fn until<T>(
+        &mut self,
+        ready: PollFlags,
+        mut call: impl FnMut(&mut F) -> io::Result<T>,
+    ) -> io::Result<T> {
         loop {
             match call(&mut self.0) {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}

@@ -11,8 +11,8 @@ use super::{
 use crate::format::entry::{Device, Time};
 use rustix::{
     fs::{
-        Access, AtFlags, CWD, FileType, Mode, OFlags, RawDir, ResolveFlags, Statx, StatxAttributes, StatxFlags, access,
-        openat, openat2, statat, statx,
+        Access, AtFlags, CWD, FileType, Mode, OFlags, RawDir, ResolveFlags, Statx, StatxAttributes,
+        StatxFlags, access, openat, openat2, statat, statx,
     },
     io::Errno,
 };
@@ -129,7 +129,12 @@ pub fn open_root(path: &Path) -> io::Result<OwnedFd> {
 /// # Errors
 /// `ELOOP` or `ENOTDIR` if any component is a symbolic link, `EXDEV` for a path that leaves the root, or the system's.
 pub fn open_dir(root: impl AsFd, rel: &[u8], tricks: Tricks) -> io::Result<OwnedFd> {
-    open_noatime(root.as_fd(), rel, OFlags::RDONLY | OFlags::DIRECTORY, tricks)
+    open_noatime(
+        root.as_fd(),
+        rel,
+        OFlags::RDONLY | OFlags::DIRECTORY,
+        tricks,
+    )
 }
 
 /// Open the directory that `dir` is in, wherever that is by now.
@@ -137,7 +142,12 @@ pub fn open_dir(root: impl AsFd, rel: &[u8], tricks: Tricks) -> io::Result<Owned
 /// # Errors
 /// The system's.
 pub fn open_above(dir: impl AsFd) -> io::Result<OwnedFd> {
-    Ok(openat(dir, c"..", OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::RDONLY, Mode::empty())?)
+    Ok(openat(
+        dir,
+        c"..",
+        OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::RDONLY,
+        Mode::empty(),
+    )?)
 }
 
 /// Is that what [`open_dir`] says where there is no directory?
@@ -155,7 +165,9 @@ pub fn is_no_directory(error: &io::Error) -> bool {
 pub fn open_read(root: impl AsFd, rel: &[u8], tricks: Tricks) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK;
     match open_noatime(root.as_fd(), rel, flags, tricks) {
-        Err(error) if error.raw_os_error() == Some(Errno::AGAIN.raw_os_error()) => wait_for_lease(root, rel, tricks),
+        Err(error) if error.raw_os_error() == Some(Errno::AGAIN.raw_os_error()) => {
+            wait_for_lease(root, rel, tricks)
+        }
         other => other,
     }
 }
@@ -167,7 +179,12 @@ fn wait_for_lease(root: impl AsFd, rel: &[u8], tricks: Tricks) -> io::Result<Own
     if stat_fd(&file)?.kind != FileKind::File {
         return Err(Errno::AGAIN.into());
     }
-    Ok(openat(CWD, through_proc(&file)?, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
+    Ok(openat(
+        CWD,
+        through_proc(&file)?,
+        OFlags::RDONLY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?)
 }
 
 /// The path by which the system reaches an open descriptor again.
@@ -192,7 +209,9 @@ pub fn keeps_inodes(fd: impl AsFd) -> bool {
 
 /// Where an open directory is, as the system says it now; empty if it does not.
 pub fn path_of(dir: impl AsFd) -> PathBuf {
-    through_proc(dir).and_then(std::fs::read_link).unwrap_or_default()
+    through_proc(dir)
+        .and_then(std::fs::read_link)
+        .unwrap_or_default()
 }
 
 /// As [`Path::canonicalize`]. For a path with `..` the C library of today asks by a call that older container runtimes forbid
@@ -210,10 +229,17 @@ pub fn real_path(path: &Path) -> io::Result<PathBuf> {
     }
 }
 
-fn open_noatime(root: BorrowedFd<'_>, rel: &[u8], flags: OFlags, tricks: Tricks) -> io::Result<OwnedFd> {
+fn open_noatime(
+    root: BorrowedFd<'_>,
+    rel: &[u8],
+    flags: OFlags,
+    tricks: Tricks,
+) -> io::Result<OwnedFd> {
     match beneath(root, rel, flags | OFlags::NOATIME, tricks) {
         // Only the owner of a file may open it like this (open(2)).
-        Err(error) if error.raw_os_error() == Some(Errno::PERM.raw_os_error()) => beneath(root, rel, flags, tricks),
+        Err(error) if error.raw_os_error() == Some(Errno::PERM.raw_os_error()) => {
+            beneath(root, rel, flags, tricks)
+        }
         other => other,
     }
 }
@@ -222,7 +248,11 @@ fn open_noatime(root: BorrowedFd<'_>, rel: &[u8], flags: OFlags, tricks: Tricks)
 fn beneath(root: BorrowedFd<'_>, rel: &[u8], flags: OFlags, tricks: Tricks) -> io::Result<OwnedFd> {
     let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let whole = tricks == Tricks::Auto && openat2_works();
-    let (piece, step): (usize, Step) = if whole { (PIECE, open_piece) } else { (0, open_component) };
+    let (piece, step): (usize, Step) = if whole {
+        (PIECE, open_piece)
+    } else {
+        (0, open_component)
+    };
     descend(root, rel, flags, piece, step)
 }
 
@@ -230,14 +260,26 @@ fn beneath(root: BorrowedFd<'_>, rel: &[u8], flags: OFlags, tricks: Tricks) -> i
 type Step = fn(BorrowedFd<'_>, &[u8], OFlags) -> rustix::io::Result<OwnedFd>;
 
 /// Open `rel` in pieces of at most `piece` bytes, or one component if that is longer, holding two directories at most.
-fn descend(root: BorrowedFd<'_>, rel: &[u8], flags: OFlags, piece: usize, step: Step) -> io::Result<OwnedFd> {
+fn descend(
+    root: BorrowedFd<'_>,
+    rel: &[u8],
+    flags: OFlags,
+    piece: usize,
+    step: Step,
+) -> io::Result<OwnedFd> {
     let through = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let (mut held, mut rest): (Option<OwnedFd>, &[u8]) = (None, rel);
     loop {
         let at = held.as_ref().map_or(root, AsFd::as_fd);
         let (first, tail) = cut(rest, piece);
         match tail {
-            None => return Ok(step(at, if first.is_empty() { b"." } else { first }, flags)?),
+            None => {
+                return Ok(step(
+                    at,
+                    if first.is_empty() { b"." } else { first },
+                    flags,
+                )?);
+            }
             Some(tail) => (held, rest) = (Some(step(at, first, through)?), tail),
         }
     }
@@ -249,7 +291,10 @@ fn cut(path: &[u8], piece: usize) -> (&[u8], Option<&[u8]>) {
         return (path, None);
     }
     let is_slash = |c: &u8| *c == b'/';
-    let near = path[..=piece].iter().rposition(is_slash).or_else(|| path.iter().position(is_slash));
+    let near = path[..=piece]
+        .iter()
+        .rposition(is_slash)
+        .or_else(|| path.iter().position(is_slash));
     near.map_or((path, None), |at| (&path[..at], Some(&path[at + 1..])))
 }
 
@@ -271,9 +316,17 @@ fn open_component(at: BorrowedFd<'_>, name: &[u8], flags: OFlags) -> rustix::io:
 fn openat2_works() -> bool {
     static WORKS: OnceLock<bool> = OnceLock::new();
     *WORKS.get_or_init(|| {
-        let result = openat2(CWD, c"/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), ResolveFlags::empty());
+        let result = openat2(
+            CWD,
+            c"/",
+            OFlags::PATH | OFlags::CLOEXEC,
+            Mode::empty(),
+            ResolveFlags::empty(),
+        );
         if let Err(error) = &result {
-            debug(|| format!("openat2 is refused ({error}), paths are opened component by component"));
+            debug(|| {
+                format!("openat2 is refused ({error}), paths are opened component by component")
+            });
         }
         result.is_ok()
     })
@@ -295,7 +348,11 @@ pub fn read_dir(dir: impl AsFd, buffer: &mut Vec<u8>) -> io::Result<Vec<Name>> {
         let entry = entry?;
         let name: &CStr = entry.file_name();
         if name != c"." && name != c".." {
-            names.push(Name { bytes: name.to_bytes().to_vec(), kind: kind_of(entry.file_type()), inode: entry.ino() });
+            names.push(Name {
+                bytes: name.to_bytes().to_vec(),
+                kind: kind_of(entry.file_type()),
+                inode: entry.ino(),
+            });
         }
     }
     Ok(names)
@@ -339,7 +396,10 @@ pub fn read_link(dir: impl AsFd, name: &[u8]) -> io::Result<Vec<u8>> {
 }
 
 fn compact(statx: &Statx) -> Stat {
-    let time = |time: rustix::fs::StatxTimestamp| Time { seconds: time.tv_sec, nanos: time.tv_nsec };
+    let time = |time: rustix::fs::StatxTimestamp| Time {
+        seconds: time.tv_sec,
+        nanos: time.tv_nsec,
+    };
     Stat {
         kind: kind_of(FileType::from_raw_mode(statx.stx_mode.into())),
         mode: u32::from(statx.stx_mode) & 0o7777,
@@ -349,10 +409,15 @@ fn compact(statx: &Statx) -> Stat {
         blocks512: statx.stx_blocks,
         mtime: time(statx.stx_mtime),
         ctime: time(statx.stx_ctime),
-        born: StatxFlags::from_bits_retain(statx.stx_mask).contains(StatxFlags::BTIME).then(|| time(statx.stx_btime)),
+        born: StatxFlags::from_bits_retain(statx.stx_mask)
+            .contains(StatxFlags::BTIME)
+            .then(|| time(statx.stx_btime)),
         inode: statx.stx_ino,
         dev: rustix::fs::makedev(statx.stx_dev_major, statx.stx_dev_minor),
-        rdev: Device { major: statx.stx_rdev_major, minor: statx.stx_rdev_minor },
+        rdev: Device {
+            major: statx.stx_rdev_major,
+            minor: statx.stx_rdev_minor,
+        },
         nlink: statx.stx_nlink,
         is_mount: statx.stx_attributes.contains(StatxAttributes::MOUNT_ROOT),
     }
@@ -360,7 +425,10 @@ fn compact(statx: &Statx) -> Stat {
 
 /// What is known without `statx`.
 fn plain(stat: &rustix::fs::Stat) -> Stat {
-    let (major, minor) = (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev));
+    let (major, minor) = (
+        rustix::fs::major(stat.st_rdev),
+        rustix::fs::minor(stat.st_rdev),
+    );
     Stat {
         kind: kind_of(FileType::from_raw_mode(stat.st_mode)),
         mode: stat.st_mode & 0o7777,
@@ -368,8 +436,14 @@ fn plain(stat: &rustix::fs::Stat) -> Stat {
         gid: stat.st_gid,
         size: stat.st_size as u64,
         blocks512: stat.st_blocks as u64,
-        mtime: Time { seconds: stat.st_mtime, nanos: stat.st_mtime_nsec as u32 },
-        ctime: Time { seconds: stat.st_ctime, nanos: stat.st_ctime_nsec as u32 },
+        mtime: Time {
+            seconds: stat.st_mtime,
+            nanos: stat.st_mtime_nsec as u32,
+        },
+        ctime: Time {
+            seconds: stat.st_ctime,
+            nanos: stat.st_ctime_nsec as u32,
+        },
         born: None,
         inode: stat.st_ino,
         dev: stat.st_dev,

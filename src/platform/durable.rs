@@ -65,7 +65,15 @@ pub(super) fn file_system(fd: impl AsFd) -> io::Result<u64> {
 }
 
 /// squashfs, erofs, both orders of cramfs, romfs, ISO 9660 and UDF (linux/magic.h).
-const IMAGES: [u64; 7] = [0x7371_7368, 0xe0f5_e1e2, 0x28cd_3d45, 0x453d_cd28, 0x7275, 0x9660, 0x1501_3346];
+const IMAGES: [u64; 7] = [
+    0x7371_7368,
+    0xe0f5_e1e2,
+    0x28cd_3d45,
+    0x453d_cd28,
+    0x7275,
+    0x9660,
+    0x1501_3346,
+];
 
 /// Does it change the ctime of a file that is another now? Not an image that was exchanged: there it says what its maker wanted.
 pub fn keeps_change_times(fd: impl AsFd) -> bool {

@@ -33,8 +33,15 @@ pub fn cores() -> NonZeroUsize {
 /// 64 readers with closes collected by 64 need 4,096 descriptors, and the usual soft limit is 1,024.
 pub fn raise_open_files_limit() -> u64 {
     let old = getrlimit(Resource::Nofile);
-    let raised = Rlimit { current: old.maximum, maximum: old.maximum };
-    let now = if setrlimit(Resource::Nofile, raised).is_ok() { old.maximum } else { old.current };
+    let raised = Rlimit {
+        current: old.maximum,
+        maximum: old.maximum,
+    };
+    let now = if setrlimit(Resource::Nofile, raised).is_ok() {
+        old.maximum
+    } else {
+        old.current
+    };
     now.unwrap_or(u64::MAX)
 }
 
@@ -60,30 +67,51 @@ pub fn open_files_limit() -> u64 {
 
 /// Does this process or the whole system lack descriptors or memory? Then the error says nothing of the file at hand.
 pub fn is_shortage(error: &io::Error) -> bool {
-    matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM))
+    matches!(
+        Errno::from_io_error(error),
+        Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM)
+    )
 }
 
 /// Is it the medium that cannot give what was asked for, or a file system that finds itself damaged there?
 pub fn is_media_error(error: &io::Error) -> bool {
     let of = Errno::from_io_error(error);
-    matches!(of, Some(Errno::IO | Errno::BADMSG | Errno::UCLEAN | Errno::NODATA | Errno::REMOTEIO | Errno::ILSEQ))
+    matches!(
+        of,
+        Some(
+            Errno::IO
+                | Errno::BADMSG
+                | Errno::UCLEAN
+                | Errno::NODATA
+                | Errno::REMOTEIO
+                | Errno::ILSEQ
+        )
+    )
 }
 
 /// The name of this host, as `uname -n` prints it.
 pub fn host_name() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
+    rustix::system::uname()
+        .nodename()
+        .to_string_lossy()
+        .into_owned()
 }
 
 /// A name for this start of the kernel: two processes are on the same running machine if it is equal.
 ///
 /// Empty where `/proc` is not mounted.
 pub fn boot_id() -> String {
-    fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
+    fs::read_to_string("/proc/sys/kernel/random/boot_id")
+        .unwrap_or_default()
+        .trim()
+        .to_owned()
 }
 
 /// CPU time of all threads of this process so far, user and system, in seconds.
 pub fn process_cpu_seconds() -> f64 {
-    Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).unwrap_or_default().as_secs_f64()
+    Duration::try_from(clock_gettime(ClockId::ProcessCPUTime))
+        .unwrap_or_default()
+        .as_secs_f64()
 }
 
 /// CPU time of the calling thread so far, user and system.
@@ -95,10 +123,18 @@ pub fn thread_cpu_time() -> Duration {
 pub fn idle_seconds() -> Option<f64> {
     // All of it is a line for each processor and interrupt; the first has the sums.
     let mut stat = [0; 256];
-    let len = fs::File::open("/proc/stat").and_then(|mut file| file.read(&mut stat)).ok()?;
+    let len = fs::File::open("/proc/stat")
+        .and_then(|mut file| file.read(&mut stat))
+        .ok()?;
     let stat = String::from_utf8_lossy(&stat[..len]);
     // user, nice, system, idle, waiting for a device; in hundredths of a second (`USER_HZ`).
-    let ticks = stat.lines().next()?.split_whitespace().skip(4).take(2).map(str::parse::<u64>);
+    let ticks = stat
+        .lines()
+        .next()?
+        .split_whitespace()
+        .skip(4)
+        .take(2)
+        .map(str::parse::<u64>);
     Some(ticks.sum::<Result<u64, _>>().ok()? as f64 / 100.0)
 }
 
@@ -107,13 +143,16 @@ pub fn idle_seconds() -> Option<f64> {
 /// Not `getrusage`: its figure is inherited through `exec`, so a small process started by a large one reports the
 /// large one's peak (`VmHWM` belongs to the address space).
 pub fn peak_rss_bytes() -> u64 {
-    fs::read_to_string("/proc/self/status").map(|status| high_water(&status)).unwrap_or_default()
+    fs::read_to_string("/proc/self/status")
+        .map(|status| high_water(&status))
+        .unwrap_or_default()
 }
 
 /// `VmHWM:     1234 kB` in bytes; 0 if it is not there.
 fn high_water(status: &str) -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok()).map_or(0, |kib| kib * 1024)
+    line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok())
+        .map_or(0, |kib| kib * 1024)
 }
 
 /// How often the calling thread had to sleep so far: waiting for a device, a lock or a pipe, not for a processor.
@@ -129,13 +168,21 @@ pub fn times_asleep() -> u64 {
 
 /// The user and group this process acts as.
 pub fn user() -> (u32, u32) {
-    (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
+    (
+        rustix::process::geteuid().as_raw(),
+        rustix::process::getegid().as_raw(),
+    )
 }
 
 /// Is there a process of this number, whoever it belongs to?
 pub fn process_is_alive(pid: i32) -> bool {
-    let Some(pid) = rustix::process::Pid::from_raw(pid) else { return false };
-    !matches!(rustix::process::test_kill_process(pid), Err(rustix::io::Errno::SRCH))
+    let Some(pid) = rustix::process::Pid::from_raw(pid) else {
+        return false;
+    };
+    !matches!(
+        rustix::process::test_kill_process(pid),
+        Err(rustix::io::Errno::SRCH)
+    )
 }
 
 /// A process called `name` whose working directory is `directory`, as far as this one may look.
@@ -144,13 +191,19 @@ pub fn process_in(directory: &Path, name: &str) -> Option<u32> {
         let comm = fs::read_to_string(format!("/proc/{pid}/comm"));
         comm.is_ok_and(|comm| comm.trim() == name) && works_in(*pid, directory)
     };
-    let names = fs::read_dir("/proc").ok()?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let names = fs::read_dir("/proc")
+        .ok()?
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     names.filter_map(|name| name.parse().ok()).find(is_there)
 }
 
 /// Is `directory` the working directory of process `pid`, as far as this one may look?
 pub fn works_in(pid: u32, directory: &Path) -> bool {
-    let place = |path: &Path| fs::metadata(path).map(|found| (found.dev(), found.ino())).ok();
+    let place = |path: &Path| {
+        fs::metadata(path)
+            .map(|found| (found.dev(), found.ino()))
+            .ok()
+    };
     let found = place(Path::new(&format!("/proc/{pid}/cwd")));
     found.is_some() && found == place(directory)
 }
@@ -195,6 +248,9 @@ mod tests {
     fn the_limit_of_open_files_is_raised_to_the_hard_limit() {
         let now = raise_open_files_limit();
         assert_eq!(now, getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX));
-        assert_eq!(getrlimit(Resource::Nofile).current, getrlimit(Resource::Nofile).maximum);
+        assert_eq!(
+            getrlimit(Resource::Nofile).current,
+            getrlimit(Resource::Nofile).maximum
+        );
     }
 }

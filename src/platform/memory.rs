@@ -84,7 +84,10 @@ fn or_again(size: usize, allocate: impl Fn() -> *mut u8) -> *mut u8 {
 fn end(size: usize) -> ! {
     let mut text = [0; 512];
     let mut free = &mut text[..];
-    let _ = write!(free, "error: could not get {size} bytes of memory: cannot allocate memory\nhint:  {MEMORY}\n");
+    let _ = write!(
+        free,
+        "error: could not get {size} bytes of memory: cannot allocate memory\nhint:  {MEMORY}\n"
+    );
     let len = 512 - free.len();
     if !IS_ENDING.swap(true, AcqRel) {
         // SAFETY: `text` has `len` bytes.
@@ -100,7 +103,10 @@ fn end(size: usize) -> ! {
 
 /// Map so many bytes; `None` if there is no room. The mapping takes no memory until it is used.
 fn map(bytes: usize) -> Option<*mut libc::c_void> {
-    let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    let (access, kind) = (
+        libc::PROT_READ | libc::PROT_WRITE,
+        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+    );
     // SAFETY: a new mapping, at an address of the system's choice.
     let at = unsafe { libc::mmap(ptr::null_mut(), bytes, access, kind, -1, 0) };
     (at != libc::MAP_FAILED).then_some(at)
@@ -136,7 +142,9 @@ pub fn prepare() -> io::Result<()> {
     if limit().is_some() {
         share_heap();
     }
-    let limit = getrlimit(Resource::Stack).current.map_or(usize::MAX, |bytes| bytes as usize);
+    let limit = getrlimit(Resource::Stack)
+        .current
+        .map_or(usize::MAX, |bytes| bytes as usize);
     let bytes = MAIN_STACK_BYTES.min(limit / 2);
     if !has_room(2 * bytes) {
         return Err(shortage());
@@ -171,7 +179,11 @@ fn share_heap() {
 /// # Errors
 /// `ENOMEM` if one failed: the memory that is left is for the end of the run.
 pub fn check() -> io::Result<()> {
-    if IS_SHORT.load(Acquire) { Err(shortage()) } else { Ok(()) }
+    if IS_SHORT.load(Acquire) {
+        Err(shortage())
+    } else {
+        Ok(())
+    }
 }
 
 /// Is there room for another thread?
@@ -179,7 +191,11 @@ pub fn check() -> io::Result<()> {
 /// # Errors
 /// `ENOMEM` if not.
 pub fn check_thread() -> io::Result<()> {
-    if has_room(THREAD_BYTES) { Ok(()) } else { Err(shortage()) }
+    if has_room(THREAD_BYTES) {
+        Ok(())
+    } else {
+        Err(shortage())
+    }
 }
 
 /// Bytes of address space that the limit leaves to this process; `None` without a limit.
@@ -187,7 +203,11 @@ fn limit() -> Option<u64> {
     let limit = getrlimit(Resource::As).current?;
     // The first number is the size of the address space, in pages.
     let statm = fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    let pages: u64 = statm.split(' ').next().and_then(|pages| pages.parse().ok()).unwrap_or(0);
+    let pages: u64 = statm
+        .split(' ')
+        .next()
+        .and_then(|pages| pages.parse().ok())
+        .unwrap_or(0);
     Some(limit.saturating_sub(pages * rustix::param::page_size() as u64))
 }
 
@@ -198,5 +218,7 @@ pub fn within_limit(wanted: u64, least: u64) -> u64 {
 
 /// `wanted` threads, or fewer: their stacks take at most a quarter of the address space that a limit leaves. At least 1.
 pub fn threads_within_limit(wanted: usize) -> usize {
-    limit().map_or(wanted, |left| wanted.min((left as usize / 4 / THREAD_BYTES).max(1)))
+    limit().map_or(wanted, |left| {
+        wanted.min((left as usize / 4 / THREAD_BYTES).max(1))
+    })
 }

@@ -81,7 +81,10 @@ struct Line {
 }
 
 fn parse(table: &[u8]) -> Vec<Line> {
-    table.split(|c| *c == b'\n').filter_map(parse_line).collect()
+    table
+        .split(|c| *c == b'\n')
+        .filter_map(parse_line)
+        .collect()
 }
 
 /// `36 35 98:0 /root /mnt\040point rw,noatime shared:1 - ext4 /dev/sda1 rw`, see proc_pid_mountinfo(5); the optional
@@ -108,7 +111,10 @@ fn number(field: &[u8]) -> Option<u32> {
 /// `98:0` as one number.
 fn device(field: &[u8]) -> Option<u64> {
     let colon = field.iter().position(|c| *c == b':')?;
-    Some(rustix::fs::makedev(number(&field[..colon])?, number(&field[colon + 1..])?))
+    Some(rustix::fs::makedev(
+        number(&field[..colon])?,
+        number(&field[colon + 1..])?,
+    ))
 }
 
 /// The kernel writes space, tab, newline and backslash as three octal digits: `\040`.
@@ -129,7 +135,11 @@ fn octal(digits: &[u8]) -> Option<u8> {
 
 fn visible(lines: &[Line]) -> Vec<Mount> {
     let reached = |line: &&Line| !lines.iter().any(|other| hides(other, line, lines));
-    lines.iter().filter(reached).map(|line| line.mount.clone()).collect()
+    lines
+        .iter()
+        .filter(reached)
+        .map(|line| line.mount.clone())
+        .collect()
 }
 
 /// Does `over` stand on `line`, or on a mount or directory that `line` is reached through?
@@ -146,7 +156,10 @@ fn hides(over: &Line, line: &Line, lines: &[Line]) -> bool {
         if over.parent == below.parent && is_below(&below.mount.path, &over.mount.path) {
             return true;
         }
-        match lines.iter().find(|parent| parent.id == below.parent && parent.id != below.id) {
+        match lines
+            .iter()
+            .find(|parent| parent.id == below.parent && parent.id != below.id)
+        {
             Some(parent) => below = parent,
             None => return false,
         }
@@ -164,7 +177,10 @@ mod tests {
 
     fn paths(table: &str) -> Vec<(String, String)> {
         let mounts = visible(&parse(table.as_bytes()));
-        mounts.into_iter().map(|mount| (mount.path.to_string_lossy().into_owned(), mount.kind)).collect()
+        mounts
+            .into_iter()
+            .map(|mount| (mount.path.to_string_lossy().into_owned(), mount.kind))
+            .collect()
     }
 
     #[test]
@@ -172,27 +188,39 @@ mod tests {
         let table = "36 35 98:3 / /mnt\\040a\\134b\\011c rw,noatime master:1 shared:2 - ext3 /dev/root rw\n";
         let mount = &parse(table.as_bytes())[0].mount;
         assert_eq!(mount.path.as_os_str(), "/mnt a\\b\tc");
-        assert_eq!((mount.device, &*mount.kind), (rustix::fs::makedev(98, 3), "ext3"));
+        assert_eq!(
+            (mount.device, &*mount.kind),
+            (rustix::fs::makedev(98, 3), "ext3")
+        );
         assert_eq!(unescape(b"\\04"), b"\\04");
         assert_eq!(unescape(b"\\999"), b"\\999");
     }
 
     #[test]
     fn a_line_that_is_not_one_is_passed_over() {
-        assert!(parse(b"\nnonsense\n1 2 3\n1 2 x:y / /a rw - ext4 d rw\n1 2 3:4 / /a rw\n").is_empty());
+        assert!(
+            parse(b"\nnonsense\n1 2 3\n1 2 x:y / /a rw - ext4 d rw\n1 2 3:4 / /a rw\n").is_empty()
+        );
     }
 
     #[test]
     fn of_mounts_on_one_another_only_the_topmost_is_seen() {
-        let table = "1 0 8:1 / / rw - ext4 d rw\n2 1 8:2 / /m rw - ext4 d rw\n3 2 8:3 / /m rw - xfs d rw\n";
-        assert_eq!(paths(table), [("/".into(), "ext4".into()), ("/m".into(), "xfs".into())]);
+        let table =
+            "1 0 8:1 / / rw - ext4 d rw\n2 1 8:2 / /m rw - ext4 d rw\n3 2 8:3 / /m rw - xfs d rw\n";
+        assert_eq!(
+            paths(table),
+            [("/".into(), "ext4".into()), ("/m".into(), "xfs".into())]
+        );
     }
 
     #[test]
     fn a_mount_inside_a_covered_one_is_not_seen() {
         let table = "1 0 8:1 / / rw - ext4 d rw\n2 1 8:2 / /m rw - ext4 d rw\n4 2 8:4 / /m/in rw - ext4 d rw\n\
                      3 2 8:3 / /m rw - xfs d rw\n5 3 8:5 / /m/in rw - tmpfs d rw\n";
-        let seen: Vec<String> = paths(table).into_iter().map(|(path, kind)| format!("{path} {kind}")).collect();
+        let seen: Vec<String> = paths(table)
+            .into_iter()
+            .map(|(path, kind)| format!("{path} {kind}"))
+            .collect();
         assert_eq!(seen, ["/ ext4", "/m xfs", "/m/in tmpfs"]);
     }
 
@@ -206,7 +234,10 @@ mod tests {
     #[test]
     fn the_kernels_own_file_systems_are_found_below_the_root_and_are_pseudo() {
         let mounts = mounts_below(Path::new("/")).unwrap();
-        let proc = mounts.iter().find(|mount| mount.path == Path::new("/proc")).unwrap();
+        let proc = mounts
+            .iter()
+            .find(|mount| mount.path == Path::new("/proc"))
+            .unwrap();
         assert!(is_pseudo(&proc.kind));
         assert!(is_pseudo("tracefs") && !is_pseudo("tmpfs") && !is_pseudo("ext4"));
         assert!(mounts_below(Path::new("/proc/self/fd")).unwrap().is_empty());

@@ -44,8 +44,16 @@ impl Names {
     }
 }
 
-fn cached<K: Eq + Hash, V: Clone>(map: &Mutex<HashMap<K, V>>, key: K, ask: impl FnOnce() -> V) -> V {
-    map.lock().unwrap_or_else(PoisonError::into_inner).entry(key).or_insert_with(ask).clone()
+fn cached<K: Eq + Hash, V: Clone>(
+    map: &Mutex<HashMap<K, V>>,
+    key: K,
+    ask: impl FnOnce() -> V,
+) -> V {
+    map.lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .entry(key)
+        .or_insert_with(ask)
+        .clone()
 }
 
 fn user_name(uid: u32) -> Option<Arc<str>> {
@@ -54,7 +62,9 @@ fn user_name(uid: u32) -> Option<Arc<str>> {
 
 /// The home directory of a user, as the system knows it.
 pub fn home_of(uid: u32) -> Option<PathBuf> {
-    user_text(uid, |entry| entry.pw_dir).filter(|home| !home.is_empty()).map(|home| PathBuf::from(&*home))
+    user_text(uid, |entry| entry.pw_dir)
+        .filter(|home| !home.is_empty())
+        .map(|home| PathBuf::from(&*home))
 }
 
 /// What the system says of a user, one of its texts.
@@ -107,12 +117,20 @@ unsafe fn text_of(text: *const c_char) -> Option<Arc<str>> {
 /// Call one of the four, with more room for text until it is enough, and take what is wanted of the answer.
 ///
 /// A group of 100,000 members needs about 1 MiB; who needs 16 MiB has no name here.
-fn ask<E, T>(call: impl Fn(*mut E, *mut c_char, usize, *mut *mut E) -> c_int, take: impl FnOnce(&E) -> T) -> Option<T> {
+fn ask<E, T>(
+    call: impl Fn(*mut E, *mut c_char, usize, *mut *mut E) -> c_int,
+    take: impl FnOnce(&E) -> T,
+) -> Option<T> {
     let mut text: Vec<c_char> = vec![0; 1024];
     let mut entry = MaybeUninit::<E>::uninit();
     loop {
         let mut found: *mut E = ptr::null_mut();
-        match call(entry.as_mut_ptr(), text.as_mut_ptr(), text.len(), &mut found) {
+        match call(
+            entry.as_mut_ptr(),
+            text.as_mut_ptr(),
+            text.len(),
+            &mut found,
+        ) {
             libc::ERANGE if text.len() < 16 << 20 => text.resize(text.len() * 4, 0),
             libc::EINTR => {}
             0 if !found.is_null() => {
@@ -141,7 +159,13 @@ mod tests {
     #[test]
     fn nobody_has_a_number_that_nobody_knows() {
         let names = Names::default();
-        assert_eq!((&*names.user(3_999_999_999), &*names.group(3_999_999_999)), ("", ""));
-        assert_eq!((names.uid("no such user"), names.gid("no\0group")), (None, None));
+        assert_eq!(
+            (&*names.user(3_999_999_999), &*names.group(3_999_999_999)),
+            ("", "")
+        );
+        assert_eq!(
+            (names.uid("no such user"), names.gid("no\0group")),
+            (None, None)
+        );
     }
 }

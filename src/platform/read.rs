@@ -52,7 +52,13 @@ thread_local! {
 ///
 /// # Errors
 /// The system's; an interrupted call is repeated.
-pub fn pread(fd: impl AsFd, buffer: &mut [u8], offset: u64, cache: Cache, tricks: Tricks) -> io::Result<usize> {
+pub fn pread(
+    fd: impl AsFd,
+    buffer: &mut [u8],
+    offset: u64,
+    cache: Cache,
+    tricks: Tricks,
+) -> io::Result<usize> {
     // SAFETY: `u8` and `MaybeUninit<u8>` have one layout, and `read_once` only ever writes initialized bytes.
     let room = unsafe { &mut *(std::ptr::from_mut(buffer) as *mut [MaybeUninit<u8>]) };
     Ok(read_once(fd.as_fd(), room, offset, cache, tricks)?)
@@ -138,7 +144,11 @@ fn read_once(
     Ok(got)
 }
 
-fn plain(fd: BorrowedFd<'_>, room: &mut [MaybeUninit<u8>], offset: u64) -> rustix::io::Result<usize> {
+fn plain(
+    fd: BorrowedFd<'_>,
+    room: &mut [MaybeUninit<u8>],
+    offset: u64,
+) -> rustix::io::Result<usize> {
     retry_on_intr(|| rustix::io::pread(fd, &mut *room, offset).map(|(read, _)| read.len()))
 }
 
@@ -154,10 +164,25 @@ fn refused() {
 }
 
 /// `preadv2` with `RWF_DONTCACHE`.
-fn uncached(fd: BorrowedFd<'_>, room: &mut [MaybeUninit<u8>], offset: u64) -> rustix::io::Result<usize> {
-    let part = libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() };
+fn uncached(
+    fd: BorrowedFd<'_>,
+    room: &mut [MaybeUninit<u8>],
+    offset: u64,
+) -> rustix::io::Result<usize> {
+    let part = libc::iovec {
+        iov_base: room.as_mut_ptr().cast(),
+        iov_len: room.len(),
+    };
     // SAFETY: `part` describes `room`, which is ours to write for the length of the call.
-    let got = unsafe { libc::preadv2(fd.as_raw_fd(), &part, 1, signed(offset), libc::RWF_DONTCACHE) };
+    let got = unsafe {
+        libc::preadv2(
+            fd.as_raw_fd(),
+            &part,
+            1,
+            signed(offset),
+            libc::RWF_DONTCACHE,
+        )
+    };
     usize::try_from(got).map_err(|_| last_error())
 }
 
@@ -200,7 +225,11 @@ pub fn data_map(fd: impl AsFd, size: u64) -> io::Result<Option<Vec<Run>>> {
         at = if hole > data { hole } else { size };
         map.push(data.min(size), at.min(size));
     }
-    Ok(if map.is_everything(size) { None } else { Some(map.runs) })
+    Ok(if map.is_everything(size) {
+        None
+    } else {
+        Some(map.runs)
+    })
 }
 
 /// The data of a file of `size` bytes that is in none of these ascending `runs`; all else where the file system cannot tell.
@@ -209,7 +238,13 @@ pub fn data_map(fd: impl AsFd, size: u64) -> io::Result<Option<Vec<Run>>> {
 /// The system's.
 pub fn data_outside(fd: impl AsFd, size: u64, runs: &[Run]) -> io::Result<Vec<Run>> {
     let there = data_map(fd, size)?;
-    Ok(gaps(runs, there.as_deref().unwrap_or(&[Run { offset: 0, len: size }])))
+    Ok(gaps(
+        runs,
+        there.as_deref().unwrap_or(&[Run {
+            offset: 0,
+            len: size,
+        }]),
+    ))
 }
 
 /// The bytes that are data on disk and a hole in the backup; both lists are ascending.
@@ -218,14 +253,23 @@ fn gaps(backup: &[Run], disk: &[Run]) -> Vec<Run> {
     for run in disk {
         let (mut at, end) = (run.offset, run.offset + run.len);
         let first = backup.partition_point(|known| known.offset + known.len <= at);
-        for known in backup[first..].iter().take_while(|known| known.offset < end) {
+        for known in backup[first..]
+            .iter()
+            .take_while(|known| known.offset < end)
+        {
             if known.offset > at {
-                gaps.push(Run { offset: at, len: known.offset - at });
+                gaps.push(Run {
+                    offset: at,
+                    len: known.offset - at,
+                });
             }
             at = known.offset + known.len;
         }
         if at < end {
-            gaps.push(Run { offset: at, len: end - at });
+            gaps.push(Run {
+                offset: at,
+                len: end - at,
+            });
         }
     }
     gaps
@@ -272,8 +316,13 @@ impl Map {
         }
         let threshold = self.threshold.max(1);
         match self.runs.last_mut() {
-            Some(last) if start - (last.offset + last.len) < threshold => last.len = end - last.offset,
-            _ => self.runs.push(Run { offset: start, len: end - start }),
+            Some(last) if start - (last.offset + last.len) < threshold => {
+                last.len = end - last.offset
+            }
+            _ => self.runs.push(Run {
+                offset: start,
+                len: end - start,
+            }),
         }
         if self.runs.len() > MAX_RUNS {
             self.halve();
@@ -282,7 +331,11 @@ impl Map {
 
     /// Fill the smaller half of the holes, and from now on every hole that is smaller than these.
     fn halve(&mut self) {
-        let mut gaps: Vec<u64> = self.runs.windows(2).map(|pair| gap(&pair[0], &pair[1])).collect();
+        let mut gaps: Vec<u64> = self
+            .runs
+            .windows(2)
+            .map(|pair| gap(&pair[0], &pair[1]))
+            .collect();
         let half = gaps.len() / 2;
         let (smaller, middle, _) = gaps.select_nth_unstable(half);
         self.threshold = *middle;
@@ -300,7 +353,12 @@ impl Map {
     }
 
     fn is_everything(&self, size: u64) -> bool {
-        size == 0 || self.runs == [Run { offset: 0, len: size }]
+        size == 0
+            || self.runs
+                == [Run {
+                    offset: 0,
+                    len: size,
+                }]
     }
 }
 
@@ -343,7 +401,10 @@ mod tests {
     #[test]
     fn gaps_are_data_on_disk_and_holes_in_the_backup() {
         let run = |offset, len| Run { offset, len };
-        assert_eq!(gaps(&[run(10, 5), run(20, 5)], &[run(0, 12), run(14, 20)]), [run(0, 10), run(15, 5), run(25, 9)]);
+        assert_eq!(
+            gaps(&[run(10, 5), run(20, 5)], &[run(0, 12), run(14, 20)]),
+            [run(0, 10), run(15, 5), run(25, 9)]
+        );
         assert_eq!(gaps(&[], &[run(3, 4)]), [run(3, 4)]);
         assert_eq!(gaps(&[run(0, 9)], &[run(3, 4)]), []);
     }
@@ -353,7 +414,11 @@ mod tests {
         let small = |i: &u64| i % 2 == 1;
         let map = map((0..MAX_RUNS as u64 * 2).map(|i| if small(&i) { 1 } else { 1000 }));
         assert!(map.runs.len() <= MAX_RUNS);
-        assert!(map.runs.windows(2).all(|pair| gap(&pair[0], &pair[1]) == 1000));
+        assert!(
+            map.runs
+                .windows(2)
+                .all(|pair| gap(&pair[0], &pair[1]) == 1000)
+        );
         assert!(map.runs.len() >= MAX_RUNS / 2);
     }
 
@@ -361,9 +426,16 @@ mod tests {
     fn of_holes_that_are_all_equal_at_least_half_the_limit_are_kept() {
         for count in [MAX_RUNS, MAX_RUNS + 1, MAX_RUNS * 3] {
             let runs = map(std::iter::repeat_n(5, count)).runs;
-            assert!(runs.len() <= MAX_RUNS && runs.len() >= MAX_RUNS / 2, "{}", runs.len());
+            assert!(
+                runs.len() <= MAX_RUNS && runs.len() >= MAX_RUNS / 2,
+                "{}",
+                runs.len()
+            );
             assert!(runs.windows(2).all(|pair| gap(&pair[0], &pair[1]) > 0));
-            assert_eq!(runs.last().map(|run| run.offset + run.len), Some(count as u64 * 15));
+            assert_eq!(
+                runs.last().map(|run| run.offset + run.len),
+                Some(count as u64 * 15)
+            );
         }
     }
 
@@ -373,6 +445,9 @@ mod tests {
         for (start, end) in [(0, 5), (5, 9), (9, 9), (10, 12)] {
             map.push(start, end);
         }
-        assert_eq!(map.runs, [Run { offset: 0, len: 9 }, Run { offset: 10, len: 2 }]);
+        assert_eq!(
+            map.runs,
+            [Run { offset: 0, len: 9 }, Run { offset: 10, len: 2 }]
+        );
     }
 }

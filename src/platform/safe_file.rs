@@ -19,7 +19,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-const NEVER: OFlags = OFlags::NOFOLLOW.union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
+const NEVER: OFlags = OFlags::NOFOLLOW
+    .union(OFlags::NONBLOCK)
+    .union(OFlags::NOCTTY)
+    .union(OFlags::CLOEXEC);
 
 /// Open a file for reading. The directories of `path` may be links.
 ///
@@ -52,7 +55,9 @@ pub fn led_to(path: &Path) -> Option<PathBuf> {
 
 /// What a link leads to that leads to nothing: a disk may not be mounted.
 pub fn led_astray(path: &Path) -> Option<PathBuf> {
-    path.read_link().ok().filter(|_| path.try_exists().is_ok_and(|there| !there))
+    path.read_link()
+        .ok()
+        .filter(|_| path.try_exists().is_ok_and(|there| !there))
 }
 
 fn open_as(path: &Path, flags: OFlags) -> io::Result<File> {
@@ -68,7 +73,13 @@ fn open_as(path: &Path, flags: OFlags) -> io::Result<File> {
             if stat_fd(&file)?.kind != FileKind::File {
                 return Err(none());
             }
-            Ok(openat(CWD, through_proc(&file)?, flags.difference(NEVER) | OFlags::CLOEXEC, Mode::empty())?.into())
+            Ok(openat(
+                CWD,
+                through_proc(&file)?,
+                flags.difference(NEVER) | OFlags::CLOEXEC,
+                Mode::empty(),
+            )?
+            .into())
         }
         opened => regular(opened),
     }
@@ -148,7 +159,9 @@ pub fn create_dir(path: &Path, access: impl Into<Access>) -> io::Result<()> {
 pub fn create_dirs(path: &Path, access: impl Into<Access>) -> io::Result<()> {
     let access = access.into();
     let made = match (create_dir(path, access), path.parent()) {
-        (Err(error), Some(above)) if error.kind() == ErrorKind::NotFound && !path.as_os_str().is_empty() => {
+        (Err(error), Some(above))
+            if error.kind() == ErrorKind::NotFound && !path.as_os_str().is_empty() =>
+        {
             create_dirs(above, access).and_then(|()| create_dir(path, access))
         }
         (made, _) => made,
@@ -164,8 +177,14 @@ pub fn create_dirs(path: &Path, access: impl Into<Access>) -> io::Result<()> {
 /// # Errors
 /// The system's.
 pub fn sync_above(path: &Path) -> io::Result<()> {
-    let Some(above) = path.parent() else { return Ok(()) };
-    match sync_dir(if above.as_os_str().is_empty() { Path::new(".") } else { above }) {
+    let Some(above) = path.parent() else {
+        return Ok(());
+    };
+    match sync_dir(if above.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        above
+    }) {
         Err(error) if error.kind() == ErrorKind::PermissionDenied => Ok(()),
         synced => synced,
     }
@@ -179,7 +198,9 @@ fn widen(made: impl AsFd, Access { mode, owner }: Access) {
     {
         // Only root gives a file to somebody else, and anybody one to a group that he is in.
         let given = chown_fd(&made, user, group).or_else(|_| chown_fd(&made, stat.uid, group));
-        given.unwrap_or_else(|error| crate::platform::debug(|| format!("not given to {user}:{group}: {error}")));
+        given.unwrap_or_else(|error| {
+            crate::platform::debug(|| format!("not given to {user}:{group}: {error}"))
+        });
     }
     if mode & 0o077 == 0 {
         return;
@@ -226,7 +247,11 @@ fn regular(opened: Result<OwnedFd, Errno>) -> io::Result<File> {
         Err(Errno::LOOP | Errno::NXIO | Errno::ISDIR) => return Err(none()),
         opened => File::from(opened?),
     };
-    if file.metadata()?.is_file() { Ok(file) } else { Err(none()) }
+    if file.metadata()?.is_file() {
+        Ok(file)
+    } else {
+        Err(none())
+    }
 }
 
 fn none() -> io::Error {

@@ -22,7 +22,13 @@ pub trait Visit {
     ///
     /// # Errors
     /// Whatever ends the way.
-    fn meet(&mut self, dir: BorrowedFd<'_>, name: &[u8], path: &[u8], stat: &Stat) -> Result<bool, Self::Error>;
+    fn meet(
+        &mut self,
+        dir: BorrowedFd<'_>,
+        name: &[u8],
+        path: &[u8],
+        stat: &Stat,
+    ) -> Result<bool, Self::Error>;
 
     /// The directory called `name` in `dir`, which was gone through.
     ///
@@ -63,7 +69,14 @@ pub fn descend<V: Visit>(
         }
         let left = levels.pop();
         match (levels.last_mut(), &left) {
-            (Some(above), Some(Level { name, dir: Some(below), .. })) => {
+            (
+                Some(above),
+                Some(Level {
+                    name,
+                    dir: Some(below),
+                    ..
+                }),
+            ) => {
                 let above = above.open_from(below).map_err(|e| visit.failed(&path, e))?;
                 visit.leave(above.as_fd(), name, &path)?;
                 path.truncate(path.len() - name.len() - 1);
@@ -91,8 +104,16 @@ fn enter<V: Visit>(
     }
     let open = || {
         let below = dir::open_dir(dir, name, tricks)?;
-        let names = dir::read_dir(&below, &mut Vec::new())?.into_iter().map(|name| name.bytes).collect();
-        Ok(Level { name: name.to_vec(), names, object: (stat.dev, stat.inode), dir: Some(below) })
+        let names = dir::read_dir(&below, &mut Vec::new())?
+            .into_iter()
+            .map(|name| name.bytes)
+            .collect();
+        Ok(Level {
+            name: name.to_vec(),
+            names,
+            object: (stat.dev, stat.inode),
+            dir: Some(below),
+        })
     };
     open().map(Some).map_err(|e| visit.failed(path, e))
 }

@@ -31,7 +31,11 @@ impl<'a> Object<'a> {
     /// The system's.
     pub fn open(dir: BorrowedFd<'a>, name: &'a [u8]) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        Ok(Self { fd: rustix::fs::openat(dir, name, flags, Mode::empty())?, dir, name })
+        Ok(Self {
+            fd: rustix::fs::openat(dir, name, flags, Mode::empty())?,
+            dir,
+            name,
+        })
     }
 
     /// What it is.
@@ -53,7 +57,13 @@ impl<'a> Object<'a> {
     /// As that.
     pub fn chown(&self, uid: u32, gid: u32) -> io::Result<()> {
         let (uid, gid) = owner(uid, gid)?;
-        Ok(rustix::fs::chownat(&self.fd, "", uid, gid, AtFlags::EMPTY_PATH)?)
+        Ok(rustix::fs::chownat(
+            &self.fd,
+            "",
+            uid,
+            gid,
+            AtFlags::EMPTY_PATH,
+        )?)
     }
 
     /// Set the permission bits. Symbolic links have no mode.
@@ -66,7 +76,12 @@ impl<'a> Object<'a> {
         }
         match through_proc(&self.fd) {
             Err(_) if xattrat::works() => Ok(xattrat::chmod(self.fd.as_fd(), mode)?),
-            path => Ok(rustix::fs::chmodat(CWD, path?, Mode::from_raw_mode(mode), AtFlags::empty())?),
+            path => Ok(rustix::fs::chmodat(
+                CWD,
+                path?,
+                Mode::from_raw_mode(mode),
+                AtFlags::empty(),
+            )?),
         }
     }
 
@@ -75,7 +90,12 @@ impl<'a> Object<'a> {
     /// # Errors
     /// The system's.
     pub fn set_times(&self, mtime: Time) -> io::Result<()> {
-        Ok(rustix::fs::utimensat(self.dir, self.name, &only(mtime), AtFlags::SYMLINK_NOFOLLOW)?)
+        Ok(rustix::fs::utimensat(
+            self.dir,
+            self.name,
+            &only(mtime),
+            AtFlags::SYMLINK_NOFOLLOW,
+        )?)
     }
 
     /// As [`xattr::read_all_at`].
@@ -126,8 +146,14 @@ mod tests {
         assert!(link.xattrs().unwrap().is_empty());
         // Only privileged users may set attributes of links, and only trusted ones.
         if link.set_xattr(b"trusted.x", b"2").is_ok() {
-            assert_eq!(link.xattrs().unwrap(), [(b"trusted.x".to_vec(), b"2".to_vec())]);
-            assert_eq!(file.xattrs().unwrap(), [(b"user.a".to_vec(), b"1".to_vec())]);
+            assert_eq!(
+                link.xattrs().unwrap(),
+                [(b"trusted.x".to_vec(), b"2".to_vec())]
+            );
+            assert_eq!(
+                file.xattrs().unwrap(),
+                [(b"user.a".to_vec(), b"1".to_vec())]
+            );
             link.remove_xattr(b"trusted.x").unwrap();
         }
     }

@@ -42,7 +42,10 @@ impl Closer {
     pub fn new(tricks: Tricks) -> Self {
         let never = tricks == Tricks::Never || open_files_limit() < ENOUGH_FILES;
         let ring = if never { Ring::Never } else { Ring::Later };
-        Self { waiting: Vec::with_capacity(BATCH), ring }
+        Self {
+            waiting: Vec::with_capacity(BATCH),
+            ring,
+        }
     }
 
     /// Close `fd` now or with others later; at most 64 wait.
@@ -93,7 +96,9 @@ fn set_up() -> Ring {
 /// Close all of `fds` with one call. On an error `fds` holds those that are still open; the ring must not be used again.
 fn close_all(ring: &mut IoUring, fds: &mut Vec<RawFd>) -> io::Result<()> {
     for fd in &*fds {
-        let entry = opcode::Close::new(types::Fd(*fd)).build().user_data(*fd as u64);
+        let entry = opcode::Close::new(types::Fd(*fd))
+            .build()
+            .user_data(*fd as u64);
         // SAFETY: the entry points to no memory. There is room: the ring is as large as a batch, and empty.
         unsafe { ring.submission().push(&entry) }.map_err(io::Error::other)?;
     }
@@ -123,7 +128,11 @@ fn wait_for_all(ring: &mut IoUring, count: usize, refused: &mut Vec<RawFd>) -> i
             }
         }
     }
-    if refused.is_empty() { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EINVAL)) }
+    if refused.is_empty() {
+        Ok(())
+    } else {
+        Err(io::Error::from_raw_os_error(libc::EINVAL))
+    }
 }
 
 fn close_one(fd: RawFd) {

@@ -14,8 +14,8 @@ use super::{
 use crate::format::entry::{Device, Time};
 use rustix::{
     fs::{
-        Access, AtFlags, CWD, FallocateFlags, FileType, FlockOperation, Gid, Mode, OFlags, StatVfs, Timespec,
-        Timestamps, UTIME_NOW, Uid,
+        Access, AtFlags, CWD, FallocateFlags, FileType, FlockOperation, Gid, Mode, OFlags, StatVfs,
+        Timespec, Timestamps, UTIME_NOW, Uid,
     },
     io::{Errno, retry_on_intr},
 };
@@ -50,7 +50,12 @@ pub fn create_dir(dir: impl AsFd, name: &[u8], mode: u32) -> io::Result<()> {
 ///
 /// # Errors
 /// As [`open_dir`]: a component that is a symbolic link, even to a directory, is refused.
-pub fn create_dir_beneath(root: impl AsFd, rel: &[u8], mode: u32, tricks: Tricks) -> io::Result<OwnedFd> {
+pub fn create_dir_beneath(
+    root: impl AsFd,
+    rel: &[u8],
+    mode: u32,
+    tricks: Tricks,
+) -> io::Result<OwnedFd> {
     match open_dir(&root, rel, tricks) {
         Err(error) if error.kind() == io::ErrorKind::NotFound && !rel.is_empty() => {}
         other => return other,
@@ -83,7 +88,12 @@ fn open_or_create(dir: impl AsFd, name: &[u8], mode: u32, tricks: Tricks) -> io:
 /// `EEXIST` for anything that stands there, a symbolic link that leads nowhere too; or the system's.
 pub fn create_file(dir: impl AsFd, name: &[u8], mode: u32) -> io::Result<OwnedFd> {
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    Ok(rustix::fs::openat(dir, name, flags, Mode::from_raw_mode(mode))?)
+    Ok(rustix::fs::openat(
+        dir,
+        name,
+        flags,
+        Mode::from_raw_mode(mode),
+    )?)
 }
 
 /// As [`create_file`], but without a name: it is gone when it is closed, unless it gets one by [`give_name`].
@@ -98,7 +108,12 @@ pub fn create_nameless(dir: impl AsFd, mode: u32) -> io::Result<OwnedFd> {
 
 fn nameless(dir: impl AsFd, path: &Path, mode: u32) -> io::Result<OwnedFd> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-    Ok(rustix::fs::openat(dir, path, flags, Mode::from_raw_mode(mode))?)
+    Ok(rustix::fs::openat(
+        dir,
+        path,
+        flags,
+        Mode::from_raw_mode(mode),
+    )?)
 }
 
 /// Give a file of [`create_nameless`] this name in `dir`, which nothing has.
@@ -106,7 +121,13 @@ fn nameless(dir: impl AsFd, path: &Path, mode: u32) -> io::Result<OwnedFd> {
 /// # Errors
 /// `EEXIST`, or the system's.
 pub fn give_name(fd: impl AsFd, dir: impl AsFd, name: &[u8]) -> io::Result<()> {
-    Ok(rustix::fs::linkat(CWD, through_proc(fd)?, dir, name, AtFlags::SYMLINK_FOLLOW)?)
+    Ok(rustix::fs::linkat(
+        CWD,
+        through_proc(fd)?,
+        dir,
+        name,
+        AtFlags::SYMLINK_FOLLOW,
+    )?)
 }
 
 /// Open the file `name` in `dir`, which is there, for reading and writing. Never waits for the other end of a named pipe. One that
@@ -143,7 +164,11 @@ pub fn is_in_the_way(error: &io::Error) -> bool {
 
 /// Is it something that cannot be opened for writing as a file can: a link, a directory, a pipe, a program that runs?
 pub fn is_no_open_file(error: &io::Error) -> bool {
-    is_in_the_way(error) || matches!(error.raw_os_error(), Some(libc::EISDIR | libc::ENXIO | libc::ETXTBSY))
+    is_in_the_way(error)
+        || matches!(
+            error.raw_os_error(),
+            Some(libc::EISDIR | libc::ENXIO | libc::ETXTBSY)
+        )
 }
 
 /// A file system with less is full: nobody can tell who takes the last block.
@@ -151,13 +176,25 @@ const LITTLE_BYTES: u64 = 64 << 10;
 
 /// Did the device fail, or the file system as a whole, so that no other file can be expected to do better?
 pub fn is_failure_of_the_disk(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EIO | libc::EROFS | libc::EUCLEAN)) || is_out_of_reach(error)
+    matches!(
+        error.raw_os_error(),
+        Some(libc::EIO | libc::EROFS | libc::EUCLEAN)
+    ) || is_out_of_reach(error)
 }
 
 /// Is it what the system, or a file system that knows no owners or not these, says of an owner that it does not set?
 pub fn is_refusal_of_owner(error: &io::Error) -> bool {
-    let refusals = [libc::EPERM, libc::EACCES, libc::EINVAL, libc::EOVERFLOW, libc::EOPNOTSUPP, libc::ENOSYS];
-    error.raw_os_error().is_some_and(|code| refusals.contains(&code))
+    let refusals = [
+        libc::EPERM,
+        libc::EACCES,
+        libc::EINVAL,
+        libc::EOVERFLOW,
+        libc::EOPNOTSUPP,
+        libc::ENOSYS,
+    ];
+    error
+        .raw_os_error()
+        .is_some_and(|code| refusals.contains(&code))
 }
 
 /// Is it what is said to who does something to what is another's?
@@ -176,12 +213,25 @@ pub fn is_full(error: &io::Error, fd: impl AsFd) -> bool {
 
 /// Is who serves the file system not there any more: another machine, or a process on this one?
 fn is_out_of_reach(error: &io::Error) -> bool {
-    let gone = [libc::ENOTCONN, libc::ESHUTDOWN, libc::ESTALE, libc::ETIMEDOUT, libc::EHOSTDOWN, libc::EHOSTUNREACH];
-    error.raw_os_error().is_some_and(|code| gone.contains(&code))
+    let gone = [
+        libc::ENOTCONN,
+        libc::ESHUTDOWN,
+        libc::ESTALE,
+        libc::ETIMEDOUT,
+        libc::EHOSTDOWN,
+        libc::EHOSTUNREACH,
+    ];
+    error
+        .raw_os_error()
+        .is_some_and(|code| gone.contains(&code))
 }
 
 fn some(written: usize) -> io::Result<usize> {
-    if written == 0 { Err(io::ErrorKind::WriteZero.into()) } else { Ok(written) }
+    if written == 0 {
+        Err(io::ErrorKind::WriteZero.into())
+    } else {
+        Ok(written)
+    }
 }
 
 /// Allocate the first `len` bytes of an empty file, which is then `len` long; false if the system would not, which is
@@ -250,7 +300,11 @@ pub fn punch(fd: impl AsFd, offset: u64, len: u64) -> io::Result<bool> {
 /// # Errors
 /// `ENOSPC`, or the system's.
 pub fn has_room(fd: impl AsFd, len: u64) -> io::Result<()> {
-    if len > free_to_us(fd)? { Err(Errno::NOSPC.into()) } else { Ok(()) }
+    if len > free_to_us(fd)? {
+        Err(Errno::NOSPC.into())
+    } else {
+        Ok(())
+    }
 }
 
 /// Have the system start writing a range to the device, and do not wait for it. A refusal is nothing to us.
@@ -282,8 +336,14 @@ pub fn set_times_fd(fd: impl AsFd, mtime: Time) -> io::Result<()> {
 /// The other is now, as what is written was looked at: FUSE 2 sets neither if it is told of one.
 pub(super) fn only(mtime: Time) -> Timestamps {
     Timestamps {
-        last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_NOW },
-        last_modification: Timespec { tv_sec: mtime.seconds, tv_nsec: mtime.nanos.into() },
+        last_access: Timespec {
+            tv_sec: 0,
+            tv_nsec: UTIME_NOW,
+        },
+        last_modification: Timespec {
+            tv_sec: mtime.seconds,
+            tv_nsec: mtime.nanos.into(),
+        },
     }
 }
 
@@ -332,7 +392,13 @@ pub fn link_at(from: impl AsFd, old: &[u8], dir: impl AsFd, name: &[u8]) -> io::
 ///
 /// # Errors
 /// `EPERM` for a device without privileges, `EINVAL` for another kind, `EEXIST`, or the system's.
-pub fn mknod_at(dir: impl AsFd, name: &[u8], kind: FileKind, mode: u32, device: Device) -> io::Result<()> {
+pub fn mknod_at(
+    dir: impl AsFd,
+    name: &[u8],
+    kind: FileKind,
+    mode: u32,
+    device: Device,
+) -> io::Result<()> {
     let kind = match kind {
         FileKind::Fifo => FileType::Fifo,
         FileKind::CharDevice => FileType::CharacterDevice,
@@ -340,7 +406,13 @@ pub fn mknod_at(dir: impl AsFd, name: &[u8], kind: FileKind, mode: u32, device: 
         _ => return Err(Errno::INVAL.into()),
     };
     let number = rustix::fs::makedev(device.major, device.minor);
-    Ok(rustix::fs::mknodat(dir, name, kind, Mode::from_raw_mode(mode), number)?)
+    Ok(rustix::fs::mknodat(
+        dir,
+        name,
+        kind,
+        Mode::from_raw_mode(mode),
+        number,
+    )?)
 }
 
 /// Remove `name` in `dir`, which is not a directory.
@@ -425,20 +497,29 @@ pub fn free_bytes(fd: impl AsFd) -> io::Result<u64> {
 /// # Errors
 /// The system's.
 pub fn free_to_us(fd: impl AsFd) -> io::Result<u64> {
-    if crate::platform::user().0 == 0 { free(fd, |fs| fs.f_bfree.max(fs.f_bavail)) } else { free_bytes(fd) }
+    if crate::platform::user().0 == 0 {
+        free(fd, |fs| fs.f_bfree.max(fs.f_bavail))
+    } else {
+        free_bytes(fd)
+    }
 }
 
 fn free(fd: impl AsFd, blocks: impl Fn(&StatVfs) -> u64) -> io::Result<u64> {
     let fs = rustix::fs::fstatvfs(fd)?;
     // Some network file systems say 0 for "unknown".
-    Ok(if fs.f_blocks == 0 { u64::MAX } else { blocks(&fs).saturating_mul(fs.f_frsize) })
+    Ok(if fs.f_blocks == 0 {
+        u64::MAX
+    } else {
+        blocks(&fs).saturating_mul(fs.f_frsize)
+    })
 }
 
 /// Was standard output closed when the program began? Then it is `/dev/null`, opened for both as no shell opens it.
 pub fn is_stdout_closed() -> bool {
     const NULL: Device = Device { major: 1, minor: 3 };
     let out = std::io::stdout();
-    let is_null = dir::stat_fd(&out).is_ok_and(|stat| stat.kind == FileKind::CharDevice && stat.rdev == NULL);
+    let is_null =
+        dir::stat_fd(&out).is_ok_and(|stat| stat.kind == FileKind::CharDevice && stat.rdev == NULL);
     is_null && rustix::fs::fcntl_getfl(&out).is_ok_and(|flags| flags.contains(OFlags::RDWR))
 }
 
@@ -463,10 +544,23 @@ pub fn anonymous_file(dir: &Path) -> io::Result<File> {
     match nameless(CWD, dir, 0o600) {
         Ok(file) => Ok(file.into()),
         // Where the file system has none: overlayfs of old kernels, NFS, FUSE.
-        Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL)) => {
-            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+        Err(error)
+            if matches!(
+                Errno::from_io_error(&error),
+                Some(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL)
+            ) =>
+        {
+            let now = SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .unwrap_or_default()
+                .as_nanos();
             let path = dir.join(format!(".fullbore-{}-{now}", std::process::id()));
-            let file = File::options().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
+            let file = File::options()
+                .read(true)
+                .write(true)
+                .create_new(true)
+                .mode(0o600)
+                .open(&path)?;
             std::fs::remove_file(&path)?;
             Ok(file)
         }

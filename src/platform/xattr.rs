@@ -32,7 +32,10 @@ thread_local! {
 /// # Errors
 /// The system's; `EBADF` if `fd` was opened for passing through only.
 pub fn read_all(fd: impl AsFd) -> io::Result<Vec<Xattr>> {
-    collect(|list| flistxattr(&fd, list), |name, value| fgetxattr(&fd, name, value))
+    collect(
+        |list| flistxattr(&fd, list),
+        |name, value| fgetxattr(&fd, name, value),
+    )
 }
 
 /// All attributes of `name` in `dir`, for what cannot be opened: symbolic links, devices, named pipes. Follows no link.
@@ -43,11 +46,17 @@ pub fn read_all_at(dir: impl AsFd, name: &[u8]) -> io::Result<Vec<Xattr>> {
     match path_of(&dir, name) {
         Err(_) if xattrat::works() => {
             let dir = dir.as_fd();
-            collect(|list| xattrat::list(dir, name, list), |attribute, value| xattrat::get(dir, name, attribute, value))
+            collect(
+                |list| xattrat::list(dir, name, list),
+                |attribute, value| xattrat::get(dir, name, attribute, value),
+            )
         }
         path => {
             let path = &*path?;
-            collect(|list| llistxattr(path, list), |name, value| lgetxattr(path, name, value))
+            collect(
+                |list| llistxattr(path, list),
+                |name, value| lgetxattr(path, name, value),
+            )
         }
     }
 }
@@ -72,7 +81,10 @@ pub fn remove_fd(fd: impl AsFd, name: &[u8]) -> io::Result<()> {
 pub fn passes_list_on(dir: impl AsFd) -> bool {
     // A list is longer than that, which is an error, and yes.
     let mut short = [0; 1];
-    !matches!(fgetxattr(dir, DEFAULT_LIST, &mut short[..]), Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::NOSYS))
+    !matches!(
+        fgetxattr(dir, DEFAULT_LIST, &mut short[..]),
+        Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::NOSYS)
+    )
 }
 
 /// A path to `name` in `dir` whatever the length of the path of `dir`: these calls take no directory before Linux 6.13.
@@ -92,13 +104,20 @@ fn collect(
             Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NODATA) => 0,
             other => other?,
         };
-        let wanted = names[..listed].split(|c| *c == 0).filter(|name| is_kept(name));
-        wanted.filter_map(|name| read_one(name, value, &get).transpose()).collect()
+        let wanted = names[..listed]
+            .split(|c| *c == 0)
+            .filter(|name| is_kept(name));
+        wanted
+            .filter_map(|name| read_one(name, value, &get).transpose())
+            .collect()
     })
 }
 
 /// Ask with little room, and if that is not enough with all of it.
-fn with_room(buffer: &mut [u8], ask: impl Fn(&mut [u8]) -> rustix::io::Result<usize>) -> rustix::io::Result<usize> {
+fn with_room(
+    buffer: &mut [u8],
+    ask: impl Fn(&mut [u8]) -> rustix::io::Result<usize>,
+) -> rustix::io::Result<usize> {
     match ask(&mut buffer[..USUAL]) {
         Err(Errno::RANGE) => ask(buffer),
         answered => answered,
@@ -120,7 +139,9 @@ fn read_one(
 
 /// XFS shows access lists a second time, in its own form.
 fn is_kept(name: &[u8]) -> bool {
-    [&b"user."[..], b"security.", b"trusted."].iter().any(|space| name.starts_with(space))
+    [&b"user."[..], b"security.", b"trusted."]
+        .iter()
+        .any(|space| name.starts_with(space))
         && !name.starts_with(b"trusted.SGI_ACL_")
         || name == b"system.posix_acl_access"
         || name == DEFAULT_LIST.as_bytes()
@@ -161,26 +182,48 @@ mod tests {
     fn names_that_need_more_room_than_usual_are_all_listed() {
         let dir = tempfile::tempdir().unwrap();
         let file = std::fs::File::create(dir.path().join("f")).unwrap();
-        let names: Vec<Vec<u8>> = (0..40).map(|n| format!("user.{n:040}").into_bytes()).collect();
+        let names: Vec<Vec<u8>> = (0..40)
+            .map(|n| format!("user.{n:040}").into_bytes())
+            .collect();
         assert!(names.iter().map(|name| name.len() + 1).sum::<usize>() > USUAL);
-        names.iter().for_each(|name| set_fd(&file, name, b"1").unwrap());
-        let mut found: Vec<Vec<u8>> = read_all(&file).unwrap().into_iter().map(|(name, _)| name).collect();
+        names
+            .iter()
+            .for_each(|name| set_fd(&file, name, b"1").unwrap());
+        let mut found: Vec<Vec<u8>> = read_all(&file)
+            .unwrap()
+            .into_iter()
+            .map(|(name, _)| name)
+            .collect();
         found.sort();
         assert_eq!(found, names);
     }
 
     #[test]
     fn a_file_system_without_attributes_has_none() {
-        assert!(read_all(std::fs::File::open("/proc/self/status").unwrap()).unwrap().is_empty());
+        assert!(
+            read_all(std::fs::File::open("/proc/self/status").unwrap())
+                .unwrap()
+                .is_empty()
+        );
     }
 
     #[test]
     fn names_that_a_file_system_invents_are_passed_over() {
-        for kept in [&b"user.x"[..], b"security.selinux", b"trusted.overlay.opaque", b"system.posix_acl_default"] {
+        for kept in [
+            &b"user.x"[..],
+            b"security.selinux",
+            b"trusted.overlay.opaque",
+            b"system.posix_acl_default",
+        ] {
             assert!(is_kept(kept));
         }
-        for skipped in [&b""[..], b"trusted.SGI_ACL_FILE", b"system.nfs4_acl", b"btrfs.compression", b"ceph.dir.layout"]
-        {
+        for skipped in [
+            &b""[..],
+            b"trusted.SGI_ACL_FILE",
+            b"system.nfs4_acl",
+            b"btrfs.compression",
+            b"ceph.dir.layout",
+        ] {
             assert!(!is_kept(skipped));
         }
     }

@@ -44,22 +44,58 @@ pub(super) fn list(dir: BorrowedFd<'_>, name: &[u8], room: &mut [u8]) -> io::Res
 }
 
 /// As `lgetxattr`.
-pub(super) fn get(dir: BorrowedFd<'_>, name: &[u8], attribute: &[u8], room: &mut [u8]) -> io::Result<usize> {
-    let mut value = Value { address: room.as_mut_ptr() as u64, size: room.len() as u32, flags: 0 };
+pub(super) fn get(
+    dir: BorrowedFd<'_>,
+    name: &[u8],
+    attribute: &[u8],
+    room: &mut [u8],
+) -> io::Result<usize> {
+    let mut value = Value {
+        address: room.as_mut_ptr() as u64,
+        size: room.len() as u32,
+        flags: 0,
+    };
     let (name, attribute) = (name.into_c_str()?, attribute.into_c_str()?);
     let (dir, name, flags) = (dir.as_raw_fd(), name.as_ptr(), libc::AT_SYMLINK_NOFOLLOW);
     // SAFETY: both names end with NUL, and no more than `room` is written, which `value` describes.
-    done(unsafe { libc::syscall(GETXATTRAT, dir, name, flags, attribute.as_ptr(), &raw mut value, size_of::<Value>()) })
+    done(unsafe {
+        libc::syscall(
+            GETXATTRAT,
+            dir,
+            name,
+            flags,
+            attribute.as_ptr(),
+            &raw mut value,
+            size_of::<Value>(),
+        )
+    })
 }
 
 /// As `lsetxattr`.
-pub(super) fn set(dir: BorrowedFd<'_>, name: &[u8], attribute: &[u8], value: &[u8]) -> io::Result<()> {
-    let value = Value { address: value.as_ptr() as u64, size: value.len() as u32, flags: 0 };
+pub(super) fn set(
+    dir: BorrowedFd<'_>,
+    name: &[u8],
+    attribute: &[u8],
+    value: &[u8],
+) -> io::Result<()> {
+    let value = Value {
+        address: value.as_ptr() as u64,
+        size: value.len() as u32,
+        flags: 0,
+    };
     let (name, attribute) = (name.into_c_str()?, attribute.into_c_str()?);
     let (dir, name, flags) = (dir.as_raw_fd(), name.as_ptr(), libc::AT_SYMLINK_NOFOLLOW);
     // SAFETY: both names end with NUL, and only what `value` describes is read.
     let set = unsafe {
-        libc::syscall(SETXATTRAT, dir, name, flags, attribute.as_ptr(), &raw const value, size_of::<Value>())
+        libc::syscall(
+            SETXATTRAT,
+            dir,
+            name,
+            flags,
+            attribute.as_ptr(),
+            &raw const value,
+            size_of::<Value>(),
+        )
     };
     done(set).map(drop)
 }
@@ -75,7 +111,16 @@ pub(super) fn remove(dir: BorrowedFd<'_>, name: &[u8], attribute: &[u8]) -> io::
 /// As `chmod`, of what an `O_PATH` descriptor is of.
 pub(super) fn chmod(object: BorrowedFd<'_>, mode: u32) -> io::Result<()> {
     // SAFETY: the empty name ends with NUL.
-    done(unsafe { libc::syscall(FCHMODAT2, object.as_raw_fd(), c"".as_ptr(), mode, libc::AT_EMPTY_PATH) }).map(drop)
+    done(unsafe {
+        libc::syscall(
+            FCHMODAT2,
+            object.as_raw_fd(),
+            c"".as_ptr(),
+            mode,
+            libc::AT_EMPTY_PATH,
+        )
+    })
+    .map(drop)
 }
 
 fn done(result: libc::c_long) -> io::Result<usize> {

@@ -22,7 +22,10 @@ pub const AWAITED: &str = "the server's archive";
 pub fn prove(session: &mut Session, facts: &Facts, patience: Duration) -> Result<()> {
     let wanted = if facts.standby { "always" } else { "on" };
     if facts.archive_mode != "always" && facts.archive_mode != wanted {
-        let what = format!("cannot leave the WAL to the archive: archive_mode is {:?}", facts.archive_mode);
+        let what = format!(
+            "cannot leave the WAL to the archive: archive_mode is {:?}",
+            facts.archive_mode
+        );
         let hint = format!("set archive_mode = {wanted} on the server, or take --wal included");
         return Err(Error::new(Kind::Unsupported, what).hint(hint));
     }
@@ -31,7 +34,9 @@ pub fn prove(session: &mut Session, facts: &Facts, patience: Duration) -> Result
     }
     let segment = session.switch_wal()?;
     let before = session.archived(&segment)?.count;
-    until(session, &segment, patience, |archived| archived.done || archived.count > before)
+    until(session, &segment, patience, |archived| {
+        archived.done || archived.count > before
+    })
 }
 
 /// Wait until everything up to `segment` is in the archive (rule 25), as long as something arrives there within `patience`.
@@ -39,14 +44,20 @@ pub fn prove(session: &mut Session, facts: &Facts, patience: Duration) -> Result
 /// # Errors
 /// [`Kind::System`] if nothing does, with what the archiver fails at.
 pub fn wait(session: &mut Session, data: &Path, segment: &str, patience: Duration) -> Result<()> {
-    until(session, segment, patience, |archived| archived.done || is_archived(data, segment))
+    until(session, segment, patience, |archived| {
+        archived.done || is_archived(data, segment)
+    })
 }
 
 /// What the archiver took last may be the history of this very backup, whose name is that of its first segment: then only the mark
 /// beside the segment tells.
 fn is_archived(data: &Path, segment: &str) -> bool {
     let wal = data.join("pg_wal");
-    let mark = |of: &str| wal.join("archive_status").join(format!("{segment}.{of}")).exists();
+    let mark = |of: &str| {
+        wal.join("archive_status")
+            .join(format!("{segment}.{of}"))
+            .exists()
+    };
     mark("done") || (!mark("ready") && !wal.join(segment).exists() && wal.is_dir())
 }
 
@@ -74,9 +85,14 @@ fn until(
 
 fn nothing_came(session: &Session, segment: &str, patience: Duration, archived: Archived) -> Error {
     let seconds = patience.as_secs();
-    let what = format!("could not see WAL segment {segment:?}: nothing came into the archive within {seconds} s");
+    let what = format!(
+        "could not see WAL segment {segment:?}: nothing came into the archive within {seconds} s"
+    );
     let last = archived.last.unwrap_or_else(|| "nothing".to_owned());
-    let failing = archived.failing.map(|name| format!("; it fails at {name}")).unwrap_or_default();
+    let failing = archived
+        .failing
+        .map(|name| format!("; it fails at {name}"))
+        .unwrap_or_default();
     let hint = match session.standby() {
         // It has archived what is complete; the segment that its primary writes to is not.
         true => {
@@ -84,7 +100,9 @@ fn nothing_came(session: &Session, segment: &str, patience: Duration, archived: 
         }
         false => "the server's log says why; --wal included does without the archive",
     };
-    Error::new(Kind::System, what).because(format!("the last it archived is {last}{failing}")).hint(hint)
+    Error::new(Kind::System, what)
+        .because(format!("the last it archived is {last}{failing}"))
+        .hint(hint)
 }
 
 #[cfg(test)]

@@ -113,8 +113,12 @@ impl Control {
 
 /// What a server can be built for: 1 to 32 KiB.
 fn sizes(page_bytes: u32, segment_blocks: u32) -> Option<Sizes> {
-    let can_be = page_bytes.is_power_of_two() && (1024..=32_768).contains(&page_bytes) && segment_blocks > 0;
-    can_be.then_some(Sizes { page_bytes, segment_blocks })
+    let can_be =
+        page_bytes.is_power_of_two() && (1024..=32_768).contains(&page_bytes) && segment_blocks > 0;
+    can_be.then_some(Sizes {
+        page_bytes,
+        segment_blocks,
+    })
 }
 
 impl State {
@@ -145,7 +149,8 @@ pub fn path(data: &Path) -> PathBuf {
 pub fn read(path: &Path) -> Result<(Vec<u8>, Control)> {
     let mut before = Vec::new();
     for _ in 0..READS {
-        let bytes = safe_file::read(path, MOST_BYTES).map_err(|e| Error::io(format!("could not read {path:?}"), e))?;
+        let bytes = safe_file::read(path, MOST_BYTES)
+            .map_err(|e| Error::io(format!("could not read {path:?}"), e))?;
         if let Some(control) = Control::parse(&bytes) {
             return Ok((bytes, control));
         }
@@ -156,7 +161,9 @@ pub fn read(path: &Path) -> Result<(Vec<u8>, Control)> {
         sleep(Duration::from_millis(10));
     }
     let error = Error::corrupt(format!("cannot understand {path:?}")).because(why(&before));
-    Err(error.hint("fullbore knows PostgreSQL 13 to 18; `pg_controldata` says whether the file is damaged"))
+    Err(error.hint(
+        "fullbore knows PostgreSQL 13 to 18; `pg_controldata` says whether the file is damaged",
+    ))
 }
 
 fn why(bytes: &[u8]) -> String {
@@ -175,7 +182,9 @@ fn why(bytes: &[u8]) -> String {
 pub fn without_checkpoint(bytes: &[u8]) -> Option<Vec<u8>> {
     Control::parse(bytes)?;
     let (mut bytes, crc_at) = (bytes.to_vec(), crc_at(bytes)?);
-    bytes.get_mut(CHECKPOINT..CHECKPOINT + 8)?.copy_from_slice(&NOWHERE.to_ne_bytes());
+    bytes
+        .get_mut(CHECKPOINT..CHECKPOINT + 8)?
+        .copy_from_slice(&NOWHERE.to_ne_bytes());
     let crc = crc32c(bytes.get(..crc_at)?).to_ne_bytes();
     bytes.get_mut(crc_at..crc_at + 4)?.copy_from_slice(&crc);
     Some(bytes)
@@ -215,7 +224,15 @@ mod tests {
         put(8, &version.to_ne_bytes());
         put(16, &6u32.to_ne_bytes());
         put(FLOAT, &1_234_567f64.to_ne_bytes());
-        for (at, value) in [(12, 12u32), (48, 48), (144, 144), (216, 8192), (220, 131_072), (228, 16 << 20), (252, 1)] {
+        for (at, value) in [
+            (12, 12u32),
+            (48, 48),
+            (144, 144),
+            (216, 8192),
+            (220, 131_072),
+            (228, 16 << 20),
+            (252, 1),
+        ] {
             put(at, &value.to_ne_bytes());
         }
         for at in [32usize, 40, 136] {
@@ -270,7 +287,13 @@ mod tests {
     fn without_its_checkpoint_the_file_differs_in_nothing_else() {
         for version in [1300, 1700, 1800] {
             let changed = Control::parse(&without_checkpoint(&made(version)).unwrap());
-            assert_eq!(changed, Some(Control { checkpoint_lsn: NOWHERE, ..wanted(version) }));
+            assert_eq!(
+                changed,
+                Some(Control {
+                    checkpoint_lsn: NOWHERE,
+                    ..wanted(version)
+                })
+            );
         }
         assert_eq!(without_checkpoint(&[0; 8192]), None);
     }
@@ -278,11 +301,19 @@ mod tests {
     #[test]
     fn a_damaged_file_is_an_error_after_two_reads_and_says_why() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        for (bytes, why) in [(made(1300), None), (made(999), Some("format is 999")), (vec![0; 3], Some("too short"))] {
+        for (bytes, why) in [
+            (made(1300), None),
+            (made(999), Some("format is 999")),
+            (vec![0; 3], Some("too short")),
+        ] {
             std::fs::write(file.path(), bytes).unwrap();
             match (read(file.path()), why) {
-                (Ok((bytes, control)), None) => assert_eq!((bytes, control), (made(1300), wanted(1300))),
-                (Err(error), Some(why)) => assert!(error.kind == Kind::Corrupt && error.line().contains(why)),
+                (Ok((bytes, control)), None) => {
+                    assert_eq!((bytes, control), (made(1300), wanted(1300)))
+                }
+                (Err(error), Some(why)) => {
+                    assert!(error.kind == Kind::Corrupt && error.line().contains(why))
+                }
                 (got, _) => panic!("{got:?}"),
             }
         }
@@ -294,10 +325,17 @@ mod tests {
         let at = |name: &str| dir.path().join(name);
         let fifo = rustix::fs::FileType::Fifo;
         rustix::fs::mknodat(rustix::fs::CWD, at("fifo"), fifo, rustix::fs::Mode::RUSR, 0).unwrap();
-        std::fs::File::create(at("large")).unwrap().set_len(1 << 40).unwrap();
+        std::fs::File::create(at("large"))
+            .unwrap()
+            .set_len(1 << 40)
+            .unwrap();
         std::os::unix::fs::symlink("large", at("link")).unwrap();
         for name in ["fifo", "large", "link"] {
-            assert_eq!(read(&at(name)).unwrap_err().kind, crate::error::Kind::Corrupt, "{name}");
+            assert_eq!(
+                read(&at(name)).unwrap_err().kind,
+                crate::error::Kind::Corrupt,
+                "{name}"
+            );
         }
     }
 }

@@ -57,7 +57,11 @@ pub struct Copies {
 impl Copies {
     /// Nothing is read yet; at `start` a record begins.
     pub fn since(start: Lsn) -> Self {
-        Self { start, at: start, found: Vec::new() }
+        Self {
+            start,
+            at: start,
+            found: Vec::new(),
+        }
     }
 
     /// The record that begins here was not read.
@@ -76,7 +80,14 @@ impl Copies {
     /// The system's; `InvalidData` for what is no WAL that is understood.
     pub fn read(&mut self, segments: &Segments<'_>, end: Lsn) -> io::Result<()> {
         let (first, at, end) = (self.start.0 / segments.bytes, self.at.0, end.0);
-        let mut wal = Reader { segments, first, at, end, page: Vec::new(), open: None };
+        let mut wal = Reader {
+            segments,
+            first,
+            at,
+            end,
+            page: Vec::new(),
+            open: None,
+        };
         let mut record = Vec::new();
         while wal.at < end {
             match wal.next(&mut record) {
@@ -96,8 +107,12 @@ fn parse(mut record: &[u8]) -> Option<Copied> {
         let (mark, rest) = record.split_first()?;
         record = match mark {
             255 => {
-                let number = |at: usize| Some(u32::from_le_bytes(rest.get(at..at + 4)?.try_into().ok()?));
-                return Some(Copied { database: number(1)?, from: number(9)? });
+                let number =
+                    |at: usize| Some(u32::from_le_bytes(rest.get(at..at + 4)?.try_into().ok()?));
+                return Some(Copied {
+                    database: number(1)?,
+                    from: number(9)?,
+                });
             }
             253 => rest.get(2..)?, // where it was replicated from
             252 => rest.get(4..)?, // the transaction around it
@@ -127,7 +142,9 @@ impl Reader<'_> {
         self.take(RECORD_HEADER, record)?;
         let len = u32::from_le_bytes([record[0], record[1], record[2], record[3]]) as usize;
         let (kind, manager) = (record[16] & 0xf0, record[17]);
-        let rest = len.checked_sub(RECORD_HEADER).ok_or(io::ErrorKind::InvalidData)?;
+        let rest = len
+            .checked_sub(RECORD_HEADER)
+            .ok_or(io::ErrorKind::InvalidData)?;
         let mut copied = None;
         match (manager, kind) {
             (DBASE, COPY) if rest <= MOST => {
@@ -139,7 +156,11 @@ impl Reader<'_> {
         if self.at > self.end {
             return Err(BEYOND.into()); // within the last page
         }
-        let next = if (manager, kind) == (XLOG, SWITCH) { self.segments.bytes } else { 8 };
+        let next = if (manager, kind) == (XLOG, SWITCH) {
+            self.segments.bytes
+        } else {
+            8
+        };
         self.at = self.at.next_multiple_of(next);
         Ok(copied)
     }
@@ -168,7 +189,11 @@ impl Reader<'_> {
         let begin = self.at - self.at % PAGE;
         if self.at == begin {
             let is_first = begin.is_multiple_of(self.segments.bytes);
-            self.at += if is_first { LONG_PAGE_HEADER } else { PAGE_HEADER };
+            self.at += if is_first {
+                LONG_PAGE_HEADER
+            } else {
+                PAGE_HEADER
+            };
         }
         self.read(begin)?;
         Ok(&self.page[(self.at - begin) as usize..])
@@ -176,7 +201,11 @@ impl Reader<'_> {
 
     fn read(&mut self, begin: u64) -> io::Result<()> {
         let number = begin / self.segments.bytes;
-        if self.open.as_ref().is_some_and(|(_, _, page)| *page == begin) {
+        if self
+            .open
+            .as_ref()
+            .is_some_and(|(_, _, page)| *page == begin)
+        {
             return Ok(());
         }
         if begin >= self.end {
@@ -190,11 +219,18 @@ impl Reader<'_> {
         file.read_exact_at(&mut self.page, begin % self.segments.bytes)?;
         self.open = Some((number, file, begin));
         let says: [u8; 8] = std::array::from_fn(|i| self.page[8 + i]);
-        if u64::from_le_bytes(says) == begin { Ok(()) } else { Err(io::ErrorKind::InvalidData.into()) }
+        if u64::from_le_bytes(says) == begin {
+            Ok(())
+        } else {
+            Err(io::ErrorKind::InvalidData.into())
+        }
     }
 
     fn path(&self, number: u64) -> Option<PathBuf> {
-        let names = self.segments.names.get(number.checked_sub(self.first)? as usize)?;
+        let names = self
+            .segments
+            .names
+            .get(number.checked_sub(self.first)? as usize)?;
         Some(Path::new(&self.segments.directory).join(names.first()?))
     }
 }
@@ -206,12 +242,24 @@ mod tests {
 
     #[test]
     fn data_stands_behind_what_else_a_record_has() {
-        let data: Vec<u8> = [7u32, 1663, 5, 1663].iter().flat_map(|number| number.to_le_bytes()).collect();
+        let data: Vec<u8> = [7u32, 1663, 5, 1663]
+            .iter()
+            .flat_map(|number| number.to_le_bytes())
+            .collect();
         let record = [&[255, 16][..], &data].concat();
-        let copied = Some(Copied { database: 7, from: 5 });
+        let copied = Some(Copied {
+            database: 7,
+            from: 5,
+        });
         assert_eq!(parse(&record), copied);
-        assert_eq!(parse(&[&[253, 1, 0, 252, 9, 0, 0, 0], &record[..]].concat()), copied);
-        assert_eq!((parse(&record[..13]), parse(&[0, 1, 2]), parse(&[])), (None, None, None));
+        assert_eq!(
+            parse(&[&[253, 1, 0, 252, 9, 0, 0, 0], &record[..]].concat()),
+            copied
+        );
+        assert_eq!(
+            (parse(&record[..13]), parse(&[0, 1, 2]), parse(&[])),
+            (None, None, None)
+        );
     }
 
     const SEGMENT: u64 = 1 << 20;
@@ -223,7 +271,11 @@ mod tests {
         let mut put = |bytes: &[u8], at: &mut u64| {
             for byte in bytes {
                 if at.is_multiple_of(PAGE) {
-                    let header = if at.is_multiple_of(SEGMENT) { LONG_PAGE_HEADER } else { PAGE_HEADER };
+                    let header = if at.is_multiple_of(SEGMENT) {
+                        LONG_PAGE_HEADER
+                    } else {
+                        PAGE_HEADER
+                    };
                     let mut page = vec![0; header as usize];
                     page[8..16].copy_from_slice(&at.to_le_bytes());
                     wal.extend(page);
@@ -236,11 +288,17 @@ mod tests {
         for (number, rest) in records.iter().enumerate() {
             let is_copy = *rest == 16;
             let mut record = vec![0; RECORD_HEADER];
-            record[..4].copy_from_slice(&((RECORD_HEADER + rest + usize::from(is_copy) * 2) as u32).to_le_bytes());
+            record[..4].copy_from_slice(
+                &((RECORD_HEADER + rest + usize::from(is_copy) * 2) as u32).to_le_bytes(),
+            );
             record[17] = if is_copy { DBASE } else { 10 };
             if is_copy {
                 record.extend([255, 16]);
-                record.extend([number as u32, 1663, 5, 1663].iter().flat_map(|number| number.to_le_bytes()));
+                record.extend(
+                    [number as u32, 1663, 5, 1663]
+                        .iter()
+                        .flat_map(|number| number.to_le_bytes()),
+                );
             } else {
                 record.resize(RECORD_HEADER + rest, 7);
             }

@@ -51,13 +51,20 @@ impl Inventory {
     /// The system's, of a temporary file.
     pub(super) fn new(major: u32, system_identifier: u64) -> Result<Self> {
         let manifest = Some(Manifest::new(major, system_identifier)?);
-        Ok(Self(Mutex::new(State { manifest, firsts: HashMap::new(), unlisted: Vec::new() })))
+        Ok(Self(Mutex::new(State {
+            manifest,
+            firsts: HashMap::new(),
+            unlisted: Vec::new(),
+        })))
     }
 
     /// The scan has met an entry: it may be the first name of a file, to which later ones will be links.
     pub(super) fn scanned(&self, scanned: &Scanned) {
         if scanned.is_first {
-            self.0.locked().firsts.insert(scanned.entry.path.clone(), None);
+            self.0
+                .locked()
+                .firsts
+                .insert(scanned.entry.path.clone(), None);
         }
     }
 
@@ -66,15 +73,32 @@ impl Inventory {
     /// # Errors
     /// The system's, of the temporary file.
     pub(super) fn stored(&self, record: &Record, crc32c: Option<u32>) -> Result<()> {
-        if record.state.is_stored() { self.0.locked().stored(record, crc32c) } else { Ok(()) }
+        if record.state.is_stored() {
+            self.0.locked().stored(record, crc32c)
+        } else {
+            Ok(())
+        }
     }
 
     /// List a file that is made for the backup.
     ///
     /// # Errors
     /// The system's, of the temporary file.
-    pub(super) fn add(&self, path: &[u8], size: u64, mtime_seconds: i64, crc32c: u32) -> Result<()> {
-        self.0.locked().list(path, Facts { size, mtime_seconds, crc32c: Some(crc32c) })
+    pub(super) fn add(
+        &self,
+        path: &[u8],
+        size: u64,
+        mtime_seconds: i64,
+        crc32c: u32,
+    ) -> Result<()> {
+        self.0.locked().list(
+            path,
+            Facts {
+                size,
+                mtime_seconds,
+                crc32c: Some(crc32c),
+            },
+        )
     }
 
     /// Ends the manifest after the last file; recovery needs `wal`. A file that comes later is not listed.
@@ -98,7 +122,11 @@ impl State {
         match &record.entry.kind {
             Kind::File { size, .. } => {
                 let crc32c = if *size == 0 { Some(0) } else { crc32c };
-                let facts = Facts { size: *size, mtime_seconds: record.entry.mtime.seconds, crc32c };
+                let facts = Facts {
+                    size: *size,
+                    mtime_seconds: record.entry.mtime.seconds,
+                    crc32c,
+                };
                 if let Some(first) = self.firsts.get_mut(path) {
                     *first = Some(facts);
                 }
@@ -118,7 +146,11 @@ impl State {
     }
 
     fn list(&mut self, path: &[u8], facts: Facts) -> Result<()> {
-        let Facts { size, mtime_seconds, crc32c } = facts;
+        let Facts {
+            size,
+            mtime_seconds,
+            crc32c,
+        } = facts;
         match &mut self.manifest {
             Some(manifest) if !is_wal(path) => manifest.add(path, size, mtime_seconds, crc32c),
             _ => Ok(()),
@@ -132,15 +164,27 @@ fn is_wal(path: &[u8]) -> bool {
 
 /// Is it something that `pg_verifybackup` looks at, and that the manifest cannot describe?
 pub fn is_unlisted(entry: &Entry) -> bool {
-    let is_special = !matches!(entry.kind, Kind::File { .. } | Kind::HardLink(_) | Kind::Directory);
+    let is_special = !matches!(
+        entry.kind,
+        Kind::File { .. } | Kind::HardLink(_) | Kind::Directory
+    );
     let is_ignored = entry.path == b"pg_wal" || is_wal(&entry.path) || entry.path == AUTO_CONF;
     is_special && !is_ignored
 }
 
 /// Names the entries that `pg_verifybackup` will report, though the restored cluster is whole.
 pub fn note(cluster: &Cluster) -> Option<String> {
-    let names: Vec<_> = cluster.unlisted.iter().take(NAMED).map(|name| quoted(&name.0)).collect();
-    let more = if cluster.unlisted.len() > NAMED { " and more" } else { "" };
+    let names: Vec<_> = cluster
+        .unlisted
+        .iter()
+        .take(NAMED)
+        .map(|name| quoted(&name.0))
+        .collect();
+    let more = if cluster.unlisted.len() > NAMED {
+        " and more"
+    } else {
+        ""
+    };
     (!names.is_empty()).then(|| {
         format!(
             "pg_verifybackup will report {}{more}: backup_manifest cannot describe links, pipes and devices (pg_basebackup leaves \
@@ -157,13 +201,18 @@ mod tests {
     #[test]
     fn of_many_names_the_first_ten_are_told() {
         let with = |count: usize| {
-            let names = (0..count).map(|n| Name(format!("link{n}").into())).collect();
-            note(&Cluster { unlisted: names, ..Cluster::default() })
+            let names = (0..count)
+                .map(|n| Name(format!("link{n}").into()))
+                .collect();
+            note(&Cluster {
+                unlisted: names,
+                ..Cluster::default()
+            })
         };
         assert_eq!(with(0), None);
-        assert!(
-            with(2).unwrap().starts_with("pg_verifybackup will report \"link0\", \"link1\": backup_manifest cannot")
-        );
+        assert!(with(2).unwrap().starts_with(
+            "pg_verifybackup will report \"link0\", \"link1\": backup_manifest cannot"
+        ));
         let ten = with(10).unwrap();
         assert!(ten.contains("\"link9\":") && !ten.contains("more"), "{ten}");
         assert!(with(11).unwrap().contains("\"link9\" and more: "));

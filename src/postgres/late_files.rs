@@ -37,7 +37,12 @@ pub struct Late {
 impl Late {
     /// Of a cluster with this layout in `data`, whose tablespaces are stored at these paths.
     pub fn new(layout: Layout, data: PathBuf, tablespaces: HashSet<Path>) -> Self {
-        Self { layout, data, tablespaces, files: RwLock::default() }
+        Self {
+            layout,
+            data,
+            tablespaces,
+            files: RwLock::default(),
+        }
     }
 
     /// Is what the server keeps at this place stored with it (rule 14)?
@@ -45,12 +50,19 @@ impl Late {
     /// # Errors
     /// [`ErrorKind::Unsupported`] if it is a link: a restored server would write to where the live one has its data.
     pub fn is_here(&self, entry: &Entry) -> Result<()> {
-        let Kind::Symlink(target) = &entry.kind else { return Ok(()) };
+        let Kind::Symlink(target) = &entry.kind else {
+            return Ok(());
+        };
         if !self.layout.is_data(&entry.path) {
             return Ok(());
         }
-        let what = format!("cannot back up the cluster: {} is a link to {}", quoted(&entry.path), quoted(target));
-        let error = Error::new(ErrorKind::Unsupported, what).because("the server has no links there".to_owned());
+        let what = format!(
+            "cannot back up the cluster: {} is a link to {}",
+            quoted(&entry.path),
+            quoted(target)
+        );
+        let error = Error::new(ErrorKind::Unsupported, what)
+            .because("the server has no links there".to_owned());
         Err(error.hint("with the server stopped, put in its place what it leads to, or move that into a tablespace"))
     }
 
@@ -64,9 +76,20 @@ impl Late {
         self.insert(path, file);
         // Owner and mode are those of a file that every cluster has.
         let like = tree.look(b"PG_VERSION").entry;
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let mtime = Time { seconds: now.as_secs() as i64, nanos: 0 };
-        let entry = Entry { path: path.to_vec(), kind: Kind::File { size, map: None }, mtime, ctime: mtime, ..like };
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
+        let mtime = Time {
+            seconds: now.as_secs() as i64,
+            nanos: 0,
+        };
+        let entry = Entry {
+            path: path.to_vec(),
+            kind: Kind::File { size, map: None },
+            mtime,
+            ctime: mtime,
+            ..like
+        };
         Ok(Scanned::new(entry, State::Whole))
     }
 
@@ -90,7 +113,10 @@ impl Late {
     }
 
     fn insert(&self, path: &[u8], file: Arc<File>) {
-        self.files.write().unwrap_or_else(PoisonError::into_inner).insert(path.to_vec(), file);
+        self.files
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(path.to_vec(), file);
     }
 }
 
@@ -99,11 +125,17 @@ impl Overlay for Late {
         self.layout.pick(dir, names);
         if dir == b"pg_tblspc" {
             // A tablespace made since the start comes back by its WAL; its link would lead to the live one.
-            let known = |name: &Name| self.tablespaces.contains(&[b"pg_tblspc/", &name.bytes[..]].concat());
+            let known = |name: &Name| {
+                self.tablespaces
+                    .contains(&[b"pg_tblspc/", &name.bytes[..]].concat())
+            };
             // Not every file system says what a name is of.
             let is_dir = |name: &Name| match name.kind {
                 FileKind::Unknown => {
-                    let path = self.data.join("pg_tblspc").join(OsStr::from_bytes(&name.bytes));
+                    let path = self
+                        .data
+                        .join("pg_tblspc")
+                        .join(OsStr::from_bytes(&name.bytes));
                     path.symlink_metadata().is_ok_and(|facts| facts.is_dir())
                 }
                 kind => kind == FileKind::Directory,

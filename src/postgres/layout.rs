@@ -14,8 +14,15 @@ use std::collections::{BTreeSet, HashSet};
 
 /// Emptied: the server removes or makes anew what is in them when it starts (rule 11). Slots of replication are left out
 /// even though they would survive: in a copy they would hold WAL back for standbys that are not its own.
-const EMPTIED: [&[u8]; 7] =
-    [b"pg_dynshmem", b"pg_notify", b"pg_replslot", b"pg_serial", b"pg_snapshots", b"pg_stat_tmp", b"pg_subtrans"];
+const EMPTIED: [&[u8]; 7] = [
+    b"pg_dynshmem",
+    b"pg_notify",
+    b"pg_replslot",
+    b"pg_serial",
+    b"pg_snapshots",
+    b"pg_stat_tmp",
+    b"pg_subtrans",
+];
 
 /// Left out of the data directory itself (rule 12). The labels and the manifest are of another backup: of the one that
 /// this cluster was restored from.
@@ -33,10 +40,21 @@ const SKIPPED: [&[u8]; 10] = [
 ];
 
 /// Status of transactions: in files of pages, which WAL has. Those of [`EMPTIED`] are not backed up.
-const STATUS: [&[u8]; 4] = [b"pg_commit_ts", b"pg_multixact/members", b"pg_multixact/offsets", b"pg_xact"];
+const STATUS: [&[u8]; 4] = [
+    b"pg_commit_ts",
+    b"pg_multixact/members",
+    b"pg_multixact/offsets",
+    b"pg_xact",
+];
 
 /// What else it keeps there, beside relations and WAL.
-const OWN: [&[u8]; 5] = [b"pg_commit_ts", b"pg_logical", b"pg_multixact", PREPARED, b"pg_xact"];
+const OWN: [&[u8]; 5] = [
+    b"pg_commit_ts",
+    b"pg_logical",
+    b"pg_multixact",
+    PREPARED,
+    b"pg_xact",
+];
 /// Where the server keeps prepared transactions.
 pub const PREPARED: &[u8] = b"pg_twophase";
 
@@ -73,8 +91,16 @@ impl Layout {
     /// Of version `major` with the catalog version `catalog`. `online`: the server runs, so a label is made, and WAL and
     /// `global/pg_control` are added after everything else.
     pub fn new(major: u32, catalog: u32, online: bool) -> Self {
-        let (version, prepared) = (format!("PG_{major}_{catalog}").into_bytes(), BTreeSet::new());
-        Self { version, summaries: major >= 17, online, prepared }
+        let (version, prepared) = (
+            format!("PG_{major}_{catalog}").into_bytes(),
+            BTreeSet::new(),
+        );
+        Self {
+            version,
+            summaries: major >= 17,
+            online,
+            prepared,
+        }
     }
 
     /// With the files of prepared transactions that were there when the backup had begun. Of a server that runs no others are
@@ -100,7 +126,9 @@ impl Layout {
             Place::Wal => names.retain(|name| !self.online || self.keeps_of_wal(name)),
             Place::WalPart => names.retain(|_| !self.online),
             Place::Emptied => names.clear(),
-            Place::Other if self.online && dir == PREPARED => names.retain(|name| self.prepared.contains(&name.bytes)),
+            Place::Other if self.online && dir == PREPARED => {
+                names.retain(|name| self.prepared.contains(&name.bytes))
+            }
             Place::Other => {}
         }
     }
@@ -119,7 +147,10 @@ impl Layout {
     /// what a configuration is made of: that is missing for a moment only, while somebody writes it.
     pub fn takes_away(&self, path: &[u8]) -> bool {
         let (dir, name) = split(path);
-        self.online && (self.is_data(path) || self.place(dir) == Place::Tablespaces || name.ends_with(b".tmp"))
+        self.online
+            && (self.is_data(path)
+                || self.place(dir) == Place::Tablespaces
+                || name.ends_with(b".tmp"))
     }
 
     /// Is what stands at `path` part of what the server itself has written? Its directories can be links, and those of its
@@ -146,7 +177,9 @@ impl Layout {
             [b"base", oid] if relation::number(oid).is_some() => Place::Database,
             [b"pg_tblspc", _] => Place::Tablespace,
             [b"pg_tblspc", _, version] if version == self.version => Place::Databases,
-            [b"pg_tblspc", _, version, oid] if version == self.version && relation::number(oid).is_some() => {
+            [b"pg_tblspc", _, version, oid]
+                if version == self.version && relation::number(oid).is_some() =>
+            {
                 Place::Database
             }
             _ => Place::Other,
@@ -172,16 +205,22 @@ impl Layout {
     /// An unlogged relation is emptied by recovery: its init fork is all that is needed (rule 13). A server that was
     /// stopped starts without recovery, and takes the relation as it is.
     fn pick_in_database(&self, names: &mut Vec<Name>) {
-        let unlogged: HashSet<u32> =
-            names.iter().filter(|_| self.online).filter_map(|name| unlogged(&name.bytes)).collect();
+        let unlogged: HashSet<u32> = names
+            .iter()
+            .filter(|_| self.online)
+            .filter_map(|name| unlogged(&name.bytes))
+            .collect();
         names.retain(|Name { bytes: name, .. }| match relation::parse(name) {
             Some(file) => file.fork == Fork::Init || !unlogged.contains(&file.number),
-            None => !is_cache(name) && !name.starts_with(b"pgsql_tmp") && !relation::is_temporary(name),
+            None => {
+                !is_cache(name) && !name.starts_with(b"pgsql_tmp") && !relation::is_temporary(name)
+            }
         });
     }
 
     fn keeps_of_wal(&self, name: &Name) -> bool {
-        let wanted = name.bytes == b"archive_status" || (self.summaries && name.bytes == b"summaries");
+        let wanted =
+            name.bytes == b"archive_status" || (self.summaries && name.bytes == b"summaries");
         wanted && matches!(name.kind, FileKind::Directory | FileKind::Unknown)
     }
 }
@@ -192,7 +231,9 @@ fn is_cache(name: &[u8]) -> bool {
 }
 
 fn unlogged(name: &[u8]) -> Option<u32> {
-    relation::parse(name).filter(|file| file.fork == Fork::Init && file.segment == 0).map(|file| file.number)
+    relation::parse(name)
+        .filter(|file| file.fork == Fork::Init && file.segment == 0)
+        .map(|file| file.number)
 }
 
 #[cfg(test)]
@@ -201,20 +242,39 @@ mod tests {
     use proptest::prelude::*;
 
     fn picked(major: u32, online: bool, dir: &str, names: &[&str]) -> Vec<String> {
-        let kind = |name: &str| if name.ends_with('/') { FileKind::Directory } else { FileKind::File };
-        let name = |name: &&str| Name { bytes: name.trim_end_matches('/').into(), kind: kind(name), inode: 1 };
+        let kind = |name: &str| {
+            if name.ends_with('/') {
+                FileKind::Directory
+            } else {
+                FileKind::File
+            }
+        };
+        let name = |name: &&str| Name {
+            bytes: name.trim_end_matches('/').into(),
+            kind: kind(name),
+            inode: 1,
+        };
         let mut names: Vec<Name> = names.iter().map(name).collect();
         Layout::new(major, 202_209_061, online).pick(dir.as_bytes(), &mut names);
-        names.into_iter().map(|name| String::from_utf8(name.bytes).unwrap()).collect()
+        names
+            .into_iter()
+            .map(|name| String::from_utf8(name.bytes).unwrap())
+            .collect()
     }
 
     #[test]
     fn of_prepared_transactions_only_those_from_before_the_start_are_taken_while_the_server_runs() {
         let picked = |online| {
-            let name = |bytes: &str| Name { bytes: bytes.into(), kind: FileKind::File, inode: 1 };
+            let name = |bytes: &str| Name {
+                bytes: bytes.into(),
+                kind: FileKind::File,
+                inode: 1,
+            };
             let mut names = vec![name("000002E4"), name("000002E5")];
             let before = BTreeSet::from([b"000002E4".to_vec(), b"000002E3".to_vec()]);
-            Layout::new(15, 202_209_061, online).with_prepared(before).pick(b"pg_twophase", &mut names);
+            Layout::new(15, 202_209_061, online)
+                .with_prepared(before)
+                .pick(b"pg_twophase", &mut names);
             names.len()
         };
         assert_eq!((picked(true), picked(false)), (1, 2));
@@ -222,18 +282,45 @@ mod tests {
 
     #[test]
     fn only_what_belongs_to_this_server_process_is_left_out_of_the_data_directory() {
-        let all = ["PG_VERSION", "backup_label", "backup_label.old", "backup_manifest", "base/", "current_logfiles"];
-        assert_eq!(picked(15, true, "", &all), ["PG_VERSION", "base", "current_logfiles"]);
-        let all =
-            ["postmaster.pid", "postmaster.pid.mine", "postgresql.auto.conf", "postgresql.auto.conf.tmp", "pg_wal/"];
-        assert_eq!(picked(15, true, "", &all), ["postmaster.pid.mine", "postgresql.auto.conf", "pg_wal"]);
-        assert_eq!(picked(15, true, "", &["pg_notify/", "pg_replslot/"]), ["pg_notify", "pg_replslot"]);
-        assert_eq!(picked(15, true, "", &[".s.PGSQL.5432.lock", ".s.PGSQL.note"]), [".s.PGSQL.note"]);
+        let all = [
+            "PG_VERSION",
+            "backup_label",
+            "backup_label.old",
+            "backup_manifest",
+            "base/",
+            "current_logfiles",
+        ];
+        assert_eq!(
+            picked(15, true, "", &all),
+            ["PG_VERSION", "base", "current_logfiles"]
+        );
+        let all = [
+            "postmaster.pid",
+            "postmaster.pid.mine",
+            "postgresql.auto.conf",
+            "postgresql.auto.conf.tmp",
+            "pg_wal/",
+        ];
+        assert_eq!(
+            picked(15, true, "", &all),
+            ["postmaster.pid.mine", "postgresql.auto.conf", "pg_wal"]
+        );
+        assert_eq!(
+            picked(15, true, "", &["pg_notify/", "pg_replslot/"]),
+            ["pg_notify", "pg_replslot"]
+        );
+        assert_eq!(
+            picked(15, true, "", &[".s.PGSQL.5432.lock", ".s.PGSQL.note"]),
+            [".s.PGSQL.note"]
+        );
     }
 
     #[test]
     fn signal_files_stay_only_where_there_is_no_label() {
-        assert_eq!(picked(15, true, "", &["standby.signal", "recovery.signal"]), [""; 0]);
+        assert_eq!(
+            picked(15, true, "", &["standby.signal", "recovery.signal"]),
+            [""; 0]
+        );
         assert_eq!(
             picked(15, false, "", &["standby.signal", "recovery.signal"]),
             ["standby.signal", "recovery.signal"]
@@ -244,7 +331,15 @@ mod tests {
     fn directories_that_the_server_makes_anew_are_emptied_there_and_nowhere_else() {
         for online in [true, false] {
             for dir in EMPTIED {
-                assert_eq!(picked(15, online, std::str::from_utf8(dir).unwrap(), &["0000", "slot/"]), [""; 0]);
+                assert_eq!(
+                    picked(
+                        15,
+                        online,
+                        std::str::from_utf8(dir).unwrap(),
+                        &["0000", "slot/"]
+                    ),
+                    [""; 0]
+                );
             }
         }
         assert_eq!(picked(15, true, "mine/pg_notify", &["0000"]), ["0000"]);
@@ -258,65 +353,158 @@ mod tests {
     fn wal_stays_where_the_server_is_stopped() {
         let all = ["000000010000000000000001", "archive_status/", "summaries/"];
         assert_eq!(picked(16, true, "pg_wal", &all), ["archive_status"]);
-        assert_eq!(picked(17, true, "pg_wal", &all), ["archive_status", "summaries"]);
-        assert_eq!(picked(17, false, "pg_wal", &all), all.map(|name| name.trim_end_matches('/')));
-        assert_eq!(picked(17, true, "pg_wal/archive_status", &["0.done"]), [""; 0]);
-        assert_eq!(picked(17, false, "pg_wal/archive_status", &["0.done"]), ["0.done"]);
+        assert_eq!(
+            picked(17, true, "pg_wal", &all),
+            ["archive_status", "summaries"]
+        );
+        assert_eq!(
+            picked(17, false, "pg_wal", &all),
+            all.map(|name| name.trim_end_matches('/'))
+        );
+        assert_eq!(
+            picked(17, true, "pg_wal/archive_status", &["0.done"]),
+            [""; 0]
+        );
+        assert_eq!(
+            picked(17, false, "pg_wal/archive_status", &["0.done"]),
+            ["0.done"]
+        );
     }
 
     #[test]
     fn the_control_file_of_a_running_server_comes_later() {
-        let all = ["1262", "pg_control", "pg_internal.init", "pg_internal.init.77", "pg_filenode.map"];
-        assert_eq!(picked(15, true, "global", &all), ["1262", "pg_filenode.map"]);
-        assert_eq!(picked(15, false, "global", &all), ["1262", "pg_control", "pg_filenode.map"]);
+        let all = [
+            "1262",
+            "pg_control",
+            "pg_internal.init",
+            "pg_internal.init.77",
+            "pg_filenode.map",
+        ];
+        assert_eq!(
+            picked(15, true, "global", &all),
+            ["1262", "pg_filenode.map"]
+        );
+        assert_eq!(
+            picked(15, false, "global", &all),
+            ["1262", "pg_control", "pg_filenode.map"]
+        );
     }
 
     #[test]
     fn of_unlogged_relations_only_the_init_forks_stay_and_of_temporary_ones_nothing() {
-        let all =
-            ["10", "10.1", "10_fsm", "10_fsm.1", "10_vm", "10_init", "100", "100_fsm", "12", "11_init", "t3_10_init"];
+        let all = [
+            "10",
+            "10.1",
+            "10_fsm",
+            "10_fsm.1",
+            "10_vm",
+            "10_init",
+            "100",
+            "100_fsm",
+            "12",
+            "11_init",
+            "t3_10_init",
+        ];
         let kept = ["10_init", "100", "100_fsm", "12", "11_init"];
         for dir in ["base/5", "pg_tblspc/16400/PG_15_202209061/5"] {
             assert_eq!(picked(15, true, dir, &all), kept);
             assert_eq!(
-                picked(15, true, dir, &["t3_16400", "t3_16400_fsm.2", "t_1", "t3_16400_x", "tab"]),
+                picked(
+                    15,
+                    true,
+                    dir,
+                    &["t3_16400", "t3_16400_fsm.2", "t_1", "t3_16400_x", "tab"]
+                ),
                 ["t_1", "t3_16400_x", "tab"]
             );
-            assert_eq!(picked(15, true, dir, &["pg_internal.init", "PG_VERSION", "pgsql_tmp9"]), ["PG_VERSION"]);
+            assert_eq!(
+                picked(
+                    15,
+                    true,
+                    dir,
+                    &["pg_internal.init", "PG_VERSION", "pgsql_tmp9"]
+                ),
+                ["PG_VERSION"]
+            );
         }
     }
 
     #[test]
     fn wal_repairs_relations_and_the_status_of_transactions_and_nothing_else() {
         let layout = Layout::new(15, 202_209_061, true);
-        let repaired = ["base/5/1259.2", "global/1262_fsm", "pg_tblspc/16400/PG_15_202209061/5/2619", "pg_xact/0000"];
-        assert!(repaired.iter().all(|path| layout.is_repaired(path.as_bytes())));
+        let repaired = [
+            "base/5/1259.2",
+            "global/1262_fsm",
+            "pg_tblspc/16400/PG_15_202209061/5/2619",
+            "pg_xact/0000",
+        ];
+        assert!(
+            repaired
+                .iter()
+                .all(|path| layout.is_repaired(path.as_bytes()))
+        );
         assert!(layout.is_repaired(b"pg_multixact/offsets/0000"));
-        let not = ["postgresql.auto.conf", "global/pg_filenode.map", "base/5/PG_VERSION", "pg_logical/1", "mine/1259"];
+        let not = [
+            "postgresql.auto.conf",
+            "global/pg_filenode.map",
+            "base/5/PG_VERSION",
+            "pg_logical/1",
+            "mine/1259",
+        ];
         assert!(!not.iter().any(|path| layout.is_repaired(path.as_bytes())));
     }
 
     #[test]
     fn only_directly_in_its_directory_the_server_may_have_links() {
         let layout = Layout::new(15, 202_209_061, true);
-        let data = ["base/5", "base/5/1259", "global/1262", "pg_tblspc/16400/PG_15_202209061", "pg_multixact/members"];
+        let data = [
+            "base/5",
+            "base/5/1259",
+            "global/1262",
+            "pg_tblspc/16400/PG_15_202209061",
+            "pg_multixact/members",
+        ];
         assert!(data.iter().all(|path| layout.is_data(path.as_bytes())));
-        let not = ["pg_wal", "postgresql.conf", "server.crt", "pg_tblspc/16400", "conf.d/mine.conf", "log/now"];
+        let not = [
+            "pg_wal",
+            "postgresql.conf",
+            "server.crt",
+            "pg_tblspc/16400",
+            "conf.d/mine.conf",
+            "log/now",
+        ];
         assert!(!not.iter().any(|path| layout.is_data(path.as_bytes())));
     }
 
     #[test]
     fn of_a_stopped_server_unlogged_relations_stay_whole() {
         let all = ["10", "10.1", "10_fsm", "10_init", "t3_10"];
-        assert_eq!(picked(15, false, "base/5", &all), ["10", "10.1", "10_fsm", "10_init"]);
+        assert_eq!(
+            picked(15, false, "base/5", &all),
+            ["10", "10.1", "10_fsm", "10_init"]
+        );
     }
 
     #[test]
     fn of_a_tablespace_only_the_directory_of_this_version_stays() {
-        assert_eq!(picked(15, true, "pg_tblspc", &["16400/", "1x/", "lost+found/"]), ["16400"]);
+        assert_eq!(
+            picked(15, true, "pg_tblspc", &["16400/", "1x/", "lost+found/"]),
+            ["16400"]
+        );
         let all = ["PG_15_202209061/", "PG_14_202107181/", "notes"];
-        assert_eq!(picked(15, true, "pg_tblspc/16400", &all), ["PG_15_202209061"]);
-        assert_eq!(picked(15, true, "pg_tblspc/16400/PG_15_202209061", &["5/", "pgsql_tmp/"]), ["5"]);
+        assert_eq!(
+            picked(15, true, "pg_tblspc/16400", &all),
+            ["PG_15_202209061"]
+        );
+        assert_eq!(
+            picked(
+                15,
+                true,
+                "pg_tblspc/16400/PG_15_202209061",
+                &["5/", "pgsql_tmp/"]
+            ),
+            ["5"]
+        );
         assert_eq!(picked(15, true, "base", &["5/", "pgsql_tmp/"]), ["5"]);
     }
 

@@ -19,11 +19,24 @@ impl FromStr for Lsn {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let digits = |part: &str| (1..=8).contains(&part.len()) && part.bytes().all(|byte| byte.is_ascii_hexdigit());
-        let half = |part: &str| if digits(part) { u64::from_str_radix(part, 16).ok() } else { None };
+        let digits = |part: &str| {
+            (1..=8).contains(&part.len()) && part.bytes().all(|byte| byte.is_ascii_hexdigit())
+        };
+        let half = |part: &str| {
+            if digits(part) {
+                u64::from_str_radix(part, 16).ok()
+            } else {
+                None
+            }
+        };
         text.split_once('/')
             .and_then(|(high, low)| Some(Self(half(high)? << 32 | half(low)?)))
-            .ok_or_else(|| Error::new(Kind::Unsupported, format!("{text:?} is no place in the write-ahead log")))
+            .ok_or_else(|| {
+                Error::new(
+                    Kind::Unsupported,
+                    format!("{text:?} is no place in the write-ahead log"),
+                )
+            })
     }
 }
 
@@ -42,12 +55,27 @@ mod tests {
 
     #[test]
     fn a_place_is_read_and_written_as_the_server_does() {
-        for (text, value) in [("0/0", 0), ("0/2000028", 0x200_0028), ("16/B374D848", 0x16_b374_d848)] {
+        for (text, value) in [
+            ("0/0", 0),
+            ("0/2000028", 0x200_0028),
+            ("16/B374D848", 0x16_b374_d848),
+        ] {
             assert_eq!(text.parse::<Lsn>().unwrap(), Lsn(value));
             assert_eq!(Lsn(value).to_string(), text);
         }
         assert_eq!("0/02000028".parse::<Lsn>().unwrap(), Lsn(0x200_0028));
-        for bad in ["", "/", "0", "0/", "/0", "0/+1", "0/123456789", "0/0/0", "x/0", " 0/0"] {
+        for bad in [
+            "",
+            "/",
+            "0",
+            "0/",
+            "/0",
+            "0/+1",
+            "0/123456789",
+            "0/0/0",
+            "x/0",
+            " 0/0",
+        ] {
             assert!(bad.parse::<Lsn>().is_err(), "{bad}");
         }
     }
@@ -55,10 +83,25 @@ mod tests {
     #[test]
     fn a_segment_has_the_name_that_the_server_gives_it() {
         let mib = 1 << 20;
-        assert_eq!(segment_name(1, Lsn(0x200_0028), 16 * mib), "000000010000000000000002");
-        assert_eq!(segment_name(26, Lsn(0x16_b374_d848), 16 * mib), "0000001A00000016000000B3");
-        assert_eq!(segment_name(1, Lsn(0x1_0000_0000), 16 * mib), "000000010000000100000000");
-        assert_eq!(segment_name(1, Lsn(0x1_ffff_ffff), mib), "000000010000000100000FFF");
-        assert_eq!(segment_name(1, Lsn(0x1_ffff_ffff), 1024 * mib), "000000010000000100000003");
+        assert_eq!(
+            segment_name(1, Lsn(0x200_0028), 16 * mib),
+            "000000010000000000000002"
+        );
+        assert_eq!(
+            segment_name(26, Lsn(0x16_b374_d848), 16 * mib),
+            "0000001A00000016000000B3"
+        );
+        assert_eq!(
+            segment_name(1, Lsn(0x1_0000_0000), 16 * mib),
+            "000000010000000100000000"
+        );
+        assert_eq!(
+            segment_name(1, Lsn(0x1_ffff_ffff), mib),
+            "000000010000000100000FFF"
+        );
+        assert_eq!(
+            segment_name(1, Lsn(0x1_ffff_ffff), 1024 * mib),
+            "000000010000000100000003"
+        );
     }
 }

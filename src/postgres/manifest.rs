@@ -51,10 +51,16 @@ impl Manifest {
     /// The system's, of the temporary file.
     pub fn new(major: u32, system_identifier: u64) -> Result<Self> {
         let file = anonymous_file(&std::env::temp_dir()).map_err(failed)?;
-        let mut manifest =
-            Self { file: BufWriter::with_capacity(64 << 10, file), digest: Sha256::new(), bytes: 0, between: "\n" };
+        let mut manifest = Self {
+            file: BufWriter::with_capacity(64 << 10, file),
+            digest: Sha256::new(),
+            bytes: 0,
+            between: "\n",
+        };
         let version = if major < 17 { 1 } else { 2 };
-        manifest.put(&format!("{{ \"PostgreSQL-Backup-Manifest-Version\": {version},\n"))?;
+        manifest.put(&format!(
+            "{{ \"PostgreSQL-Backup-Manifest-Version\": {version},\n"
+        ))?;
         if version > 1 {
             manifest.put(&format!("\"System-Identifier\": {system_identifier},\n"))?;
         }
@@ -66,14 +72,26 @@ impl Manifest {
     ///
     /// # Errors
     /// The system's, of the temporary file.
-    pub fn add(&mut self, path: &[u8], size: u64, mtime_seconds: i64, crc32c: Option<u32>) -> Result<()> {
-        let (between, path, time) =
-            (std::mem::replace(&mut self.between, ",\n"), path_member(path), gmt(mtime_seconds));
+    pub fn add(
+        &mut self,
+        path: &[u8],
+        size: u64,
+        mtime_seconds: i64,
+        crc32c: Option<u32>,
+    ) -> Result<()> {
+        let (between, path, time) = (
+            std::mem::replace(&mut self.between, ",\n"),
+            path_member(path),
+            gmt(mtime_seconds),
+        );
         // The server prints the four bytes as they lie in its memory.
         let crc = crc32c.map(|crc| hex(&crc.to_le_bytes()));
-        let crc = crc.map(|crc| format!(", \"Checksum-Algorithm\": \"CRC32C\", \"Checksum\": \"{crc}\""));
+        let crc =
+            crc.map(|crc| format!(", \"Checksum-Algorithm\": \"CRC32C\", \"Checksum\": \"{crc}\""));
         let crc = crc.unwrap_or_default();
-        self.put(&format!("{between}{{ {path}, \"Size\": {size}, \"Last-Modified\": \"{time}\"{crc} }}"))
+        self.put(&format!(
+            "{between}{{ {path}, \"Size\": {size}, \"Last-Modified\": \"{time}\"{crc} }}"
+        ))
     }
 
     /// All files were added; recovery needs `wal`, newest first.
@@ -82,11 +100,17 @@ impl Manifest {
     /// The system's, of the temporary file.
     pub fn finish(mut self, wal: &[WalRange]) -> Result<Finished> {
         let ranges: Vec<String> = wal.iter().map(WalRange::line).collect();
-        self.put(&format!("\n],\n\"WAL-Ranges\": [\n{}\n],\n", ranges.join(",\n")))?;
+        self.put(&format!(
+            "\n],\n\"WAL-Ranges\": [\n{}\n],\n",
+            ranges.join(",\n")
+        ))?;
         let digest = hex(&self.digest.finalize_reset());
         self.put(&format!("\"Manifest-Checksum\": \"{digest}\"}}\n"))?;
         let file = self.file.into_inner().map_err(|e| failed(e.into_error()))?;
-        Ok(Finished { file, bytes: self.bytes })
+        Ok(Finished {
+            file,
+            bytes: self.bytes,
+        })
     }
 
     fn put(&mut self, text: &str) -> Result<()> {
@@ -98,9 +122,15 @@ impl Manifest {
 
 impl WalRange {
     fn line(&self) -> String {
-        let Self { timeline, start_lsn, end_lsn } = *self;
+        let Self {
+            timeline,
+            start_lsn,
+            end_lsn,
+        } = *self;
         let (start, end) = (lsn(start_lsn), lsn(end_lsn));
-        format!("{{ \"Timeline\": {timeline}, \"Start-LSN\": \"{start}\", \"End-LSN\": \"{end}\" }}")
+        format!(
+            "{{ \"Timeline\": {timeline}, \"Start-LSN\": \"{start}\", \"End-LSN\": \"{end}\" }}"
+        )
     }
 }
 
@@ -120,12 +150,22 @@ fn path_member(path: &[u8]) -> String {
 
 /// Times beyond the year 9999 are written as the last that has four digits: nobody compares them.
 fn gmt(seconds: i64) -> String {
-    let last = if seconds < 0 { Timestamp::MIN } else { Timestamp::MAX };
-    Timestamp::from_second(seconds).unwrap_or(last).strftime("%Y-%m-%d %H:%M:%S GMT").to_string()
+    let last = if seconds < 0 {
+        Timestamp::MIN
+    } else {
+        Timestamp::MAX
+    };
+    Timestamp::from_second(seconds)
+        .unwrap_or(last)
+        .strftime("%Y-%m-%d %H:%M:%S GMT")
+        .to_string()
 }
 
 fn failed(error: std::io::Error) -> Error {
-    Error::io("could not keep the manifest for PostgreSQL in a temporary file", error)
+    Error::io(
+        "could not keep the manifest for PostgreSQL in a temporary file",
+        error,
+    )
 }
 
 #[cfg(test)]
@@ -143,11 +183,25 @@ mod tests {
     #[test]
     fn version_two_names_the_cluster_and_ranges_are_listed_as_given() {
         let mut manifest = Manifest::new(17, u64::MAX).unwrap();
-        manifest.add(b"a\"\n\x01\\\x7f\xc3\xa4", 3, 0, Some(0x0102_0304)).unwrap();
-        manifest.add(b"b\xff", u64::MAX, 1_700_000_000, Some(0)).unwrap();
-        let range = |timeline, start_lsn, end_lsn| WalRange { timeline, start_lsn, end_lsn };
-        let text =
-            text(&manifest.finish(&[range(2, 0x1_0000_00aa, 0x1_0000_00ff), range(1, 0x28, 0x1_0000_00aa)]).unwrap());
+        manifest
+            .add(b"a\"\n\x01\\\x7f\xc3\xa4", 3, 0, Some(0x0102_0304))
+            .unwrap();
+        manifest
+            .add(b"b\xff", u64::MAX, 1_700_000_000, Some(0))
+            .unwrap();
+        let range = |timeline, start_lsn, end_lsn| WalRange {
+            timeline,
+            start_lsn,
+            end_lsn,
+        };
+        let text = text(
+            &manifest
+                .finish(&[
+                    range(2, 0x1_0000_00aa, 0x1_0000_00ff),
+                    range(1, 0x28, 0x1_0000_00aa),
+                ])
+                .unwrap(),
+        );
         let (body, tail) = text.split_at(text.find("\"Manifest-Checksum\"").unwrap());
         assert_eq!(
             body,
@@ -164,7 +218,13 @@ mod tests {
              { \"Timeline\": 1, \"Start-LSN\": \"0/28\", \"End-LSN\": \"1/AA\" }\n\
              ],\n"
         );
-        assert_eq!(tail, format!("\"Manifest-Checksum\": \"{}\"}}\n", hex(&Sha256::digest(body))));
+        assert_eq!(
+            tail,
+            format!(
+                "\"Manifest-Checksum\": \"{}\"}}\n",
+                hex(&Sha256::digest(body))
+            )
+        );
     }
 
     #[test]

@@ -68,7 +68,9 @@ pub enum Verdict {
 /// is not looked at. The two bytes of the checksum in the page count as zeros.
 pub fn checksum(page: &[u8], block: u32) -> u16 {
     let (rows, _) = page.as_chunks::<ROW>();
-    let Some((first, rest)) = rows.split_first() else { return 0 };
+    let Some((first, rest)) = rows.split_first() else {
+        return 0;
+    };
     let mut first = *first;
     first[8..10].fill(0);
     let mut lanes = BASIS;
@@ -97,21 +99,33 @@ fn mix(lanes: &mut [u32; LANES], row: &[u8; ROW]) {
 ///
 /// A page shorter than its header is bad.
 pub fn check(page: &[u8], block: u32, start_lsn: u64) -> Verdict {
-    let Some((header, _)) = page.split_first_chunk::<24>() else { return Verdict::Bad };
+    let Some((header, _)) = page.split_first_chunk::<24>() else {
+        return Verdict::Bad;
+    };
     let half = |at: usize| u16::from_ne_bytes([header[at], header[at + 1]]);
     // The end of the free space: 0 only where nothing was ever written.
     if half(14) == 0 {
-        return if page.iter().all(|&byte| byte == 0) { Verdict::Empty } else { Verdict::Bad };
+        return if page.iter().all(|&byte| byte == 0) {
+            Verdict::Empty
+        } else {
+            Verdict::Bad
+        };
     }
     if half(8) == checksum(page, block) {
         return Verdict::Good;
     }
-    if lsn(header) >= start_lsn { Verdict::Newer } else { Verdict::Bad }
+    if lsn(header) >= start_lsn {
+        Verdict::Newer
+    } else {
+        Verdict::Bad
+    }
 }
 
 /// Where the last change of the page is in the WAL: two numbers, the high half first.
 fn lsn(header: &[u8; 24]) -> u64 {
-    let word = |at: usize| u32::from_ne_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
+    let word = |at: usize| {
+        u32::from_ne_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
+    };
     u64::from(word(0)) << 32 | u64::from(word(4))
 }
 
@@ -159,7 +173,11 @@ mod tests {
                 missed += u32::from(check(&page, 5, u64::MAX) == Verdict::Good);
                 page[bit / 8] ^= 1 << (bit % 8);
             }
-            assert!(missed <= page.len() as u32 * 8 / 10_000, "{missed} in {} bytes", page.len());
+            assert!(
+                missed <= page.len() as u32 * 8 / 10_000,
+                "{missed} in {} bytes",
+                page.len()
+            );
         }
     }
 

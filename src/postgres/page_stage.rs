@@ -31,7 +31,9 @@ pub struct PageCheck {
 
 impl fmt::Debug for PageCheck {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PageCheck").field("start_lsn", &self.start_lsn).finish_non_exhaustive()
+        f.debug_struct("PageCheck")
+            .field("start_lsn", &self.start_lsn)
+            .finish_non_exhaustive()
     }
 }
 
@@ -42,9 +44,15 @@ impl Stage for Pages {
     fn apply(&mut self, mut frame: Frame) -> Result<Frame> {
         let Frame { parts, data, .. } = &mut frame;
         for part in parts {
-            let Some((path, offset)) = place(part) else { continue };
+            let Some((path, offset)) = place(part) else {
+                continue;
+            };
             let bad = match &part.runs {
-                None => self.0.bad(path, offset, &data[part.inner as usize..][..part.len as usize]),
+                None => self.0.bad(
+                    path,
+                    offset,
+                    &data[part.inner as usize..][..part.len as usize],
+                ),
                 Some(runs) => self.0.bad_of(path, offset, runs, data),
             };
             if !bad.is_empty() {
@@ -90,12 +98,17 @@ impl PageCheck {
 
     /// Numbers of the pages that are wrong, of a piece of a file.
     fn bad(&self, path: &[u8], offset: u64, content: &[u8]) -> Vec<u32> {
-        let Some(first) = is_relation(path, self.sizes) else { return Vec::new() };
+        let Some(first) = is_relation(path, self.sizes) else {
+            return Vec::new();
+        };
         let bytes = u64::from(self.sizes.page_bytes);
-        let pages = content.chunks_exact(self.sizes.page_bytes as usize).zip(offset / bytes..);
+        let pages = content
+            .chunks_exact(self.sizes.page_bytes as usize)
+            .zip(offset / bytes..);
         let wrong = pages.filter(|(page, at)| {
             let block = first + *at as u32;
-            check(page, block, self.start_lsn) == Verdict::Bad && self.stays_bad(path, at * bytes, page, block)
+            check(page, block, self.start_lsn) == Verdict::Bad
+                && self.stays_bad(path, at * bytes, page, block)
         });
         wrong.map(|(_, at)| first + at as u32).collect()
     }
@@ -103,12 +116,25 @@ impl PageCheck {
     /// Is it wrong when it is read again, and still the same? If it cannot be read, nobody knows better.
     fn stays_bad(&self, path: &[u8], offset: u64, page: &[u8], block: u32) -> bool {
         let mut again = Vec::new();
-        let read =
-            self.trees.iter().find_map(|tree| tree.open(path).ok()).and_then(|fd| {
-                read::read_full(&fd, &mut again, offset, page.len(), read::Cache::Keep, Tricks::Never).ok()
+        let read = self
+            .trees
+            .iter()
+            .find_map(|tree| tree.open(path).ok())
+            .and_then(|fd| {
+                read::read_full(
+                    &fd,
+                    &mut again,
+                    offset,
+                    page.len(),
+                    read::Cache::Keep,
+                    Tricks::Never,
+                )
+                .ok()
             });
         match read {
-            Some(got) if got == page.len() => again == page && check(&again, block, self.start_lsn) == Verdict::Bad,
+            Some(got) if got == page.len() => {
+                again == page && check(&again, block, self.start_lsn) == Verdict::Bad
+            }
             Some(_) => false, // the file was cut meanwhile
             None => true,
         }

@@ -15,7 +15,10 @@ pub struct Sizes {
 impl Default for Sizes {
     /// What nearly every server is built for: pages of 8 KiB in files of 1 GiB.
     fn default() -> Self {
-        Self { page_bytes: 8192, segment_blocks: 131_072 }
+        Self {
+            page_bytes: 8192,
+            segment_blocks: 131_072,
+        }
     }
 }
 
@@ -49,8 +52,13 @@ pub struct RelationFile {
 
 /// A number as the server writes it: digits, no leading zero, not zero.
 pub fn number(text: &[u8]) -> Option<u32> {
-    let plain = text.first().is_some_and(|&digit| digit != b'0') && text.iter().all(u8::is_ascii_digit);
-    std::str::from_utf8(text).ok().filter(|_| plain)?.parse().ok()
+    let plain =
+        text.first().is_some_and(|&digit| digit != b'0') && text.iter().all(u8::is_ascii_digit);
+    std::str::from_utf8(text)
+        .ok()
+        .filter(|_| plain)?
+        .parse()
+        .ok()
 }
 
 /// The name of a file of a relation that is not temporary; `None` if it is none.
@@ -65,12 +73,18 @@ pub fn parse(name: &[u8]) -> Option<RelationFile> {
         Some(_) => return None,
     };
     let segment = segment.map_or(Some(0), number)?;
-    Some(RelationFile { number: number(stem)?, fork, segment })
+    Some(RelationFile {
+        number: number(stem)?,
+        fork,
+        segment,
+    })
 }
 
 /// Is this a file of a temporary relation: `t`, the number of a session, `_`, and then as any other?
 pub fn is_temporary(name: &[u8]) -> bool {
-    let Some((session, rest)) = name.strip_prefix(b"t").and_then(|rest| cut(rest, b'_')) else { return false };
+    let Some((session, rest)) = name.strip_prefix(b"t").and_then(|rest| cut(rest, b'_')) else {
+        return false;
+    };
     !session.is_empty() && session.iter().all(u8::is_ascii_digit) && parse(rest).is_some()
 }
 
@@ -106,9 +120,9 @@ fn place(path: &[u8]) -> Option<(Option<u32>, &[u8])> {
     match parts[..] {
         [b"global", name] => Some((None, name)),
         [b"base", database, name] => Some((Some(number(database)?), name)),
-        [b"pg_tblspc", oid, version, database, name] if version.starts_with(b"PG_") => {
-            number(oid).and(number(database)).map(|database| (Some(database), name))
-        }
+        [b"pg_tblspc", oid, version, database, name] if version.starts_with(b"PG_") => number(oid)
+            .and(number(database))
+            .map(|database| (Some(database), name)),
         _ => None,
     }
 }
@@ -137,18 +151,29 @@ mod tests {
         assert_eq!(is_relation(b"base/5/16384_vm"), Some(0));
         assert_eq!(is_relation(b"base/5/16384_init"), Some(0));
         assert_eq!(is_relation(b"global/1262"), Some(0));
-        assert_eq!(is_relation(b"pg_tblspc/16400/PG_15_202209061/5/16384"), Some(0));
-        let others = Sizes { page_bytes: 32_768, segment_blocks: 32_768 };
+        assert_eq!(
+            is_relation(b"pg_tblspc/16400/PG_15_202209061/5/16384"),
+            Some(0)
+        );
+        let others = Sizes {
+            page_bytes: 32_768,
+            segment_blocks: 32_768,
+        };
         assert_eq!(super::is_relation(b"base/5/16384.2", others), Some(65_536));
     }
 
     #[test]
     fn relations_are_named_as_the_wal_names_them() {
-        let of =
-            |path: &[u8]| relation_of(path).map(|(space, database, file)| (space, database, file.number, file.segment));
+        let of = |path: &[u8]| {
+            relation_of(path)
+                .map(|(space, database, file)| (space, database, file.number, file.segment))
+        };
         assert_eq!(of(b"base/5/16384.2"), Some((1663, 5, 16384, 2)));
         assert_eq!(of(b"global/1262"), Some((1664, 0, 1262, 0)));
-        assert_eq!(of(b"pg_tblspc/16400/PG_17_202406281/5/16384_vm"), Some((16400, 5, 16384, 0)));
+        assert_eq!(
+            of(b"pg_tblspc/16400/PG_17_202406281/5/16384_vm"),
+            Some((16400, 5, 16384, 0))
+        );
         assert_eq!(of(b"base/5/pg_filenode.map"), None);
     }
 
@@ -176,14 +201,21 @@ mod tests {
             "base/5/16384_fsm_vm",
             "",
         ] {
-            assert_eq!(is_relation(path.as_bytes(), Sizes::default()), None, "{path}");
+            assert_eq!(
+                is_relation(path.as_bytes(), Sizes::default()),
+                None,
+                "{path}"
+            );
         }
     }
 
     #[test]
     fn the_database_of_a_file_is_the_directory_it_is_in() {
         assert_eq!(database_of(b"base/5/PG_VERSION"), Some(5));
-        assert_eq!(database_of(b"pg_tblspc/16400/PG_15_202209061/7/16384"), Some(7));
+        assert_eq!(
+            database_of(b"pg_tblspc/16400/PG_15_202209061/7/16384"),
+            Some(7)
+        );
         assert_eq!(database_of(b"global/1262"), None);
         assert_eq!(database_of(b"base/pgsql_tmp/5"), None);
     }
@@ -193,7 +225,16 @@ mod tests {
         for name in ["t3_16384", "t3_16384_fsm", "t12_16384.1", "t0_1_vm.3"] {
             assert!(is_temporary(name.as_bytes()), "{name}");
         }
-        for name in ["t", "t3", "t_16384", "t3_", "t3_x", "3_16384", "t3x_16384", "t3_16384_x"] {
+        for name in [
+            "t",
+            "t3",
+            "t_16384",
+            "t3_",
+            "t3_x",
+            "3_16384",
+            "t3x_16384",
+            "t3_16384_x",
+        ] {
             assert!(!is_temporary(name.as_bytes()), "{name}");
         }
     }

@@ -99,28 +99,45 @@ impl Request {
     fn running(&self, params: &Params, id: Option<&str>, reading: &Reading) -> Result<Cluster> {
         let mut session = Session::connect(params)?;
         let facts = session.facts()?;
-        facts.warning.iter().for_each(|warning| crate::platform::debug(|| warning.clone()));
+        facts
+            .warning
+            .iter()
+            .for_each(|warning| crate::platform::debug(|| warning.clone()));
         let (data, control) = same_server::files_of(&facts)?;
         let catalog = session.catalog()?;
-        let start = id.map(|id| self.begin(&mut session, &facts, (&data, id), &reading.waits)).transpose()?;
+        let start = id
+            .map(|id| self.begin(&mut session, &facts, (&data, id), &reading.waits))
+            .transpose()?;
         // Tablespaces and databases as they are now that every change to them is in the WAL. Links first: what the catalog shows
         // only then is behind the start, or its link is among them.
         let links = trees::tablespaces(&data)?;
         let facts = session.facts()?;
         let tablespaces = trees::named(links, &facts.tablespaces);
         let now = same_server::started(&data, start)?;
-        let opening = Opening { data: &data, major: facts.major, catalog: now.catalog, online: true };
+        let opening = Opening {
+            data: &data,
+            major: facts.major,
+            catalog: now.catalog,
+            online: true,
+        };
         let (late, trees) = opening.trees(&tablespaces, reading)?;
         Ok(Cluster {
             wal: self.wal,
-            session: Some(Held::new(session, params, Some(Room::of(data.join("pg_wal"))))?),
+            session: Some(Held::new(
+                session,
+                params,
+                Some(Room::of(data.join("pg_wal"))),
+            )?),
             control,
             catalog,
             sizes: now.sizes,
             start,
             inventory: Inventory::new(facts.major, facts.system_identifier)?,
             failed: Mutex::default(),
-            facts: Mutex::new(root::Cluster { tablespaces, ..self.described(facts, &data, start) }),
+            facts: Mutex::new(root::Cluster {
+                tablespaces,
+                ..self.described(facts, &data, start)
+            }),
             data,
             late,
             trees,
@@ -132,7 +149,13 @@ impl Request {
 
     /// The slot first: from then on the server keeps the WAL that the backup will need. Not where it keeps only so much: a slot begins
     /// at the checkpoint before, and the one of the start would end the session of a slot that is beyond the limit.
-    fn begin(&self, session: &mut Session, facts: &Facts, (data, id): (&Path, &str), waits: &Waits) -> Result<Lsn> {
+    fn begin(
+        &self,
+        session: &mut Session,
+        facts: &Facts,
+        (data, id): (&Path, &str),
+        waits: &Waits,
+    ) -> Result<Lsn> {
         let is_held = self.wal == Wal::Included;
         let is_held_later = is_held && session.has_slot_limit();
         if is_held {
@@ -144,11 +167,15 @@ impl Request {
         }
         match self.wal {
             Wal::Archived => {
-                waits.during(archiver::AWAITED, || archiver::prove(session, facts, archiver::PATIENCE))?;
+                waits.during(archiver::AWAITED, || {
+                    archiver::prove(session, facts, archiver::PATIENCE)
+                })?;
             }
             Wal::Included | Wal::None => {}
         }
-        let start = waits.during("the server's checkpoint", || session.start(&format!("fullbore {id}"), self.fast))?;
+        let start = waits.during("the server's checkpoint", || {
+            session.start(&format!("fullbore {id}"), self.fast)
+        })?;
         if is_held_later {
             session.hold_wal_from(start)?;
         }
@@ -185,7 +212,12 @@ fn stopped(data: &Path, reading: &Reading) -> Result<Cluster> {
     let (bytes, control) = stopped::clean(&data)?;
     let (version, major) = stopped::version(&data)?;
     let tablespaces = trees::tablespaces(&data)?;
-    let opening = Opening { data: &data, major, catalog: control.catalog, online: false };
+    let opening = Opening {
+        data: &data,
+        major,
+        catalog: control.catalog,
+        online: false,
+    };
     let (late, trees) = opening.trees(&tablespaces, reading)?;
     let facts = root::Cluster {
         version,

@@ -27,8 +27,11 @@ const ARRIVES: Duration = Duration::from_secs(10);
 /// [`Kind::Usage`] if it is of another; [`Kind::Permission`] if the server does not tell, or it cannot be read.
 pub(super) fn files_of(facts: &Facts) -> Result<(PathBuf, Vec<u8>)> {
     let Some(data) = facts.data_directory.clone() else {
-        return Err(Error::new(Kind::Permission, "cannot find the data directory: the server does not tell this role")
-            .hint("`GRANT pg_read_all_settings TO …`"));
+        return Err(Error::new(
+            Kind::Permission,
+            "cannot find the data directory: the server does not tell this role",
+        )
+        .hint("`GRANT pg_read_all_settings TO …`"));
     };
     let (bytes, control) = control::read(&control::path(&data)).map_err(|error| {
         let hint =
@@ -36,10 +39,13 @@ pub(super) fn files_of(facts: &Facts) -> Result<(PathBuf, Vec<u8>)> {
         Error { what: format!("cannot read the data directory {data:?} of the server"), ..error }.hint(hint)
     })?;
     if control.system_identifier != facts.system_identifier {
-        let what = format!("cannot back up the cluster: the files in {data:?} are those of another");
+        let what =
+            format!("cannot back up the cluster: the files in {data:?} are those of another");
         let (here, there) = (control.system_identifier, facts.system_identifier);
         return Err(Error::new(Kind::Usage, what)
-            .because(format!("system identifier {here} here, {there} at the server"))
+            .because(format!(
+                "system identifier {here} here, {there} at the server"
+            ))
             .hint("run fullbore on the host of that server"));
     }
     Ok((data, bytes))
@@ -58,7 +64,9 @@ pub(super) fn started(data: &Path, start: Option<Lsn>) -> Result<Control> {
                 thread::sleep(Duration::from_millis(50))
             }
             Some(start) if control.redo_lsn < start.0 => {
-                let what = format!("cannot back up the cluster: the checkpoint at {start} is not in its files");
+                let what = format!(
+                    "cannot back up the cluster: the checkpoint at {start} is not in its files"
+                );
                 return Err(Error::new(Kind::System, what)
                     .hint("is the data directory on storage whose changes this host sees late?"));
             }
@@ -77,7 +85,10 @@ pub(super) fn same_server(session: &mut Session, may_hold_wal: bool, data: &Path
     if is_for_this && session.hold_wal().is_err() {
         session.alive()?; // all slots are taken, or the server has none
     }
-    let why = match session.slot().map(|name| data.join("pg_replslot").join(name)) {
+    let why = match session
+        .slot()
+        .map(|name| data.join("pg_replslot").join(name))
+    {
         Some(slot) => {
             let is_here = arrives(&slot);
             if is_for_this {
@@ -94,7 +105,9 @@ pub(super) fn same_server(session: &mut Session, may_hold_wal: bool, data: &Path
         }
     };
     let Some(why) = why else { return Ok(()) };
-    let what = format!("cannot back up the cluster: the files in {data:?} are not those of the server that answers");
+    let what = format!(
+        "cannot back up the cluster: the files in {data:?} are not those of the server that answers"
+    );
     let hint = "run fullbore on the host of that server, or name the server of this host";
     Err(Error::new(Kind::Usage, what).because(why).hint(hint))
 }

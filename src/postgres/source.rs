@@ -88,8 +88,12 @@ impl Cluster {
         let (unread, over) = channel();
         let part = |(at, tree): (usize, &Arc<Tree>)| {
             let unread = Mutex::new(Some(unread.clone()));
-            Arc::new(Part { cluster: cluster.clone(), tree: tree.clone(), is_first: at == 0, unread })
-                as Arc<dyn Source>
+            Arc::new(Part {
+                cluster: cluster.clone(),
+                tree: tree.clone(),
+                is_first: at == 0,
+                unread,
+            }) as Arc<dyn Source>
         };
         let mut sources: Sources = cluster.trees.iter().enumerate().map(part).collect();
         match cluster.followed_from() {
@@ -99,7 +103,9 @@ impl Cluster {
                     platform::debug(|| error.line());
                 }
             }
-            Some(start) if split => sources.push(Arc::new(Follower::new(cluster.clone(), start, over))),
+            Some(start) if split => {
+                sources.push(Arc::new(Follower::new(cluster.clone(), start, over)))
+            }
             _ => {}
         }
         (cluster, sources)
@@ -113,23 +119,41 @@ impl Cluster {
     /// How its pages are looked at, if they have checksums.
     pub fn page_check(&self) -> Option<Arc<PageCheck>> {
         let start_lsn = self.start.map_or(u64::MAX, |start| start.0);
-        let (trees, sizes, checked) = (self.trees.clone(), self.sizes, self.facts.locked().checksums);
-        checked.then(|| Arc::new(PageCheck { trees, sizes, start_lsn }))
+        let (trees, sizes, checked) = (
+            self.trees.clone(),
+            self.sizes,
+            self.facts.locked().checksums,
+        );
+        checked.then(|| {
+            Arc::new(PageCheck {
+                trees,
+                sizes,
+                start_lsn,
+            })
+        })
     }
 
     /// Where files changed since the backup `base`, if the server knows.
     pub fn changes_since(&self, base: &root::Cluster) -> Option<Changes> {
         let (now, otherwise) = (self.facts(), "changed files are read as a whole");
-        self.of_summaries(otherwise, |session| Changes::since(session, base, &now, self.sizes))
+        self.of_summaries(otherwise, |session| {
+            Changes::since(session, base, &now, self.sizes)
+        })
     }
 
     /// What the server's summaries of its WAL say. To know nothing of them is no reason to give up.
-    fn of_summaries<T>(&self, otherwise: &str, ask: impl FnOnce(&mut Session) -> Result<Option<T>>) -> Option<T> {
+    fn of_summaries<T>(
+        &self,
+        otherwise: &str,
+        ask: impl FnOnce(&mut Session) -> Result<Option<T>>,
+    ) -> Option<T> {
         let session = self.session.as_ref()?;
-        let answer = session.with(Session::does_summarize).and_then(|does| match does {
-            true => session.beside(ask),
-            false => Ok(None),
-        });
+        let answer = session
+            .with(Session::does_summarize)
+            .and_then(|does| match does {
+                true => session.beside(ask),
+                false => Ok(None),
+            });
         answer.unwrap_or_else(|error| {
             platform::debug(|| format!("{otherwise}: {}", error.line()));
             None
@@ -157,10 +181,15 @@ impl Cluster {
                     scanned.push(self.late(tree, b"tablespace_map", &stopped.tablespace_map)?);
                 }
                 if let Some(start) = self.start {
-                    let timelines = Timelines::read(&self.data, stopped.start_timeline, stopped.timeline)?;
+                    let timelines =
+                        Timelines::read(&self.data, stopped.start_timeline, stopped.timeline)?;
                     let bytes = self.facts.locked().wal_segment_bytes;
                     let names = timelines.segments(start, stopped.lsn, bytes);
-                    let segments = Segments { directory: self.data.join("pg_wal"), names: &names, bytes };
+                    let segments = Segments {
+                        directory: self.data.join("pg_wal"),
+                        names: &names,
+                        bytes,
+                    };
                     self.check_copies(&catalog, &segments, stopped.lsn)?;
                     scanned.extend(self.wal_files(session, stopped.timeline, &names)?);
                     ranges = timelines.ranges(start, stopped.lsn);
@@ -170,10 +199,15 @@ impl Cluster {
         }
         self.facts.locked().unlisted = self.inventory.unlisted();
         if let Some(finished) = self.inventory.finish(&ranges)? {
-            scanned.push(self.late.stand_in(tree, b"backup_manifest", Arc::new(finished.file))?);
+            scanned.push(
+                self.late
+                    .stand_in(tree, b"backup_manifest", Arc::new(finished.file))?,
+            );
         }
         scanned.sort_by(|a, b| order(&a.entry.path, &b.entry.path));
-        self.awaited.locked().extend(scanned.iter().map(|late| late.entry.path.clone()));
+        self.awaited
+            .locked()
+            .extend(scanned.iter().map(|late| late.entry.path.clone()));
         Ok(scanned)
     }
 
@@ -183,19 +217,28 @@ impl Cluster {
     /// # Errors
     /// That the backup is void.
     pub fn check(&self) -> Result<()> {
-        self.awaited.locked().first().map_or_else(|| self.holds(), |path| Err(self.missing(path)))
+        self.awaited
+            .locked()
+            .first()
+            .map_or_else(|| self.holds(), |path| Err(self.missing(path)))
     }
 
     /// Is what the backup needs kept for it?
     pub(super) fn holds(&self) -> Result<()> {
-        self.session.as_ref().map_or(Ok(()), |session| session.with(Session::holds))
+        self.session
+            .as_ref()
+            .map_or(Ok(()), |session| session.with(Session::holds))
     }
 
     /// For the next backup. Without one that backup reads more.
     fn note_witness(&self) {
-        let (Some(start), now) = (self.start, self.facts()) else { return };
+        let (Some(start), now) = (self.start, self.facts()) else {
+            return;
+        };
         let otherwise = "the next backup will not ask which blocks changed";
-        let noted = self.of_summaries(otherwise, |session| summary_anchor::of(session, &now, start));
+        let noted = self.of_summaries(otherwise, |session| {
+            summary_anchor::of(session, &now, start)
+        });
         self.facts.locked().witness = noted;
     }
 
@@ -204,7 +247,10 @@ impl Cluster {
     fn check_catalog(&self, session: &Held) -> Result<Catalog> {
         let now = session.with(|session| session.catalog())?;
         if let Some(name) = self.catalog.moved(&now) {
-            let what = format!("cannot complete the backup: database {} was moved meanwhile", quoted(&name.0));
+            let what = format!(
+                "cannot complete the backup: database {} was moved meanwhile",
+                quoted(&name.0)
+            );
             return Err(Error::new(Kind::System, what)
                 .because("recovery cannot bring it to its new tablespace".to_owned())
                 .hint("run the same command again"));
@@ -223,15 +269,23 @@ impl Cluster {
         }
         let mut followed = self.followed.locked();
         let (spoiled, why) = match followed.copies(segments, stop) {
-            Some(copies) => {
-                (self.catalog.spoiled(now, copies.found()), "recovery would copy it again, from what has changed since")
-            }
-            None => (self.catalog.made(now), "the WAL that tells how is not there any more, or not understood"),
+            Some(copies) => (
+                self.catalog.spoiled(now, copies.found()),
+                "recovery would copy it again, from what has changed since",
+            ),
+            None => (
+                self.catalog.made(now),
+                "the WAL that tells how is not there any more, or not understood",
+            ),
         };
         spoiled.map_or(Ok(()), |name| {
-            let what =
-                format!("cannot complete the backup: database {} was copied or moved meanwhile", quoted(&name.0));
-            Err(Error::new(Kind::System, what).because(why.to_owned()).hint("run the same command again"))
+            let what = format!(
+                "cannot complete the backup: database {} was copied or moved meanwhile",
+                quoted(&name.0)
+            );
+            Err(Error::new(Kind::System, what)
+                .because(why.to_owned())
+                .hint("run the same command again"))
         })
     }
 
@@ -239,7 +293,9 @@ impl Cluster {
         let mut facts = self.facts.locked();
         if facts.timeline != stopped.timeline {
             let (from, to) = (facts.timeline, stopped.timeline);
-            let what = format!("cannot complete the backup: the server went from timeline {from} to {to} meanwhile");
+            let what = format!(
+                "cannot complete the backup: the server went from timeline {from} to {to} meanwhile"
+            );
             return Err(Error::new(Kind::System, what).hint("run the same command again"));
         }
         facts.stop_lsn = stopped.lsn.to_string();
@@ -250,14 +306,21 @@ impl Cluster {
     /// The control file, such that a server does not start on it without `backup_label` (rule 9).
     fn control_file(&self, tree: &Tree, bytes: &[u8]) -> Result<Scanned> {
         let safe = control::without_checkpoint(bytes);
-        let safe = safe.ok_or_else(|| Error::corrupt("cannot read \"global/pg_control\": it is not understood"))?;
+        let safe = safe.ok_or_else(|| {
+            Error::corrupt("cannot read \"global/pg_control\": it is not understood")
+        })?;
         self.add(tree, b"global/pg_control", &safe)
     }
 
     /// A late file that PostgreSQL's manifest lists.
     fn add(&self, tree: &Tree, path: &[u8], bytes: &[u8]) -> Result<Scanned> {
         let scanned = self.late(tree, path, bytes)?;
-        self.inventory.add(path, bytes.len() as u64, scanned.entry.mtime.seconds, crc32c(bytes))?;
+        self.inventory.add(
+            path,
+            bytes.len() as u64,
+            scanned.entry.mtime.seconds,
+            crc32c(bytes),
+        )?;
         Ok(scanned)
     }
 
@@ -267,7 +330,9 @@ impl Cluster {
 
     /// Until the archive has the segment `last`.
     pub(super) fn await_archive(&self, session: &Held, last: &str) -> Result<()> {
-        let wait = || session.with(|session| archiver::wait(session, &self.data, last, archiver::PATIENCE));
+        let wait = || {
+            session.with(|session| archiver::wait(session, &self.data, last, archiver::PATIENCE))
+        };
         self.waits.during(archiver::AWAITED, wait).map(drop)
     }
 
@@ -285,9 +350,10 @@ impl Cluster {
         for part in &frame.parts {
             match &part.what {
                 What::Whole(entry, state) => readable(&entry.path, state)?,
-                What::Piece { file, .. } => {
-                    file.failed.get().map_or(Ok(()), |why| unreadable(&file.entry.path, why))?
-                }
+                What::Piece { file, .. } => file
+                    .failed
+                    .get()
+                    .map_or(Ok(()), |why| unreadable(&file.entry.path, why))?,
                 What::Head(..) => {}
             }
         }
@@ -304,7 +370,10 @@ fn readable(path: &[u8], state: &State) -> Result<()> {
 }
 
 fn unreadable(path: &[u8], why: &str) -> Result<()> {
-    let what = format!("cannot back up the cluster: {} cannot be read", quoted(path));
+    let what = format!(
+        "cannot back up the cluster: {} cannot be read",
+        quoted(path)
+    );
     Err(Error::new(Kind::System, what).because(why.to_owned()).hint(
         "run fullbore as root or the server's own user, and have what is not the server's moved out of its directory",
     ))
@@ -340,7 +409,11 @@ impl Source for Part {
     }
 
     fn finish(&self) -> Result<Stream<Scanned>> {
-        let late = if self.is_first { self.cluster.finish(&self.tree)? } else { Vec::new() };
+        let late = if self.is_first {
+            self.cluster.finish(&self.tree)?
+        } else {
+            Vec::new()
+        };
         Ok(Box::new(late.into_iter().map(Ok)))
     }
 }

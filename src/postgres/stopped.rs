@@ -20,13 +20,19 @@ const MOST_BYTES: u64 = 1 << 20;
 /// [`Kind::Usage`] if it runs or was not shut down.
 pub fn clean(data: &Path) -> Result<(Vec<u8>, Control)> {
     let (bytes, control) = control::read(&control::path(data))?;
-    let cannot = |why: &str| Error::new(Kind::Usage, format!("cannot back up the cluster at {data:?}: {why}"));
+    let cannot = |why: &str| {
+        Error::new(
+            Kind::Usage,
+            format!("cannot back up the cluster at {data:?}: {why}"),
+        )
+    };
     if is_running(data) {
         return Err(cannot("it is running and no connection was given")
             .hint("use postgres://… as the source, so that the server is told when the backup starts and ends"));
     }
     if !matches!(control.state, State::ShutDown | State::ShutDownInRecovery) {
-        return Err(cannot("it was not shut down cleanly").hint("start it, and stop it with `pg_ctl stop -m fast`"));
+        return Err(cannot("it was not shut down cleanly")
+            .hint("start it, and stop it with `pg_ctl stop -m fast`"));
     }
     Ok((bytes, control))
 }
@@ -40,8 +46,11 @@ pub fn still_clean(data: &Path, bytes: &[u8]) -> Result<()> {
     if same && !is_running(data) {
         return Ok(());
     }
-    Err(Error::new(Kind::System, format!("cannot complete the backup: the cluster at {data:?} was started meanwhile"))
-        .hint("use postgres://… as the source while it runs"))
+    Err(Error::new(
+        Kind::System,
+        format!("cannot complete the backup: the cluster at {data:?} was started meanwhile"),
+    )
+    .hint("use postgres://… as the source while it runs"))
 }
 
 /// Does the process that `postmaster.pid` names exist?
@@ -62,14 +71,22 @@ pub fn small_text(path: &Path) -> io::Result<String> {
 fn postmaster(data: &Path) -> Option<u32> {
     let text = small_text(&data.join("postmaster.pid")).ok()?;
     // In single-user mode it is written as a negative number.
-    text.lines().next()?.trim().parse().ok().map(i32::unsigned_abs)
+    text.lines()
+        .next()?
+        .trim()
+        .parse()
+        .ok()
+        .map(i32::unsigned_abs)
 }
 
 /// Why the file of this path in the directory `dir` is not to be copied as other files are: it is the control file of a cluster
 /// whose server runs. Without it, nobody starts a server on a copy by accident (rule 9).
 pub fn torn(dir: BorrowedFd<'_>, path: &[u8]) -> Option<String> {
-    let is_control = path.strip_suffix(b"global/pg_control").is_some_and(|at| at.is_empty() || at.ends_with(b"/"));
-    let data = is_control.then(|| PathBuf::from(format!("/proc/self/fd/{}/..", dir.as_raw_fd())))?;
+    let is_control = path
+        .strip_suffix(b"global/pg_control")
+        .is_some_and(|at| at.is_empty() || at.ends_with(b"/"));
+    let data =
+        is_control.then(|| PathBuf::from(format!("/proc/self/fd/{}/..", dir.as_raw_fd())))?;
     let runs = platform::process_in(&data, "postgres").is_some() || is_hidden_server(&data);
     let why = "a PostgreSQL server runs on it: a copy of its files is no backup, use postgres://… as the source";
     runs.then(|| why.to_owned())
@@ -77,8 +94,11 @@ pub fn torn(dir: BorrowedFd<'_>, path: &[u8]) -> Option<String> {
 
 /// Does `postmaster.pid` name a server of which this process may not see where it runs?
 fn is_hidden_server(data: &Path) -> bool {
-    let Some(pid) = postmaster(data) else { return false };
-    let is_server = fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim() == "postgres");
+    let Some(pid) = postmaster(data) else {
+        return false;
+    };
+    let is_server =
+        fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim() == "postgres");
     is_server && fs::metadata(format!("/proc/{pid}/cwd")).is_err()
 }
 
@@ -97,6 +117,9 @@ pub fn version(data: &Path) -> Result<(String, u32)> {
     let text = text.trim().to_owned();
     match text.parse::<u32>() {
         Ok(major) if major >= 13 => Ok((text, major)),
-        _ => Err(Error::new(Kind::Unsupported, format!("cannot back up PostgreSQL {text}: 13 and newer are known"))),
+        _ => Err(Error::new(
+            Kind::Unsupported,
+            format!("cannot back up PostgreSQL {text}: 13 and newer are known"),
+        )),
     }
 }

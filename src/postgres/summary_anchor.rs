@@ -29,12 +29,21 @@ use std::{
 /// If the session is lost, or the role may not ask.
 pub fn of(session: &mut Session, now: &Cluster, start: Lsn) -> Result<Option<Witness>> {
     // A primary summarizes as soon as the checkpoint is done that a backup begins with; a standby when something comes.
-    let patience = if now.standby { Duration::ZERO } else { PATIENCE };
+    let patience = if now.standby {
+        Duration::ZERO
+    } else {
+        PATIENCE
+    };
     if !session.summarizes(start, patience)? {
         return Ok(None);
     }
-    let reaching = session.summaries(now.timeline)?.into_iter().filter(|(_, end)| *end >= start);
-    let Some(last) = reaching.max_by_key(|(_, end)| *end) else { return Ok(None) };
+    let reaching = session
+        .summaries(now.timeline)?
+        .into_iter()
+        .filter(|(_, end)| *end >= start);
+    let Some(last) = reaching.max_by_key(|(_, end)| *end) else {
+        return Ok(None);
+    };
     seen(session, now, file_name(now.timeline, last))
 }
 
@@ -43,7 +52,11 @@ pub fn of(session: &mut Session, now: &Cluster, start: Lsn) -> Result<Option<Wit
 /// # Errors
 /// If the session is lost.
 pub fn is_there(session: &mut Session, base: &Cluster, now: &Cluster) -> Result<bool> {
-    let Some(witness) = base.witness.as_ref().filter(|witness| !witness.summary.contains('/')) else {
+    let Some(witness) = base
+        .witness
+        .as_ref()
+        .filter(|witness| !witness.summary.contains('/'))
+    else {
         return Ok(false);
     };
     Ok(seen(session, now, witness.summary.clone())?.as_ref() == Some(witness))
@@ -52,9 +65,19 @@ pub fn is_there(session: &mut Session, base: &Cluster, now: &Cluster) -> Result<
 /// As it is now.
 fn seen(session: &mut Session, now: &Cluster, summary: String) -> Result<Option<Witness>> {
     let data = Path::new(OsStr::from_bytes(&now.data_directory.0));
-    let Ok(file) = fs::metadata(data.join("pg_wal/summaries").join(&summary)) else { return Ok(None) };
-    let (inode, ctime) = (file.ino(), format!("{}.{:09}", file.ctime(), file.ctime_nsec()));
-    Ok(Some(Witness { server_start: session.server_start()?, summary, inode, ctime }))
+    let Ok(file) = fs::metadata(data.join("pg_wal/summaries").join(&summary)) else {
+        return Ok(None);
+    };
+    let (inode, ctime) = (
+        file.ino(),
+        format!("{}.{:09}", file.ctime(), file.ctime_nsec()),
+    );
+    Ok(Some(Witness {
+        server_start: session.server_start()?,
+        summary,
+        inode,
+        ctime,
+    }))
 }
 
 /// As the server calls it (walsummary.c): the timeline, from where, to where.

@@ -41,17 +41,27 @@ impl Timelines {
             return Ok(Self(vec![(last, Lsn(0))]));
         }
         let path = data.join(history_of(last));
-        let text = small_text(&path).map_err(|e| Error::io(format!("could not read {path:?}"), e))?;
-        Self::of(&text, last).and_then(|all| all.from(first)).ok_or_else(|| {
-            Error::new(Kind::Unsupported, format!("cannot find the way from timeline {first} in {path:?}"))
-        })
+        let text =
+            small_text(&path).map_err(|e| Error::io(format!("could not read {path:?}"), e))?;
+        Self::of(&text, last)
+            .and_then(|all| all.from(first))
+            .ok_or_else(|| {
+                Error::new(
+                    Kind::Unsupported,
+                    format!("cannot find the way from timeline {first} in {path:?}"),
+                )
+            })
     }
 
     /// All on the way to `last`. Each line of its history says where a timeline ended: its number, the place, and why.
     pub fn of(history: &str, last: u32) -> Option<Self> {
         let mut begins = Lsn(0);
         let mut all = Vec::new();
-        for line in history.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        for line in history
+            .lines()
+            .map(str::trim)
+            .filter(|line| !line.is_empty() && !line.starts_with('#'))
+        {
             let mut words = line.split_whitespace();
             all.push((words.next()?.parse().ok()?, begins));
             begins = words.next()?.parse().ok()?;
@@ -62,7 +72,8 @@ impl Timelines {
     }
 
     fn from(mut self, first: u32) -> Option<Self> {
-        self.0.truncate(self.0.iter().position(|(timeline, _)| *timeline == first)? + 1);
+        self.0
+            .truncate(self.0.iter().position(|(timeline, _)| *timeline == first)? + 1);
         Some(self)
     }
 
@@ -108,8 +119,16 @@ impl Timelines {
     pub fn ranges(&self, start: Lsn, end: Lsn) -> Vec<WalRange> {
         let mut end_lsn = end.0;
         let range = |&(timeline, begins): &(u32, Lsn)| {
-            let start_lsn = if timeline == self.earliest().0 { start.0 } else { begins.0 };
-            WalRange { timeline, start_lsn, end_lsn: std::mem::replace(&mut end_lsn, begins.0) }
+            let start_lsn = if timeline == self.earliest().0 {
+                start.0
+            } else {
+                begins.0
+            };
+            WalRange {
+                timeline,
+                start_lsn,
+                end_lsn: std::mem::replace(&mut end_lsn, begins.0),
+            }
         };
         self.0.iter().map(range).collect()
     }
@@ -136,16 +155,31 @@ mod tests {
         );
         let whole = [["000000030000000000000008"], ["000000040000000000000009"]]; // it ends with a segment
         assert_eq!(names(0x800_0000, 0xa00_0000, 16 * mib), whole);
-        assert_eq!(names(0x8f0_0000, 0x910_0000, mib), [["00000003000000000000008F"], ["000000040000000000000090"]]);
+        assert_eq!(
+            names(0x8f0_0000, 0x910_0000, mib),
+            [["00000003000000000000008F"], ["000000040000000000000090"]]
+        );
     }
 
     #[test]
     fn what_is_needed_of_each_ends_where_the_next_begins() {
-        let range = |timeline, start_lsn, end_lsn| WalRange { timeline, start_lsn, end_lsn };
-        let ranges =
-            |first| Timelines::of(HISTORY, 4).unwrap().from(first).unwrap().ranges(Lsn(0x400_0000), Lsn(0xa00_0000));
-        let all =
-            [range(4, 0x900_0000, 0xa00_0000), range(3, 0x500_0098, 0x900_0000), range(1, 0x400_0000, 0x500_0098)];
+        let range = |timeline, start_lsn, end_lsn| WalRange {
+            timeline,
+            start_lsn,
+            end_lsn,
+        };
+        let ranges = |first| {
+            Timelines::of(HISTORY, 4)
+                .unwrap()
+                .from(first)
+                .unwrap()
+                .ranges(Lsn(0x400_0000), Lsn(0xa00_0000))
+        };
+        let all = [
+            range(4, 0x900_0000, 0xa00_0000),
+            range(3, 0x500_0098, 0x900_0000),
+            range(1, 0x400_0000, 0x500_0098),
+        ];
         assert_eq!(ranges(1), all);
         assert_eq!(ranges(4), [range(4, 0x400_0000, 0xa00_0000)]);
         assert_eq!(Timelines::of(HISTORY, 4).unwrap().from(2), None);

@@ -13,7 +13,10 @@ use rustls::{
         verify_server_cert_signed_by_trust_anchor, verify_server_name,
     },
     crypto::{self, CryptoProvider},
-    pki_types::{CertificateDer, PrivateKeyDer, ServerName, SubjectPublicKeyInfoDer, UnixTime, pem::PemObject},
+    pki_types::{
+        CertificateDer, PrivateKeyDer, ServerName, SubjectPublicKeyInfoDer, UnixTime,
+        pem::PemObject,
+    },
     server::ParsedCertificate,
 };
 use std::{
@@ -45,7 +48,11 @@ const BUNDLES: [&str; 5] = [
 pub fn connector(tls: &Tls) -> Result<MakeRustlsConnect> {
     let provider = Arc::new(crypto::aws_lc_rs::default_provider());
     let trusted = trusted(tls)?;
-    let verifier = Verifier { trusted, name_too: tls.mode == SslMode::VerifyFull, provider: Arc::clone(&provider) };
+    let verifier = Verifier {
+        trusted,
+        name_too: tls.mode == SslMode::VerifyFull,
+        provider: Arc::clone(&provider),
+    };
     let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(|error| Error::new(Kind::Bug, "cannot set up TLS").because(error))?
@@ -65,8 +72,11 @@ pub fn connector(tls: &Tls) -> Result<MakeRustlsConnect> {
 fn trusted(tls: &Tls) -> Result<Option<Trusted>> {
     let file = match &tls.roots {
         Roots::None if tls.mode >= SslMode::VerifyCa => {
-            return Err(Error::new(Kind::Usage, "there is no root certificate to verify the server with")
-                .hint("name one with sslrootcert=FILE, or say sslrootcert=system"));
+            return Err(Error::new(
+                Kind::Usage,
+                "there is no root certificate to verify the server with",
+            )
+            .hint("name one with sslrootcert=FILE, or say sslrootcert=system"));
         }
         Roots::None => return Ok(None),
         Roots::System => system_bundle()?,
@@ -76,25 +86,36 @@ fn trusted(tls: &Tls) -> Result<Option<Trusted>> {
     let mut roots = RootCertStore::empty();
     let (added, _) = roots.add_parsable_certificates(certificates.iter().cloned());
     if added == 0 {
-        return Err(Error::corrupt(format!("there is no usable certificate in {file:?}")));
+        return Err(Error::corrupt(format!(
+            "there is no usable certificate in {file:?}"
+        )));
     }
-    Ok(Some(Trusted { roots, certificates }))
+    Ok(Some(Trusted {
+        roots,
+        certificates,
+    }))
 }
 
 fn system_bundle() -> Result<PathBuf> {
     let named = std::env::var_os("SSL_CERT_FILE").map(PathBuf::from);
     let mut files = named.into_iter().chain(BUNDLES.iter().map(PathBuf::from));
     files.find(|file| file.exists()).ok_or_else(|| {
-        Error::new(Kind::NotFound, "cannot find the certificates that this system trusts")
-            .hint("name a file of them with SSL_CERT_FILE")
+        Error::new(
+            Kind::NotFound,
+            "cannot find the certificates that this system trusts",
+        )
+        .hint("name a file of them with SSL_CERT_FILE")
     })
 }
 
 fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>> {
-    let text = fs::read(file).map_err(|error| Error::io(format!("could not read the certificate {file:?}"), error))?;
+    let text = fs::read(file)
+        .map_err(|error| Error::io(format!("could not read the certificate {file:?}"), error))?;
     CertificateDer::pem_slice_iter(&text)
         .collect::<std::result::Result<Vec<_>, _>>()
-        .map_err(|error| Error::corrupt(format!("cannot read the certificate {file:?}")).because(error))
+        .map_err(|error| {
+            Error::corrupt(format!("cannot read the certificate {file:?}")).because(error)
+        })
 }
 
 /// As libpq: a key of our own must be ours alone; one of root's may be read by a group.
@@ -103,8 +124,11 @@ fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>> {
     let meta = fs::metadata(file).map_err(failed)?;
     let others = if meta.uid() == 0 { 0o027 } else { 0o077 };
     if meta.mode() & others != 0 {
-        return Err(Error::new(Kind::Permission, format!("the private key {file:?} can be read by others"))
-            .hint("make it u=rw (0600), or u=rw,g=r (0640) if root owns it"));
+        return Err(Error::new(
+            Kind::Permission,
+            format!("the private key {file:?} can be read by others"),
+        )
+        .hint("make it u=rw (0600), or u=rw,g=r (0640) if root owns it"));
     }
     PrivateKeyDer::from_pem_slice(&fs::read(file).map_err(failed)?).map_err(|error| {
         Error::corrupt(format!("cannot read the private key {file:?}"))
@@ -133,7 +157,11 @@ fn useless(cert: &Path, key: &Path, error: rustls::Error) -> Error {
 
 /// The error of a certificate, in words where it is of version 1.
 fn unusable(cert: &CertificateDer<'_>, error: rustls::Error) -> rustls::Error {
-    if key_of_first_version(cert).is_some() { rustls::Error::General(FIRST_VERSION.to_owned()) } else { error }
+    if key_of_first_version(cert).is_some() {
+        rustls::Error::General(FIRST_VERSION.to_owned())
+    } else {
+        error
+    }
 }
 
 /// The public key in a certificate of version 1: good enough where nobody wants to know whose it is. `None` of any other.
@@ -168,7 +196,13 @@ impl Trusted {
     ) -> std::result::Result<(), rustls::Error> {
         use CertificateError::{Expired, ExpiredContext, NotValidYet, NotValidYetContext};
         let algorithms = provider.signature_verification_algorithms.all;
-        match verify_server_cert_signed_by_trust_anchor(cert, &self.roots, intermediates, now, algorithms) {
+        match verify_server_cert_signed_by_trust_anchor(
+            cert,
+            &self.roots,
+            intermediates,
+            now,
+            algorithms,
+        ) {
             Err(rustls::Error::InvalidCertificate(
                 error @ (Expired | ExpiredContext { .. } | NotValidYet | NotValidYetContext { .. }),
             )) => Err(rustls::Error::InvalidCertificate(error)),
@@ -190,7 +224,8 @@ impl ServerCertVerifier for Verifier {
         now: UnixTime,
     ) -> std::result::Result<ServerCertVerified, rustls::Error> {
         if let Some(trusted) = &self.trusted {
-            let cert = ParsedCertificate::try_from(end_entity).map_err(|error| unusable(end_entity, error))?;
+            let cert = ParsedCertificate::try_from(end_entity)
+                .map_err(|error| unusable(end_entity, error))?;
             trusted.verify(&cert, end_entity, intermediates, now, &self.provider)?;
             if self.name_too {
                 verify_server_name(&cert, server_name)?;
@@ -205,8 +240,13 @@ impl ServerCertVerifier for Verifier {
         cert: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> std::result::Result<HandshakeSignatureValid, rustls::Error> {
-        crypto::verify_tls12_signature(message, cert, signed, &self.provider.signature_verification_algorithms)
-            .map_err(|error| unusable(cert, error))
+        crypto::verify_tls12_signature(
+            message,
+            cert,
+            signed,
+            &self.provider.signature_verification_algorithms,
+        )
+        .map_err(|error| unusable(cert, error))
     }
 
     fn verify_tls13_signature(
@@ -217,12 +257,16 @@ impl ServerCertVerifier for Verifier {
     ) -> std::result::Result<HandshakeSignatureValid, rustls::Error> {
         let algorithms = &self.provider.signature_verification_algorithms;
         match key_of_first_version(cert) {
-            Some(key) => crypto::verify_tls13_signature_with_raw_key(message, &key, signed, algorithms),
+            Some(key) => {
+                crypto::verify_tls13_signature_with_raw_key(message, &key, signed, algorithms)
+            }
             None => crypto::verify_tls13_signature(message, cert, signed, algorithms),
         }
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider.signature_verification_algorithms.supported_schemes()
+        self.provider
+            .signature_verification_algorithms
+            .supported_schemes()
     }
 }

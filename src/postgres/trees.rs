@@ -45,9 +45,14 @@ pub(super) struct Opening<'a> {
 
 impl Opening<'_> {
     /// The data directory with the tablespaces on its device, and a tree for each other device.
-    pub(super) fn trees(&self, spaces: &[Tablespace], reading: &Reading) -> Result<(Arc<Late>, Vec<Arc<Tree>>)> {
+    pub(super) fn trees(
+        &self,
+        spaces: &[Tablespace],
+        reading: &Reading,
+    ) -> Result<(Arc<Late>, Vec<Arc<Tree>>)> {
         let stored = spaces.iter().map(Tablespace::path).collect();
-        let layout = Layout::new(self.major, self.catalog, self.online).with_prepared(self.prepared()?);
+        let layout =
+            Layout::new(self.major, self.catalog, self.online).with_prepared(self.prepared()?);
         let late = Arc::new(Late::new(layout, self.data.to_owned(), stored));
         let rules = Arc::new(Rules {
             exclude: Patterns::default(),
@@ -62,12 +67,21 @@ impl Opening<'_> {
             torn: |_, _| None,
         });
         let mut devices = self.tops(spaces, reading.split)?;
-        let tops = devices.iter().skip(1).flat_map(|(_, tops)| tops.iter().map(|top| top.at.clone()));
+        let tops = devices
+            .iter()
+            .skip(1)
+            .flat_map(|(_, tops)| tops.iter().map(|top| top.at.clone()));
         // One whose directory is in the data directory is stored where its link is (rule 14).
-        let elsewhere: HashSet<Path> = tops.chain(spaces.iter().filter_map(|space| self.within(space))).collect();
+        let elsewhere: HashSet<Path> = tops
+            .chain(spaces.iter().filter_map(|space| self.within(space)))
+            .collect();
         let tree = |(_, mut tops): (u64, Vec<Top>)| {
             tops.sort_by(|a, b| order(&a.at, &b.at));
-            let elsewhere = if tops[0].at.is_empty() { elsewhere.clone() } else { HashSet::new() };
+            let elsewhere = if tops[0].at.is_empty() {
+                elsewhere.clone()
+            } else {
+                HashSet::new()
+            };
             Arc::new(Tree::new(tops, elsewhere, Closed::new(), rules.clone()))
         };
         Ok((late, devices.drain(..).map(tree).collect()))
@@ -76,20 +90,38 @@ impl Opening<'_> {
     /// The names of the files of prepared transactions as they are now.
     fn prepared(&self) -> Result<BTreeSet<Vec<u8>>> {
         let path = self.data.join(OsStr::from_bytes(PREPARED));
-        let names = fs::read_dir(&path)
-            .and_then(|entries| entries.map(|entry| Ok(entry?.file_name().into_vec())).collect::<io::Result<_>>());
+        let names = fs::read_dir(&path).and_then(|entries| {
+            entries
+                .map(|entry| Ok(entry?.file_name().into_vec()))
+                .collect::<io::Result<_>>()
+        });
         names.map_err(|e| Error::io(format!("could not list {path:?}"), e))
     }
 
     /// The path of a tablespace in the data directory, if its directory is there.
     fn within(&self, space: &Tablespace) -> Option<Path> {
-        let (place, data) = (dir::real_path(place(space)).ok()?, dir::real_path(self.data).ok()?);
-        Some(place.strip_prefix(data).ok()?.as_os_str().as_bytes().to_vec())
+        let (place, data) = (
+            dir::real_path(place(space)).ok()?,
+            dir::real_path(self.data).ok()?,
+        );
+        Some(
+            place
+                .strip_prefix(data)
+                .ok()?
+                .as_os_str()
+                .as_bytes()
+                .to_vec(),
+        )
     }
 
     /// Where walks begin, for each device; the data directory's first, with the directories that links in it lead to.
     fn tops(&self, spaces: &[Tablespace], split: bool) -> Result<Vec<(u64, Vec<Top>)>> {
-        let top = |at: Path, dir, role| Top { at, dir, name: None, role };
+        let top = |at: Path, dir, role| Top {
+            at,
+            dir,
+            name: None,
+            role,
+        };
         let open = |at: Path, path: &FilePath, role| {
             let failed = |e| Error::io(format!("could not open {path:?}"), e);
             let dir = dir::open_root(path).map_err(failed)?;
@@ -100,7 +132,9 @@ impl Opening<'_> {
         let (stat, data) = open(Path::new(), self.data, TopRole::Named)?;
         let mut devices = vec![(device(&stat), vec![data])];
         for (name, dir) in linked_directories(self.data, &stat)? {
-            devices[0].1.push(top(name.into_vec(), dir, TopRole::Mounted));
+            devices[0]
+                .1
+                .push(top(name.into_vec(), dir, TopRole::Mounted));
         }
         for space in spaces {
             let (stat, top) = open(space.path(), place(space), TopRole::Mounted)?;
@@ -136,7 +170,9 @@ fn linked_directories(data: &FilePath, server: &Stat) -> Result<Vec<(OsString, O
 fn open_if_its(link: &FilePath, server: &Stat) -> Result<Option<OwnedFd>> {
     let failed = |e| Error::io(format!("could not open {link:?}"), e);
     let dir = match dir::open_root(link) {
-        Err(e) if dir::is_no_directory(&e) || e.kind() == ErrorKind::PermissionDenied => return Ok(None),
+        Err(e) if dir::is_no_directory(&e) || e.kind() == ErrorKind::PermissionDenied => {
+            return Ok(None);
+        }
         opened => opened.map_err(failed)?,
     };
     let there = dir::stat_fd(&dir).map_err(failed)?;
@@ -155,15 +191,25 @@ pub(super) fn tablespaces(data: &FilePath) -> Result<Vec<Tablespace>> {
     let mut found = Vec::new();
     for entry in dir.read_dir().map_err(failed)? {
         let entry = entry.map_err(failed)?;
-        let Some(oid) = relation::number(entry.file_name().as_bytes()) else { continue };
+        let Some(oid) = relation::number(entry.file_name().as_bytes()) else {
+            continue;
+        };
         let location = match fs::read_link(entry.path()) {
-            Ok(location) if location.is_relative() => dir::real_path(&entry.path()).unwrap_or(dir.join(location)),
+            Ok(location) if location.is_relative() => {
+                dir::real_path(&entry.path()).unwrap_or(dir.join(location))
+            }
             Ok(location) => location,
             // A tablespace in place is a directory, and one that was dropped just now has no link.
-            Err(error) if matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::NotFound) => continue,
+            Err(error) if matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::NotFound) => {
+                continue;
+            }
             Err(error) => return Err(failed(error)),
         };
-        found.push(Tablespace { oid, location: Name(location.into_os_string().into_vec()), name: Name::default() });
+        found.push(Tablespace {
+            oid,
+            location: Name(location.into_os_string().into_vec()),
+            name: Name::default(),
+        });
     }
     found.sort_by_key(|space| space.oid);
     Ok(found)
@@ -173,7 +219,10 @@ pub(super) fn tablespaces(data: &FilePath) -> Result<Vec<Tablespace>> {
 /// leaves.
 pub(super) fn named(links: Vec<Tablespace>, names: &[(u32, Name)]) -> Vec<Tablespace> {
     let named = |link: Tablespace| match names.iter().find(|(oid, _)| *oid == link.oid) {
-        Some((_, name)) => Some(Tablespace { name: name.clone(), ..link }),
+        Some((_, name)) => Some(Tablespace {
+            name: name.clone(),
+            ..link
+        }),
         None => place(&link).exists().then_some(link),
     };
     links.into_iter().filter_map(named).collect()
@@ -182,9 +231,17 @@ pub(super) fn named(links: Vec<Tablespace>, names: &[(u32, Name)]) -> Vec<Tables
 /// The files of a server's configuration that are outside of its data directory: those that it `said`, and those that links in the
 /// data directory lead to, which are stored as links (rule 14).
 pub(super) fn configuration(data: &FilePath, mut said: Vec<Name>) -> Vec<Name> {
-    let Ok(real) = dir::real_path(data) else { return said };
-    for path in conf::FILES.map(|name| data.join(name)).into_iter().filter(|path| path.is_symlink()) {
-        let Ok(target) = dir::real_path(&path) else { continue };
+    let Ok(real) = dir::real_path(data) else {
+        return said;
+    };
+    for path in conf::FILES
+        .map(|name| data.join(name))
+        .into_iter()
+        .filter(|path| path.is_symlink())
+    {
+        let Ok(target) = dir::real_path(&path) else {
+            continue;
+        };
         let is_here = target.starts_with(&real);
         let name = Name(target.into_os_string().into_vec());
         if !is_here && !said.contains(&name) {
@@ -207,7 +264,9 @@ mod tests {
     fn what_was_asked_whose_it_is_is_what_is_walked() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
-        ["data", "wal", "other"].iter().for_each(|name| fs::create_dir(at(name)).unwrap());
+        ["data", "wal", "other"]
+            .iter()
+            .for_each(|name| fs::create_dir(at(name)).unwrap());
         fs::write(at("file"), "").unwrap();
         symlink(at("wal"), at("data/pg_wal")).unwrap();
         symlink(at("file"), at("data/to_file")).unwrap();
@@ -220,8 +279,19 @@ mod tests {
         symlink(at("other"), at("data/pg_wal")).unwrap();
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].0, "pg_wal");
-        assert_eq!(dir::stat_fd(&found[0].1).unwrap().inode, look(&at("wal")).inode);
-        let another = Stat { uid: server.uid + 1, gid: server.gid + 1, ..server };
-        assert!(linked_directories(&at("data"), &another).unwrap().is_empty());
+        assert_eq!(
+            dir::stat_fd(&found[0].1).unwrap().inode,
+            look(&at("wal")).inode
+        );
+        let another = Stat {
+            uid: server.uid + 1,
+            gid: server.gid + 1,
+            ..server
+        };
+        assert!(
+            linked_directories(&at("data"), &another)
+                .unwrap()
+                .is_empty()
+        );
     }
 }

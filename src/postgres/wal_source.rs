@@ -51,12 +51,19 @@ pub(super) struct Followed {
 impl Followed {
     /// From the start on.
     pub(super) fn since(start: Option<Lsn>) -> Self {
-        Self { named: Vec::new(), laid: 0, complete: 0, copies: start.map(Copies::since) }
+        Self {
+            named: Vec::new(),
+            laid: 0,
+            complete: 0,
+            copies: start.map(Copies::since),
+        }
     }
 
     /// The first that is not in the archive.
     fn next(&self) -> Option<Vec<u8>> {
-        self.named.get(self.laid as usize).map(|same| path_of(&same[0]))
+        self.named
+            .get(self.laid as usize)
+            .map(|same| path_of(&same[0]))
     }
 
     /// Databases that were copied up to `stop`, if that can be known.
@@ -66,8 +73,14 @@ impl Followed {
     }
 
     fn read_copies(&mut self, segments: &Segments<'_>, end: Lsn) {
-        if let Some(Err(error)) = self.copies.as_mut().map(|copies| copies.read(segments, end)) {
-            platform::debug(|| format!("the WAL does not tell which databases were copied: {error}"));
+        if let Some(Err(error)) = self
+            .copies
+            .as_mut()
+            .map(|copies| copies.read(segments, end))
+        {
+            platform::debug(|| {
+                format!("the WAL does not tell which databases were copied: {error}")
+            });
             self.copies = None;
         }
     }
@@ -76,7 +89,11 @@ impl Followed {
     fn is_done_with(&mut self, directory: &Path, start: Lsn, bytes: u64) -> Lsn {
         let named = std::mem::take(&mut self.named);
         let end = (start.0 / bytes + self.laid) * bytes;
-        let segments = Segments { directory: directory.to_owned(), names: &named, bytes };
+        let segments = Segments {
+            directory: directory.to_owned(),
+            names: &named,
+            bytes,
+        };
         self.read_copies(&segments, Lsn(end));
         self.named = named;
         let read = self.copies.as_ref().map_or(end, |copies| copies.at().0);
@@ -94,7 +111,11 @@ pub(super) struct Follower {
 impl Follower {
     /// Of WAL from `start`, until nobody holds the other end of `over`.
     pub(super) fn new(cluster: Arc<Cluster>, start: Lsn, over: Receiver<()>) -> Self {
-        Self { cluster, start, over: Mutex::new(Some(over)) }
+        Self {
+            cluster,
+            start,
+            over: Mutex::new(Some(over)),
+        }
     }
 }
 
@@ -111,7 +132,9 @@ impl Source for Follower {
             kept: self.start,
         };
         let over = self.over.locked().take();
-        Ok(Box::new(over.map(follow).into_iter().flat_map(Iterator::fuse)))
+        Ok(Box::new(
+            over.map(follow).into_iter().flat_map(Iterator::fuse),
+        ))
     }
 
     fn read(&self, slice: Slice, buf: Buf) -> Result<Frame> {
@@ -122,7 +145,10 @@ impl Source for Follower {
         let mut followed = self.cluster.followed.locked();
         match followed.next() {
             Some(path) if record.state != State::Whole || record.entry.path != path => {
-                self.cluster.failed.locked().get_or_insert_with(|| self.cluster.missing(&path));
+                self.cluster
+                    .failed
+                    .locked()
+                    .get_or_insert_with(|| self.cluster.missing(&path));
             }
             _ => followed.laid += 1,
         }
@@ -196,7 +222,9 @@ impl Following {
     }
 
     fn ask(&mut self) -> Result<()> {
-        let Some(session) = &self.cluster.session else { return Ok(()) };
+        let Some(session) = &self.cluster.session else {
+            return Ok(());
+        };
         self.end = self.cluster.wal_end(session)?.unwrap_or(self.end);
         let directory = self.cluster.data.join("pg_wal");
         let done = {
@@ -218,14 +246,25 @@ impl Cluster {
     pub(super) fn watch_copies(&self, start: Lsn, over: &Receiver<()>) {
         let facts = self.facts();
         let (timeline, bytes) = (facts.timeline, facts.wal_segment_bytes);
-        let names =
-            |end: Lsn| (start.0 / bytes..=end.0 / bytes).map(|at| vec![segment_name(timeline, Lsn(at * bytes), bytes)]);
+        let names = |end: Lsn| {
+            (start.0 / bytes..=end.0 / bytes)
+                .map(|at| vec![segment_name(timeline, Lsn(at * bytes), bytes)])
+        };
         while over.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
             let Some(session) = &self.session else { return };
             // That the session is lost, others notice.
-            let Ok(Some(end)) = self.wal_end(session) else { continue };
+            let Ok(Some(end)) = self.wal_end(session) else {
+                continue;
+            };
             let names: Vec<_> = names(end).collect();
-            self.followed.locked().copies(&Segments { directory: self.data.join("pg_wal"), names: &names, bytes }, end);
+            self.followed.locked().copies(
+                &Segments {
+                    directory: self.data.join("pg_wal"),
+                    names: &names,
+                    bytes,
+                },
+                end,
+            );
         }
     }
 
@@ -235,7 +274,11 @@ impl Cluster {
         let timeline = self.facts().timeline;
         let begins_on_it = |start: &Lsn| {
             let read = || small_text(&self.data.join(history_of(timeline))).ok();
-            let way = if timeline == 1 { None } else { Some(read().and_then(|text| Timelines::of(&text, timeline))) };
+            let way = if timeline == 1 {
+                None
+            } else {
+                Some(read().and_then(|text| Timelines::of(&text, timeline)))
+            };
             way.is_none_or(|way| way.is_some_and(|way| way.begin() <= *start))
         };
         self.start.filter(begins_on_it)
@@ -249,16 +292,25 @@ impl Cluster {
             return session.with(Session::wal_end).map(Some);
         }
         let (_, control) = control::read(&control::path(&self.data))?;
-        Ok((control.min_recovery_timeline == facts.timeline).then_some(Lsn(control.min_recovery_lsn)))
+        Ok((control.min_recovery_timeline == facts.timeline)
+            .then_some(Lsn(control.min_recovery_lsn)))
     }
 
     /// The WAL from start to stop (rule 25), as far as it is not stored yet: it is in `pg_wal`, as the slot held it, or it is in the
     /// archive.
-    pub(super) fn wal_files(&self, session: &Held, timeline: u32, names: &[Vec<String>]) -> Result<Vec<Scanned>> {
+    pub(super) fn wal_files(
+        &self,
+        session: &Held,
+        timeline: u32,
+        names: &[Vec<String>],
+    ) -> Result<Vec<Scanned>> {
         let bytes = {
             let mut facts = self.facts.locked();
-            facts.wal_segments =
-                [names.first(), names.last()].into_iter().flatten().map(|same| same[0].clone()).collect();
+            facts.wal_segments = [names.first(), names.last()]
+                .into_iter()
+                .flatten()
+                .map(|same| same[0].clone())
+                .collect();
             facts.wal_segment_bytes
         };
         if let (Wal::Archived, Some(last)) = (self.wal, names.last()) {
@@ -273,7 +325,9 @@ impl Cluster {
         }
         let mut stored: BTreeSet<String> = {
             let followed = self.followed.locked();
-            followed.next().map_or(Ok(()), |path| Err(self.missing(&path)))?;
+            followed
+                .next()
+                .map_or(Ok(()), |path| Err(self.missing(&path)))?;
             followed.named.iter().flatten().cloned().collect()
         };
         let mut files = Vec::new();
@@ -292,7 +346,10 @@ impl Cluster {
         }
         let empty = self.late.file_of(b"")?;
         // A primary ends the last segment with the backup; that of a standby the restored server may write on.
-        let unfinished = names.last().filter(|_| self.facts.locked().standby).map_or(&[][..], |same| same);
+        let unfinished = names
+            .last()
+            .filter(|_| self.facts.locked().standby)
+            .map_or(&[][..], |same| same);
         for name in stored.iter().filter(|name| !unfinished.contains(name)) {
             // So that the restored server does not archive it again.
             let path = format!("pg_wal/archive_status/{name}.done");
@@ -324,5 +381,6 @@ fn path_of(name: &str) -> Vec<u8> {
 
 fn missing(path: &[u8]) -> Error {
     let what = format!("cannot complete the backup: {} is not there", quoted(path));
-    Error::new(Kind::System, what).hint("was it removed by hand? The server itself keeps it for the backup")
+    Error::new(Kind::System, what)
+        .hint("was it removed by hand? The server itself keeps it for the backup")
 }

@@ -76,13 +76,21 @@ impl Changes {
         now: &root::Cluster,
         sizes: Sizes,
     ) -> Result<Option<Self>> {
-        let (Ok(from), Ok(to)) = (base.start_lsn.parse::<Lsn>(), now.start_lsn.parse::<Lsn>()) else { return Ok(None) };
-        let alike = base.timeline == now.timeline && base.checksums == now.checksums && base.online && now.online;
+        let (Ok(from), Ok(to)) = (base.start_lsn.parse::<Lsn>(), now.start_lsn.parse::<Lsn>())
+        else {
+            return Ok(None);
+        };
+        let alike = base.timeline == now.timeline
+            && base.checksums == now.checksums
+            && base.online
+            && now.online;
         if now.major < 17 || !alike || from > to {
             return Ok(None);
         }
         if !summary_anchor::is_there(session, base, now)? {
-            platform::debug(|| "the server was started since the last backup, or has another past".to_owned());
+            platform::debug(|| {
+                "the server was started since the last backup, or has another past".to_owned()
+            });
             return Ok(None);
         }
         // Nothing to wait for: what is behind this place is in the WAL of the new backup.
@@ -91,14 +99,21 @@ impl Changes {
             return Ok(None);
         }
         let Some(spans) = chain(session.summaries(now.timeline)?, from, to) else {
-            platform::debug(|| format!("the server's summaries of its WAL do not reach from {from} to {to}"));
+            platform::debug(|| {
+                format!("the server's summaries of its WAL do not reach from {from} to {to}")
+            });
             return Ok(None);
         };
-        let mut changes = Self { sizes, ..Self::default() };
+        let mut changes = Self {
+            sizes,
+            ..Self::default()
+        };
         for span in spans {
             session.summary(now.timeline, span, |line| changes.add(line))?;
             if changes.held >= MAX_BLOCKS {
-                platform::debug(|| format!("more than {MAX_BLOCKS} blocks changed since the last backup"));
+                platform::debug(|| {
+                    format!("more than {MAX_BLOCKS} blocks changed since the last backup")
+                });
                 return Ok(None);
             }
             if changes.held >= MAX_BLOCKS / 2 {
@@ -131,10 +146,17 @@ impl Changes {
             _ => Fork::Init,
         };
         let forks = self.forks.len();
-        let blocks = self.forks.entry((space, database, number, fork)).or_default();
+        let blocks = self
+            .forks
+            .entry((space, database, number, fork))
+            .or_default();
         self.held += usize::from(!line.is_limit);
         if line.is_limit {
-            blocks.limit = Some(blocks.limit.map_or(line.block, |limit| limit.min(line.block)));
+            blocks.limit = Some(
+                blocks
+                    .limit
+                    .map_or(line.block, |limit| limit.min(line.block)),
+            );
         } else {
             blocks.changed.push(line.block);
         }
@@ -143,7 +165,13 @@ impl Changes {
 
     /// Say of a file that would be read and compared where it can have changed.
     pub fn narrow(&self, scanned: &mut Scanned) {
-        let Some(known) = scanned.known.as_mut().filter(|known| known.trust == Trust::Nothing) else { return };
+        let Some(known) = scanned
+            .known
+            .as_mut()
+            .filter(|known| known.trust == Trust::Nothing)
+        else {
+            return;
+        };
         let before = known.parts[0].entry.size();
         let whole = known.parts.iter().all(|part| part.state == State::Whole);
         let size = scanned.entry.size();
@@ -155,7 +183,13 @@ impl Changes {
     }
 
     /// Where a file of `size` bytes that had `before` bytes can have changed; `None`: anywhere.
-    fn runs(&self, (space, database): (u32, u32), file: RelationFile, size: u64, before: u64) -> Option<Vec<Run>> {
+    fn runs(
+        &self,
+        (space, database): (u32, u32),
+        file: RelationFile,
+        size: u64,
+        before: u64,
+    ) -> Option<Vec<Run>> {
         let page = u64::from(self.sizes.page_bytes);
         if matches!(file.fork, Fork::FreeSpace | Fork::Visibility)
             || !size.is_multiple_of(page)
@@ -169,17 +203,29 @@ impl Changes {
         }
         let first = file.segment.checked_mul(self.sizes.segment_blocks)?;
         let none = Blocks::default();
-        let blocks = self.forks.get(&(space, database, file.number, file.fork)).unwrap_or(&none);
+        let blocks = self
+            .forks
+            .get(&(space, database, file.number, file.fork))
+            .unwrap_or(&none);
         // What is new at the end, or was cut off meanwhile, is not what it was.
-        let limit = blocks.limit.map_or(u64::MAX, |limit| u64::from(limit.saturating_sub(first)));
+        let limit = blocks
+            .limit
+            .map_or(u64::MAX, |limit| u64::from(limit.saturating_sub(first)));
         let end = (size / page).min(before / page).min(limit);
         let mut runs: Vec<Run> = Vec::new();
         let mut push = |at: u64, count: u64| match runs.last_mut() {
             Some(last) if last.offset + last.len == at * page => last.len += count * page,
-            _ => runs.push(Run { offset: at * page, len: count * page }),
+            _ => runs.push(Run {
+                offset: at * page,
+                len: count * page,
+            }),
         };
         let from = blocks.changed.partition_point(|block| *block < first);
-        for block in blocks.changed[from..].iter().map(|block| u64::from(block - first)).take_while(|at| *at < end) {
+        for block in blocks.changed[from..]
+            .iter()
+            .map(|block| u64::from(block - first))
+            .take_while(|at| *at < end)
+        {
             push(block, 1);
         }
         if end < size / page {
@@ -211,28 +257,58 @@ mod tests {
     use crate::postgres::relation;
 
     fn run(offset: u64, len: u64) -> Run {
-        Run { offset: offset * 8192, len: len * 8192 }
+        Run {
+            offset: offset * 8192,
+            len: len * 8192,
+        }
     }
 
     fn changes(lines: &[(u32, bool)]) -> Changes {
         let mut changes = Changes::default();
         for (block, is_limit) in lines {
-            changes.add(Line { relation: (1663, 5, 16384), fork: 0, block: *block, is_limit: *is_limit });
+            changes.add(Line {
+                relation: (1663, 5, 16384),
+                fork: 0,
+                block: *block,
+                is_limit: *is_limit,
+            });
         }
         changes
     }
 
     fn runs(changes: &Changes, name: &[u8], pages: u64, before: u64) -> Option<Vec<Run>> {
-        changes.runs((1663, 5), relation::parse(name).unwrap(), pages * 8192, before * 8192)
+        changes.runs(
+            (1663, 5),
+            relation::parse(name).unwrap(),
+            pages * 8192,
+            before * 8192,
+        )
     }
 
     #[test]
     fn blocks_that_the_wal_mentions_have_changed_and_no_others() {
         let changes = changes(&[(3, false), (4, false), (9, false), (131_074, false)]);
-        assert_eq!(runs(&changes, b"16384", 10, 10), Some(vec![run(3, 2), run(9, 1)]));
+        assert_eq!(
+            runs(&changes, b"16384", 10, 10),
+            Some(vec![run(3, 2), run(9, 1)])
+        );
         assert_eq!(runs(&changes, b"16384.1", 10, 10), Some(vec![run(2, 1)]));
-        let sizes = Sizes { segment_blocks: 65_536, ..Sizes::default() };
-        assert_eq!(runs(&Changes { sizes, ..changes.clone() }, b"16384.2", 10, 10), Some(vec![run(2, 1)]));
+        let sizes = Sizes {
+            segment_blocks: 65_536,
+            ..Sizes::default()
+        };
+        assert_eq!(
+            runs(
+                &Changes {
+                    sizes,
+                    ..changes.clone()
+                },
+                b"16384.2",
+                10,
+                10
+            ),
+            Some(vec![run(2, 1)])
+        );
         assert_eq!(runs(&changes, b"16385", 10, 10), Some(vec![]));
         assert_eq!(runs(&changes, b"16384_fsm", 10, 10), None);
         assert_eq!(runs(&changes, b"16384_vm", 10, 10), None);
@@ -241,12 +317,20 @@ mod tests {
     #[test]
     fn blocks_that_change_again_and_again_are_remembered_once_and_no_more_than_there_is_room_for() {
         let mut known = Changes::default();
-        let line = |relation: u32, block: u32| Line { relation: (1663, 5, relation), fork: 0, block, is_limit: false };
+        let line = |relation: u32, block: u32| Line {
+            relation: (1663, 5, relation),
+            fork: 0,
+            block,
+            is_limit: false,
+        };
         for _ in 0..1000 {
             (0..100).for_each(|block| known.add(line(16384, block)));
             known.settle();
         }
-        assert_eq!((known.held, runs(&known, b"16384", 200, 200)), (100 + FORK_BLOCKS, Some(vec![run(0, 100)])));
+        assert_eq!(
+            (known.held, runs(&known, b"16384", 200, 200)),
+            (100 + FORK_BLOCKS, Some(vec![run(0, 100)]))
+        );
         (0..MAX_BLOCKS as u32).for_each(|number| known.add(line(number, 0)));
         known.settle();
         assert!(known.held >= MAX_BLOCKS && known.forks.len() <= MAX_BLOCKS / FORK_BLOCKS);
@@ -255,10 +339,16 @@ mod tests {
     #[test]
     fn what_is_new_or_was_cut_off_has_changed() {
         let grown = changes(&[(3, false)]);
-        assert_eq!(runs(&grown, b"16384", 12, 10), Some(vec![run(3, 1), run(10, 2)]));
+        assert_eq!(
+            runs(&grown, b"16384", 12, 10),
+            Some(vec![run(3, 1), run(10, 2)])
+        );
         assert_eq!(runs(&grown, b"16384", 2, 10), Some(vec![]));
         let cut = changes(&[(3, false), (8, false), (5, true)]);
-        assert_eq!(runs(&cut, b"16384", 10, 10), Some(vec![run(3, 1), run(5, 5)]));
+        assert_eq!(
+            runs(&cut, b"16384", 10, 10),
+            Some(vec![run(3, 1), run(5, 5)])
+        );
         let made_anew = changes(&[(0, true)]);
         assert_eq!(runs(&made_anew, b"16384", 4, 4), Some(vec![run(0, 4)]));
         assert_eq!(runs(&made_anew, b"16384.1", 4, 4), Some(vec![run(0, 4)]));
@@ -267,7 +357,12 @@ mod tests {
     #[test]
     fn of_a_database_that_was_copied_everything_may_have_changed() {
         let mut copied = changes(&[(3, false)]);
-        copied.add(Line { relation: (1663, 5, 0), fork: 0, block: 0, is_limit: true });
+        copied.add(Line {
+            relation: (1663, 5, 0),
+            fork: 0,
+            block: 0,
+            is_limit: true,
+        });
         assert_eq!(runs(&copied, b"16384", 10, 10), None);
         assert_eq!(runs(&copied, b"16385", 10, 10), None);
     }
@@ -276,9 +371,18 @@ mod tests {
     fn summaries_with_a_gap_say_nothing() {
         let span = |from, to| (Lsn(from), Lsn(to));
         let spans = vec![span(30, 40), span(10, 20), span(20, 30), span(50, 60)];
-        assert_eq!(chain(spans.clone(), Lsn(10), Lsn(35)), Some(vec![span(10, 20), span(20, 30), span(30, 40)]));
-        assert_eq!(chain(spans.clone(), Lsn(20), Lsn(40)), Some(vec![span(20, 30), span(30, 40)]));
-        assert_eq!(chain(spans.clone(), Lsn(35), Lsn(40)), Some(vec![span(30, 40)]));
+        assert_eq!(
+            chain(spans.clone(), Lsn(10), Lsn(35)),
+            Some(vec![span(10, 20), span(20, 30), span(30, 40)])
+        );
+        assert_eq!(
+            chain(spans.clone(), Lsn(20), Lsn(40)),
+            Some(vec![span(20, 30), span(30, 40)])
+        );
+        assert_eq!(
+            chain(spans.clone(), Lsn(35), Lsn(40)),
+            Some(vec![span(30, 40)])
+        );
         assert_eq!(chain(spans.clone(), Lsn(30), Lsn(55)), None);
         assert_eq!(chain(spans, Lsn(5), Lsn(15)), None);
         assert_eq!(chain(vec![], Lsn(5), Lsn(5)), Some(vec![]));

@@ -20,8 +20,15 @@ use std::path::Path;
 /// Of reading the files.
 pub(crate) fn add(repository: &Path, root: &mut Root, pages: &[(u64, Vec<u8>)]) -> Result<()> {
     let archive = Virtual::open(repository, root, pages)?;
-    let text = |path: &[u8]| small_file(&archive, path).ok().flatten().map(|(_, bytes)| bytes);
-    let Some(control) = text(PG_CONTROL).and_then(|bytes| Control::parse(&bytes)) else { return Ok(()) };
+    let text = |path: &[u8]| {
+        small_file(&archive, path)
+            .ok()
+            .flatten()
+            .map(|(_, bytes)| bytes)
+    };
+    let Some(control) = text(PG_CONTROL).and_then(|bytes| Control::parse(&bytes)) else {
+        return Ok(());
+    };
     let line = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).trim().to_owned();
     let version = text(b"PG_VERSION").map(line).unwrap_or_default();
     let label = text(BACKUP_LABEL).map(line);
@@ -32,11 +39,17 @@ pub(crate) fn add(repository: &Path, root: &mut Root, pages: &[(u64, Vec<u8>)]) 
         system_identifier: control.system_identifier.to_string(),
         timeline: control.timeline,
         online: label.is_some(),
-        standby: label.as_ref().is_some_and(|label| label.contains("BACKUP FROM: standby")),
+        standby: label
+            .as_ref()
+            .is_some_and(|label| label.contains("BACKUP FROM: standby")),
         checksums: control.checksum_version > 0,
         start_lsn: label.as_deref().and_then(start).unwrap_or_default(),
         stop_lsn: match label {
-            Some(_) => text(b"backup_manifest").map(line).as_deref().and_then(stop).unwrap_or_default(),
+            Some(_) => text(b"backup_manifest")
+                .map(line)
+                .as_deref()
+                .and_then(stop)
+                .unwrap_or_default(),
             None => control.end().to_string(),
         },
         stopped: String::new(),
@@ -47,7 +60,9 @@ pub(crate) fn add(repository: &Path, root: &mut Root, pages: &[(u64, Vec<u8>)]) 
         has_restore_command: false,
         data_directory: Name::default(),
         configuration: Vec::new(),
-        tablespaces: text(b"tablespace_map").map(|map| tablespaces(&map)).unwrap_or_default(),
+        tablespaces: text(b"tablespace_map")
+            .map(|map| tablespaces(&map))
+            .unwrap_or_default(),
         tablespaces_meanwhile: Vec::new(),
         unlisted: unlisted(&archive),
         databases: databases(&archive),
@@ -60,7 +75,9 @@ pub(crate) fn add(repository: &Path, root: &mut Root, pages: &[(u64, Vec<u8>)]) 
 
 /// `0/2000028` of `START WAL LOCATION: 0/2000028 (file …)`.
 fn start(label: &str) -> Option<String> {
-    let rest = label.lines().find_map(|line| line.strip_prefix("START WAL LOCATION: "))?;
+    let rest = label
+        .lines()
+        .find_map(|line| line.strip_prefix("START WAL LOCATION: "))?;
     rest.split(' ').next().map(str::to_owned)
 }
 
@@ -74,7 +91,10 @@ fn stop(manifest: &str) -> Option<String> {
 fn unlisted(archive: &Archive) -> Vec<Name> {
     let items = archive.records(&Selection::default(), false).flatten();
     let names = items.filter(|item| item.state.is_stored() && is_unlisted(&item.entry));
-    names.map(|item| Name(item.entry.path.clone())).take(MAX_UNLISTED).collect()
+    names
+        .map(|item| Name(item.entry.path.clone()))
+        .take(MAX_UNLISTED)
+        .collect()
 }
 
 fn wal_segments(archive: &Archive) -> Vec<String> {
@@ -83,8 +103,9 @@ fn wal_segments(archive: &Archive) -> Vec<String> {
         let name = item.entry.path.strip_prefix(b"pg_wal/")?.to_vec();
         String::from_utf8(name).ok()
     });
-    let mut names: Vec<_> =
-        names.filter(|name| name.len() == 24 && name.bytes().all(|c| c.is_ascii_hexdigit())).collect();
+    let mut names: Vec<_> = names
+        .filter(|name| name.len() == 24 && name.bytes().all(|c| c.is_ascii_hexdigit()))
+        .collect();
     names.sort();
     names
 }
@@ -94,7 +115,11 @@ fn tablespaces(map: &[u8]) -> Vec<Tablespace> {
     let lines = map.split(|c| *c == b'\n').filter_map(|line| {
         let at = line.iter().position(|c| *c == b' ')?;
         let oid = std::str::from_utf8(&line[..at]).ok()?.parse().ok()?;
-        Some(Tablespace { oid, name: Name::default(), location: Name(line[at + 1..].to_vec()) })
+        Some(Tablespace {
+            oid,
+            name: Name::default(),
+            location: Name(line[at + 1..].to_vec()),
+        })
     });
     lines.collect()
 }
@@ -105,7 +130,11 @@ fn databases(archive: &Archive) -> Vec<Database> {
         let name = item.entry.path.strip_prefix(b"base/")?.to_vec();
         String::from_utf8(name).ok()?.parse().ok()
     });
-    oids.map(|oid| Database { oid, ..Database::default() }).collect()
+    oids.map(|oid| Database {
+        oid,
+        ..Database::default()
+    })
+    .collect()
 }
 
 #[cfg(test)]
@@ -117,9 +146,17 @@ mod tests {
     #[test]
     fn a_backup_of_several_timelines_ends_on_the_latest() {
         let mut manifest = Manifest::new(17, 1).unwrap();
-        manifest.add(b"\"End-LSN\": \"0/1\"", 3, 0, Some(0)).unwrap();
-        let range = |timeline, start_lsn, end_lsn| WalRange { timeline, start_lsn, end_lsn };
-        let finished = manifest.finish(&[range(2, 0x5000, 0x7000), range(1, 0x4000, 0x5000)]).unwrap();
+        manifest
+            .add(b"\"End-LSN\": \"0/1\"", 3, 0, Some(0))
+            .unwrap();
+        let range = |timeline, start_lsn, end_lsn| WalRange {
+            timeline,
+            start_lsn,
+            end_lsn,
+        };
+        let finished = manifest
+            .finish(&[range(2, 0x5000, 0x7000), range(1, 0x4000, 0x5000)])
+            .unwrap();
         let mut text = vec![0; finished.bytes as usize];
         finished.file.read_exact_at(&mut text, 0).unwrap();
         assert_eq!(stop(&String::from_utf8(text).unwrap()).unwrap(), "0/7000");

@@ -13,7 +13,8 @@ use crate::{
 use std::collections::{BTreeMap, HashSet};
 
 /// What is said of a file of which a part was on such a page.
-const CUT_OFF: &str = "the root was lost, and with it the page that said where the rest of the file is";
+const CUT_OFF: &str =
+    "the root was lost, and with it the page that said where the rest of the file is";
 
 /// Take the content from files of which these pages say a part only, and all their other names; gives how many files there were.
 ///
@@ -25,9 +26,17 @@ pub(crate) fn give_up(found: &mut Vec<Found>) -> Result<usize> {
         return Ok(0);
     }
     let count = files.len();
-    files.extend(names_of(&files, found.iter().flat_map(|found| &found.page.records)));
+    files.extend(names_of(
+        &files,
+        found.iter().flat_map(|found| &found.page.records),
+    ));
     for found in found.iter_mut() {
-        if found.page.records.iter().any(|record| files.contains(&record.entry.path)) {
+        if found
+            .page
+            .records
+            .iter()
+            .any(|record| files.contains(&record.entry.path))
+        {
             let page = without(std::mem::take(&mut found.page), &files, CUT_OFF, |_| {});
             // What is in the segment says more than is true.
             (found.stored, found.page, found.is_copied) = (page.encode()?, page, false);
@@ -40,9 +49,15 @@ pub(crate) fn give_up(found: &mut Vec<Found>) -> Result<usize> {
 }
 
 /// Those of these records that are other names of `files`.
-pub(crate) fn names_of<'a>(files: &HashSet<EntryPath>, records: impl Iterator<Item = &'a Record>) -> Vec<EntryPath> {
+pub(crate) fn names_of<'a>(
+    files: &HashSet<EntryPath>,
+    records: impl Iterator<Item = &'a Record>,
+) -> Vec<EntryPath> {
     let is_name = |record: &&Record| matches!(&record.entry.kind, Kind::HardLink(target) if files.contains(target));
-    records.filter(is_name).map(|record| record.entry.path.clone()).collect()
+    records
+        .filter(is_name)
+        .map(|record| record.entry.path.clone())
+        .collect()
 }
 
 /// The files of which these records do not say where all is.
@@ -67,22 +82,62 @@ mod tests {
     };
 
     fn part(path: &str, from: u64, more: bool) -> Record {
-        let frame = FrameAt { segment: 0, offset: 0, stored_len: 5, plain_len: 10 };
-        let entry = Entry { path: path.into(), kind: Kind::File { size: 30, map: None }, ..Entry::default() };
-        Record { entry, from, more, extents: vec![Extent { frame, inner: 0, len: 10 }], ..Record::default() }
+        let frame = FrameAt {
+            segment: 0,
+            offset: 0,
+            stored_len: 5,
+            plain_len: 10,
+        };
+        let entry = Entry {
+            path: path.into(),
+            kind: Kind::File {
+                size: 30,
+                map: None,
+            },
+            ..Entry::default()
+        };
+        Record {
+            entry,
+            from,
+            more,
+            extents: vec![Extent {
+                frame,
+                inner: 0,
+                len: 10,
+            }],
+            ..Record::default()
+        }
     }
 
     #[test]
     fn a_file_is_cut_off_if_one_of_its_parts_is_not_there() {
-        let parts = |path: &str| [part(path, 0, true), part(path, 10, true), part(path, 20, false)];
+        let parts = |path: &str| {
+            [
+                part(path, 0, true),
+                part(path, 10, true),
+                part(path, 20, false),
+            ]
+        };
         let mut records = vec![part("too little in one part", 0, false)];
         records.extend(parts("whole").into_iter().rev());
         for (gone, path) in ["no start", "no middle", "no end"].into_iter().enumerate() {
-            records.extend(parts(path).into_iter().enumerate().filter(|(at, _)| *at != gone).map(|(_, part)| part));
+            records.extend(
+                parts(path)
+                    .into_iter()
+                    .enumerate()
+                    .filter(|(at, _)| *at != gone)
+                    .map(|(_, part)| part),
+            );
         }
         let cut_off = cut_off(records.iter());
-        let mut names: Vec<_> = cut_off.iter().map(|path| String::from_utf8_lossy(path)).collect();
+        let mut names: Vec<_> = cut_off
+            .iter()
+            .map(|path| String::from_utf8_lossy(path))
+            .collect();
         names.sort();
-        assert_eq!(names, ["no end", "no middle", "no start", "too little in one part"]);
+        assert_eq!(
+            names,
+            ["no end", "no middle", "no start", "too little in one part"]
+        );
     }
 }

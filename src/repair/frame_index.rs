@@ -55,15 +55,25 @@ impl Index {
             Ok(sizes) => (sizes, true),
             Err(_) if codec.skips() => (walk(store, codec, &object)?, false),
             Err(error) => {
-                return Err(error.detail("without it nothing says where the frames of gzip and plain tar are"));
+                return Err(error
+                    .detail("without it nothing says where the frames of gzip and plain tar are"));
             }
         };
-        let mut index = Self { has_table, ..Self::default() };
+        let mut index = Self {
+            has_table,
+            ..Self::default()
+        };
         index.place(store, codec, &object, sizes)?;
         Ok(index)
     }
 
-    fn place(&mut self, store: &dyn Store, codec: Codec, object: &Object, sizes: Vec<(u32, u32)>) -> Result<()> {
+    fn place(
+        &mut self,
+        store: &dyn Store,
+        codec: Codec,
+        object: &Object,
+        sizes: Vec<(u32, u32)>,
+    ) -> Result<()> {
         let (mut offset, mut described) = (0, 0);
         for (at, (stored, plain)) in sizes.into_iter().enumerate() {
             if plain > 0 {
@@ -73,7 +83,9 @@ impl Index {
                 // The first frames are an empty one and the label.
                 if codec.skips() && at > 1 && is_page(store, object, offset)? {
                     let stretch = offset + SERVICE_HEADER_BYTES as u64;
-                    self.data[described..].iter_mut().for_each(|frame| frame.0 = stretch);
+                    self.data[described..]
+                        .iter_mut()
+                        .for_each(|frame| frame.0 = stretch);
                     described = self.data.len();
                 }
             }
@@ -92,7 +104,10 @@ impl Index {
 /// Is there a page, or what is left of one? Not what fills the place of a header, nor a label behind that.
 fn is_page(store: &dyn Store, object: &Object, offset: u64) -> Result<bool> {
     let mut header = Vec::new();
-    let len = store.len(object)?.saturating_sub(offset).min(SERVICE_HEADER_BYTES as u64);
+    let len = store
+        .len(object)?
+        .saturating_sub(offset)
+        .min(SERVICE_HEADER_BYTES as u64);
     store.read_at(object, offset, len as usize, &mut header)?;
     let is_filler = header.iter().skip(8).all(|byte| *byte == 0);
     Ok(!is_filler && !matches!(Service::parse(&header), Some((Service::Label, _))))
@@ -102,8 +117,12 @@ fn is_page(store: &dyn Store, object: &Object, offset: u64) -> Result<bool> {
 fn walk(store: &dyn Store, codec: Codec, object: &Object) -> Result<Vec<(u32, u32)>> {
     let (len, mut at, mut sizes) = (store.len(object)?, 0, Vec::new());
     while at < len {
-        let Some((stored, plain)) = frame(store, codec, object, at, len)? else { break };
-        let (Ok(stored), Ok(plain)) = (u32::try_from(stored), u32::try_from(plain)) else { break };
+        let Some((stored, plain)) = frame(store, codec, object, at, len)? else {
+            break;
+        };
+        let (Ok(stored), Ok(plain)) = (u32::try_from(stored), u32::try_from(plain)) else {
+            break;
+        };
         if stored == 0 || at + u64::from(stored) > len {
             break;
         }
@@ -111,13 +130,22 @@ fn walk(store: &dyn Store, codec: Codec, object: &Object) -> Result<Vec<(u32, u3
         at += u64::from(stored);
     }
     match sizes.is_empty() {
-        true => Err(Error::corrupt(format!("no frame of {} can be found", store.name(object)))),
+        true => Err(Error::corrupt(format!(
+            "no frame of {} can be found",
+            store.name(object)
+        ))),
         false => Ok(sizes),
     }
 }
 
 /// Stored and plain bytes of the frame at `at`.
-fn frame(store: &dyn Store, codec: Codec, object: &Object, at: u64, len: u64) -> Result<Option<(u64, u64)>> {
+fn frame(
+    store: &dyn Store,
+    codec: Codec,
+    object: &Object,
+    at: u64,
+    len: u64,
+) -> Result<Option<(u64, u64)>> {
     let mut bytes = Vec::new();
     store.read_at(object, at, (len - at).min(16) as usize, &mut bytes)?;
     if let Some(stored) = skippable_len(&bytes) {
@@ -148,10 +176,21 @@ fn zstd(store: &dyn Store, object: &Object, at: u64, len: u64) -> Result<Option<
 }
 
 /// An lz4 frame says how long its blocks are, and at its start how much comes out of them.
-fn lz4(store: &dyn Store, object: &Object, start: u64, header: &[u8]) -> Result<Option<(u64, u64)>> {
+fn lz4(
+    store: &dyn Store,
+    object: &Object,
+    start: u64,
+    header: &[u8],
+) -> Result<Option<(u64, u64)>> {
     const MAGIC: [u8; 4] = 0x184D_2204u32.to_le_bytes();
-    let (true, Some(flags)) = (header.starts_with(&MAGIC), header.get(4)) else { return Ok(None) };
-    let Some(plain) = header.get(6..14).and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes) else {
+    let (true, Some(flags)) = (header.starts_with(&MAGIC), header.get(4)) else {
+        return Ok(None);
+    };
+    let Some(plain) = header
+        .get(6..14)
+        .and_then(|bytes| bytes.try_into().ok())
+        .map(u64::from_le_bytes)
+    else {
         return Ok(None);
     };
     if flags & 0b1001 != 0b1000 {
@@ -185,7 +224,10 @@ mod tests {
             self.1.fetch_max(len, Relaxed);
             out.clear();
             out.resize(len, 0);
-            out.iter_mut().zip(self.0).filter(|_| offset == 0).for_each(|(to, byte)| *to = byte);
+            out.iter_mut()
+                .zip(self.0)
+                .filter(|_| offset == 0)
+                .for_each(|(to, byte)| *to = byte);
             Ok(())
         }
 
@@ -200,11 +242,19 @@ mod tests {
 
     #[test]
     fn a_frame_without_an_end_is_not_read_for_ever() {
-        let object = Object::Segment(SegmentId { backup: String::new(), stream: 1, number: 1 });
+        let object = Object::Segment(SegmentId {
+            backup: String::new(),
+            stream: 1,
+            number: 1,
+        });
         for (begins, most) in [([0; 4], 16), (ZSTD_MAGIC, MOST_BYTES as usize)] {
             let store = Endless(begins, AtomicUsize::new(0));
             assert!(walk(&store, Codec::Zstd(1), &object).is_err());
-            assert!(store.1.load(Relaxed) <= most, "{begins:?}: {}", store.1.load(Relaxed));
+            assert!(
+                store.1.load(Relaxed) <= most,
+                "{begins:?}: {}",
+                store.1.load(Relaxed)
+            );
         }
     }
 }

@@ -45,7 +45,11 @@ pub(crate) struct Rest {
 ///
 /// # Errors
 /// If a page cannot be encoded; the system's.
-pub(crate) fn forgo(archive: &Archive, loss: Option<&Loss>, missing: &HashSet<SegmentId>) -> Result<Rest> {
+pub(crate) fn forgo(
+    archive: &Archive,
+    loss: Option<&Loss>,
+    missing: &HashSet<SegmentId>,
+) -> Result<Rest> {
     let mut anew = Anew::of(archive)?;
     let files = lost(archive, loss, &anew);
     let mut rest = Rest {
@@ -61,19 +65,33 @@ pub(crate) fn forgo(archive: &Archive, loss: Option<&Loss>, missing: &HashSet<Se
     rest.root.pages.clear();
     for (index, at) in archive.root.pages.iter().enumerate() {
         match whole(archive, at) {
-            Some(page) if page.records.iter().any(|record| files.contains(&record.entry.path)) => {
+            Some(page)
+                if page
+                    .records
+                    .iter()
+                    .any(|record| files.contains(&record.entry.path)) =>
+            {
                 rest.add(at, page, &files)?;
             }
-            Some(_) => rest.root.pages.push(without_copy(archive, at.clone(), missing)),
+            Some(_) => rest
+                .root
+                .pages
+                .push(without_copy(archive, at.clone(), missing)),
             None => rest.replace(at, anew.pages.remove(&index).unwrap_or_default(), &files)?,
         }
     }
     anew.correct(&mut rest.root);
     rest.root.segments.retain(|segment| {
-        let id = SegmentId { backup: archive.root.id.clone(), stream: segment.stream, number: segment.number };
+        let id = SegmentId {
+            backup: archive.root.id.clone(),
+            stream: segment.stream,
+            number: segment.number,
+        };
         !missing.contains(&id)
     });
-    rest.root.liveness.retain(|live| !missing.contains(&full(archive, &live.id())));
+    rest.root
+        .liveness
+        .retain(|live| !missing.contains(&full(archive, &live.id())));
     Ok(rest)
 }
 
@@ -82,18 +100,26 @@ pub(crate) fn forgo(archive: &Archive, loss: Option<&Loss>, missing: &HashSet<Se
 fn lost(archive: &Archive, loss: Option<&Loss>, anew: &Anew) -> HashSet<EntryPath> {
     let mut parts = Vec::new();
     each_page(archive, anew, |page| {
-        parts.extend(page.records.iter().filter(|record| !are_all(&[*record])).map(lean));
+        parts.extend(
+            page.records
+                .iter()
+                .filter(|record| !are_all(&[*record]))
+                .map(lean),
+        );
     });
     let mut files = cut_off::cut_off(parts.iter());
     if let Some(loss) = loss {
-        let is_lost = |path: &&EntryPath| loss.cut_off.get(*path).is_none_or(|of| files.contains(of));
+        let is_lost =
+            |path: &&EntryPath| loss.cut_off.get(*path).is_none_or(|of| files.contains(of));
         let told: Vec<EntryPath> = loss.files.iter().filter(is_lost).cloned().collect();
         files.extend(told);
     }
     // Only now it is known of which files names are looked for: all of them are too many to be kept.
     if !files.is_empty() {
         let mut names = Vec::new();
-        each_page(archive, anew, |page| names.extend(cut_off::names_of(&files, page.records.iter())));
+        each_page(archive, anew, |page| {
+            names.extend(cut_off::names_of(&files, page.records.iter()))
+        });
         files.extend(names);
     }
     files
@@ -104,7 +130,12 @@ fn each_page(archive: &Archive, anew: &Anew, mut take: impl FnMut(&Page)) {
     for (index, at) in archive.root.pages.iter().enumerate() {
         match whole(archive, at) {
             Some(page) => take(&page),
-            None => anew.pages.get(&index).into_iter().flatten().for_each(&mut take),
+            None => anew
+                .pages
+                .get(&index)
+                .into_iter()
+                .flatten()
+                .for_each(&mut take),
         }
     }
 }
@@ -112,26 +143,48 @@ fn each_page(archive: &Archive, anew: &Anew, mut take: impl FnMut(&Page)) {
 /// A part of a file, with as much as says which bytes of it it describes.
 fn lean(part: &Record) -> Record {
     let mut left = part.described_bytes();
-    let mut lean = Record { entry: part.entry.clone(), from: part.from, more: part.more, ..Record::default() };
+    let mut lean = Record {
+        entry: part.entry.clone(),
+        from: part.from,
+        more: part.more,
+        ..Record::default()
+    };
     while let Some(extent) = part.extents.first().filter(|_| left > 0) {
         let len = u32::try_from(left).unwrap_or(u32::MAX);
         lean.extents.push(Extent { len, ..*extent });
         left -= u64::from(len);
     }
-    Record { state: part.state.clone(), ..lean }
+    Record {
+        state: part.state.clone(),
+        ..lean
+    }
 }
 
 /// A page, if any of its copies is whole.
 fn whole(archive: &Archive, at: &PageAt) -> Option<Page> {
-    archive.copies(at).iter().find_map(|copy| archive.read_copy(at, copy).ok())
+    archive
+        .copies(at)
+        .iter()
+        .find_map(|copy| archive.read_copy(at, copy).ok())
 }
 
 /// Where a manifest ends. Others may refer to pages that this backup does not have any more.
 fn end(archive: &Archive) -> u64 {
-    let own = archive.root.pages.iter().filter(|page| page.backup.is_empty());
-    let end =
-        own.fold(0, |end, page| page.manifest_offset.map_or(end, |offset| end.max(offset.saturating_add(page.bytes))));
-    end.max(archive.store().len(&Object::Manifest(String::new())).unwrap_or(0))
+    let own = archive
+        .root
+        .pages
+        .iter()
+        .filter(|page| page.backup.is_empty());
+    let end = own.fold(0, |end, page| {
+        page.manifest_offset
+            .map_or(end, |offset| end.max(offset.saturating_add(page.bytes)))
+    });
+    end.max(
+        archive
+            .store()
+            .len(&Object::Manifest(String::new()))
+            .unwrap_or(0),
+    )
 }
 
 impl Rest {
@@ -141,7 +194,11 @@ impl Rest {
         let lost = at.entries.saturating_sub(there as u64);
         if lost > 0 {
             unnamed_losses::record_page_loss(&mut self.root, &at.first.0, lost);
-            self.unnamed.push(format!("{} from {} on", counted(lost, "entry"), quoted(&at.first.0)));
+            self.unnamed.push(format!(
+                "{} from {} on",
+                counted(lost, "entry"),
+                quoted(&at.first.0)
+            ));
         }
         let mut last: Option<EntryPath> = None;
         for page in pages {
@@ -150,7 +207,11 @@ impl Rest {
                     note(&mut self.root, &record.entry.path, reason.clone());
                 }
             }
-            let first = page.records.first().map(|record| record.entry.path.clone()).unwrap_or_default();
+            let first = page
+                .records
+                .first()
+                .map(|record| record.entry.path.clone())
+                .unwrap_or_default();
             let late = at.late || last.is_some_and(|last| order(&last, &first).is_gt());
             last = page.records.last().map(|record| record.entry.path.clone());
             self.add(&PageAt { late, ..at.clone() }, page, files)?;
@@ -165,13 +226,26 @@ impl Rest {
             root.totals.bytes -= record.entry.size().min(root.totals.bytes);
             note(root, &record.entry.path, REASON.to_owned());
         });
-        let Some(first) = page.records.first() else { return Ok(()) };
+        let Some(first) = page.records.first() else {
+            return Ok(());
+        };
         let stored = page.encode()?;
         let (first, entries) = (Name(first.entry.path.clone()), page.records.len() as u64);
         let (bytes, digest) = (stored.len() as u64, hex(blake3::hash(&stored).as_bytes()));
-        let place =
-            PageAt { backup: String::new(), manifest_offset: Some(self.end), segment: 0, offset: 0, ..at.clone() };
-        self.root.pages.push(PageAt { first, entries, bytes, digest, ..place });
+        let place = PageAt {
+            backup: String::new(),
+            manifest_offset: Some(self.end),
+            segment: 0,
+            offset: 0,
+            ..at.clone()
+        };
+        self.root.pages.push(PageAt {
+            first,
+            entries,
+            bytes,
+            digest,
+            ..place
+        });
         self.added.push((self.end, stored));
         self.end += bytes;
         Ok(())
@@ -180,13 +254,33 @@ impl Rest {
 
 /// A copy that was in a segment that is gone is not looked for any more.
 fn without_copy(archive: &Archive, at: PageAt, missing: &HashSet<SegmentId>) -> PageAt {
-    let id = full(archive, &SegmentId { backup: at.backup.clone(), stream: at.stream, number: at.segment });
-    if missing.contains(&id) { PageAt { segment: 0, offset: 0, ..at } } else { at }
+    let id = full(
+        archive,
+        &SegmentId {
+            backup: at.backup.clone(),
+            stream: at.stream,
+            number: at.segment,
+        },
+    );
+    if missing.contains(&id) {
+        PageAt {
+            segment: 0,
+            offset: 0,
+            ..at
+        }
+    } else {
+        at
+    }
 }
 
 /// The records of a page, those of lost files without content, for that reason; each is told to `lost` first. Later parts of a
 /// large file are left out.
-pub(crate) fn without(page: Page, files: &HashSet<EntryPath>, reason: &str, mut lost: impl FnMut(&Record)) -> Page {
+pub(crate) fn without(
+    page: Page,
+    files: &HashSet<EntryPath>,
+    reason: &str,
+    mut lost: impl FnMut(&Record),
+) -> Page {
     let mut records = Vec::with_capacity(page.records.len());
     for mut record in page.records {
         if !files.contains(&record.entry.path) {
@@ -207,6 +301,9 @@ pub(crate) fn without(page: Page, files: &HashSet<EntryPath>, reason: &str, mut 
 fn note(root: &mut Root, path: &[u8], reason: String) {
     root.totals.unreadable += 1;
     if root.not_captured.len() < MAX_NOT_CAPTURED {
-        root.not_captured.push(NotCaptured { path: Name(path.to_vec()), reason });
+        root.not_captured.push(NotCaptured {
+            path: Name(path.to_vec()),
+            reason,
+        });
     }
 }

@@ -102,34 +102,54 @@ impl Repair {
         let facts = match read_repository(&self.repository) {
             Ok(facts) => facts,
             Err(error) if error.kind.is_loss() => {
-                return repository_file(&self.repository).ok_or(error).map(|step| vec![step]);
+                return repository_file(&self.repository)
+                    .ok_or(error)
+                    .map(|step| vec![step]);
             }
             Err(error) => return Err(error),
         };
         let mut steps = self.roots()?;
         let stock = Stock::new(self.archives()?, Some(&self.repository));
         steps.extend(manifests(&self.repository, &stock));
-        let beside: Vec<Step> =
-            side_files::lacking(&self.repository, &facts.id, &stock).into_iter().map(beside_step).collect();
+        let beside: Vec<Step> = side_files::lacking(&self.repository, &facts.id, &stock)
+            .into_iter()
+            .map(beside_step)
+            .collect();
         let comes_first = beside.iter().any(Step::can_be_done);
         steps.extend(beside);
         for (path, error, root) in bad_words(&stock.archives, &self.repository) {
-            let detail =
-                vec![error.line(), "checksums of what others need of that backup are not known then".to_owned()];
-            let what = format!("write {path:?} again, which says that backup {:?} was forgotten", root.id);
-            steps.push(Step { what, detail, action: Action::File(path, seal(&root)?) });
+            let detail = vec![
+                error.line(),
+                "checksums of what others need of that backup are not known then".to_owned(),
+            ];
+            let what = format!(
+                "write {path:?} again, which says that backup {:?} was forgotten",
+                root.id
+            );
+            steps.push(Step {
+                what,
+                detail,
+                action: Action::File(path, seal(&root)?),
+            });
         }
         // What seems to be lost may be made anew with what is written beside segments.
-        steps.extend(if comes_first { Vec::new() } else { self.lost(meter)? });
+        steps.extend(if comes_first {
+            Vec::new()
+        } else {
+            self.lost(meter)?
+        });
         steps.extend(self.notes()?);
         Ok(steps)
     }
 
     fn archives(&self) -> Result<Vec<Archive>> {
-        let backups = open_all(&self.repository)?.into_iter().filter_map(|(_, found)| match found {
-            Found::Backup(archive) => Some(*archive),
-            _ => None,
-        });
+        let backups =
+            open_all(&self.repository)?
+                .into_iter()
+                .filter_map(|(_, found)| match found {
+                    Found::Backup(archive) => Some(*archive),
+                    _ => None,
+                });
         Ok(backups.collect())
     }
 
@@ -145,7 +165,11 @@ impl Repair {
             };
             steps.push(match rebuild(&self.repository, &id, &archives) {
                 Ok(rebuilt) => root_step(&self.repository, &id, &why, rebuilt),
-                Err(error) => Step { what: error.line(), detail: vec![why, way_out(&id)], action: Action::Nothing },
+                Err(error) => Step {
+                    what: error.line(),
+                    detail: vec![why, way_out(&id)],
+                    action: Action::Nothing,
+                },
             });
         }
         Ok(steps)
@@ -155,10 +179,21 @@ impl Repair {
     fn notes(&self) -> Result<Vec<Step>> {
         let step = |archive: Archive| {
             let id = archive.root.id;
-            let why = Notes::read(&self.repository, &id).err().filter(|error| error.kind.is_loss())?;
-            let what = format!("pin backup {id:?}, as nobody knows whether it was: `fullbore unpin` undoes that");
-            let detail = vec![why.line(), "tags that it was given later are lost".to_owned()];
-            Some(Step { what, detail, action: Action::Pin(self.repository.clone(), id) })
+            let why = Notes::read(&self.repository, &id)
+                .err()
+                .filter(|error| error.kind.is_loss())?;
+            let what = format!(
+                "pin backup {id:?}, as nobody knows whether it was: `fullbore unpin` undoes that"
+            );
+            let detail = vec![
+                why.line(),
+                "tags that it was given later are lost".to_owned(),
+            ];
+            Some(Step {
+                what,
+                detail,
+                action: Action::Pin(self.repository.clone(), id),
+            })
         };
         Ok(self.archives()?.into_iter().filter_map(step).collect())
     }
@@ -170,14 +205,26 @@ impl Repair {
             return Ok(Vec::new());
         }
         let from = self.repository.clone().into_os_string();
-        let verify = Verify { from, data: self.data, against: None, workers: self.workers, tricks: Tricks::Auto };
+        let verify = Verify {
+            from,
+            data: self.data,
+            against: None,
+            workers: self.workers,
+            tricks: Tricks::Auto,
+        };
         let Verdict { lost, .. } = verify.run(meter)?;
         let missing = missing(&Stock::new(archives, Some(&self.repository)));
         let mut steps = Vec::new();
         for archive in self.archives()? {
-            let loss = lost.iter().find(|loss| loss.backup == archive.root.id && !loss.all);
+            let loss = lost
+                .iter()
+                .find(|loss| loss.backup == archive.root.id && !loss.all);
             let mentions = |id: &SegmentId| {
-                archive.root.liveness.iter().any(|live| crate::repo::inventory::full(&archive, &live.id()) == *id)
+                archive
+                    .root
+                    .liveness
+                    .iter()
+                    .any(|live| crate::repo::inventory::full(&archive, &live.id()) == *id)
             };
             if loss.is_some() || missing.iter().any(mentions) {
                 steps.push(forgo_step(&self.repository, &archive, loss, &missing)?);
@@ -195,7 +242,10 @@ impl Step {
 
     /// Can it be known only after it what else is to be done?
     pub fn is_first(&self) -> bool {
-        matches!(self.action, Action::File(..) | Action::Beside(..) | Action::Root(..))
+        matches!(
+            self.action,
+            Action::File(..) | Action::Beside(..) | Action::Root(..)
+        )
     }
 
     /// Do it. What is not needed any more is done; why it is left for the next run is said if it is.
@@ -207,37 +257,62 @@ impl Step {
             Action::File(path, bytes) => {
                 let write = || replace(path, bytes).map(|()| None);
                 // The repository itself may be a link; the directory of a backup not.
-                let of_backup =
-                    path.parent().filter(|dir| dir.parent().is_some_and(|above| above.ends_with(layout::BACKUPS)));
+                let of_backup = path.parent().filter(|dir| {
+                    dir.parent()
+                        .is_some_and(|above| above.ends_with(layout::BACKUPS))
+                });
                 of_backup.map_or_else(write, |dir| locked(dir, write))
             }
-            Action::Beside(dir, name, bytes) => locked(dir, || replace(&dir.join(name), bytes).map(|()| None)),
-            Action::Manifest(dir, pages) => locked(dir, || manifest(&dir.join(layout::MANIFEST), pages).map(|()| None)),
+            Action::Beside(dir, name, bytes) => {
+                locked(dir, || replace(&dir.join(name), bytes).map(|()| None))
+            }
+            Action::Manifest(dir, pages) => locked(dir, || {
+                manifest(&dir.join(layout::MANIFEST), pages).map(|()| None)
+            }),
             Action::Root(dir, pages, root) => locked(dir, || {
                 // Somebody may have brought back the right one since this was planned.
-                if dir.join(layout::FORGOTTEN).exists() || is_back(&dir.join(layout::ROOT), &root.id) {
+                if dir.join(layout::FORGOTTEN).exists()
+                    || is_back(&dir.join(layout::ROOT), &root.id)
+                {
                     return Ok(None);
                 }
                 write_root(dir, pages, root)
             }),
-            Action::Rewrite(dir, pages, roots) => locked(dir, || rewrite(dir, pages, &roots.0, &roots.1)),
-            Action::Pin(repository, id) => {
-                Notes { pinned: true, ..Notes::default() }.write(repository, id).map(|()| None)
+            Action::Rewrite(dir, pages, roots) => {
+                locked(dir, || rewrite(dir, pages, &roots.0, &roots.1))
             }
+            Action::Pin(repository, id) => Notes {
+                pinned: true,
+                ..Notes::default()
+            }
+            .write(repository, id)
+            .map(|()| None),
             Action::Nothing => Ok(None),
         }
     }
 }
 
 /// Change a backup under the lock of its intent: beside no prune, and no copy. If nothing of it is left, nothing is to be done.
-fn locked(dir: &Path, work: impl FnOnce() -> Result<Option<&'static str>>) -> Result<Option<&'static str>> {
-    let (Some(repository), Some(id)) = (dir.parent().and_then(Path::parent), dir.file_name().and_then(OsStr::to_str))
-    else {
-        return Err(Error::new(Kind::Bug, "what is repaired is in no repository"));
+fn locked(
+    dir: &Path,
+    work: impl FnOnce() -> Result<Option<&'static str>>,
+) -> Result<Option<&'static str>> {
+    let (Some(repository), Some(id)) = (
+        dir.parent().and_then(Path::parent),
+        dir.file_name().and_then(OsStr::to_str),
+    ) else {
+        return Err(Error::new(
+            Kind::Bug,
+            "what is repaired is in no repository",
+        ));
     };
     let (objects, key) = (Directory::new(repository), intent_key(id));
     let file = match objects.claim(&key)? {
-        Seized::Held => return Ok(Some("the backup is being pruned or copied, or is under way")),
+        Seized::Held => {
+            return Ok(Some(
+                "the backup is being pruned or copied, or is under way",
+            ));
+        }
         Seized::Free(file) => file,
         Seized::Unknown | Seized::Absent => None,
     };
@@ -252,13 +327,22 @@ fn locked(dir: &Path, work: impl FnOnce() -> Result<Option<&'static str>>) -> Re
 /// Is a root there of this backup, be it of a newer program?
 fn is_back(path: &Path, id: &str) -> bool {
     let found = safe_file::read(path, MAX_BYTES);
-    found.is_ok_and(|bytes| Root::of_backup(id, &bytes, "").map_or_else(|error| error.kind != Kind::Corrupt, |_| true))
+    found.is_ok_and(|bytes| {
+        Root::of_backup(id, &bytes, "").map_or_else(|error| error.kind != Kind::Corrupt, |_| true)
+    })
 }
 
-fn rewrite(dir: &Path, pages: &[(u64, Vec<u8>)], root: &Root, planned: &Root) -> Result<Option<&'static str>> {
+fn rewrite(
+    dir: &Path,
+    pages: &[(u64, Vec<u8>)],
+    root: &Root,
+    planned: &Root,
+) -> Result<Option<&'static str>> {
     let path = dir.join(layout::ROOT);
     match safe_file::read(&path, MAX_BYTES) {
-        Ok(bytes) if Root::open(&bytes, "").is_ok_and(|found| found == *planned) => write_root(dir, pages, root),
+        Ok(bytes) if Root::open(&bytes, "").is_ok_and(|found| found == *planned) => {
+            write_root(dir, pages, root)
+        }
         Ok(_) => Ok(Some("its root is another than when this was found")),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None), // forgotten
         Err(e) => Err(Error::io(format!("could not read {path:?}"), e)),
@@ -287,7 +371,9 @@ impl Drop for Lock {
 
 /// Nothing is changed through a link in place of the directory of a backup.
 fn not_a_link(dir: &Path) -> Result<()> {
-    safe_file::open_dir(dir).map(drop).map_err(|e| Error::io(format!("could not open {dir:?}"), e))
+    safe_file::open_dir(dir)
+        .map(drop)
+        .map_err(|e| Error::io(format!("could not open {dir:?}"), e))
 }
 
 /// Write a manifest: what is there of it, with these pages at their places.
@@ -297,7 +383,9 @@ fn manifest(path: &Path, pages: &[(u64, Vec<u8>)]) -> Result<()> {
     }
     let file = Replacement::new(path)?;
     file.keep()?;
-    pages.iter().try_for_each(|(at, page)| file.write(page, *at))?;
+    pages
+        .iter()
+        .try_for_each(|(at, page)| file.write(page, *at))?;
     file.commit()
 }
 
@@ -307,8 +395,12 @@ fn repository_file(repository: &Path) -> Option<Step> {
     let label = ids.iter().find_map(|id| label(repository, id))?;
     // In one of an early version, which kept nothing of what was forgotten, a leftover counts as a backup whose root is lost now:
     // `forget` settles that, and nothing a root that is lost later, if it counted as a leftover.
-    let facts =
-        Repository { format: FORMAT_ALONE, id: label.repository, keeps_forgotten: true, ..Repository::default() };
+    let facts = Repository {
+        format: FORMAT_ALONE,
+        id: label.repository,
+        keeps_forgotten: true,
+        ..Repository::default()
+    };
     let path = repository.join(layout::REPOSITORY);
     Some(Step {
         what: format!("write {path:?} again, from the label of a segment"),
@@ -334,17 +426,34 @@ fn root_step(repository: &Path, id: &str, why: &str, rebuilt: Rebuilt) -> Step {
     }
 }
 
-fn beside_step(Made { backup, dir, name, bytes }: Made) -> Step {
+fn beside_step(
+    Made {
+        backup,
+        dir,
+        name,
+        bytes,
+    }: Made,
+) -> Step {
     match bytes {
         Some(bytes) => {
             let what = format!("write {name:?} beside a segment of backup {backup:?} again");
-            Step { what, detail: Vec::new(), action: Action::Beside(dir, name, bytes) }
+            Step {
+                what,
+                detail: Vec::new(),
+                action: Action::Beside(dir, name, bytes),
+            }
         }
         None => {
-            let what =
-                format!("{name:?} beside a segment of backup {backup:?}: nothing says where all of its frames are");
-            let detail = vec!["no file is lost with it as long as the manifest is whole".to_owned()];
-            Step { what, detail, action: Action::Nothing }
+            let what = format!(
+                "{name:?} beside a segment of backup {backup:?}: nothing says where all of its frames are"
+            );
+            let detail =
+                vec!["no file is lost with it as long as the manifest is whole".to_owned()];
+            Step {
+                what,
+                detail,
+                action: Action::Nothing,
+            }
         }
     }
 }
@@ -354,14 +463,26 @@ fn manifests(repository: &Path, stock: &Stock) -> Vec<Step> {
     let mut of: BTreeMap<String, Vec<(u64, Vec<u8>)>> = BTreeMap::new();
     for sheet in &stock.sheets {
         let (archive, at) = (&stock.archives[sheet.at.0], stock.page_at(sheet));
-        let Some(offset) = at.manifest_offset else { continue };
+        let Some(offset) = at.manifest_offset else {
+            continue;
+        };
         let copies = archive.copies(at);
         let is_whole = |copy: &(Object, u64)| archive.read_copy(at, copy).is_ok();
-        let in_manifest = copies.iter().any(|copy| matches!(copy.0, Object::Manifest(_)) && is_whole(copy));
+        let in_manifest = copies
+            .iter()
+            .any(|copy| matches!(copy.0, Object::Manifest(_)) && is_whole(copy));
         if !in_manifest && let Some(copy) = copies.iter().find(|copy| is_whole(copy)) {
             let mut stored = Vec::new();
-            if archive.store().read_at(&copy.0, copy.1, at.bytes as usize, &mut stored).is_ok() {
-                let id = if at.backup.is_empty() { &archive.root.id } else { &at.backup };
+            if archive
+                .store()
+                .read_at(&copy.0, copy.1, at.bytes as usize, &mut stored)
+                .is_ok()
+            {
+                let id = if at.backup.is_empty() {
+                    &archive.root.id
+                } else {
+                    &at.backup
+                };
                 of.entry(id.clone()).or_default().push((offset, stored));
             }
         }
@@ -372,7 +493,11 @@ fn manifests(repository: &Path, stock: &Stock) -> Vec<Step> {
             counted(pages.len() as u64, "page")
         );
         let dir = repository.join(layout::BACKUPS).join(&id);
-        Step { what, detail: Vec::new(), action: Action::Manifest(dir, pages) }
+        Step {
+            what,
+            detail: Vec::new(),
+            action: Action::Manifest(dir, pages),
+        }
     };
     of.into_iter().map(step).collect()
 }
@@ -380,20 +505,37 @@ fn manifests(repository: &Path, stock: &Stock) -> Vec<Step> {
 /// The segments that are referred to and not there.
 fn missing(stock: &Stock) -> HashSet<SegmentId> {
     let is_missing = |place: &&crate::repo::inventory::Place| {
-        let len = stock.archives[place.archive].store().len(&Object::Segment(place.id.clone()));
+        let len = stock.archives[place.archive]
+            .store()
+            .len(&Object::Segment(place.id.clone()));
         len.is_err_and(|error| error.kind == Kind::NotFound)
     };
-    stock.segments.iter().filter(is_missing).map(|place| place.id.clone()).collect()
+    stock
+        .segments
+        .iter()
+        .filter(is_missing)
+        .map(|place| place.id.clone())
+        .collect()
 }
 
-fn forgo_step(repository: &Path, archive: &Archive, loss: Option<&Loss>, missing: &HashSet<SegmentId>) -> Result<Step> {
+fn forgo_step(
+    repository: &Path,
+    archive: &Archive,
+    loss: Option<&Loss>,
+    missing: &HashSet<SegmentId>,
+) -> Result<Step> {
     let rest = forgo(archive, loss, missing)?;
     let id = &archive.root.id;
     let files = rest.lost.iter().map(|path| quoted(path));
     let lost: Vec<String> = rest.unnamed.iter().cloned().chain(files).collect();
-    let mark = format!("mark {} of backup {id:?}, which nothing can restore, as not captured", things(&rest, &lost));
+    let mark = format!(
+        "mark {} of backup {id:?}, which nothing can restore, as not captured",
+        things(&rest, &lost)
+    );
     let what = match (rest.anew, lost.len()) {
-        (0, 0) => format!("take segments that are gone, and that no file needs, out of the root of backup {id:?}"),
+        (0, 0) => format!(
+            "take segments that are gone, and that no file needs, out of the root of backup {id:?}"
+        ),
         (0, _) => mark,
         (n, 0) => anew(n, id),
         (n, _) => format!("{}, and {mark}", anew(n, id)),
@@ -413,12 +555,18 @@ fn forgo_step(repository: &Path, archive: &Archive, loss: Option<&Loss>, missing
 
 /// What is lost, counted.
 fn things(rest: &Rest, lost: &[String]) -> String {
-    if rest.unnamed.is_empty() { counted(lost.len() as u64, "file") } else { "entries".to_owned() }
+    if rest.unnamed.is_empty() {
+        counted(lost.len() as u64, "file")
+    } else {
+        "entries".to_owned()
+    }
 }
 
 fn anew(pages: usize, id: &str) -> String {
     let pages = counted(pages as u64, "page");
-    format!("make {pages} of the manifest of backup {id:?} anew, from the headers of the tar in its segments")
+    format!(
+        "make {pages} of the manifest of backup {id:?} anew, from the headers of the tar in its segments"
+    )
 }
 
 /// Do these, one after the other; what is left for the next run, and why.
@@ -426,7 +574,12 @@ fn anew(pages: usize, id: &str) -> String {
 /// # Errors
 /// The first of those of [`Step::execute`]; the steps after it are not done.
 pub fn execute(steps: &[Step]) -> Result<Vec<String>> {
-    let failed = |error: Error| error.detail("what was done before is done; run the same command again");
+    let failed =
+        |error: Error| error.detail("what was done before is done; run the same command again");
     let left = |step: &Step| Ok(step.execute()?.map(|why| format!("{}: {why}", step.what)));
-    steps.iter().filter_map(|step| left(step).transpose()).collect::<Result<_>>().map_err(failed)
+    steps
+        .iter()
+        .filter_map(|step| left(step).transpose())
+        .collect::<Result<_>>()
+        .map_err(failed)
 }

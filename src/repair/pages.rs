@@ -60,21 +60,43 @@ impl Anew {
         self.pages.values().map(Vec::len).sum()
     }
 
-    fn segment(&mut self, archive: &Archive, id: &SegmentId, lost: &[usize], index: &Index) -> Result<()> {
+    fn segment(
+        &mut self,
+        archive: &Archive,
+        id: &SegmentId,
+        lost: &[usize],
+        index: &Index,
+    ) -> Result<()> {
         let skips = archive.codec.skips();
-        let all = archive.root.pages.iter().filter(|page| segment_of(page) == *id).count();
+        let all = archive
+            .root
+            .pages
+            .iter()
+            .filter(|page| segment_of(page) == *id)
+            .count();
         if !skips && lost.len() < all {
             let name = archive.store().name(&Object::Segment(id.clone()));
-            self.notes.push(format!("nothing says which of the headers in {name} belong to the pages that are lost"));
+            self.notes.push(format!(
+                "nothing says which of the headers in {name} belong to the pages that are lost"
+            ));
             return Ok(());
         }
-        let stretch = |at: &usize| if skips { archive.root.pages[*at].offset } else { REST };
+        let stretch = |at: &usize| {
+            if skips {
+                archive.root.pages[*at].offset
+            } else {
+                REST
+            }
+        };
         let wanted: HashSet<Stretch> = lost.iter().map(stretch).collect();
         let mut found = tar(archive, id).recover(index, &wanted)?;
         for at in lost {
             // One page for all of them, where there is nothing between frames.
             for stored in found.pages.remove(&stretch(at)).unwrap_or_default() {
-                self.pages.entry(*at).or_default().push(Page::decode(&stored)?);
+                self.pages
+                    .entry(*at)
+                    .or_default()
+                    .push(Page::decode(&stored)?);
             }
         }
         if found.pieces > 0 {
@@ -98,9 +120,17 @@ impl Anew {
             .filter(|record| !matches!(record.entry.kind, Kind::HardLink(_)))
             .map(|record| record.entry.path.clone())
             .collect();
-        for record in self.pages.values_mut().flatten().flat_map(|page| &mut page.records) {
-            let Kind::HardLink(target) = &record.entry.kind else { continue };
-            if !files.contains(target) && !archive.find(target).is_ok_and(|found| !found.is_empty()) {
+        for record in self
+            .pages
+            .values_mut()
+            .flatten()
+            .flat_map(|page| &mut page.records)
+        {
+            let Kind::HardLink(target) = &record.entry.kind else {
+                continue;
+            };
+            if !files.contains(target) && !archive.find(target).is_ok_and(|found| !found.is_empty())
+            {
                 record.state = State::Unreadable(NO_TARGET.to_owned());
             }
         }
@@ -109,12 +139,19 @@ impl Anew {
     /// Put what is known of segments now into a root. One without a seek table is like that of a backup that died.
     pub(crate) fn correct(&self, root: &mut Root) {
         for (id, (bytes, parts), has_table) in &self.sums {
-            let is_it = |segment: &Segment| (segment.stream, segment.number) == (id.stream, id.number);
+            let is_it =
+                |segment: &Segment| (segment.stream, segment.number) == (id.stream, id.number);
             if *has_table {
-                root.segments.iter_mut().filter(|own| is_it(own)).for_each(|own| own.parts.clone_from(parts));
+                root.segments
+                    .iter_mut()
+                    .filter(|own| is_it(own))
+                    .for_each(|own| own.parts.clone_from(parts));
             } else {
                 root.segments.retain(|own| !is_it(own));
-                root.liveness.iter_mut().filter(|live| live.id() == *id).for_each(|live| live.of_bytes = *bytes);
+                root.liveness
+                    .iter_mut()
+                    .filter(|live| live.id() == *id)
+                    .for_each(|live| live.of_bytes = *bytes);
             }
         }
     }
@@ -122,19 +159,32 @@ impl Anew {
 
 /// How it is said that there are pieces of files.
 pub(crate) fn pieces(count: u64) -> String {
-    format!("{count} pieces of files that had changed are in the tar: without the manifest no file can be made of them")
+    format!(
+        "{count} pieces of files that had changed are in the tar: without the manifest no file can be made of them"
+    )
 }
 
 /// How it is said that a tar, or the rest of it, cannot be read.
 pub(crate) fn unreadable(error: &Error) -> String {
-    let detail: String = error.detail.iter().map(|line| format!("; {line}")).collect();
-    format!("the headers of the tar cannot be read on: {}{detail}", error.line())
+    let detail: String = error
+        .detail
+        .iter()
+        .map(|line| format!("; {line}"))
+        .collect();
+    format!(
+        "the headers of the tar cannot be read on: {}{detail}",
+        error.line()
+    )
 }
 
 fn tar<'a>(archive: &'a Archive, id: &SegmentId) -> Tar<'a> {
     let options = &archive.root.options;
     // A backup that others refer to may itself have referred to some.
-    let format = if id.backup.is_empty() { archive.root.format } else { FORMAT.max(FORMAT_ALONE + 1) };
+    let format = if id.backup.is_empty() {
+        archive.root.format
+    } else {
+        FORMAT.max(FORMAT_ALONE + 1)
+    };
     Tar {
         store: archive.store(),
         codec: archive.codec,
@@ -142,19 +192,36 @@ fn tar<'a>(archive: &'a Archive, id: &SegmentId) -> Tar<'a> {
         format,
         algorithm: options.digest,
         // A root may say anything.
-        block_bytes: options.block_bytes.checked_next_power_of_two().map_or(CHUNK, |bytes| bytes.max(CHUNK)),
+        block_bytes: options
+            .block_bytes
+            .checked_next_power_of_two()
+            .map_or(CHUNK, |bytes| bytes.max(CHUNK)),
     }
 }
 
 fn segment_of(page: &PageAt) -> SegmentId {
-    SegmentId { backup: page.backup.clone(), stream: page.stream, number: page.segment }
+    SegmentId {
+        backup: page.backup.clone(),
+        stream: page.stream,
+        number: page.segment,
+    }
 }
 
 /// The pages of which no copy is whole, by the segment that had one.
 fn lost(archive: &Archive) -> BTreeMap<SegmentId, Vec<usize>> {
     let mut lost: BTreeMap<SegmentId, Vec<usize>> = BTreeMap::new();
-    for (index, page) in archive.root.pages.iter().enumerate().filter(|(_, page)| page.segment > 0) {
-        if !archive.copies(page).iter().any(|copy| archive.read_copy(page, copy).is_ok()) {
+    for (index, page) in archive
+        .root
+        .pages
+        .iter()
+        .enumerate()
+        .filter(|(_, page)| page.segment > 0)
+    {
+        if !archive
+            .copies(page)
+            .iter()
+            .any(|copy| archive.read_copy(page, copy).is_ok())
+        {
             lost.entry(segment_of(page)).or_default().push(index);
         }
     }

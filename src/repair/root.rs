@@ -18,7 +18,10 @@ use crate::{
         layout::{self, SIDE_SUFFIX},
         page::{Page, SegmentId},
         root::{FORMAT_ALONE, Options, PART_BYTES, Root, Segment, Source},
-        segment::{Label, SEEK_FOOTER_BYTES, SERVICE_HEADER_BYTES, Service, parse_seek_table, seek_table_len},
+        segment::{
+            Label, SEEK_FOOTER_BYTES, SERVICE_HEADER_BYTES, Service, parse_seek_table,
+            seek_table_len,
+        },
         sizes,
     },
     stage::codec::Codec,
@@ -61,7 +64,10 @@ pub(crate) struct Found {
 pub(crate) fn rebuild(repository: &Path, id: &str, others: &[Archive]) -> Result<Rebuilt> {
     let dir = repository.join(layout::BACKUPS).join(id);
     let (names, beside) = (segments(&dir, "")?, segments(&dir, SIDE_SUFFIX)?);
-    let codec = names.first().map(|name| name.2).ok_or_else(|| nothing(id))?;
+    let codec = names
+        .first()
+        .map(|name| name.2)
+        .ok_or_else(|| nothing(id))?;
     let store = Directory::new(repository, id);
     store.set_suffix(codec.suffix());
     let mut root = Root {
@@ -70,12 +76,21 @@ pub(crate) fn rebuild(repository: &Path, id: &str, others: &[Archive]) -> Result
         tool: format!("fullbore {}", env!("CARGO_PKG_VERSION")),
         time: time_of(id),
         finished: time_of(id),
-        source: Source { contents: true, ..Source::default() },
-        options: Options { codec: codec.name().to_owned(), ..Options::default() },
+        source: Source {
+            contents: true,
+            ..Source::default()
+        },
+        options: Options {
+            codec: codec.name().to_owned(),
+            ..Options::default()
+        },
         ..Root::default()
     };
     let (mut found, mut notes) = (Vec::new(), Vec::new());
-    let numbers: Vec<(u32, u32)> = names.iter().map(|(stream, number, _)| (*stream, *number)).collect();
+    let numbers: Vec<(u32, u32)> = names
+        .iter()
+        .map(|(stream, number, _)| (*stream, *number))
+        .collect();
     for (stream, number, _) in names {
         match segment(&store, codec, (stream, number), &mut root, &mut found) {
             Ok(segment) => root.segments.push(segment),
@@ -99,13 +114,22 @@ pub(crate) fn rebuild(repository: &Path, id: &str, others: &[Archive]) -> Result
     let placed = place(&known, end(&store, id, others), &mut found);
     describe(&mut root, &found, &placed);
     forget_nothing(&mut root, &mut notes);
-    let gaps = gaps(&numbers, beside.iter().map(|(stream, number, _)| (*stream, *number)));
+    let gaps = gaps(
+        &numbers,
+        beside.iter().map(|(stream, number, _)| (*stream, *number)),
+    );
     if !is_whole && (!is_all || !gaps.is_empty()) {
         unnamed_losses::record_segment_loss(&mut root);
-        let gone = gaps.iter().map(|(stream, number)| format!("segment {number} of stream {stream} is not there"));
+        let gone = gaps
+            .iter()
+            .map(|(stream, number)| format!("segment {number} of stream {stream} is not there"));
         notes.extend(gone.chain(["no page of the manifest says what is lost".to_owned()]));
     }
-    let pages: Vec<_> = found.into_iter().zip(&placed).map(|(found, at)| (*at, found.stored)).collect();
+    let pages: Vec<_> = found
+        .into_iter()
+        .zip(&placed)
+        .map(|(found, at)| (*at, found.stored))
+        .collect();
     cluster_facts::add(repository, &mut root, &pages)?;
     Ok(Rebuilt { root, pages, notes })
 }
@@ -116,17 +140,29 @@ pub(crate) fn label(repository: &Path, id: &str) -> Option<Label> {
     names.into_iter().find_map(|(stream, number, codec)| {
         let store = Directory::new(repository, id);
         store.set_suffix(codec.suffix());
-        let segment = SegmentId { backup: String::new(), stream, number };
+        let segment = SegmentId {
+            backup: String::new(),
+            stream,
+            number,
+        };
         let (object, starts) = match codec.skips() {
             true => {
                 let index = Index::read(&store, codec, &segment).ok()?;
-                (Object::Segment(segment), index.service.into_iter().map(|frame| frame.0).collect())
+                (
+                    Object::Segment(segment),
+                    index.service.into_iter().map(|frame| frame.0).collect(),
+                )
             }
-            false => (Object::Side(segment.clone()), walk(&store, &Object::Side(segment)).ok()?),
+            false => (
+                Object::Side(segment.clone()),
+                walk(&store, &Object::Side(segment)).ok()?,
+            ),
         };
         let labels = starts.into_iter().filter_map(|at| {
             let (service, payload) = service_frame(&store, &object, at).ok()??;
-            Label::parse(&payload).ok().filter(|_| service == Service::Label)
+            Label::parse(&payload)
+                .ok()
+                .filter(|_| service == Service::Label)
         });
         { labels }.find(|label| label.backup == id && !label.repository.is_empty())
     })
@@ -140,8 +176,14 @@ fn nothing(id: &str) -> Error {
 /// `2026-11-21T05:45:01Z` of an id that begins with `20261121T054501Z`.
 fn time_of(id: &str) -> String {
     let part = |from: usize, to: usize| id.get(from..to).unwrap_or_default();
-    let (day, time) = ((part(0, 4), part(4, 6), part(6, 8)), (part(9, 11), part(11, 13), part(13, 15)));
-    format!("{}-{}-{}T{}:{}:{}Z", day.0, day.1, day.2, time.0, time.1, time.2)
+    let (day, time) = (
+        (part(0, 4), part(4, 6), part(6, 8)),
+        (part(9, 11), part(11, 13), part(13, 15)),
+    );
+    format!(
+        "{}-{}-{}T{}:{}:{}Z",
+        day.0, day.1, day.2, time.0, time.1, time.2
+    )
 }
 
 /// Stream, number and codec of every segment in a directory, in order; or of those with a file of this `ending` beside them.
@@ -151,10 +193,16 @@ fn segments(dir: &Path, ending: &str) -> Result<Vec<(u32, u32, Codec)>> {
     for entry in std::fs::read_dir(dir).map_err(failed)? {
         let file = entry.map_err(failed)?.file_name();
         let parsed = file.to_str().and_then(|name| {
-            let (numbers, suffix) = name.strip_suffix(ending)?.strip_prefix('s')?.split_once('.')?;
+            let (numbers, suffix) = name
+                .strip_suffix(ending)?
+                .strip_prefix('s')?
+                .split_once('.')?;
             let (stream, number) = numbers.split_once('-')?;
             let codecs = ["zstd", "lz4", "gzip", "none"].map(Codec::named);
-            let codec = codecs.into_iter().flatten().find(|codec| codec.suffix() == suffix)?;
+            let codec = codecs
+                .into_iter()
+                .flatten()
+                .find(|codec| codec.suffix() == suffix)?;
             Some((stream.parse().ok()?, number.parse().ok()?, codec))
         });
         found.extend(parsed);
@@ -171,24 +219,51 @@ fn segment(
     root: &mut Root,
     found: &mut Vec<Found>,
 ) -> Result<Segment> {
-    let id = SegmentId { backup: String::new(), stream, number };
+    let id = SegmentId {
+        backup: String::new(),
+        stream,
+        number,
+    };
     let object = Object::Segment(id.clone());
-    let side = if codec.skips() { object.clone() } else { Object::Side(id.clone()) };
+    let side = if codec.skips() {
+        object.clone()
+    } else {
+        Object::Side(id.clone())
+    };
     let (bytes, parts) = sum(store, &object)?;
     let index = Index::read(store, codec, &id)?;
     let plain_bytes = sizes::sum(index.data.iter().map(|frame| u64::from(frame.3)));
-    let largest = index.data.iter().map(|frame| u64::from(frame.3)).max().unwrap_or(0);
+    let largest = index
+        .data
+        .iter()
+        .map(|frame| u64::from(frame.3))
+        .max()
+        .unwrap_or(0);
     root.options.frame_bytes = root.options.frame_bytes.max(largest);
     root.options.segment_bytes = root.options.segment_bytes.max(bytes);
-    let starts = if codec.skips() { index.service.iter().map(|frame| frame.0).collect() } else { walk(store, &side)? };
+    let starts = if codec.skips() {
+        index.service.iter().map(|frame| frame.0).collect()
+    } else {
+        walk(store, &side)?
+    };
     for at in starts {
         service(store, &side, at, (stream, number), root, found)?;
     }
     if !index.has_table {
         // Like a segment of a backup that died: records speak of it, the root does not describe it.
-        return Err(Error::corrupt(format!("the seek table of {} is lost", store.name(&object))));
+        return Err(Error::corrupt(format!(
+            "the seek table of {} is lost",
+            store.name(&object)
+        )));
     }
-    Ok(Segment { stream, number, bytes, frames: index.data.len() as u64, plain_bytes, parts })
+    Ok(Segment {
+        stream,
+        number,
+        bytes,
+        frames: index.data.len() as u64,
+        plain_bytes,
+        parts,
+    })
 }
 
 /// Length and CRC-64 of each part of a segment.
@@ -215,9 +290,16 @@ pub(crate) fn sum(store: &dyn Store, object: &Object) -> Result<(u64, String)> {
 /// [`Kind::Corrupt`](crate::error::Kind::Corrupt) if it cannot be read.
 pub(crate) fn table(store: &dyn Store, object: &Object) -> Result<Vec<(u32, u32)>> {
     let len = store.len(object)?;
-    let damaged = || Error::corrupt(format!("the seek table of {} cannot be read", store.name(object)));
+    let damaged = || {
+        Error::corrupt(format!(
+            "the seek table of {} cannot be read",
+            store.name(object)
+        ))
+    };
     let mut bytes = Vec::new();
-    let footer = len.checked_sub(SEEK_FOOTER_BYTES as u64).ok_or_else(damaged)?;
+    let footer = len
+        .checked_sub(SEEK_FOOTER_BYTES as u64)
+        .ok_or_else(damaged)?;
     store.read_at(object, footer, SEEK_FOOTER_BYTES, &mut bytes)?;
     let table_len = seek_table_len(&bytes, len).ok_or_else(damaged)?;
     store.read_at(object, len - table_len, table_len as usize, &mut bytes)?;
@@ -229,7 +311,9 @@ fn walk(store: &Directory, side: &Object) -> Result<Vec<u64>> {
     let (len, mut at, mut starts, mut header) = (store.len(side)?, 0, Vec::new(), Vec::new());
     while at + (SERVICE_HEADER_BYTES as u64) <= len {
         store.read_at(side, at, SERVICE_HEADER_BYTES, &mut header)?;
-        let Some((_, payload)) = Service::parse(&header) else { break };
+        let Some((_, payload)) = Service::parse(&header) else {
+            break;
+        };
         starts.push(at);
         at += SERVICE_HEADER_BYTES as u64 + payload;
     }
@@ -244,10 +328,14 @@ fn service(
     root: &mut Root,
     found: &mut Vec<Found>,
 ) -> Result<()> {
-    let Some((service, bytes)) = service_frame(store, object, at)? else { return Ok(()) };
+    let Some((service, bytes)) = service_frame(store, object, at)? else {
+        return Ok(());
+    };
     let offset = at + SERVICE_HEADER_BYTES as u64;
     match service {
-        Service::Label => root.format = Label::parse(&bytes).map_or(root.format, |label| label.format),
+        Service::Label => {
+            root.format = Label::parse(&bytes).map_or(root.format, |label| label.format)
+        }
         Service::Page => {
             if let Ok(page) = Page::decode(&bytes) {
                 found.push(Found {
@@ -267,12 +355,26 @@ fn service(
 }
 
 /// What the service frame at byte `at` is, and what it holds; `None` if none is there.
-fn service_frame(store: &Directory, object: &Object, at: u64) -> Result<Option<(Service, Vec<u8>)>> {
+fn service_frame(
+    store: &Directory,
+    object: &Object,
+    at: u64,
+) -> Result<Option<(Service, Vec<u8>)>> {
     let mut bytes = Vec::new();
-    let there = store.len(object)?.saturating_sub(at).min(SERVICE_HEADER_BYTES as u64);
+    let there = store
+        .len(object)?
+        .saturating_sub(at)
+        .min(SERVICE_HEADER_BYTES as u64);
     store.read_at(object, at, there as usize, &mut bytes)?;
-    let Some((service, len)) = Service::parse(&bytes) else { return Ok(None) };
-    store.read_at(object, at + SERVICE_HEADER_BYTES as u64, len as usize, &mut bytes)?;
+    let Some((service, len)) = Service::parse(&bytes) else {
+        return Ok(None);
+    };
+    store.read_at(
+        object,
+        at + SERVICE_HEADER_BYTES as u64,
+        len as usize,
+        &mut bytes,
+    )?;
     Ok(Some((service, bytes)))
 }
 
@@ -285,8 +387,15 @@ fn known(
     found: &mut Vec<Found>,
 ) -> HashMap<String, u64> {
     let mut known: HashMap<String, u64> = HashMap::new();
-    for page in others.iter().flat_map(|other| &other.root.pages).filter(|page| page.backup == id) {
-        known.extend(page.manifest_offset.map(|offset| (page.digest.clone(), offset)));
+    for page in others
+        .iter()
+        .flat_map(|other| &other.root.pages)
+        .filter(|page| page.backup == id)
+    {
+        known.extend(
+            page.manifest_offset
+                .map(|offset| (page.digest.clone(), offset)),
+        );
     }
     let mut last: HashMap<u32, (u32, u64)> = HashMap::new();
     for (offset, stored, page) in in_manifest {
@@ -302,45 +411,90 @@ fn known(
 
 /// Add a page that only the manifest has, in place of those that speak of the same, or `behind` the one before it of its stream.
 fn add(found: &mut Vec<Found>, stored: Vec<u8>, page: Page, behind: &mut HashMap<u32, (u32, u64)>) {
-    let parts: HashSet<_> = page.records.iter().map(|record| (&record.entry.path, record.from)).collect();
-    let Some((first, last)) = ends(&page) else { return };
-    let is_beside =
-        |old: &Page| ends(old).is_none_or(|(from, to)| order(from, last).is_gt() || order(to, first).is_lt());
+    let parts: HashSet<_> = page
+        .records
+        .iter()
+        .map(|record| (&record.entry.path, record.from))
+        .collect();
+    let Some((first, last)) = ends(&page) else {
+        return;
+    };
+    let is_beside = |old: &Page| {
+        ends(old).is_none_or(|(from, to)| order(from, last).is_gt() || order(to, first).is_lt())
+    };
     let is_replaced = |old: &Found| {
         let mut records = old.page.records.iter();
-        !is_beside(&old.page) && records.any(|record| parts.contains(&(&record.entry.path, record.from)))
+        !is_beside(&old.page)
+            && records.any(|record| parts.contains(&(&record.entry.path, record.from)))
     };
-    let replaced =
-        found.extract_if(.., |old| is_replaced(old)).map(|old| (old.stream, old.segment, old.order, old.offset));
-    let own = page.segments.first().filter(|segment| segment.backup.is_empty()).map(|segment| {
-        let before = behind.get(&segment.stream).filter(|(number, _)| *number == segment.number);
-        (segment.stream, segment.number, before.map_or(0, |(_, order)| *order), 0)
-    });
+    let replaced = found
+        .extract_if(.., |old| is_replaced(old))
+        .map(|old| (old.stream, old.segment, old.order, old.offset));
+    let own = page
+        .segments
+        .first()
+        .filter(|segment| segment.backup.is_empty())
+        .map(|segment| {
+            let before = behind
+                .get(&segment.stream)
+                .filter(|(number, _)| *number == segment.number);
+            (
+                segment.stream,
+                segment.number,
+                before.map_or(0, |(_, order)| *order),
+                0,
+            )
+        });
     if let Some((stream, segment, order, offset)) = replaced.min().or(own) {
         behind.insert(stream, (segment, order));
-        found.push(Found { stream, segment, offset, order, stored, page, is_copied: false });
+        found.push(Found {
+            stream,
+            segment,
+            offset,
+            order,
+            stored,
+            page,
+            is_copied: false,
+        });
     }
 }
 
 /// The paths of the first and the last record.
 fn ends(page: &Page) -> Option<(&[u8], &[u8])> {
-    Some((&page.records.first()?.entry.path, &page.records.last()?.entry.path))
+    Some((
+        &page.records.first()?.entry.path,
+        &page.records.last()?.entry.path,
+    ))
 }
 
 /// Where the manifest ends, as far as it is there or others refer to it. They may mean pages that nothing here speaks of any more.
 fn end(store: &Directory, id: &str, others: &[Archive]) -> u64 {
-    let named = others.iter().flat_map(|other| &other.root.pages).filter(|page| page.backup == id);
+    let named = others
+        .iter()
+        .flat_map(|other| &other.root.pages)
+        .filter(|page| page.backup == id);
     let ends = named.filter_map(|page| Some(page.manifest_offset?.saturating_add(page.bytes)));
-    ends.max().unwrap_or(0).max(store.len(&Object::Manifest(String::new())).unwrap_or(0))
+    ends.max()
+        .unwrap_or(0)
+        .max(store.len(&Object::Manifest(String::new())).unwrap_or(0))
 }
 
 /// Where each page is in the manifest, which has `least` bytes. Other backups may refer to it there: pages stay where they are known
 /// to be; the others follow behind.
 fn place(known: &HashMap<String, u64>, least: u64, found: &mut [Found]) -> Vec<u64> {
     found.sort_by_key(|found| (found.stream, found.segment, found.order));
-    let places: Vec<Option<u64>> =
-        found.iter().map(|found| known.get(&hex(blake3::hash(&found.stored).as_bytes())).copied()).collect();
-    let ends = found.iter().zip(&places).filter_map(|(found, at)| Some((*at)? + found.stored.len() as u64));
+    let places: Vec<Option<u64>> = found
+        .iter()
+        .map(|found| {
+            known
+                .get(&hex(blake3::hash(&found.stored).as_bytes()))
+                .copied()
+        })
+        .collect();
+    let ends = found
+        .iter()
+        .zip(&places)
+        .filter_map(|(found, at)| Some((*at)? + found.stored.len() as u64));
     let mut end = ends.max().unwrap_or(0).max(least);
     let placed = found.iter().zip(places).map(|(found, at)| {
         at.unwrap_or_else(|| {
@@ -355,7 +509,9 @@ fn place(known: &HashMap<String, u64>, least: u64, found: &mut [Found]) -> Vec<u
 fn manifest(store: &Directory) -> (Vec<(u64, Vec<u8>, Page)>, bool) {
     let object = Object::Manifest(String::new());
     let (mut bytes, mut found, mut at, mut is_whole) = (Vec::new(), Vec::new(), 0, true);
-    let read = store.len(&object).and_then(|len| store.read_at(&object, 0, len as usize, &mut bytes));
+    let read = store
+        .len(&object)
+        .and_then(|len| store.read_at(&object, 0, len as usize, &mut bytes));
     while read.is_ok()
         && at < bytes.len()
         && let Ok(len) = zstd_safe::find_frame_compressed_size(&bytes[at..])
@@ -379,8 +535,9 @@ fn gaps(numbers: &[(u32, u32)], beside: impl Iterator<Item = (u32, u32)>) -> Vec
         *last = number.max(*last);
     }
     let streams = 1..=last.keys().last().copied().unwrap_or(0).min(MOST);
-    let all =
-        streams.flat_map(|stream| (1..=last.get(&stream).copied().unwrap_or(1).min(MOST)).map(move |n| (stream, n)));
+    let all = streams.flat_map(|stream| {
+        (1..=last.get(&stream).copied().unwrap_or(1).min(MOST)).map(move |n| (stream, n))
+    });
     all.filter(|id| !is_there.contains(id)).collect()
 }
 

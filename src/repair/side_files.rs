@@ -48,22 +48,44 @@ pub(crate) struct Made {
 
 /// The files that are missing or damaged, for the repository with this id.
 pub(crate) fn lacking(repository: &Path, id: &str, stock: &Stock) -> Vec<Made> {
-    let places: Vec<(&Place, Option<Table>)> =
-        stock.segments.iter().filter_map(|place| Some((place, lack(stock, place)?))).collect();
-    let wanted = || places.iter().filter(|(_, table)| table.is_none()).map(|(place, _)| place.id.clone());
+    let places: Vec<(&Place, Option<Table>)> = stock
+        .segments
+        .iter()
+        .filter_map(|place| Some((place, lack(stock, place)?)))
+        .collect();
+    let wanted = || {
+        places
+            .iter()
+            .filter(|(_, table)| table.is_none())
+            .map(|(place, _)| place.id.clone())
+    };
     let mut known = known_frames(&stock.archives, wanted());
     // What nobody refers to any more its own backup still knows.
     let forgotten: BTreeSet<String> = wanted().map(|id| id.backup).collect();
-    let own = |id: &String| Virtual::open(repository, &Known::read(repository, id)?.0.root, &[]).ok();
+    let own =
+        |id: &String| Virtual::open(repository, &Known::read(repository, id)?.0.root, &[]).ok();
     let own: Vec<Archive> = forgotten.iter().filter_map(own).collect();
     for (id, frames) in known_frames(&own, wanted()) {
         known.entry(id).or_default().extend(frames);
     }
     let made = |(place, table): (&Place, Option<Table>)| {
-        let SegmentId { backup, stream, number } = &place.id;
-        let name = layout::segment(*stream, *number, stock.archives[place.archive].codec.suffix()) + SIDE_SUFFIX;
+        let SegmentId {
+            backup,
+            stream,
+            number,
+        } = &place.id;
+        let name = layout::segment(
+            *stream,
+            *number,
+            stock.archives[place.archive].codec.suffix(),
+        ) + SIDE_SUFFIX;
         let bytes = made(id, stock, place, table, known.get(&place.id));
-        Made { backup: backup.clone(), dir: repository.join(layout::BACKUPS).join(backup), name, bytes }
+        Made {
+            backup: backup.clone(),
+            dir: repository.join(layout::BACKUPS).join(backup),
+            name,
+            bytes,
+        }
     };
     places.into_iter().map(made).collect()
 }
@@ -79,9 +101,14 @@ fn lack(stock: &Stock, place: &Place) -> Option<Option<Table>> {
         Frames::Table(table) => {
             let is_damaged = |(archive, at): (&Archive, &PageAt)| {
                 let copy = (Object::Side(place.id.clone()), at.offset);
-                archive.read_copy(at, &copy).is_err_and(|error| error.kind.is_loss()) && archive.read_page(at).is_ok()
+                archive
+                    .read_copy(at, &copy)
+                    .is_err_and(|error| error.kind.is_loss())
+                    && archive.read_page(at).is_ok()
             };
-            sheets(stock, &place.id).any(is_damaged).then_some(Some(table))
+            sheets(stock, &place.id)
+                .any(is_damaged)
+                .then_some(Some(table))
         }
     }
 }
@@ -94,7 +121,14 @@ fn made(
     table: Option<Table>,
     known: Option<&BTreeSet<FrameSpan>>,
 ) -> Option<Vec<u8>> {
-    let (archive, SegmentId { backup, stream, number }) = (&stock.archives[place.archive], &place.id);
+    let (
+        archive,
+        SegmentId {
+            backup,
+            stream,
+            number,
+        },
+    ) = (&stock.archives[place.archive], &place.id);
     let label = Label {
         format: place.format.unwrap_or(FORMAT_ALONE),
         repository: repository.to_owned(),
@@ -106,24 +140,33 @@ fn made(
     let mut bytes = label.frame();
     for (offset, page) in pages(stock, &place.id) {
         // What no backup refers to any more leaves its place to a page that is none.
-        let gap = offset.checked_sub(SERVICE_HEADER_BYTES as u64)?.checked_sub(bytes.len() as u64)?;
+        let gap = offset
+            .checked_sub(SERVICE_HEADER_BYTES as u64)?
+            .checked_sub(bytes.len() as u64)?;
         // Pages of all that is in a segment are less than it; a forged root may say anything.
         if gap > place.bytes.max(MAX_GAP) || gap > u32::MAX.into() {
             return None;
         }
         if gap > 0 {
-            bytes.extend(Service::Page.frame(&vec![0; (gap as usize).checked_sub(SERVICE_HEADER_BYTES)?]));
+            bytes.extend(
+                Service::Page.frame(&vec![0; (gap as usize).checked_sub(SERVICE_HEADER_BYTES)?]),
+            );
         }
         bytes.extend(Service::Page.frame(&page));
     }
     let object = Object::Segment(place.id.clone());
     let frames = match (table, known) {
-        (Some(table), _) => table.into_iter().map(|(_, stored, plain)| (stored, plain)).collect(),
+        (Some(table), _) => table
+            .into_iter()
+            .map(|(_, stored, plain)| (stored, plain))
+            .collect(),
         (None, known) => all_frames(archive.store(), archive.codec, &object, place.bytes, known?)?,
     };
     let plain_bytes = sizes::sum(frames.iter().map(|(_, plain)| u64::from(*plain)));
     let mut table = SeekTable::default();
-    frames.iter().for_each(|(stored, plain)| table.push(*stored as usize, *plain as usize));
+    frames
+        .iter()
+        .for_each(|(stored, plain)| table.push(*stored as usize, *plain as usize));
     bytes.extend(table.frame());
     (place.plain_bytes.is_none_or(|wanted| wanted == plain_bytes)).then_some(bytes)
 }
@@ -133,10 +176,16 @@ fn pages(stock: &Stock, id: &SegmentId) -> Vec<(u64, Vec<u8>)> {
     let read = |(archive, at): (&Archive, &PageAt)| {
         let stored = archive.copies(at).into_iter().find_map(|(object, offset)| {
             let mut stored = Vec::new();
-            archive.store().read_at(&object, offset, at.bytes as usize, &mut stored).ok()?;
+            archive
+                .store()
+                .read_at(&object, offset, at.bytes as usize, &mut stored)
+                .ok()?;
             (hex(blake3::hash(&stored).as_bytes()) == at.digest).then_some(stored)
         });
-        (at.offset, stored.unwrap_or_else(|| vec![0; at.bytes as usize]))
+        (
+            at.offset,
+            stored.unwrap_or_else(|| vec![0; at.bytes as usize]),
+        )
     };
     let mut found: Vec<_> = sheets(stock, id).map(read).collect();
     found.sort();
@@ -144,10 +193,20 @@ fn pages(stock: &Stock, id: &SegmentId) -> Vec<(u64, Vec<u8>)> {
 }
 
 /// Where these pages are.
-fn sheets<'a>(stock: &'a Stock, id: &'a SegmentId) -> impl Iterator<Item = (&'a Archive, &'a PageAt)> {
-    let places = stock.sheets.iter().map(|sheet| (&stock.archives[sheet.at.0], stock.page_at(sheet)));
+fn sheets<'a>(
+    stock: &'a Stock,
+    id: &'a SegmentId,
+) -> impl Iterator<Item = (&'a Archive, &'a PageAt)> {
+    let places = stock
+        .sheets
+        .iter()
+        .map(|sheet| (&stock.archives[sheet.at.0], stock.page_at(sheet)));
     places.filter(move |(archive, at)| {
-        let of = SegmentId { backup: at.backup.clone(), stream: at.stream, number: at.segment };
+        let of = SegmentId {
+            backup: at.backup.clone(),
+            stream: at.stream,
+            number: at.segment,
+        };
         full(archive, &of) == *id
     })
 }
@@ -161,7 +220,11 @@ fn all_frames(
     known: &BTreeSet<FrameSpan>,
 ) -> Option<Vec<(u32, u32)>> {
     // A segment of gzip is one member, of which neither header nor trailer is part of the tar.
-    let around = if codec == Codec::None { 0 } else { GZIP_AROUND_BYTES };
+    let around = if codec == Codec::None {
+        0
+    } else {
+        GZIP_AROUND_BYTES
+    };
     let end = len.checked_sub(around.into())?;
     let read = |from: u64, len: u64| {
         let (mut bytes, is_small) = (Vec::new(), len <= BETWEEN_BYTES);
@@ -191,7 +254,9 @@ fn inflated_len(stored: &[u8]) -> Option<u64> {
     let (mut inflate, mut out, mut len) = (Decompress::new(false), vec![0; 1 << 16], 0);
     while len < BETWEEN_BYTES {
         let rest = &stored[inflate.total_in() as usize..];
-        inflate.decompress(rest, &mut out, FlushDecompress::None).ok()?;
+        inflate
+            .decompress(rest, &mut out, FlushDecompress::None)
+            .ok()?;
         let more = inflate.total_out() - len;
         len += more;
         if more < out.len() as u64 {

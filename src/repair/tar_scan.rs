@@ -11,7 +11,10 @@ use crate::{
     format::{
         digest::{Algorithm, Joiner, Piece, piece},
         entry::{Kind, order},
-        page::{Extent, FrameAt, MAX_EXTENTS, MAX_RECORDS, MAX_TEXT_BYTES, Page, Record, SegmentId, block_digests},
+        page::{
+            Extent, FrameAt, MAX_EXTENTS, MAX_RECORDS, MAX_TEXT_BYTES, Page, Record, SegmentId,
+            block_digests,
+        },
         pax::{Found, Member, Reader, skip, skip_padding},
         root::FORMAT_ALONE,
     },
@@ -64,36 +67,63 @@ impl Tar<'_> {
             other => run.recovered.damage = other.err(),
         }
         run.close()?;
-        let damaged = index.data.get(run.input.next).or(index.data.last()).map(|frame| frame.0);
-        if run.recovered.damage.is_some() && damaged.is_some_and(|stretch| wanted.contains(&stretch)) {
+        let damaged = index
+            .data
+            .get(run.input.next)
+            .or(index.data.last())
+            .map(|frame| frame.0);
+        if run.recovered.damage.is_some()
+            && damaged.is_some_and(|stretch| wanted.contains(&stretch))
+        {
             run.recovered.drop_open()?;
         }
         Ok(run.recovered)
     }
 
     fn run<'a>(&'a self, index: &'a Index, wanted: &'a HashSet<Stretch>) -> Run<'a> {
-        let input =
-            Input { tar: self, index, decompressor: self.codec.decompressor(), next: 0, plain: Vec::new(), at: 0 };
+        let input = Input {
+            tar: self,
+            index,
+            decompressor: self.codec.decompressor(),
+            next: 0,
+            plain: Vec::new(),
+            at: 0,
+        };
         let (page, recovered) = (Page::default(), Recovered::default());
-        Run { input, wanted, page, text_bytes: 0, extents: 0, stretch: 0, recovered }
+        Run {
+            input,
+            wanted,
+            page,
+            text_bytes: 0,
+            extents: 0,
+            stretch: 0,
+            recovered,
+        }
     }
 }
 
 impl Recovered {
     /// A file that does not go on, as the rest of it cannot be read, is not there.
     fn drop_open(&mut self) -> Result<()> {
-        for stored in self.pages.values_mut().rev().flat_map(|pages| pages.iter_mut().rev()) {
+        for stored in self
+            .pages
+            .values_mut()
+            .rev()
+            .flat_map(|pages| pages.iter_mut().rev())
+        {
             let mut page = Page::decode(stored)?;
-            let Some(last) = page.records.pop_if(|last| last.more) else { break };
+            let Some(last) = page.records.pop_if(|last| last.more) else {
+                break;
+            };
             let is_first = last.from == 0;
             *stored = page.encode()?;
             if is_first {
                 break;
             }
         }
-        self.pages
-            .values_mut()
-            .for_each(|pages| pages.retain(|page| Page::decode(page).is_ok_and(|p| !p.records.is_empty())));
+        self.pages.values_mut().for_each(|pages| {
+            pages.retain(|page| Page::decode(page).is_ok_and(|p| !p.records.is_empty()))
+        });
         Ok(())
     }
 }
@@ -112,13 +142,21 @@ impl Input<'_> {
     /// Decode frames until there is a byte; `false` at the end.
     fn fill(&mut self) -> Result<bool> {
         while self.at == self.plain.len() {
-            let Some((_, offset, stored, plain)) = self.index.data.get(self.next).copied() else { return Ok(false) };
+            let Some((_, offset, stored, plain)) = self.index.data.get(self.next).copied() else {
+                return Ok(false);
+            };
             if stored.max(plain) > MAX_FRAME_BYTES {
                 return Err(Error::corrupt("a frame is larger than a frame can be"));
             }
             let mut bytes = Vec::new();
-            self.tar.store.read_at(&Object::Segment(self.tar.id.clone()), offset, stored as usize, &mut bytes)?;
-            self.decompressor.decompress(&bytes, plain as usize, &mut self.plain)?;
+            self.tar.store.read_at(
+                &Object::Segment(self.tar.id.clone()),
+                offset,
+                stored as usize,
+                &mut bytes,
+            )?;
+            self.decompressor
+                .decompress(&bytes, plain as usize, &mut self.plain)?;
             (self.at, self.next) = (0, self.next + 1);
         }
         Ok(true)
@@ -126,19 +164,40 @@ impl Input<'_> {
 
     /// The stretch of the frame that was decoded last.
     fn stretch(&self) -> Stretch {
-        self.index.data.get(self.next.saturating_sub(1)).map_or(0, |frame| frame.0)
+        self.index
+            .data
+            .get(self.next.saturating_sub(1))
+            .map_or(0, |frame| frame.0)
     }
 
     /// Up to `most` bytes of one frame, and where they are.
     fn run(&mut self, most: u64) -> Result<(Stretch, Extent, &[u8])> {
         if !self.fill()? {
-            return Err(Error::corrupt("the tar is cut off in the middle of a member"));
+            return Err(Error::corrupt(
+                "the tar is cut off in the middle of a member",
+            ));
         }
         let (stretch, offset, stored_len, plain_len) = self.index.data[self.next - 1];
-        let (inner, len) = (self.at, most.min((self.plain.len() - self.at) as u64) as usize);
+        let (inner, len) = (
+            self.at,
+            most.min((self.plain.len() - self.at) as u64) as usize,
+        );
         self.at += len;
-        let frame = FrameAt { segment: 0, offset, stored_len, plain_len };
-        Ok((stretch, Extent { frame, inner: inner as u32, len: len as u32 }, &self.plain[inner..inner + len]))
+        let frame = FrameAt {
+            segment: 0,
+            offset,
+            stored_len,
+            plain_len,
+        };
+        Ok((
+            stretch,
+            Extent {
+                frame,
+                inner: inner as u32,
+                len: len as u32,
+            },
+            &self.plain[inner..inner + len],
+        ))
     }
 }
 
@@ -174,23 +233,35 @@ impl Run<'_> {
                 Found::Member(member) => self.member(member)?,
                 Found::Unknown(unknown) => skip(&mut self.input, unknown.stored_len)?,
                 Found::Outside(unknown) => {
-                    let what = format!("the name {} leads out of the archive", quoted(&unknown.name));
+                    let what = format!(
+                        "the name {} leads out of the archive",
+                        quoted(&unknown.name)
+                    );
                     return Err(Error::corrupt(what));
                 }
             }
         }
         // Nothing but service frames follows a tar of ours.
-        if reader.was_trailed() { Err(Error::corrupt("what follows the tar is none")) } else { Ok(()) }
+        if reader.was_trailed() {
+            Err(Error::corrupt("what follows the tar is none"))
+        } else {
+            Ok(())
+        }
     }
 
     fn member(&mut self, member: Member) -> Result<()> {
-        let Member { entry, stored_len, .. } = member;
+        let Member {
+            entry, stored_len, ..
+        } = member;
         let stretch = self.input.stretch();
         if self.input.tar.format > FORMAT_ALONE && entry.path.starts_with(PARTS) {
             self.recovered.pieces += u64::from(self.wanted.contains(&stretch));
             return skip(&mut self.input, stored_len);
         }
-        let record = Record { entry, ..Record::default() };
+        let record = Record {
+            entry,
+            ..Record::default()
+        };
         if matches!(record.entry.kind, Kind::File { .. }) {
             return self.file(record, stretch, stored_len);
         }
@@ -212,10 +283,26 @@ impl Run<'_> {
             fits &= algorithm == Algorithm::Crc32c
                 || extent.len as u64 == total
                 || (at.is_multiple_of(block) && total > block);
-            let hashed = if fits { piece(algorithm, bytes, at, total, block) } else { Piece::None };
-            if !record.extents.is_empty() && (here != stretch || record.extents.len() >= MAX_EXTENTS) {
-                let next = Record { entry: record.entry.clone(), from: at, ..Record::default() };
-                self.push(stretch, Record { more: true, ..std::mem::replace(&mut record, next) })?;
+            let hashed = if fits {
+                piece(algorithm, bytes, at, total, block)
+            } else {
+                Piece::None
+            };
+            if !record.extents.is_empty()
+                && (here != stretch || record.extents.len() >= MAX_EXTENTS)
+            {
+                let next = Record {
+                    entry: record.entry.clone(),
+                    from: at,
+                    ..Record::default()
+                };
+                self.push(
+                    stretch,
+                    Record {
+                        more: true,
+                        ..std::mem::replace(&mut record, next)
+                    },
+                )?;
             }
             record.blocks.extend(block_digests(&hashed, block));
             joiner.push(&hashed);
@@ -233,8 +320,9 @@ impl Run<'_> {
     fn push(&mut self, stretch: Stretch, record: Record) -> Result<()> {
         // What comes late begins anew, in pages of its own.
         let ends = |last: &Record| last.more || order(&last.entry.path, &record.entry.path).is_gt();
-        let is_full =
-            self.page.records.len() >= MAX_RECORDS || self.text_bytes >= MAX_TEXT_BYTES || self.extents >= MAX_EXTENTS;
+        let is_full = self.page.records.len() >= MAX_RECORDS
+            || self.text_bytes >= MAX_TEXT_BYTES
+            || self.extents >= MAX_EXTENTS;
         if stretch != self.stretch || is_full || self.page.records.last().is_some_and(ends) {
             self.close()?;
         }
@@ -249,8 +337,15 @@ impl Run<'_> {
         let page = std::mem::take(&mut self.page);
         (self.text_bytes, self.extents) = (0, 0);
         if !page.records.is_empty() && self.wanted.contains(&self.stretch) {
-            let page = Page { segments: vec![self.input.tar.id.clone()], ..page };
-            self.recovered.pages.entry(self.stretch).or_default().push(page.encode()?);
+            let page = Page {
+                segments: vec![self.input.tar.id.clone()],
+                ..page
+            };
+            self.recovered
+                .pages
+                .entry(self.stretch)
+                .or_default()
+                .push(page.encode()?);
         }
         Ok(())
     }
@@ -265,31 +360,96 @@ mod tests {
     /// Pages of so many records like this one, by how many records each has.
     fn pages(count: usize, record: &Record) -> Vec<usize> {
         let store = Directory::new(Path::new("none"), "none");
-        let id = SegmentId { backup: String::new(), stream: 1, number: 1 };
+        let id = SegmentId {
+            backup: String::new(),
+            stream: 1,
+            number: 1,
+        };
         let (codec, algorithm) = (Codec::None, Algorithm::Blake3);
-        let tar = Tar { store: &store, codec, id, format: FORMAT_ALONE, algorithm, block_bytes: 1 << 20 };
+        let tar = Tar {
+            store: &store,
+            codec,
+            id,
+            format: FORMAT_ALONE,
+            algorithm,
+            block_bytes: 1 << 20,
+        };
         let (index, wanted) = (Index::default(), HashSet::from([0]));
         let mut run = tar.run(&index, &wanted);
         for number in 0..count {
             let path = [format!("{number:06}").as_bytes(), &record.entry.path].concat();
-            run.push(0, Record { entry: Entry { path, ..record.entry.clone() }, ..record.clone() }).unwrap();
+            run.push(
+                0,
+                Record {
+                    entry: Entry {
+                        path,
+                        ..record.entry.clone()
+                    },
+                    ..record.clone()
+                },
+            )
+            .unwrap();
         }
         run.close().unwrap();
         let pages = &run.recovered.pages[&0];
-        pages.iter().map(|page| Page::decode(page).unwrap().records.len()).collect()
+        pages
+            .iter()
+            .map(|page| Page::decode(page).unwrap().records.len())
+            .collect()
     }
 
     #[test]
     fn pages_made_anew_are_no_larger_than_those_of_a_backup() {
-        let file = Entry { path: "f".into(), kind: Kind::File { size: 0, map: None }, ..Entry::default() };
-        let plain = Record { entry: file.clone(), ..Record::default() };
+        let file = Entry {
+            path: "f".into(),
+            kind: Kind::File { size: 0, map: None },
+            ..Entry::default()
+        };
+        let plain = Record {
+            entry: file.clone(),
+            ..Record::default()
+        };
         assert_eq!(pages(MAX_RECORDS + 1, &plain), [MAX_RECORDS, 1]);
-        let frame = FrameAt { segment: 0, offset: 0, stored_len: 5, plain_len: 10 };
-        let extents = vec![Extent { frame, inner: 0, len: 10 }; MAX_EXTENTS / 4];
+        let frame = FrameAt {
+            segment: 0,
+            offset: 0,
+            stored_len: 5,
+            plain_len: 10,
+        };
+        let extents = vec![
+            Extent {
+                frame,
+                inner: 0,
+                len: 10
+            };
+            MAX_EXTENTS / 4
+        ];
         let size = (MAX_EXTENTS / 4 * 10) as u64;
-        let cut = Entry { kind: Kind::File { size, map: None }, ..file.clone() };
-        assert_eq!(pages(9, &Record { entry: cut, extents, ..Record::default() }), [4, 4, 1]);
+        let cut = Entry {
+            kind: Kind::File { size, map: None },
+            ..file.clone()
+        };
+        assert_eq!(
+            pages(
+                9,
+                &Record {
+                    entry: cut,
+                    extents,
+                    ..Record::default()
+                }
+            ),
+            [4, 4, 1]
+        );
         let path = vec![b'x'; MAX_TEXT_BYTES / 4];
-        assert_eq!(pages(9, &Record { entry: Entry { path, ..file }, ..Record::default() }), [4, 4, 1]);
+        assert_eq!(
+            pages(
+                9,
+                &Record {
+                    entry: Entry { path, ..file },
+                    ..Record::default()
+                }
+            ),
+            [4, 4, 1]
+        );
     }
 }

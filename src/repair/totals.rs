@@ -21,7 +21,9 @@ pub(crate) fn describe(root: &mut Root, found: &[Found], placed: &[u64]) {
     let mut last: Option<(u32, bool, entry::Path)> = None;
     root.options.digest = Algorithm::None;
     for (found, at) in found.iter().zip(placed) {
-        let Some(first) = found.page.records.first() else { continue };
+        let Some(first) = found.page.records.first() else {
+            continue;
+        };
         // Late entries are the one thing in a stream that is out of order.
         let late = last.as_ref().is_some_and(|(stream, late, path)| {
             *stream == found.stream && (*late || entry::order(path, &first.entry.path).is_gt())
@@ -41,11 +43,16 @@ pub(crate) fn describe(root: &mut Root, found: &[Found], placed: &[u64]) {
         for record in &found.page.records {
             count(root, record);
             for extent in &record.extents {
-                let number = references.number_of(&found.page.segments[extent.frame.segment as usize]);
+                let number =
+                    references.number_of(&found.page.segments[extent.frame.segment as usize]);
                 references.count(number, record, extent);
             }
         }
-        last = found.page.records.last().map(|record| (found.stream, late, record.entry.path.clone()));
+        last = found
+            .page
+            .records
+            .last()
+            .map(|record| (found.stream, late, record.entry.path.clone()));
     }
     let segments = root.segments.iter().map(|segment| segment.bytes);
     root.totals.stored_bytes = sizes::sum(segments.chain(root.pages.iter().map(|page| page.bytes)));
@@ -54,7 +61,11 @@ pub(crate) fn describe(root: &mut Root, found: &[Found], placed: &[u64]) {
     if root.options.block_bytes == 0 {
         root.options.block_bytes = root.options.frame_bytes.min(1 << 20);
     }
-    root.options.frame_bytes = root.options.frame_bytes.max(root.options.block_bytes).max(LEAST_FRAME_BYTES);
+    root.options.frame_bytes = root
+        .options
+        .frame_bytes
+        .max(root.options.block_bytes)
+        .max(LEAST_FRAME_BYTES);
     root.liveness = root.segments.iter().map(Segment::live).collect();
     let mut others = references.all();
     others.retain(|other| root.liveness.iter().all(|own| own.id() != other.id()));
@@ -66,7 +77,13 @@ pub(crate) fn block_of(record: &Record) -> Option<u64> {
     let (blocks, data) = (record.blocks.len() as u64, record.entry.data_len());
     let part = record.described_bytes();
     let is_whole = record.from == 0 && !record.more && blocks > 1 && part == data;
-    is_whole.then(|| (10..31).map(|power| 1u64 << power).find(|block| data.div_ceil(*block) == blocks)).flatten()
+    is_whole
+        .then(|| {
+            (10..31)
+                .map(|power| 1u64 << power)
+                .find(|block| data.div_ceil(*block) == blocks)
+        })
+        .flatten()
 }
 
 fn count(root: &mut Root, record: &Record) {
@@ -95,11 +112,17 @@ fn count(root: &mut Root, record: &Record) {
         State::Unreadable(reason) => (&mut totals.unreadable, &reason[..]),
         State::Vanished => (&mut totals.vanished, "vanished before it was read"),
         State::Noted => (&mut totals.sockets, "sockets are not stored"),
-        State::BadPages(_) => (&mut totals.bad_pages, "it is stored, but page checksums are wrong"),
+        State::BadPages(_) => (
+            &mut totals.bad_pages,
+            "it is stored, but page checksums are wrong",
+        ),
     };
     *counter += 1;
     if root.not_captured.len() < MAX_NOT_CAPTURED {
         let path = Name(record.entry.path.clone());
-        root.not_captured.push(NotCaptured { path, reason: reason.to_owned() });
+        root.not_captured.push(NotCaptured {
+            path,
+            reason: reason.to_owned(),
+        });
     }
 }

@@ -38,11 +38,18 @@ impl Notes {
     /// [`Kind::Corrupt`], [`Kind::Unsupported`] or the system's.
     pub fn read(repository: &Path, id: &str) -> Result<Self> {
         let key = key(id, NOTES);
-        let Some(bytes) = Directory::new(repository).read(&key)? else { return Ok(Self::default()) };
-        let damaged = |error: Error| error.hint("`fullbore tag`, `pin` or `unpin` writes it anew if it is removed");
+        let Some(bytes) = Directory::new(repository).read(&key)? else {
+            return Ok(Self::default());
+        };
+        let damaged = |error: Error| {
+            error.hint("`fullbore tag`, `pin` or `unpin` writes it anew if it is removed")
+        };
         let notes: Self = open_sealed(&bytes, &format!("{key:?}")).map_err(damaged)?;
         if notes.format > FORMAT {
-            let what = format!("cannot read {key:?}: it has format {}, this program knows {FORMAT}", notes.format);
+            let what = format!(
+                "cannot read {key:?}: it has format {}, this program knows {FORMAT}",
+                notes.format
+            );
             return Err(Error::new(Kind::Unsupported, what).hint("use a newer fullbore"));
         }
         Ok(notes)
@@ -55,13 +62,19 @@ impl Notes {
     pub fn write(&self, repository: &Path, id: &str) -> Result<()> {
         let objects = Directory::new(repository);
         let is_listed = || objects.size(&key(id, ROOT)).map(|bytes| bytes.is_some());
-        let notes = Self { format: FORMAT_ALONE, ..self.clone() };
+        let notes = Self {
+            format: FORMAT_ALONE,
+            ..self.clone()
+        };
         if is_listed()? {
             objects.put(&key(id, NOTES), &seal(&notes)?)?;
         }
         match is_listed()? {
             true => Ok(()),
-            false => Err(Error::new(Kind::NotFound, format!("could not find backup {id:?} in {repository:?}"))),
+            false => Err(Error::new(
+                Kind::NotFound,
+                format!("could not find backup {id:?} in {repository:?}"),
+            )),
         }
     }
 

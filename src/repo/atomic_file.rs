@@ -36,8 +36,13 @@ impl Replacement {
         partial.push(format!(".repair-{}.partial", random_letters(6)));
         let partial = PathBuf::from(partial);
         let failed = |e| Error::io(format!("could not create {}", name(&partial)), e);
-        let file = safe_file::create(&partial, permissions::of_replacement(path)).map_err(failed)?;
-        Ok(Self { path: path.to_owned(), partial, file })
+        let file =
+            safe_file::create(&partial, permissions::of_replacement(path)).map_err(failed)?;
+        Ok(Self {
+            path: path.to_owned(),
+            partial,
+            file,
+        })
     }
 
     /// Begin with what the file holds that is there; sectors that its disk does not give are zeros.
@@ -58,7 +63,11 @@ impl Replacement {
                 Ok(got) => {
                     self.write(&buffer[..got], at)?;
                     at += got as u64;
-                    step = if at.is_multiple_of(MANY_BYTES as u64) { MANY_BYTES } else { step };
+                    step = if at.is_multiple_of(MANY_BYTES as u64) {
+                        MANY_BYTES
+                    } else {
+                        step
+                    };
                 }
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) if !is_media_error(&e) => return Err(failed(e)),
@@ -82,7 +91,9 @@ impl Replacement {
     /// # Errors
     /// The system's; then what was there is there still.
     pub fn commit(self) -> Result<()> {
-        write::fsync(&self.file).and_then(|()| fs::rename(&self.partial, &self.path)).map_err(|e| self.failed(e))?;
+        write::fsync(&self.file)
+            .and_then(|()| fs::rename(&self.partial, &self.path))
+            .map_err(|e| self.failed(e))?;
         self.path.parent().map_or(Ok(()), sync_dir)
     }
 

@@ -102,10 +102,14 @@ impl Base {
                 true => Vec::new(),
                 false => candidates(path, wanted, like, &gone, &mut damage)?,
             };
-            let ids: Vec<String> = archives.iter().map(|archive| archive.root.id.clone()).collect();
+            let ids: Vec<String> = archives
+                .iter()
+                .map(|archive| archive.root.id.clone())
+                .collect();
             let referred = refer(&ids)?;
             if referred.gone.is_empty() {
-                let base = (!archives.is_empty()).then(|| Self::new(archives, wanted, like, referred, &mut damage));
+                let base = (!archives.is_empty())
+                    .then(|| Self::new(archives, wanted, like, referred, &mut damage));
                 return Ok((base, damage));
             }
             gone.extend(referred.gone);
@@ -114,9 +118,15 @@ impl Base {
 
     /// The latest backup of the same source, and why it is no base; none if there is none.
     pub fn unlike(path: &Path, like: &Like<'_>) -> Option<Unlike> {
-        let why = |backup: &String| match differs(&Archive::open_backup(path, backup).ok()?.root, like)? {
+        let why = |backup: &String| match differs(
+            &Archive::open_backup(path, backup).ok()?.root,
+            like,
+        )? {
             OTHER_SOURCE => None,
-            why => Some(Unlike { backup: backup.clone(), why }),
+            why => Some(Unlike {
+                backup: backup.clone(),
+                why,
+            }),
         };
         backup_ids(path).ok()?.iter().rev().find_map(why)
     }
@@ -129,15 +139,23 @@ impl Base {
         damage: &mut BTreeSet<String>,
     ) -> Self {
         let digests = like.options.digest == Algorithm::Blake3;
-        let rules = Rules { compare: wanted.compare, digests, unfinished: digests && like.cluster.is_none() };
-        let (mut sizes, mut counts, mut lost) = (HashMap::new(), HashMap::new(), referred.tombstones);
+        let rules = Rules {
+            compare: wanted.compare,
+            digests,
+            unfinished: digests && like.cluster.is_none(),
+        };
+        let (mut sizes, mut counts, mut lost) =
+            (HashMap::new(), HashMap::new(), referred.tombstones);
         for archive in &archives {
             let mut manifests = HashMap::new();
             for (id, live, Size { bytes, data }) in segments(&archive.root, archive.codec) {
                 let segment = missing(archive, Object::Segment(id.clone()), bytes);
                 // What is referred to keeps its manifest, and a commit asks for it.
                 let manifest = || missing(archive, Object::Manifest(id.backup.clone()), 0);
-                let manifest = manifests.entry(id.backup.clone()).or_insert_with(manifest).clone();
+                let manifest = manifests
+                    .entry(id.backup.clone())
+                    .or_insert_with(manifest)
+                    .clone();
                 if segment.is_none() && manifest.is_none() {
                     counts.insert(id.clone(), (live, data));
                 } else if lost.insert(id.clone()) && !referred.manifests.contains(&id.backup) {
@@ -151,7 +169,10 @@ impl Base {
         let archives = archives.into_iter().map(|archive| {
             let (trusted, found) = (is_trusted(&archive.root, like), found.clone());
             let warn = move |damage: Error| _ = found.locked().insert(damage.line());
-            (Arc::new(archive.as_base(refers_to_pages).warn_with(warn)), trusted)
+            (
+                Arc::new(archive.as_base(refers_to_pages).warn_with(warn)),
+                trusted,
+            )
         });
         Self {
             archives: archives.collect(),
@@ -177,7 +198,10 @@ impl Base {
 
     /// The ids of the backups.
     pub fn ids(&self) -> Vec<String> {
-        self.archives.iter().map(|(archive, _)| archive.root.id.clone()).collect()
+        self.archives
+            .iter()
+            .map(|(archive, _)| archive.root.id.clone())
+            .collect()
     }
 
     /// The one cluster that all that is known is of.
@@ -190,8 +214,16 @@ impl Base {
 
     /// A scan, with what is known of each object.
     pub fn compare(self: &Arc<Self>, scan: Stream<Scanned>) -> Stream<Scanned> {
-        let cursors = self.archives.iter().map(|(archive, trusted)| Cursor::new(self, archive, *trusted)).collect();
-        Box::new(Compared { base: self.clone(), scan, cursors })
+        let cursors = self
+            .archives
+            .iter()
+            .map(|(archive, trusted)| Cursor::new(self, archive, *trusted))
+            .collect();
+        Box::new(Compared {
+            base: self.clone(),
+            scan,
+            cursors,
+        })
     }
 
     /// Say how large the segments are that are referred to. Frames that were met out of order may have been counted twice.
@@ -208,19 +240,36 @@ impl Base {
         if self.lost.is_empty() && self.worn.is_empty() {
             return Some(known);
         }
-        let extents = || known.parts.iter().flat_map(|item| item.extents.iter().map(move |extent| (item, extent)));
-        let is_in =
-            |set: &HashSet<SegmentId>, (item, extent): (&Item, &Extent)| set.contains(item.segment(&extent.frame));
+        let extents = || {
+            known
+                .parts
+                .iter()
+                .flat_map(|item| item.extents.iter().map(move |extent| (item, extent)))
+        };
+        let is_in = |set: &HashSet<SegmentId>, (item, extent): (&Item, &Extent)| {
+            set.contains(item.segment(&extent.frame))
+        };
         if extents().any(|at| is_in(&self.lost, at)) {
             return None;
         }
         let places = extents().scan(0, |at, (item, extent)| {
             let offset = std::mem::replace(at, *at + u64::from(extent.len));
-            Some((is_in(&self.worn, (item, extent)), Run { offset, len: extent.len.into() }))
+            Some((
+                is_in(&self.worn, (item, extent)),
+                Run {
+                    offset,
+                    len: extent.len.into(),
+                },
+            ))
         });
-        let places: Vec<Run> = places.filter_map(|(worn, run)| worn.then_some(run)).collect();
+        let places: Vec<Run> = places
+            .filter_map(|(worn, run)| worn.then_some(run))
+            .collect();
         let entry = &known.parts[0].entry;
-        let (len, again) = (entry.data_len(), sizes::sum(places.iter().map(|run| run.len)));
+        let (len, again) = (
+            entry.data_len(),
+            sizes::sum(places.iter().map(|run| run.len)),
+        );
         let by_blocks = self.rules.digests
             && known.has_blocks()
             && !known.has_chunks()
@@ -230,7 +279,10 @@ impl Base {
             () if len > self.frame_bytes && by_blocks => {
                 Some(known.stored_again(fragmentation::blocks(places, self.block_bytes, len)))
             }
-            () if len > self.frame_bytes && self.rules.digests && (known.has_blocks() || known.has_chunks()) => {
+            () if len > self.frame_bytes
+                && self.rules.digests
+                && (known.has_blocks() || known.has_chunks()) =>
+            {
                 Some(known.stored_again_where_found(places))
             }
             // One that can be stored only as a whole is, if that is worth it.
@@ -239,7 +291,11 @@ impl Base {
     }
 
     /// A file at a path that no base has, or that another had: one that had another?
-    pub(super) fn moved(&self, scanned: &Scanned, cursors: &[Cursor]) -> Option<(Vec<Item>, Trust)> {
+    pub(super) fn moved(
+        &self,
+        scanned: &Scanned,
+        cursors: &[Cursor],
+    ) -> Option<(Vec<Item>, Trust)> {
         let (archive, begun) = cursors.first().map(Cursor::place)?;
         let parts = self.moved.locked().find(archive, &scanned.entry)?;
         let trust = self.rules.trust_moved(scanned, parts.first()?, begun)?;
@@ -253,7 +309,9 @@ fn is_trusted(base: &Root, like: &Like<'_>) -> bool {
     let past = begun.is_ok_and(|begun| begun <= jiff::Timestamp::now());
     let alike = match (&base.postgres, like.cluster) {
         (Some(then), Some(now)) => {
-            then.timeline == now.timeline && then.online == now.online && then.checksums == now.checksums
+            then.timeline == now.timeline
+                && then.online == now.online
+                && then.checksums == now.checksums
         }
         (then, now) => then.is_none() && now.is_none(),
     };
@@ -270,29 +328,60 @@ struct Size {
 
 /// Every segment that a backup refers to, how many of its bytes are live, and how many it has.
 fn segments(root: &Root, codec: Codec) -> Vec<(SegmentId, u64, Size)> {
-    let named =
-        |id: SegmentId| SegmentId { backup: if id.backup.is_empty() { root.id.clone() } else { id.backup }, ..id };
+    let named = |id: SegmentId| SegmentId {
+        backup: if id.backup.is_empty() {
+            root.id.clone()
+        } else {
+            id.backup
+        },
+        ..id
+    };
     let mut copies: HashMap<(u32, u32), u64> = HashMap::new();
-    for page in root.pages.iter().filter(|page| page.backup.is_empty() && codec.skips()) {
+    for page in root
+        .pages
+        .iter()
+        .filter(|page| page.backup.is_empty() && codec.skips())
+    {
         let copies = copies.entry((page.stream, page.segment)).or_default();
-        sizes::add(copies, page.bytes.saturating_add(SERVICE_HEADER_BYTES as u64));
+        sizes::add(
+            copies,
+            page.bytes.saturating_add(SERVICE_HEADER_BYTES as u64),
+        );
     }
     let size = |live: &Live| {
         let at = (live.stream, live.number);
-        match root.segments.iter().find(|own| live.backup.is_empty() && (own.stream, own.number) == at) {
+        match root
+            .segments
+            .iter()
+            .find(|own| live.backup.is_empty() && (own.stream, own.number) == at)
+        {
             // Early versions did not count what of it can be kept.
             Some(own) if live.data_bytes == 0 => {
                 let copies = copies.get(&at).copied().unwrap_or(0);
-                Size { bytes: own.bytes, data: own.bytes.saturating_sub(copies) }
+                Size {
+                    bytes: own.bytes,
+                    data: own.bytes.saturating_sub(copies),
+                }
             }
-            Some(own) => Size { bytes: own.bytes, data: live.data_bytes },
-            None => {
-                Size { bytes: live.of_bytes, data: if live.data_bytes > 0 { live.data_bytes } else { live.of_bytes } }
-            }
+            Some(own) => Size {
+                bytes: own.bytes,
+                data: live.data_bytes,
+            },
+            None => Size {
+                bytes: live.of_bytes,
+                data: if live.data_bytes > 0 {
+                    live.data_bytes
+                } else {
+                    live.of_bytes
+                },
+            },
         }
     };
     // Frames are counted without what is between them.
-    root.liveness.iter().map(|live| (named(live.id()), live.bytes, size(live))).collect()
+    root.liveness
+        .iter()
+        .map(|live| (named(live.id()), live.bytes, size(live)))
+        .collect()
 }
 
 /// What there is to say of an object that is not there, or not so many bytes of it.
@@ -319,7 +408,12 @@ fn candidates(
     }
     let mut found = Vec::new();
     let (complete, partial) = (backup_ids(path)?, cut_off_ids(path).unwrap_or_default());
-    platform::debug(|| format!("{} backups were cut off and can be gone on from", partial.len()));
+    platform::debug(|| {
+        format!(
+            "{} backups were cut off and can be gone on from",
+            partial.len()
+        )
+    });
     let there = complete.iter().rev().filter(|id| !gone.contains(*id));
     let mut alike = there.filter_map(|id| match Archive::open_backup(path, id) {
         Ok(archive) => Some(archive).filter(|archive| differs(&archive.root, like).is_none()),
@@ -329,16 +423,26 @@ fn candidates(
         }
     });
     // One of some names has little of what another one wants.
-    let is_part = |left_out: &[String]| left_out.iter().any(|option| option.starts_with("--files-from"));
+    let is_part = |left_out: &[String]| {
+        left_out
+            .iter()
+            .any(|option| option.starts_with("--files-from"))
+    };
     let suits = |archive: &Archive| is_part(like.left_out) || !is_part(&archive.root.left_out);
     let latest = match alike.next() {
         Some(latest) if !suits(&latest) => alike.find(suits).or(Some(latest)),
         latest => latest,
     };
     let after = |id: &String| latest.as_ref().is_none_or(|latest| *id > latest.root.id);
-    let is_good = |archive: &Archive| differs(&archive.root, like).is_none() && has_manifests(archive);
-    let cut_off = partial.iter().rev().filter(|id| after(id) && !gone.contains(*id));
-    let cut_off = cut_off.filter_map(|id| Archive::open_partial(path, id).ok()).find(is_good);
+    let is_good =
+        |archive: &Archive| differs(&archive.root, like).is_none() && has_manifests(archive);
+    let cut_off = partial
+        .iter()
+        .rev()
+        .filter(|id| after(id) && !gone.contains(*id));
+    let cut_off = cut_off
+        .filter_map(|id| Archive::open_partial(path, id).ok())
+        .find(is_good);
     found.extend(cut_off);
     found.extend(latest);
     Ok(found)
@@ -347,7 +451,12 @@ fn candidates(
 /// Are all manifests there that it refers to? Not those of a copy that was cut off.
 fn has_manifests(archive: &Archive) -> bool {
     let mut ids = archive.root.others().into_iter().chain([""]);
-    ids.all(|id| archive.store().len(&Object::Manifest(id.to_owned())).is_ok())
+    ids.all(|id| {
+        archive
+            .store()
+            .len(&Object::Manifest(id.to_owned()))
+            .is_ok()
+    })
 }
 
 fn asked_for(path: &Path, base: &str, like: &Like<'_>) -> Result<Archive> {
@@ -355,7 +464,11 @@ fn asked_for(path: &Path, base: &str, like: &Like<'_>) -> Result<Archive> {
     let archive = Archive::open_backup(path, &id)?;
     match differs(&archive.root, like) {
         None => Ok(archive),
-        Some(why) => Err(Error::new(ErrorKind::Usage, format!("cannot take backup {id:?} as the base")).because(why)),
+        Some(why) => Err(Error::new(
+            ErrorKind::Usage,
+            format!("cannot take backup {id:?} as the base"),
+        )
+        .because(why)),
     }
 }
 

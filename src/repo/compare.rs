@@ -58,12 +58,29 @@ const WRITEBACK_SECONDS: i64 = 120;
 impl Cursor {
     /// `trusted`: may anything be taken for the same that was not touched since that base began?
     pub(super) fn new(base: &Arc<Base>, archive: &Arc<Archive>, trusted: bool) -> Self {
-        let begun = archive.root.time.parse::<jiff::Timestamp>().map_or(i64::MIN, jiff::Timestamp::as_second);
+        let begun = archive
+            .root
+            .time
+            .parse::<jiff::Timestamp>()
+            .map_or(i64::MIN, jiff::Timestamp::as_second);
         let crashed = !archive.root.boot.is_empty() && archive.root.boot != platform::boot_id();
-        let before = if crashed { WRITEBACK_SECONDS } else { TICK_SECONDS };
-        let seconds = if trusted { begun.saturating_sub(before) } else { i64::MIN };
+        let before = if crashed {
+            WRITEBACK_SECONDS
+        } else {
+            TICK_SECONDS
+        };
+        let seconds = if trusted {
+            begun.saturating_sub(before)
+        } else {
+            i64::MIN
+        };
         let records = archive.clone().into_records().peekable();
-        Self { base: base.clone(), archive: archive.clone(), records, begun: Time { seconds, nanos: 0 } }
+        Self {
+            base: base.clone(),
+            archive: archive.clone(),
+            records,
+            begun: Time { seconds, nanos: 0 },
+        }
     }
 
     /// The base, and since when nothing may have been touched.
@@ -114,7 +131,10 @@ impl Compared {
             let parts = cursor.take(&scanned.entry.path);
             if found.is_none() && are_all(&parts) {
                 found = Some((parts, cursor.begun));
-            } else if self.base.rules.unfinished && begin(&parts) && parts.last().is_some_and(|last| last.more) {
+            } else if self.base.rules.unfinished
+                && begin(&parts)
+                && parts.last().is_some_and(|last| last.more)
+            {
                 unfinished = Some(parts);
             }
         }
@@ -125,8 +145,11 @@ impl Compared {
             Some((parts, begun)) => {
                 let trust = self.base.rules.trust(scanned, &parts[0], begun)?;
                 // Where files are handed on from name to name, as logs are, another one had it.
-                let is_other = trust == Trust::Nothing && parts[0].entry.inode != scanned.entry.inode;
-                let moved = is_other.then(|| self.base.moved(scanned, &self.cursors)).flatten();
+                let is_other =
+                    trust == Trust::Nothing && parts[0].entry.inode != scanned.entry.inode;
+                let moved = is_other
+                    .then(|| self.base.moved(scanned, &self.cursors))
+                    .flatten();
                 moved.unwrap_or((parts, trust))
             }
             None if !scanned.entry.is_file() => return None,
@@ -154,7 +177,8 @@ impl Rules {
     fn trust(self, scanned: &Scanned, record: &Record, begun: Time) -> Option<Trust> {
         let (entry, whole) = (&scanned.entry, record.state == State::Whole);
         let Kind::File { size, .. } = entry.kind else {
-            return (record.state == scanned.state && record.entry == *entry).then_some(Trust::Same);
+            return (record.state == scanned.state && record.entry == *entry)
+                .then_some(Trust::Same);
         };
         if !record.state.is_stored() || !record.entry.is_file() {
             return None;
@@ -181,14 +205,24 @@ impl Rules {
     /// To rename a directory changes nothing of the files below it. To rename a file changes its ctime, and then nothing tells that
     /// it was not written to before, and its mtime put back; nor that it is no new file, given the inode of a removed one.
     /// So it is read, and stored only if it is another.
-    pub(super) fn trust_moved(self, scanned: &Scanned, record: &Record, begun: Time) -> Option<Trust> {
+    pub(super) fn trust_moved(
+        self,
+        scanned: &Scanned,
+        record: &Record,
+        begun: Time,
+    ) -> Option<Trust> {
         let (then, entry) = (&record.entry, &scanned.entry);
-        let same = then.kind == entry.kind && then.mtime == entry.mtime && then.inode == entry.inode;
+        let same =
+            then.kind == entry.kind && then.mtime == entry.mtime && then.inode == entry.inode;
         if self.compare != Compare::Inode || !same || record.state != State::Whole {
             return None;
         }
         let sure = then.ctime == entry.ctime && entry.mtime.max(entry.ctime) < begun;
-        if sure { Some(Trust::Content) } else { self.digests.then_some(Trust::Nothing) }
+        if sure {
+            Some(Trust::Content)
+        } else {
+            self.digests.then_some(Trust::Nothing)
+        }
     }
 }
 
@@ -198,5 +232,8 @@ fn is_same_inode(a: &Entry, b: &Entry) -> bool {
 
 /// The scan does not look at the attributes of files; a change of them changes the ctime.
 fn is_same_but_attributes(then: &Entry, now: &Entry) -> bool {
-    is_same_inode(then, now) && then.mtime == now.mtime && then.mode == now.mode && then.owner == now.owner
+    is_same_inode(then, now)
+        && then.mtime == now.mtime
+        && then.mode == now.mode
+        && then.owner == now.owner
 }

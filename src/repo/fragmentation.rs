@@ -15,11 +15,16 @@ const BUDGET_PERCENT: u64 = 5;
 
 /// The segments to be given up, from the bytes of each that are live, and all it has.
 pub(super) fn chosen(segments: HashMap<SegmentId, (u64, u64)>) -> HashSet<SegmentId> {
-    let is_worn = |live: u64, bytes: u64| u128::from(live) * 100 < u128::from(bytes) * u128::from(LEAST_LIVE_PERCENT);
+    let is_worn = |live: u64, bytes: u64| {
+        u128::from(live) * 100 < u128::from(bytes) * u128::from(LEAST_LIVE_PERCENT)
+    };
     let live = sizes::sum(segments.values().map(|(live, _)| *live));
     let mut bytes = sizes::sum(segments.values().map(|(_, bytes)| *bytes));
     let mut left = live / 100 * BUDGET_PERCENT;
-    let mut worn: Vec<_> = segments.into_iter().filter(|(_, (live, bytes))| is_worn(*live, *bytes)).collect();
+    let mut worn: Vec<_> = segments
+        .into_iter()
+        .filter(|(_, (live, bytes))| is_worn(*live, *bytes))
+        .collect();
     worn.sort_by(|(a, (live, bytes)), (b, (other, of))| {
         let share = |live: u64, of: u64| u128::from(live) * u128::from(of);
         share(*live, *of)
@@ -45,7 +50,10 @@ pub(super) fn blocks(runs: Vec<Run>, block: u64, len: u64) -> Vec<Run> {
         let end = end.next_multiple_of(block).min(len.max(end)); // a file that was cut off may have more than is known
         match whole.last_mut() {
             Some(last) if last.offset + last.len >= from => last.len = end - last.offset,
-            _ => whole.push(Run { offset: from, len: end - from }),
+            _ => whole.push(Run {
+                offset: from,
+                len: end - from,
+            }),
         }
     }
     whole
@@ -57,26 +65,43 @@ mod tests {
     use proptest::prelude::*;
 
     fn segments(counts: &[(u64, u64)]) -> HashMap<SegmentId, (u64, u64)> {
-        let id = |number: usize| SegmentId { backup: "b".to_owned(), stream: 1, number: number as u32 };
-        counts.iter().enumerate().map(|(number, counts)| (id(number), *counts)).collect()
+        let id = |number: usize| SegmentId {
+            backup: "b".to_owned(),
+            stream: 1,
+            number: number as u32,
+        };
+        counts
+            .iter()
+            .enumerate()
+            .map(|(number, counts)| (id(number), *counts))
+            .collect()
     }
 
     fn numbers(counts: &[(u64, u64)]) -> Vec<u32> {
-        let mut numbers: Vec<u32> = chosen(segments(counts)).into_iter().map(|id| id.number).collect();
+        let mut numbers: Vec<u32> = chosen(segments(counts))
+            .into_iter()
+            .map(|id| id.number)
+            .collect();
         numbers.sort_unstable();
         numbers
     }
 
     #[test]
     fn the_emptiest_go_first_and_no_more_than_is_allowed() {
-        assert_eq!(numbers(&[(1000, 1000), (30, 100), (20, 100), (10, 100)]), [2, 3]);
+        assert_eq!(
+            numbers(&[(1000, 1000), (30, 100), (20, 100), (10, 100)]),
+            [2, 3]
+        );
         assert_eq!(numbers(&[(1000, 1000), (400, 1000), (900, 1000)]), [0; 0]);
         assert_eq!(numbers(&[]), [0; 0]);
     }
 
     #[test]
     fn where_too_little_is_live_at_all_more_go() {
-        assert_eq!(numbers(&[(100, 100), (30, 300), (31, 300), (32, 300)]), [1, 2]);
+        assert_eq!(
+            numbers(&[(100, 100), (30, 300), (31, 300), (32, 300)]),
+            [1, 2]
+        );
     }
 
     proptest! {

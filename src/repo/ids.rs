@@ -21,13 +21,18 @@ pub fn next(path: &Path, now: Timestamp, seed: u64) -> Result<String> {
         return Ok(after(None, now, seed));
     }
     let objects = Directory::new(path);
-    let newest = roots::ids(&objects)?.into_iter().chain(intents(&objects)?).max();
+    let newest = roots::ids(&objects)?
+        .into_iter()
+        .chain(intents(&objects)?)
+        .max();
     Ok(after(newest.as_deref(), now, seed))
 }
 
 /// The id of `now`, or of the millisecond behind `newest` if that is later.
 pub fn after(newest: Option<&str>, now: Timestamp, seed: u64) -> String {
-    let behind = newest.and_then(time).and_then(|time| time.checked_add(SignedDuration::from_millis(1)).ok());
+    let behind = newest
+        .and_then(time)
+        .and_then(|time| time.checked_add(SignedDuration::from_millis(1)).ok());
     let time = behind.map_or(now, |behind| behind.max(now));
     let millis = time.subsec_nanosecond().unsigned_abs() / 1_000_000;
     backup_id(&time.strftime("%Y%m%dT%H%M%SZ").to_string(), millis, seed)
@@ -36,7 +41,11 @@ pub fn after(newest: Option<&str>, now: Timestamp, seed: u64) -> String {
 /// When a backup began, as its id has it.
 fn time(id: &str) -> Option<Timestamp> {
     let (seconds, letters) = id.split_once('-').filter(|_| is_backup_id(id))?;
-    let begun = DateTime::strptime("%Y%m%dT%H%M%SZ", seconds).ok()?.to_zoned(TimeZone::UTC).ok()?.timestamp();
+    let begun = DateTime::strptime("%Y%m%dT%H%M%SZ", seconds)
+        .ok()?
+        .to_zoned(TimeZone::UTC)
+        .ok()?
+        .timestamp();
     let millis = i64::from_str_radix(letters.get(..2)?, 36).ok()?;
     begun.checked_add(SignedDuration::from_millis(millis)).ok()
 }
@@ -51,7 +60,11 @@ mod tests {
 
     #[test]
     fn an_id_is_the_time_of_a_clock_that_goes_on() {
-        let id = after(Some("20261121T054501Z-k3f9qz"), at("2026-11-22T05:45:01.037Z"), 1);
+        let id = after(
+            Some("20261121T054501Z-k3f9qz"),
+            at("2026-11-22T05:45:01.037Z"),
+            1,
+        );
         assert!(id.starts_with("20261122T054501Z-11"), "{id}");
         assert!(after(None, at("2026-11-22T05:45:01Z"), 1).starts_with("20261122T054501Z-00"));
     }
@@ -70,10 +83,20 @@ mod tests {
 
     #[test]
     fn letters_that_are_no_milliseconds_are_passed_too() {
-        for newest in ["20261121T054501Z-zzzzzz", "20261121T054501Z-k3f9qz", "20261121T054501Z-000000"] {
-            assert!(*newest < *after(Some(newest), at("1970-01-01T00:00:00Z"), 0), "{newest}");
+        for newest in [
+            "20261121T054501Z-zzzzzz",
+            "20261121T054501Z-k3f9qz",
+            "20261121T054501Z-000000",
+        ] {
+            assert!(
+                *newest < *after(Some(newest), at("1970-01-01T00:00:00Z"), 0),
+                "{newest}"
+            );
         }
         let now = at("2026-11-22T05:45:01Z");
-        assert!(after(Some("99999999T999999Z-zzzzzz"), now, 0).starts_with("20261122"), "no time at all");
+        assert!(
+            after(Some("99999999T999999Z-zzzzzz"), now, 0).starts_with("20261122"),
+            "no time at all"
+        );
     }
 }

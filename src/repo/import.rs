@@ -65,18 +65,37 @@ impl Incoming {
     /// # Errors
     /// [`Kind::Usage`] if the directory holds something else, [`Kind::Unreachable`] while what is needed of it is being
     /// pruned; else the system's.
-    pub fn begin(root: &Path, sealed: Vec<u8>, facts: &Root, others: &[(&str, &[u8])], tricks: Tricks) -> Result<Self> {
+    pub fn begin(
+        root: &Path,
+        sealed: Vec<u8>,
+        facts: &Root,
+        others: &[(&str, &[u8])],
+        tricks: Tricks,
+    ) -> Result<Self> {
         open_or_make(root, &facts.time)?;
         let (root, id) = (root.to_owned(), facts.id.clone());
         let (was_listed, made_partial) = (false, false);
-        let mut incoming =
-            Self { root, id, sealed, dirs: vec![], made: vec![], was_listed, made_partial, intents: vec![], tricks };
+        let mut incoming = Self {
+            root,
+            id,
+            sealed,
+            dirs: vec![],
+            made: vec![],
+            was_listed,
+            made_partial,
+            intents: vec![],
+            tricks,
+        };
         let mut ids: Vec<&str> = facts.others().into_iter().chain([&facts.id[..]]).collect();
         // Always in the same order: two copies never wait for each other.
         ids.sort_unstable();
-        let announced = ids.iter().try_for_each(|id| incoming.announce(id, &facts.time));
+        let announced = ids
+            .iter()
+            .try_for_each(|id| incoming.announce(id, &facts.time));
         incoming.was_listed = incoming.is_listed();
-        let announced = announced.and_then(|()| incoming.rely_on(&ids)).and_then(|()| incoming.write_partial());
+        let announced = announced
+            .and_then(|()| incoming.rely_on(&ids))
+            .and_then(|()| incoming.write_partial());
         let announced = announced.and_then(|()| incoming.write_forgotten(others));
         match announced.and_then(|()| ids.iter().try_for_each(|id| incoming.is_not_pruned(id))) {
             Ok(()) => Ok(incoming),
@@ -94,7 +113,8 @@ impl Incoming {
         match safe_file::create_dir(&dir, permissions::of_dir(&self.root)) {
             Ok(()) => self.made.push(id.to_owned()),
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
-                safe_file::open_dir(&dir).map_err(|e| Error::io(format!("could not open {}", name(&dir)), e))?;
+                safe_file::open_dir(&dir)
+                    .map_err(|e| Error::io(format!("could not open {}", name(&dir)), e))?;
             }
             Err(e) => return Err(Error::io(format!("could not create {}", name(&dir)), e)),
         }
@@ -105,7 +125,9 @@ impl Incoming {
     /// A prune keeps what the backups hold that a live intent names, forgotten ones too.
     fn rely_on(&mut self, ids: &[&str]) -> Result<()> {
         let bases: Vec<String> = ids.iter().map(|id| (*id).to_owned()).collect();
-        self.intents.iter_mut().try_for_each(|intent| rely_on(&self.root, intent, &bases))
+        self.intents
+            .iter_mut()
+            .try_for_each(|intent| rely_on(&self.root, intent, &bases))
     }
 
     /// What a root mentions that is seen from here on, no prune deletes that has not marked it before.
@@ -119,7 +141,10 @@ impl Incoming {
 
     fn write_forgotten(&self, others: &[(&str, &[u8])]) -> Result<()> {
         others.iter().try_for_each(|(id, sealed)| {
-            match [ROOT, PARTIAL, FORGOTTEN].iter().any(|file| self.dir(id).join(file).exists()) {
+            match [ROOT, PARTIAL, FORGOTTEN]
+                .iter()
+                .any(|file| self.dir(id).join(file).exists())
+            {
                 true => Ok(()),
                 false => write_new(&self.root, &key(id, FORGOTTEN), sealed),
             }
@@ -130,7 +155,10 @@ impl Incoming {
     fn is_not_pruned(&self, id: &str) -> Result<()> {
         let marks = self.root.join(TOMBSTONES).join(id);
         if fs::read_dir(marks).is_ok_and(|mut marks| marks.next().is_some()) {
-            let what = format!("could not copy to {}: backup {id:?} is being pruned there", name(&self.root));
+            let what = format!(
+                "could not copy to {}: backup {id:?} is being pruned there",
+                name(&self.root)
+            );
             return Err(Error::new(Kind::Unreachable, what)
                 .hint("let `fullbore prune` end, or run it if it was killed; then run the same command again"));
         }
@@ -176,7 +204,11 @@ impl Incoming {
             }
             _ => {}
         }
-        Ok(Arriving { output: Output::create(&partial, permissions::of_file(&self.root), self.tricks)?, partial, path })
+        Ok(Arriving {
+            output: Output::create(&partial, permissions::of_file(&self.root), self.tricks)?,
+            partial,
+            path,
+        })
     }
 
     /// Make the backup visible. `objects` is all that it refers to: backup, name, and how many bytes it has at least.
@@ -186,7 +218,9 @@ impl Incoming {
     pub fn commit(self, objects: &[(String, String, u64)]) -> Result<()> {
         let done = self.dirs.iter().try_for_each(|dir| sync_dir(dir));
         let done = done.and_then(|()| sync_dir(&self.root.join(BACKUPS)));
-        let done = done.and_then(|()| self.all_there(objects)).and_then(|()| self.write_root());
+        let done = done
+            .and_then(|()| self.all_there(objects))
+            .and_then(|()| self.write_root());
         match done {
             Ok(()) => {
                 self.withdraw();
@@ -220,7 +254,12 @@ impl Incoming {
 
     /// The root that is there already: a damaged one is replaced, one that was repaired here stays.
     fn compare_root(&self, path: &Path) -> Result<()> {
-        let lost = |what: &str| Error::new(Kind::NotFound, format!("could not copy to {}: {what}", name(&self.root)));
+        let lost = |what: &str| {
+            Error::new(
+                Kind::NotFound,
+                format!("could not copy to {}: {what}", name(&self.root)),
+            )
+        };
         let there = match safe_file::read(path, MAX_BYTES) {
             Ok(there) => there,
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
@@ -237,15 +276,19 @@ impl Incoming {
     /// Somebody may have forgotten a backup here while we relied on what it held.
     fn all_there(&self, objects: &[(String, String, u64)]) -> Result<()> {
         let is_there = |(id, object, bytes): &&(String, String, u64)| {
-            fs::symlink_metadata(self.path(id, object)).is_ok_and(|found| found.is_file() && found.len() >= *bytes)
+            fs::symlink_metadata(self.path(id, object))
+                .is_ok_and(|found| found.is_file() && found.len() >= *bytes)
         };
         match objects.iter().find(|object| !is_there(object)) {
             None => Ok(()),
             Some((id, object, _)) => {
                 let path = self.path(id, object);
-                Err(Error::new(Kind::NotFound, format!("could not find {}: it was removed meanwhile", name(&path)))
-                    .detail("nothing was committed")
-                    .hint("run the same command again"))
+                Err(Error::new(
+                    Kind::NotFound,
+                    format!("could not find {}: it was removed meanwhile", name(&path)),
+                )
+                .detail("nothing was committed")
+                .hint("run the same command again"))
             }
         }
     }
@@ -255,9 +298,16 @@ impl Incoming {
         if self.made_partial && !self.made.contains(&self.id) && !self.is_listed() {
             let _ = fs::remove_file(self.dir(&self.id).join(PARTIAL)); // what is left is what was left before
         }
-        let made = self.made.iter().filter(|id| !self.dir(id).join(ROOT).exists());
-        let left: Vec<String> = made.filter(|id| !remove_backup(&self.root, id)).cloned().collect();
-        self.intents.retain(|(_, intent)| !left.contains(&intent.id));
+        let made = self
+            .made
+            .iter()
+            .filter(|id| !self.dir(id).join(ROOT).exists());
+        let left: Vec<String> = made
+            .filter(|id| !remove_backup(&self.root, id))
+            .cloned()
+            .collect();
+        self.intents
+            .retain(|(_, intent)| !left.contains(&intent.id));
         self.withdraw();
     }
 

@@ -74,7 +74,11 @@ impl Stock {
         archives.sort_by_cached_key(key);
         let segments = segments(&archives, repository);
         let sheets = sheets(&archives, |archive| (0..archive.root.pages.len()).collect());
-        Self { archives, segments, sheets }
+        Self {
+            archives,
+            segments,
+            sheets,
+        }
     }
 
     /// The root's entry of a page.
@@ -84,7 +88,10 @@ impl Stock {
 
     /// Ids of backups, in quotes.
     pub(crate) fn names(&self, of: &[usize]) -> String {
-        let ids: Vec<String> = of.iter().map(|archive| quoted(self.archives[*archive].root.id.as_bytes())).collect();
+        let ids: Vec<String> = of
+            .iter()
+            .map(|archive| quoted(self.archives[*archive].root.id.as_bytes()))
+            .collect();
         ids.join(", ")
     }
 
@@ -101,20 +108,33 @@ pub(crate) fn full(archive: &Archive, segment: &SegmentId) -> SegmentId {
 }
 
 fn full_name(root: &Root, segment: &SegmentId) -> SegmentId {
-    let backup = if segment.backup.is_empty() { &root.id } else { &segment.backup };
-    SegmentId { backup: backup.clone(), ..*segment }
+    let backup = if segment.backup.is_empty() {
+        &root.id
+    } else {
+        &segment.backup
+    };
+    SegmentId {
+        backup: backup.clone(),
+        ..*segment
+    }
 }
 
 /// Were files written beside its segments, if its codec wants them? The first versions wrote none in repositories, nor did they say
 /// how large all of a segment is.
 fn has_beside(root: &Root) -> bool {
-    root.liveness.iter().any(|live| live.backup.is_empty() && live.of_bytes > 0)
+    root.liveness
+        .iter()
+        .any(|live| live.backup.is_empty() && live.of_bytes > 0)
 }
 
 /// A segment of a root's own.
 fn own(root: &Root, segment: &Segment, archive: usize, beside: bool) -> Place {
     Place {
-        id: SegmentId { backup: root.id.clone(), stream: segment.stream, number: segment.number },
+        id: SegmentId {
+            backup: root.id.clone(),
+            stream: segment.stream,
+            number: segment.number,
+        },
         archive,
         bytes: segment.bytes,
         plain_bytes: Some(segment.plain_bytes),
@@ -130,7 +150,11 @@ fn segments(archives: &[Archive], repository: Option<&Path>) -> Vec<Place> {
     let key = |id: &SegmentId| (id.backup.clone(), id.stream, id.number);
     for (at, archive) in archives.iter().enumerate() {
         let beside = has_beside(&archive.root);
-        let own = archive.root.segments.iter().map(|segment| own(&archive.root, segment, at, beside));
+        let own = archive
+            .root
+            .segments
+            .iter()
+            .map(|segment| own(&archive.root, segment, at, beside));
         places.extend(own.map(|place| (key(&place.id), place)));
     }
     let mut known: HashMap<String, Option<Known>> = HashMap::new();
@@ -138,7 +162,9 @@ fn segments(archives: &[Archive], repository: Option<&Path>) -> Vec<Place> {
         for live in &archive.root.liveness {
             let id = full_name(&archive.root, &live.id());
             let read = |id: &str| Some(Known::read(repository?, id)?.0);
-            let of = known.entry(id.backup.clone()).or_insert_with(|| read(&id.backup));
+            let of = known
+                .entry(id.backup.clone())
+                .or_insert_with(|| read(&id.backup));
             if places.contains_key(&key(&id)) {
                 continue;
             }
@@ -173,15 +199,25 @@ impl Known {
         let read = |name: &str| {
             let bytes = safe_file::read(&dir.join(name), MAX_BYTES).ok()?;
             let root = Root::open(&bytes, name).ok().filter(|root| root.id == id)?;
-            Some((Self { beside: has_beside(&root), root, is_listed: name == layout::ROOT }, bytes))
+            Some((
+                Self {
+                    beside: has_beside(&root),
+                    root,
+                    is_listed: name == layout::ROOT,
+                },
+                bytes,
+            ))
         };
-        [layout::ROOT, layout::PARTIAL, layout::FORGOTTEN].into_iter().find_map(read)
+        [layout::ROOT, layout::PARTIAL, layout::FORGOTTEN]
+            .into_iter()
+            .find_map(read)
     }
 
     /// Was this segment surely ended? The last one of a stream of a backup that died has no seek table, and more may follow
     /// what is known of it. One that was forgotten may have died before.
     pub(crate) fn is_ended(&self, segment: &Segment) -> bool {
-        let is_followed = |later: &Segment| later.stream == segment.stream && later.number > segment.number;
+        let is_followed =
+            |later: &Segment| later.stream == segment.stream && later.number > segment.number;
         self.is_listed || self.root.segments.iter().any(is_followed)
     }
 
@@ -189,30 +225,63 @@ impl Known {
         // In this order they were begun.
         let numbers = |segment: &Segment| (segment.stream, segment.number);
         let wanted = (id.stream, id.number);
-        let found = self.root.segments.binary_search_by_key(&wanted, numbers).ok();
-        let at = found.or_else(|| self.root.segments.iter().position(|segment| numbers(segment) == wanted))?;
+        let found = self
+            .root
+            .segments
+            .binary_search_by_key(&wanted, numbers)
+            .ok();
+        let at = found.or_else(|| {
+            self.root
+                .segments
+                .iter()
+                .position(|segment| numbers(segment) == wanted)
+        })?;
         let segment = &self.root.segments[at];
         let is_it = id.backup == self.root.id;
-        is_it.then(|| Place { ended: self.is_ended(segment), ..own(&self.root, segment, archive, self.beside) })
+        is_it.then(|| Place {
+            ended: self.is_ended(segment),
+            ..own(&self.root, segment, archive, self.beside)
+        })
     }
 }
 
 /// The document of a backup that was forgotten and of which nothing else is known any more.
 pub(crate) fn nothing_known(id: &str, like: &Root) -> Root {
-    let options = Options { codec: like.options.codec.clone(), ..Options::default() };
-    Root { format: FORMAT_ALONE, id: id.to_owned(), time: like.time.clone(), options, ..Root::default() }
+    let options = Options {
+        codec: like.options.codec.clone(),
+        ..Options::default()
+    };
+    Root {
+        format: FORMAT_ALONE,
+        id: id.to_owned(),
+        time: like.time.clone(),
+        options,
+        ..Root::default()
+    }
 }
 
 /// The document of a forgotten backup that others refer to, if it is damaged: where it is, how that shows, what it can be replaced by.
 /// It is but a word on segments that others need: what they should be like is not known then.
 pub(crate) fn bad_words(archives: &[Archive], repository: &Path) -> Vec<(PathBuf, Error, Root)> {
-    let others: BTreeMap<&str, &Root> =
-        archives.iter().flat_map(|archive| archive.root.others().into_iter().map(|id| (id, &archive.root))).collect();
+    let others: BTreeMap<&str, &Root> = archives
+        .iter()
+        .flat_map(|archive| {
+            archive
+                .root
+                .others()
+                .into_iter()
+                .map(|id| (id, &archive.root))
+        })
+        .collect();
     let look = |(id, of): (&str, &Root)| {
         let dir = repository.join(layout::BACKUPS).join(id);
         let path = dir.join(layout::FORGOTTEN);
-        let bytes = safe_file::read(&path, MAX_BYTES).ok().filter(|_| !dir.join(layout::ROOT).exists())?;
-        let error = Root::open(&bytes, &format!("{path:?}")).err().filter(|error| error.kind == Kind::Corrupt)?;
+        let bytes = safe_file::read(&path, MAX_BYTES)
+            .ok()
+            .filter(|_| !dir.join(layout::ROOT).exists())?;
+        let error = Root::open(&bytes, &format!("{path:?}"))
+            .err()
+            .filter(|error| error.kind == Kind::Corrupt)?;
         Some((path, error, nothing_known(id, of)))
     };
     others.into_iter().filter_map(look).collect()
@@ -225,12 +294,25 @@ pub(crate) fn sheets(archives: &[Archive], wanted: impl Fn(&Archive) -> Vec<usiz
     for (at, archive) in archives.iter().enumerate() {
         for index in wanted(archive) {
             let page = &archive.root.pages[index];
-            let backup = if page.backup.is_empty() { &archive.root.id } else { &page.backup };
-            let key = (backup.clone(), page.stream, page.segment, page.offset, page.digest.clone());
+            let backup = if page.backup.is_empty() {
+                &archive.root.id
+            } else {
+                &page.backup
+            };
+            let key = (
+                backup.clone(),
+                page.stream,
+                page.segment,
+                page.offset,
+                page.digest.clone(),
+            );
             let sheet = *found.entry(key).or_insert(sheets.len());
             match sheets.get_mut(sheet) {
                 Some(sheet) => sheet.of.push(at),
-                None => sheets.push(Sheet { at: (at, index), of: vec![at] }),
+                None => sheets.push(Sheet {
+                    at: (at, index),
+                    of: vec![at],
+                }),
             }
         }
     }
@@ -239,7 +321,9 @@ pub(crate) fn sheets(archives: &[Archive], wanted: impl Fn(&Archive) -> Vec<usiz
 
 /// The records of a page that was read through `archive`, with segments under their full names.
 pub(crate) fn items(archive: &Archive, mut page: Page) -> impl Iterator<Item = Item> {
-    page.segments.iter_mut().for_each(|segment| *segment = full(archive, segment));
+    page.segments
+        .iter_mut()
+        .for_each(|segment| *segment = full(archive, segment));
     let page = Arc::new(page);
     (0..page.records.len()).filter_map(move |index| Item::new(page.clone(), index))
 }
@@ -249,9 +333,13 @@ pub(crate) fn known_frames(
     archives: &[Archive],
     of: impl Iterator<Item = SegmentId>,
 ) -> HashMap<SegmentId, BTreeSet<FrameSpan>> {
-    let mut known: HashMap<SegmentId, BTreeSet<FrameSpan>> = of.map(|id| (id, BTreeSet::new())).collect();
+    let mut known: HashMap<SegmentId, BTreeSet<FrameSpan>> =
+        of.map(|id| (id, BTreeSet::new())).collect();
     for archive in if known.is_empty() { &[] } else { archives } {
-        for item in archive.records(&Selection::default(), false).filter_map(Result::ok) {
+        for item in archive
+            .records(&Selection::default(), false)
+            .filter_map(Result::ok)
+        {
             for frame in item.extents.iter().map(|extent| &extent.frame) {
                 if let Some(frames) = known.get_mut(&full(archive, item.segment(frame))) {
                     frames.insert((frame.offset, frame.stored_len, frame.plain_len));
@@ -263,7 +351,9 @@ pub(crate) fn known_frames(
 }
 
 /// Files with their records: several if one goes on over pages. What cannot be read is passed over.
-pub(crate) fn files<'a>(records: impl Iterator<Item = Result<Item>> + 'a) -> impl Iterator<Item = Vec<Item>> + 'a {
+pub(crate) fn files<'a>(
+    records: impl Iterator<Item = Result<Item>> + 'a,
+) -> impl Iterator<Item = Vec<Item>> + 'a {
     let mut records = records.filter_map(Result::ok).peekable();
     std::iter::from_fn(move || {
         let mut parts = vec![records.next()?];
@@ -302,5 +392,9 @@ pub(crate) fn open_some(repository: &Path) -> Result<(Vec<Archive>, NoRoots)> {
         }
     }
     // Nothing would be sound for want of anything that could be damaged.
-    if archives.is_empty() && lost.is_empty() { Err(no_backup(repository)?) } else { Ok((archives, lost)) }
+    if archives.is_empty() && lost.is_empty() {
+        Err(no_backup(repository)?)
+    } else {
+        Ok((archives, lost))
+    }
 }

@@ -115,14 +115,19 @@ impl Directory {
     }
 
     /// Do something to an object in its directory, which is made if it is not there.
-    fn with_parent(&self, key: &str, work: impl Fn(&OwnedFd, &str) -> io::Result<()>) -> Result<()> {
+    fn with_parent(
+        &self,
+        key: &str,
+        work: impl Fn(&OwnedFd, &str) -> io::Result<()>,
+    ) -> Result<()> {
         let path = self.path(key);
         let work = || self.home(key).and_then(|(dir, name)| work(&dir, name));
         let mut done = work();
         for _ in 0..ATTEMPTS {
             match (&done, path.parent()) {
                 (Err(e), Some(parent)) if e.kind() == ErrorKind::NotFound => {
-                    done = safe_file::create_dirs(parent, permissions::of_dir(&self.0)).and_then(|()| work());
+                    done = safe_file::create_dirs(parent, permissions::of_dir(&self.0))
+                        .and_then(|()| work());
                 }
                 _ => break,
             }
@@ -145,11 +150,16 @@ impl Objects for Directory {
 
     fn list(&self, dir: &str) -> Result<Vec<String>> {
         let path = self.path(dir);
-        let Some(entries) = if_there(fs::read_dir(&path), "list", &path)? else { return Ok(Vec::new()) };
+        let Some(entries) = if_there(fs::read_dir(&path), "list", &path)? else {
+            return Ok(Vec::new());
+        };
         let names: io::Result<Vec<_>> = entries.map(|entry| Ok(entry?.file_name())).collect();
         let names = if_there(names, "list", &path)?.unwrap_or_default();
         // What is no text is none of ours.
-        Ok(names.into_iter().filter_map(|name| name.into_string().ok()).collect())
+        Ok(names
+            .into_iter()
+            .filter_map(|name| name.into_string().ok())
+            .collect())
     }
 
     fn read(&self, key: &str) -> Result<Option<Vec<u8>>> {
@@ -170,10 +180,12 @@ impl Objects for Directory {
 
     fn mark(&self, key: &str) -> Result<()> {
         let access = permissions::of_file(&self.0);
-        self.with_parent(key, |dir, name| match safe_file::create_at(dir, name, access) {
-            // It is marked.
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
-            made => made.map(drop),
+        self.with_parent(key, |dir, name| {
+            match safe_file::create_at(dir, name, access) {
+                // It is marked.
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
+                made => made.map(drop),
+            }
         })
     }
 
@@ -185,7 +197,9 @@ impl Objects for Directory {
     fn rename(&self, from: &str, to: &str) -> Result<bool> {
         let path = self.path(to);
         let new = to.rsplit_once('/').map_or(to, |(_, name)| name);
-        let renamed = self.home(from).and_then(|(dir, old)| rename(&dir, old, new));
+        let renamed = self
+            .home(from)
+            .and_then(|(dir, old)| rename(&dir, old, new));
         let renamed = if_there(renamed, "write", &path)?.is_some();
         path.parent().filter(|_| renamed).map_or(Ok(()), sync_dir)?;
         Ok(renamed)
@@ -193,13 +207,18 @@ impl Objects for Directory {
 
     fn remove(&self, key: &str) -> Result<()> {
         let path = self.path(key);
-        let removed = self.home(key).and_then(|(dir, name)| write::unlink_at(dir, name.as_bytes()));
+        let removed = self
+            .home(key)
+            .and_then(|(dir, name)| write::unlink_at(dir, name.as_bytes()));
         if_there(removed, "remove", &path).map(drop)
     }
 
     fn remove_dir(&self, dir: &str) -> Result<()> {
         let path = self.path(dir);
-        match self.home(dir).and_then(|(above, name)| write::remove_dir_at(above, name.as_bytes())) {
+        match self
+            .home(dir)
+            .and_then(|(above, name)| write::remove_dir_at(above, name.as_bytes()))
+        {
             Err(e) if e.kind() == ErrorKind::DirectoryNotEmpty => Ok(()),
             other => if_there(other, "remove", &path).map(drop),
         }
@@ -207,7 +226,9 @@ impl Objects for Directory {
 
     fn seize(&self, key: &str) -> Result<Seized<Option<File>>> {
         let path = self.path(key);
-        let Some(file) = if_there(open_to_lock(&path), "open", &path)? else { return Ok(Seized::Absent) };
+        let Some(file) = if_there(open_to_lock(&path), "open", &path)? else {
+            return Ok(Seized::Absent);
+        };
         Ok(match locked(file, &path) {
             // Whoever held it has removed it, and another may have come by now.
             Seized::Free(Some(file)) if !is_at(&file, &path) => Seized::Held,
@@ -218,12 +239,16 @@ impl Objects for Directory {
     fn claim(&self, key: &str) -> Result<Seized<Option<File>>> {
         let path = self.path(key);
         let failed = |e| Error::io(format!("could not write {}", name(&path)), e);
-        let (parent, name) = (path.parent().unwrap_or(&self.0), key.rsplit('/').next().unwrap_or(key));
+        let (parent, name) = (
+            path.parent().unwrap_or(&self.0),
+            key.rsplit('/').next().unwrap_or(key),
+        );
         // A copy of a repository may have lost what was empty.
         safe_file::create_dirs(parent, permissions::of_dir(&self.0)).map_err(failed)?;
         let was_there = path.exists();
         let dir = safe_file::open_dir(parent).map_err(failed)?;
-        let file = safe_file::open_or_create(dir, name, permissions::of_file(&self.0)).map_err(failed)?;
+        let file =
+            safe_file::open_or_create(dir, name, permissions::of_file(&self.0)).map_err(failed)?;
         Ok(match locked(file, &path) {
             // Whoever held it has removed it.
             Seized::Free(Some(file)) if !is_at(&file, &path) => Seized::Held,
@@ -251,13 +276,22 @@ fn locked(file: File, path: &Path) -> Seized<Option<File>> {
 /// Is it still the file of that name?
 pub(super) fn is_at(file: &File, path: &Path) -> bool {
     let facts = |facts: fs::Metadata| (facts.dev(), facts.ino());
-    file.metadata().map(facts).ok().is_some_and(|it| fs::symlink_metadata(path).map(facts).is_ok_and(|at| at == it))
+    file.metadata().map(facts).ok().is_some_and(|it| {
+        fs::symlink_metadata(path)
+            .map(facts)
+            .is_ok_and(|at| at == it)
+    })
 }
 
 /// For writing, too: NFS gives exclusive locks on nothing else (flock(2)). Where that is not allowed, for reading.
 fn open_to_lock(path: &Path) -> io::Result<File> {
     match safe_file::open_write(path) {
-        Err(e) if matches!(e.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem) => {
+        Err(e)
+            if matches!(
+                e.kind(),
+                ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem
+            ) =>
+        {
             safe_file::open(path)
         }
         other => other,
@@ -277,19 +311,27 @@ pub(super) fn write_new(repository: &Path, key: &str, bytes: &[u8]) -> Result<()
 /// # Errors
 /// As [`write_new`]; but if only the directory could not be synced, it is there.
 pub(super) fn write_root(repository: &Path, key: &str, bytes: &[u8]) -> Result<()> {
-    write_by(repository, key, bytes, |dir, from, to| rename(dir, from, to).map(|()| commit_flag::set(true)))
+    write_by(repository, key, bytes, |dir, from, to| {
+        rename(dir, from, to).map(|()| commit_flag::set(true))
+    })
 }
 
 /// What is said of a commit that failed, after it was taken back if that could be: is its root there still?
 pub(super) fn is_left(root: &Path, what: &str, error: Error) -> Error {
     let is_listed = root.exists();
     commit_flag::set(is_listed);
-    if is_listed { error.detail(format!("the {what} is listed, but may not be durable")) } else { error }
+    if is_listed {
+        error.detail(format!("the {what} is listed, but may not be durable"))
+    } else {
+        error
+    }
 }
 
 fn write_by(repository: &Path, key: &str, bytes: &[u8], finally: Finally) -> Result<()> {
     let (objects, access) = (Directory::new(repository), permissions::of_file(repository));
-    let placed = objects.home(key).and_then(|(dir, name)| place(&dir, name, (bytes, access), finally));
+    let placed = objects
+        .home(key)
+        .and_then(|(dir, name)| place(&dir, name, (bytes, access), finally));
     let path = objects.path(key);
     placed.map_err(|e| Error::io(format!("could not write {}", name(&path)), e))?;
     path.parent().map_or(Ok(()), sync_dir)
@@ -299,7 +341,12 @@ fn write_by(repository: &Path, key: &str, bytes: &[u8], finally: Finally) -> Res
 ///
 /// # Errors
 /// The system's; nothing is left then.
-pub(super) fn place(dir: &OwnedFd, name: &str, (bytes, access): (&[u8], Access), finally: Finally) -> io::Result<()> {
+pub(super) fn place(
+    dir: &OwnedFd,
+    name: &str,
+    (bytes, access): (&[u8], Access),
+    finally: Finally,
+) -> io::Result<()> {
     let partial = format!("{name}.{}.partial", random_letters(6));
     let written = safe_file::create_at(dir, &partial[..], access).and_then(|mut file| {
         file.write_all(bytes)?;

@@ -45,7 +45,8 @@ pub fn open(from: impl AsRef<OsStr>) -> Result<Archive> {
         Opened::Foreign(path) => {
             let what = format!("cannot read {path:?}: it is no archive that this program wrote");
             let side = with_suffix(&path, layout::SIDE_SUFFIX);
-            let why = format!("if it is one of .tar.gz or .tar, {side:?} belongs to it, and is missing");
+            let why =
+                format!("if it is one of .tar.gz or .tar, {side:?} belongs to it, and is missing");
             Err(Error::new(Kind::Unsupported, what)
                 .because(why)
                 .hint("`fullbore list`, `verify` and `restore` take any tar, as a stream"))
@@ -78,7 +79,10 @@ pub fn open_any(from: &OsStr) -> Result<Opened> {
     let archive = Archive::open_file(&path)?;
     match (archive, backup) {
         (Some(archive), Some(id)) if !archive.root.id.starts_with(id) && id != LATEST => {
-            let what = format!("could not find backup {id:?} in {path:?}: the archive holds {:?}", archive.root.id);
+            let what = format!(
+                "could not find backup {id:?} in {path:?}: the archive holds {:?}",
+                archive.root.id
+            );
             Err(Error::new(Kind::NotFound, what))
         }
         (Some(archive), _) => Ok(Opened::Backup(Box::new(archive))),
@@ -89,10 +93,17 @@ pub fn open_any(from: &OsStr) -> Result<Opened> {
 /// A file of a repository is no archive by itself.
 fn not_inside(path: &Path) -> Result<()> {
     let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    match whole.ancestors().nth(3).filter(|dir| dir.join(layout::REPOSITORY).is_file()) {
+    match whole
+        .ancestors()
+        .nth(3)
+        .filter(|dir| dir.join(layout::REPOSITORY).is_file())
+    {
         None => Ok(()),
-        Some(repository) => Err(Error::new(Kind::Usage, format!("cannot read {path:?}: it is a part of a repository"))
-            .hint(format!("name the repository, {repository:?}"))),
+        Some(repository) => Err(Error::new(
+            Kind::Usage,
+            format!("cannot read {path:?}: it is a part of a repository"),
+        )
+        .hint(format!("name the repository, {repository:?}"))),
     }
 }
 
@@ -103,7 +114,10 @@ fn not_inside(path: &Path) -> Result<()> {
 pub fn locate(from: &OsStr) -> Result<(PathBuf, String)> {
     let (path, backup) = place(from)?;
     if !path.is_dir() {
-        return Err(Error::new(Kind::Usage, format!("cannot do this to {path:?}: it is no repository")));
+        return Err(Error::new(
+            Kind::Usage,
+            format!("cannot do this to {path:?}: it is no repository"),
+        ));
     }
     read_repository(&path)?;
     let id = pick(&path, backup)?;
@@ -141,12 +155,14 @@ pub fn must_be_told(from: &OsStr) -> Result<()> {
     if !is_repository(from) {
         return Ok(());
     }
-    let mut sources = list_backups(Path::new(from))?.filter_map(|(_, root)| Some(root.ok()?.source));
+    let mut sources =
+        list_backups(Path::new(from))?.filter_map(|(_, root)| Some(root.ok()?.source));
     let first = sources.next();
     match sources.find(|source| Some(source) != first.as_ref()) {
         None => Ok(()),
         Some(_) => {
-            let what = format!("cannot tell which backup is meant: {from:?} has those of several sources");
+            let what =
+                format!("cannot tell which backup is meant: {from:?} has those of several sources");
             Err(Error::new(Kind::Usage, what)
                 .hint("name one: @ID, or @latest for the last of all; `fullbore list` shows them"))
         }
@@ -182,18 +198,22 @@ pub fn parts(from: &OsStr) -> Option<(&Path, &str)> {
 
 /// `REPOSITORY@BACKUP`.
 pub fn named(repository: impl AsRef<OsStr>, backup: impl AsRef<OsStr>) -> OsString {
-    [repository.as_ref(), OsStr::new("@"), backup.as_ref()].into_iter().collect()
+    [repository.as_ref(), OsStr::new("@"), backup.as_ref()]
+        .into_iter()
+        .collect()
 }
 
 /// The id of the backup that is meant.
 pub(super) fn pick(repository: &Path, backup: Option<&str>) -> Result<String> {
     let wanted = backup.unwrap_or(LATEST);
     let ids = backup_ids(repository)?;
-    let lost = lost_roots(repository)?.into_iter().rfind(|lost| wanted == LATEST || lost.starts_with(wanted));
+    let lost = lost_roots(repository)?
+        .into_iter()
+        .rfind(|lost| wanted == LATEST || lost.starts_with(wanted));
     match (one_of(&ids, wanted, repository), lost) {
-        (Ok(id), Some(lost)) if wanted == LATEST && lost > id => {
-            Err(lost_root(&format!("the root of backup {lost:?} is lost, which is later than {id:?}")))
-        }
+        (Ok(id), Some(lost)) if wanted == LATEST && lost > id => Err(lost_root(&format!(
+            "the root of backup {lost:?} is lost, which is later than {id:?}"
+        ))),
         (Err(error), Some(lost)) if error.kind == Kind::NotFound => {
             Err(lost_root(&format!("the root of backup {lost:?} is lost")))
         }
@@ -202,7 +222,8 @@ pub(super) fn pick(repository: &Path, backup: Option<&str>) -> Result<String> {
 }
 
 fn lost_root(what: &str) -> Error {
-    Error::corrupt(what).hint("`fullbore repair` makes it anew, or says what else to do; @BACKUP names another")
+    Error::corrupt(what)
+        .hint("`fullbore repair` makes it anew, or says what else to do; @BACKUP names another")
 }
 
 /// Open a backup of a repository; if its root is damaged, say what is to be done about that.
@@ -216,8 +237,11 @@ fn open_backup(repository: &Path, id: &str) -> Result<Archive> {
 
 fn one_of(ids: &[String], wanted: &str, repository: &Path) -> Result<String> {
     if wanted.is_empty() {
-        return Err(Error::new(Kind::Usage, "cannot tell which backup is meant: its id is empty")
-            .hint("give the beginning of an id, or `latest`; `fullbore list` shows all of them"));
+        return Err(Error::new(
+            Kind::Usage,
+            "cannot tell which backup is meant: its id is empty",
+        )
+        .hint("give the beginning of an id, or `latest`; `fullbore list` shows all of them"));
     }
     let mut found: Vec<&String> = ids.iter().filter(|id| id.starts_with(wanted)).collect();
     if wanted == LATEST {
@@ -231,21 +255,33 @@ fn one_of(ids: &[String], wanted: &str, repository: &Path) -> Result<String> {
 }
 
 fn none_found(repository: &Path, wanted: &str, ids: &[String]) -> Result<Error> {
-    if let Some(id) = cut_off_ids(repository)?.into_iter().find(|id| wanted != LATEST && id.starts_with(wanted)) {
-        let what =
-            format!("could not find backup {wanted:?} in {repository:?}: {id:?} was cut off, and so is no backup");
+    if let Some(id) = cut_off_ids(repository)?
+        .into_iter()
+        .find(|id| wanted != LATEST && id.starts_with(wanted))
+    {
+        let what = format!(
+            "could not find backup {wanted:?} in {repository:?}: {id:?} was cut off, and so is no backup"
+        );
         return Ok(Error::new(Kind::NotFound, what).hint(GOES_ON));
     }
-    let Some(last) = ids.last() else { return no_backup(repository) };
-    let there = if ids.len() == 1 { "1 backup".to_owned() } else { format!("{} backups", ids.len()) };
-    Ok(Error::new(Kind::NotFound, format!("could not find backup {wanted:?} in {repository:?}"))
-        .detail(format!("it holds {there}, the last is {last:?}"))
-        .hint("`fullbore list` shows all of them"))
+    let Some(last) = ids.last() else {
+        return no_backup(repository);
+    };
+    let there = if ids.len() == 1 {
+        "1 backup".to_owned()
+    } else {
+        format!("{} backups", ids.len())
+    };
+    Ok(Error::new(
+        Kind::NotFound,
+        format!("could not find backup {wanted:?} in {repository:?}"),
+    )
+    .detail(format!("it holds {there}, the last is {last:?}"))
+    .hint("`fullbore list` shows all of them"))
 }
 
 /// What becomes of what is kept of a backup that was cut off.
-const GOES_ON: &str =
-    "a backup counts once it has ended well; the next `fullbore backup` of its source goes on from it";
+const GOES_ON: &str = "a backup counts once it has ended well; the next `fullbore backup` of its source goes on from it";
 
 /// Does a repository hold no backup, not even one whose root cannot be read?
 ///
@@ -260,21 +296,36 @@ pub fn holds_none(repository: &Path) -> Result<bool> {
 /// # Errors
 /// The system's.
 pub fn no_backup(repository: &Path) -> Result<Error> {
-    let none = Error::new(Kind::NotFound, format!("could not find a backup: {repository:?} holds none"));
+    let none = Error::new(
+        Kind::NotFound,
+        format!("could not find a backup: {repository:?} holds none"),
+    );
     let cut_off = cut_off_ids(repository)?;
     if cut_off.is_empty() {
         return Ok(none.hint("a backup counts once it has ended well; `fullbore backup` makes one"));
     }
     let line = |id: &String| format!("{id:?} was cut off, and so is no backup");
-    Ok(cut_off.iter().take(LISTED).map(line).fold(none, Error::detail).hint(GOES_ON))
+    Ok(cut_off
+        .iter()
+        .take(LISTED)
+        .map(line)
+        .fold(none, Error::detail)
+        .hint(GOES_ON))
 }
 
 fn several_found(wanted: &str, found: &[&String]) -> Error {
-    let what = format!("cannot tell which backup {wanted:?} means: {} begin so", found.len());
+    let what = format!(
+        "cannot tell which backup {wanted:?} means: {} begin so",
+        found.len()
+    );
     let few = found.iter().take(LISTED).map(|id| id.as_str());
     let error = few.fold(Error::new(Kind::Usage, what), Error::detail);
     let more = found.len().saturating_sub(LISTED);
-    let error = if more > 0 { error.detail(format!("and {more} more")) } else { error };
+    let error = if more > 0 {
+        error.detail(format!("and {more} more"))
+    } else {
+        error
+    };
     error.hint("give more letters of the id")
 }
 
@@ -290,8 +341,10 @@ pub fn read_repository(path: &Path) -> Result<Repository> {
     })?;
     let repository = parse_repository(&bytes, &format!("{file:?}"))?;
     if repository.format > FORMAT {
-        let what =
-            format!("cannot read {path:?}: it has format {}, this program knows up to {FORMAT}", repository.format);
+        let what = format!(
+            "cannot read {path:?}: it has format {}, this program knows up to {FORMAT}",
+            repository.format
+        );
         return Err(Error::new(Kind::Unsupported, what).hint("use a newer fullbore"));
     }
     not_led_away(&path.join(layout::BACKUPS))?;
@@ -300,7 +353,9 @@ pub fn read_repository(path: &Path) -> Result<Repository> {
 
 /// `backups/` may be a link, of ours or root's, or of whom it leads to: nobody else leads root into another's directory.
 pub(super) fn not_led_away(backups: &Path) -> Result<()> {
-    let (Ok(link), Ok(led_to)) = (backups.symlink_metadata(), backups.metadata()) else { return Ok(()) };
+    let (Ok(link), Ok(led_to)) = (backups.symlink_metadata(), backups.metadata()) else {
+        return Ok(());
+    };
     if !link.is_symlink() || [0, platform::user().0, led_to.uid()].contains(&link.uid()) {
         return Ok(());
     }
@@ -327,16 +382,31 @@ pub(super) fn parse_repository(bytes: &[u8], name: &str) -> Result<Repository> {
 pub(super) fn no_repository(path: &Path) -> Error {
     match directories(path) {
         Ok(backups) if !backups.is_empty() => {
-            let what = format!("cannot read {path:?}: its file {:?} is missing", layout::REPOSITORY);
-            Error::new(Kind::NotFound, what).because("backups are there").hint(REPAIRED)
+            let what = format!(
+                "cannot read {path:?}: its file {:?} is missing",
+                layout::REPOSITORY
+            );
+            Error::new(Kind::NotFound, what)
+                .because("backups are there")
+                .hint(REPAIRED)
         }
         _ => {
-            let none = Error::new(Kind::NotFound, format!("cannot read {path:?}: it is no repository"));
+            let none = Error::new(
+                Kind::NotFound,
+                format!("cannot read {path:?}: it is no repository"),
+            );
             let named = parts(path.as_os_str());
-            none.hint(match named.filter(|(repository, _)| is_repository(repository.as_os_str())) {
-                Some((repository, id)) => format!("this takes a repository, {repository:?}, and {id:?} by itself"),
-                None => format!("a repository has a file {:?}; a directory of files is no backup", layout::REPOSITORY),
-            })
+            none.hint(
+                match named.filter(|(repository, _)| is_repository(repository.as_os_str())) {
+                    Some((repository, id)) => {
+                        format!("this takes a repository, {repository:?}, and {id:?} by itself")
+                    }
+                    None => format!(
+                        "a repository has a file {:?}; a directory of files is no backup",
+                        layout::REPOSITORY
+                    ),
+                },
+            )
         }
     }
 }
@@ -352,8 +422,12 @@ pub fn directories(repository: &Path) -> Result<Vec<String>> {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         other => other.map_err(failed)?,
     };
-    let names: Result<Vec<_>> = entries.map(|entry| Ok(entry.map_err(failed)?.file_name())).collect();
-    let names = names?.into_iter().filter_map(|name| name.into_string().ok());
+    let names: Result<Vec<_>> = entries
+        .map(|entry| Ok(entry.map_err(failed)?.file_name()))
+        .collect();
+    let names = names?
+        .into_iter()
+        .filter_map(|name| name.into_string().ok());
     let mut names: Vec<String> = names.filter(|name| layout::is_backup_id(name)).collect();
     names.sort_unstable();
     Ok(names)
@@ -361,7 +435,9 @@ pub fn directories(repository: &Path) -> Result<Vec<String>> {
 
 /// Is it there, or does the system not tell? An older backup must not be taken for the latest because of that.
 pub(super) fn may_be_there(path: &Path) -> bool {
-    path.metadata().err().is_none_or(|error| error.kind() != io::ErrorKind::NotFound && !is_in_the_way(&error))
+    path.metadata()
+        .err()
+        .is_none_or(|error| error.kind() != io::ErrorKind::NotFound && !is_in_the_way(&error))
 }
 
 /// The ids of all backups that were committed, oldest first; those that nobody can tell of, too.
@@ -379,8 +455,19 @@ pub(crate) fn backup_ids(repository: &Path) -> Result<Vec<String>> {
 pub fn cut_off(repository: &Path) -> Result<Vec<Root>> {
     let ids = cut_off_ids(repository)?;
     // One that is damaged is of no use to anybody; and another prune may have forgotten it.
-    let partial = |id: &String| repository.join(layout::BACKUPS).join(id).join(layout::PARTIAL);
-    let read = |id: &String| Root::open(&safe_file::read(&partial(id), MAX_BYTES).ok()?, layout::PARTIAL).ok();
+    let partial = |id: &String| {
+        repository
+            .join(layout::BACKUPS)
+            .join(id)
+            .join(layout::PARTIAL)
+    };
+    let read = |id: &String| {
+        Root::open(
+            &safe_file::read(&partial(id), MAX_BYTES).ok()?,
+            layout::PARTIAL,
+        )
+        .ok()
+    };
     Ok(ids.iter().filter_map(read).collect())
 }
 
@@ -400,12 +487,19 @@ pub(super) fn cut_off_ids(repository: &Path) -> Result<Vec<String>> {
 pub fn list_backups(repository: &Path) -> Result<impl Iterator<Item = (String, Result<Root>)>> {
     read_repository(repository)?;
     let read = |id: String| {
-        let path = repository.join(layout::BACKUPS).join(&id).join(layout::ROOT);
-        let bytes = safe_file::read(&path, MAX_BYTES).map_err(|e| Error::io(format!("could not read {path:?}"), e));
+        let path = repository
+            .join(layout::BACKUPS)
+            .join(&id)
+            .join(layout::ROOT);
+        let bytes = safe_file::read(&path, MAX_BYTES)
+            .map_err(|e| Error::io(format!("could not read {path:?}"), e));
         let root = bytes.and_then(|bytes| Root::of_backup(&id, &bytes, &format!("{path:?}")));
         (id, root)
     };
     let is_there = |(_, root): &(String, Result<Root>)| !matches!(root, Err(error) if error.kind == Kind::NotFound);
     // What was forgotten since it was listed is not there.
-    Ok(backup_ids(repository)?.into_iter().map(read).filter(is_there))
+    Ok(backup_ids(repository)?
+        .into_iter()
+        .map(read)
+        .filter(is_there))
 }

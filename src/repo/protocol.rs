@@ -13,8 +13,8 @@ use crate::{
     error::{Error, Kind, Result},
     format::{
         layout::{
-            FORGOTTEN, INTENTS, MANIFEST, PARTIAL, ROOT, SIDE_SUFFIX, TOMBSTONES, is_backup_id, is_object, is_own,
-            segment_numbers,
+            FORGOTTEN, INTENTS, MANIFEST, PARTIAL, ROOT, SIDE_SUFFIX, TOMBSTONES, is_backup_id,
+            is_object, is_own, segment_numbers,
         },
         page::SegmentId,
         root::{FORMAT_ALONE, Options, Root},
@@ -65,8 +65,14 @@ pub fn refer<O: Objects>(objects: &O, bases: &[String]) -> Result<Referred> {
         for name in objects.list(&format!("{TOMBSTONES}/{backup}"))? {
             if name == MANIFEST {
                 referred.manifests.insert(backup.clone());
-            } else if let Some((stream, number)) = segment_numbers(name.strip_suffix(SIDE_SUFFIX).unwrap_or(&name)) {
-                referred.tombstones.insert(SegmentId { backup: backup.clone(), stream, number });
+            } else if let Some((stream, number)) =
+                segment_numbers(name.strip_suffix(SIDE_SUFFIX).unwrap_or(&name))
+            {
+                referred.tombstones.insert(SegmentId {
+                    backup: backup.clone(),
+                    stream,
+                    number,
+                });
             }
         }
     }
@@ -79,7 +85,10 @@ fn is_there<O: Objects>(objects: &O, id: &str) -> Result<bool> {
         return Ok(true);
     }
     // In this order: one that is alive may give up, and remove its partial root before its intent.
-    let is_dead = matches!(objects.seize(&intent_key(id))?, Seized::Free(_) | Seized::Absent);
+    let is_dead = matches!(
+        objects.seize(&intent_key(id))?,
+        Seized::Free(_) | Seized::Absent
+    );
     Ok(is_dead && objects.size(&key(id, PARTIAL))?.is_some())
 }
 
@@ -90,7 +99,10 @@ fn is_there<O: Objects>(objects: &O, id: &str) -> Result<bool> {
 pub fn check<O: Objects>(objects: &O, root: &Root) -> Result<()> {
     let hint = "nothing was committed; `fullbore verify` tells which backups are damaged";
     for (key, bytes) in roots::needs(root)? {
-        let what = format!("cannot commit backup {:?}: {key:?}, which it refers to,", root.id);
+        let what = format!(
+            "cannot commit backup {:?}: {key:?}, which it refers to,",
+            root.id
+        );
         match objects.size(&key)? {
             Some(there) if there >= bytes => {}
             Some(there) => {
@@ -129,13 +141,22 @@ pub fn write_off<O: Objects>(objects: &O, id: &str) -> Result<bool> {
     let has_objects = objects.list(&dir(id))?.iter().any(|name| is_object(name));
     // Held until it is forgotten: who takes it as a base looks for it after that was said.
     let lock = objects.seize(&intent_key(id))?;
-    let refused = |why: &str| Err(Error::new(Kind::Usage, format!("cannot forget backup {id:?}: {why}")));
+    let refused = |why: &str| {
+        Err(Error::new(
+            Kind::Usage,
+            format!("cannot forget backup {id:?}: {why}"),
+        ))
+    };
     match lock {
         Seized::Free(_) | Seized::Absent => {}
         Seized::Held => return refused("it is under way, or being pruned or copied"),
         Seized::Unknown => {
-            let hint = format!("if it is not, remove {:?} and run the same command again", intent_key(id));
-            return refused("nobody can tell whether it is under way").map_err(|error| error.hint(hint));
+            let hint = format!(
+                "if it is not, remove {:?} and run the same command again",
+                intent_key(id)
+            );
+            return refused("nobody can tell whether it is under way")
+                .map_err(|error| error.hint(hint));
         }
     }
     // It may have committed, and died, since somebody looked.
@@ -147,8 +168,16 @@ pub fn write_off<O: Objects>(objects: &O, id: &str) -> Result<bool> {
     }
     let is_lost = roots::state(objects, id)?.is_none();
     if is_lost {
-        let options = Options { codec: Codec::None.name().to_owned(), ..Options::default() };
-        let root = Root { format: FORMAT_ALONE, id: id.to_owned(), options, ..Root::default() };
+        let options = Options {
+            codec: Codec::None.name().to_owned(),
+            ..Options::default()
+        };
+        let root = Root {
+            format: FORMAT_ALONE,
+            id: id.to_owned(),
+            options,
+            ..Root::default()
+        };
         objects.put(&key(id, FORGOTTEN), &seal(&root)?)?;
     }
     Ok(is_lost)
@@ -206,7 +235,9 @@ pub fn alive<O: Objects>(objects: &O) -> Result<BTreeMap<String, Alive>> {
             Seized::Held => false,
             Seized::Unknown => true,
         };
-        let intent = objects.read(&key)?.and_then(|bytes| open_sealed::<Intent>(&bytes, &key).ok());
+        let intent = objects
+            .read(&key)?
+            .and_then(|bytes| open_sealed::<Intent>(&bytes, &key).ok());
         // They become parts of keys.
         let mut bases = intent.map_or_else(Vec::new, |intent| intent.bases);
         bases.retain(|id| is_backup_id(id));
@@ -218,7 +249,10 @@ pub fn alive<O: Objects>(objects: &O) -> Result<BTreeMap<String, Alive>> {
 /// The ids of all intents.
 pub(super) fn intents<O: Objects>(objects: &O) -> Result<Vec<String>> {
     let names = objects.list(INTENTS)?.into_iter();
-    Ok(names.filter_map(|name| name.strip_suffix(".json").map(str::to_owned)).filter(|id| is_backup_id(id)).collect())
+    Ok(names
+        .filter_map(|name| name.strip_suffix(".json").map(str::to_owned))
+        .filter(|id| is_backup_id(id))
+        .collect())
 }
 
 /// Remove the intents that nobody holds: their backups are dead. What one of them stored goes as well, if it has no
@@ -231,7 +265,9 @@ pub fn remove_abandoned<O: Objects>(objects: &O) -> Result<()> {
     for id in intents(objects)? {
         // Held until its end: a backup that is about to take the lock will see that its intent is gone. One that is gone by now
         // keeps nobody away.
-        let Seized::Free(_lock) = objects.seize(&intent_key(&id))? else { continue };
+        let Seized::Free(_lock) = objects.seize(&intent_key(&id))? else {
+            continue;
+        };
         let has_none = roots::state(objects, &id)?.is_none();
         if has_none && !is_referred_to(objects, &id)? && !shows_document(objects, &id)? {
             remove_files(objects, &id)?;
@@ -243,13 +279,18 @@ pub fn remove_abandoned<O: Objects>(objects: &O) -> Result<()> {
 
 /// Is there a document where none was found? One answer that a file is not there may be wrong, and everything would go by it.
 fn shows_document<O: Objects>(objects: &O, id: &str) -> Result<bool> {
-    Ok(objects.list(&dir(id))?.iter().any(|name| [ROOT, PARTIAL, FORGOTTEN].contains(&&name[..])))
+    Ok(objects
+        .list(&dir(id))?
+        .iter()
+        .any(|name| [ROOT, PARTIAL, FORGOTTEN].contains(&&name[..])))
 }
 
 /// Does another backup refer to this one?
 fn is_referred_to<O: Objects>(objects: &O, id: &str) -> Result<bool> {
     for (by, document) in roots::documents(objects, Documents::new())? {
-        if document.state != State::Forgotten && document.facts(&by)?.others.iter().any(|other| other == id) {
+        if document.state != State::Forgotten
+            && document.facts(&by)?.others.iter().any(|other| other == id)
+        {
             return Ok(true);
         }
     }
@@ -261,7 +302,10 @@ fn remove_files<O: Objects>(objects: &O, id: &str) -> Result<()> {
     // As long as anything else is left, its word says that this is no loss.
     names.sort_by_key(|name| name == FORGOTTEN);
     platform::debug(|| format!("removing {id:?}, which a run that ended did not complete"));
-    names.iter().filter(|name| is_own(name)).try_for_each(|name| objects.remove(&key(id, name)))?;
+    names
+        .iter()
+        .filter(|name| is_own(name))
+        .try_for_each(|name| objects.remove(&key(id, name)))?;
     // Its intent goes next: what is there again after a crash of the system must not be there without one.
     objects.sync(&dir(id))?;
     objects.remove_dir(&dir(id))

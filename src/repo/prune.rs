@@ -28,7 +28,8 @@ use crate::{
     error::{Error, Kind, Result},
     format::{
         layout::{
-            FORGOTTEN, NOTES, PARTIAL, ROOT, SIDE_SUFFIX, TOMBSTONES, is_backup_id, is_object, is_own, segment_numbers,
+            FORGOTTEN, NOTES, PARTIAL, ROOT, SIDE_SUFFIX, TOMBSTONES, is_backup_id, is_object,
+            is_own, segment_numbers,
         },
         sizes,
     },
@@ -90,10 +91,13 @@ impl Pruned {
     }
 
     fn sum(&self, of: impl Fn(&Remains) -> Amount) -> Amount {
-        self.backups.values().map(of).fold(Amount::default(), |sum, more| Amount {
-            segments: sum.segments.saturating_add(more.segments),
-            bytes: sum.bytes.saturating_add(more.bytes),
-        })
+        self.backups
+            .values()
+            .map(of)
+            .fold(Amount::default(), |sum, more| Amount {
+                segments: sum.segments.saturating_add(more.segments),
+                bytes: sum.bytes.saturating_add(more.bytes),
+            })
     }
 }
 
@@ -125,7 +129,11 @@ impl Candidate {
 /// deleted then. Or the system's; then the next prune goes on.
 pub fn prune<O: Objects>(objects: &O, dry: bool) -> Result<Pruned> {
     let mut first = First::look(objects)?;
-    let claims = if dry { Vec::new() } else { first.claim(objects)? };
+    let claims = if dry {
+        Vec::new()
+    } else {
+        first.claim(objects)?
+    };
     if !dry {
         first.bury(objects)?;
     }
@@ -167,20 +175,53 @@ impl First {
         let announced = intents(objects)?;
         let alive = alive(objects)?;
         alive.keys().for_each(|id| drop(files.remove(id)));
-        let doubtful = alive.into_iter().filter(|(_, alive)| alive.is_doubtful).map(|(id, _)| id).collect();
+        let doubtful = alive
+            .into_iter()
+            .filter(|(_, alive)| alive.is_doubtful)
+            .map(|(id, _)| id)
+            .collect();
         let documents = documents(objects, Documents::new())?;
-        refuse_loss(objects, files.iter().filter(|(id, _)| !announced.contains(id)), &documents)?;
-        let superseded: BTreeSet<String> =
-            files.keys().filter(|id| is_superseded(id, &documents)).map(String::clone).collect();
-        let is_forgotten = |(_, document): &(&String, &Document)| document.state == State::Forgotten;
-        let mut forgotten: BTreeSet<String> = documents.iter().filter(is_forgotten).map(|(id, _)| id.clone()).collect();
+        refuse_loss(
+            objects,
+            files.iter().filter(|(id, _)| !announced.contains(id)),
+            &documents,
+        )?;
+        let superseded: BTreeSet<String> = files
+            .keys()
+            .filter(|id| is_superseded(id, &documents))
+            .map(String::clone)
+            .collect();
+        let is_forgotten =
+            |(_, document): &(&String, &Document)| document.state == State::Forgotten;
+        let mut forgotten: BTreeSet<String> = documents
+            .iter()
+            .filter(is_forgotten)
+            .map(|(id, _)| id.clone())
+            .collect();
         forgotten.extend(superseded.iter().cloned());
         let (candidates, tombstones) = Default::default();
-        let mut first = Self { files, documents, forgotten, superseded, candidates, doubtful, tombstones };
+        let mut first = Self {
+            files,
+            documents,
+            forgotten,
+            superseded,
+            candidates,
+            doubtful,
+            tombstones,
+        };
         first.candidates = first.unmentioned()?;
-        for id in objects.list(TOMBSTONES)?.into_iter().filter(|id| is_backup_id(id)) {
-            let names = objects.list(&format!("{TOMBSTONES}/{id}"))?.into_iter().filter(|name| is_own(name));
-            first.tombstones.extend(names.map(|name| (id.clone(), name)));
+        for id in objects
+            .list(TOMBSTONES)?
+            .into_iter()
+            .filter(|id| is_backup_id(id))
+        {
+            let names = objects
+                .list(&format!("{TOMBSTONES}/{id}"))?
+                .into_iter()
+                .filter(|name| is_own(name));
+            first
+                .tombstones
+                .extend(names.map(|name| (id.clone(), name)));
         }
         Ok(first)
     }
@@ -191,7 +232,10 @@ impl First {
         for (id, names) in &self.files {
             let state = self.documents.get(id).map(|document| document.state);
             for name in names.iter().filter(|name| is_deletable(name, state)) {
-                candidates.push(Candidate { id: id.clone(), name: name.clone() });
+                candidates.push(Candidate {
+                    id: id.clone(),
+                    name: name.clone(),
+                });
             }
         }
         candidates.retain(|candidate| !candidate.is_in(&kept));
@@ -200,7 +244,9 @@ impl First {
 
     /// The keys that documents mention: all but those of backups that were forgotten at first, and those of `bases`.
     fn kept(&self, documents: &Documents, bases: &Documents) -> Result<HashSet<String>> {
-        let counts = documents.iter().filter(|(id, _)| !self.forgotten.contains(*id));
+        let counts = documents
+            .iter()
+            .filter(|(id, _)| !self.forgotten.contains(*id));
         let mut kept = HashSet::new();
         for (id, document) in counts.chain(bases) {
             kept.extend(document.facts(id)?.needs.keys().cloned());
@@ -211,9 +257,15 @@ impl First {
     /// From now on nobody else begins anything of what may go: a copy brings a backup back under names that it had. What somebody
     /// has, or what has become another since, is left alone.
     fn claim<O: Objects>(&mut self, objects: &O) -> Result<Vec<(String, O::Lock)>> {
-        let has_candidate: BTreeSet<&String> = self.candidates.iter().map(|candidate| &candidate.id).collect();
+        let has_candidate: BTreeSet<&String> = self
+            .candidates
+            .iter()
+            .map(|candidate| &candidate.id)
+            .collect();
         let may_go = |id: &&String| {
-            has_candidate.contains(id) || self.forgotten.contains(*id) || !self.documents.contains_key(*id)
+            has_candidate.contains(id)
+                || self.forgotten.contains(*id)
+                || !self.documents.contains_key(*id)
         };
         let ids: Vec<String> = self.files.keys().filter(may_go).cloned().collect();
         let mut claims = Vec::new();
@@ -250,24 +302,43 @@ impl First {
         for id in &self.superseded {
             objects.rename(&key(id, PARTIAL), &key(id, FORGOTTEN))?;
         }
-        self.forgotten.iter().try_for_each(|id| objects.sync(&dir(id)))?;
+        self.forgotten
+            .iter()
+            .try_for_each(|id| objects.sync(&dir(id)))?;
         // What stays is so for good, too.
-        let stays = self.documents.keys().filter(|id| !self.forgotten.contains(*id) && !self.candidates.is_empty());
+        let stays = self
+            .documents
+            .keys()
+            .filter(|id| !self.forgotten.contains(*id) && !self.candidates.is_empty());
         stays.into_iter().try_for_each(|id| settle(objects, id))?;
-        self.candidates.iter().try_for_each(|candidate| match objects.mark(&candidate.tombstone()) {
-            // Where there is no room for one, there is the more need to free some; nothing rests on it.
-            Err(error) if error.kind == Kind::Full => Ok(()),
-            other => other,
+        self.candidates.iter().try_for_each(|candidate| {
+            match objects.mark(&candidate.tombstone()) {
+                // Where there is no room for one, there is the more need to free some; nothing rests on it.
+                Err(error) if error.kind == Kind::Full => Ok(()),
+                other => other,
+            }
         })?;
-        let backups: BTreeSet<&str> = self.candidates.iter().map(|candidate| &candidate.id[..]).collect();
-        backups.into_iter().try_for_each(|id| objects.sync(&format!("{TOMBSTONES}/{id}")))
+        let backups: BTreeSet<&str> = self
+            .candidates
+            .iter()
+            .map(|candidate| &candidate.id[..])
+            .collect();
+        backups
+            .into_iter()
+            .try_for_each(|id| objects.sync(&format!("{TOMBSTONES}/{id}")))
     }
 
     /// Steps 2 and 3: the bases that are named, and the keys that are mentioned now. The bases first: where the document
     /// of one is gone, those who named it have ended, and their roots are found.
     /// What has an intent of `ours` is dead.
-    fn look_again<O: Objects>(&self, objects: &O, ours: &HashSet<&str>) -> Result<(BTreeSet<String>, HashSet<String>)> {
-        let alive = alive(objects)?.into_iter().filter(|(id, _)| !ours.contains(&id[..]));
+    fn look_again<O: Objects>(
+        &self,
+        objects: &O,
+        ours: &HashSet<&str>,
+    ) -> Result<(BTreeSet<String>, HashSet<String>)> {
+        let alive = alive(objects)?
+            .into_iter()
+            .filter(|(id, _)| !ours.contains(&id[..]));
         let named: BTreeSet<String> = alive.flat_map(|(_, alive)| alive.bases).collect();
         let mut bases = Documents::new();
         for id in &named {
@@ -281,7 +352,12 @@ impl First {
     }
 
     /// Steps 4 and 5.
-    fn delete<O: Objects>(&self, objects: &O, named: &BTreeSet<String>, kept: &HashSet<String>) -> Result<()> {
+    fn delete<O: Objects>(
+        &self,
+        objects: &O,
+        named: &BTreeSet<String>,
+        kept: &HashSet<String>,
+    ) -> Result<()> {
         let mut touched = BTreeSet::new();
         for candidate in &self.candidates {
             if !candidate.is_in(kept) {
@@ -291,35 +367,59 @@ impl First {
             objects.remove(&candidate.tombstone())?;
         }
         // What a document mentions is gone for good before the document goes.
-        touched.into_iter().try_for_each(|id| objects.sync(&dir(id)))?;
+        touched
+            .into_iter()
+            .try_for_each(|id| objects.sync(&dir(id)))?;
         for (id, name) in &self.tombstones {
             objects.remove(&format!("{TOMBSTONES}/{id}/{name}"))?;
         }
-        for id in objects.list(TOMBSTONES)?.into_iter().filter(|id| is_backup_id(id)) {
+        for id in objects
+            .list(TOMBSTONES)?
+            .into_iter()
+            .filter(|id| is_backup_id(id))
+        {
             objects.remove_dir(&format!("{TOMBSTONES}/{id}"))?;
         }
-        self.files.keys().try_for_each(|id| self.delete_dir(objects, id, named))
+        self.files
+            .keys()
+            .try_for_each(|id| self.delete_dir(objects, id, named))
     }
 
     /// The last of step 4, in the directory of a backup.
-    fn delete_dir<O: Objects>(&self, objects: &O, id: &String, named: &BTreeSet<String>) -> Result<()> {
+    fn delete_dir<O: Objects>(
+        &self,
+        objects: &O,
+        id: &String,
+        named: &BTreeSet<String>,
+    ) -> Result<()> {
         let mut names = objects.list(&dir(id))?;
         // It must be seen itself: a directory that could not be found once looks empty.
-        let has_word = names.iter().any(|name| name == FORGOTTEN) && !names.iter().any(|name| is_object(name));
+        let has_word =
+            names.iter().any(|name| name == FORGOTTEN) && !names.iter().any(|name| is_object(name));
         if has_word && self.forgotten.contains(id) && !named.contains(id) {
             objects.remove(&key(id, FORGOTTEN))?;
             names.retain(|name| name != FORGOTTEN);
         }
         // Of what stays it must not be said that it could not be removed.
-        if names.is_empty() { objects.remove_dir(&dir(id)) } else { Ok(()) }
+        if names.is_empty() {
+            objects.remove_dir(&dir(id))
+        } else {
+            Ok(())
+        }
     }
 
     /// What goes, and what stays for others only.
     fn account<O: Objects>(&self, objects: &O, kept: &HashSet<String>) -> Result<Pruned> {
-        let going = self.candidates.iter().filter(|candidate| !candidate.is_in(kept));
+        let going = self
+            .candidates
+            .iter()
+            .filter(|candidate| !candidate.is_in(kept));
         let going: HashSet<String> = going.map(Candidate::key).collect();
         let holders = self.holders();
-        let mut pruned = Pruned { doubtful: self.doubtful.clone(), ..Pruned::default() };
+        let mut pruned = Pruned {
+            doubtful: self.doubtful.clone(),
+            ..Pruned::default()
+        };
         for (id, names) in &self.files {
             let state = self.documents.get(id).map(|document| document.state);
             let is_unlisted = state.is_none() || self.forgotten.contains(id);
@@ -345,7 +445,11 @@ impl First {
     /// Who refers to a backup, of those that are listed.
     fn holders(&self) -> HashMap<&str, Vec<String>> {
         let mut holders: HashMap<&str, Vec<String>> = HashMap::new();
-        for (id, document) in self.documents.iter().filter(|(_, document)| document.state == State::Listed) {
+        for (id, document) in self
+            .documents
+            .iter()
+            .filter(|(_, document)| document.state == State::Listed)
+        {
             for other in document.facts.iter().flat_map(|facts| &facts.others) {
                 holders.entry(other).or_default().push(id.clone());
             }
@@ -361,8 +465,12 @@ fn refuse_loss<'a, O: Objects>(
     files: impl Iterator<Item = (&'a String, &'a Vec<String>)>,
     documents: &Documents,
 ) -> Result<()> {
-    let facts = documents.values().filter_map(|document| document.facts.as_ref());
-    let mentioned: HashSet<String> = facts.flat_map(|facts| facts.needs.keys().cloned()).collect();
+    let facts = documents
+        .values()
+        .filter_map(|document| document.facts.as_ref());
+    let mentioned: HashSet<String> = facts
+        .flat_map(|facts| facts.needs.keys().cloned())
+        .collect();
     let keeps = keeps_forgotten(objects)?;
     for (id, names) in files.filter(|(id, _)| !documents.contains_key(*id)) {
         if is_left_over(id, names, &mentioned, keeps) {
@@ -375,7 +483,9 @@ fn refuse_loss<'a, O: Objects>(
             let what = format!("cannot prune: the root {:?} is missing", key(id, ROOT));
             return Err(Error::corrupt(what)
                 .because("without it nobody knows what that backup needs")
-                .hint("`fullbore repair` rebuilds it; `fullbore forget` it by its id to give it up"));
+                .hint(
+                    "`fullbore repair` rebuilds it; `fullbore forget` it by its id to give it up",
+                ));
         }
     }
     Ok(())
@@ -384,10 +494,21 @@ fn refuse_loss<'a, O: Objects>(
 /// Is this a dead backup whose partial root is of no use any more, because a newer one of the same source has ended well,
 /// or because it is damaged?
 fn is_superseded(id: &String, documents: &Documents) -> bool {
-    let Some(Document { state: State::Partial, facts }) = documents.get(id) else { return false };
+    let Some(Document {
+        state: State::Partial,
+        facts,
+    }) = documents.get(id)
+    else {
+        return false;
+    };
     let Some(facts) = facts else { return true };
     documents.iter().any(|(newer, document)| {
-        let is_same = || document.facts.as_ref().is_some_and(|newer| newer.is_like(facts));
+        let is_same = || {
+            document
+                .facts
+                .as_ref()
+                .is_some_and(|newer| newer.is_like(facts))
+        };
         newer > id && document.state == State::Listed && is_same()
     })
 }

@@ -48,11 +48,17 @@ impl Moved {
             return None;
         }
         let index = self.index.get_or_insert_with(|| index(archive));
-        let at = index.binary_search_by_key(&entry.inode, |(inode, ..)| *inode).ok()?;
+        let at = index
+            .binary_search_by_key(&entry.inode, |(inode, ..)| *inode)
+            .ok()?;
         let (_, page, record) = index[at];
         let item = Item::new(self.page(archive, page, entry.size())?, record as usize)?;
         self.found += 1;
-        if item.more { archive.find(&item.entry.path).ok() } else { Some(vec![item.alone()]) }
+        if item.more {
+            archive.find(&item.entry.path).ok()
+        } else {
+            Some(vec![item.alone()])
+        }
     }
 
     /// A page, if it is worth reading for a file of `size` bytes.
@@ -84,7 +90,11 @@ fn index(archive: &Archive) -> Vec<Place> {
         };
         for (at, record) in page.records.iter().enumerate() {
             let size = record.entry.size();
-            if record.entry.is_file() && record.from == 0 && record.entry.inode != 0 && size >= least {
+            if record.entry.is_file()
+                && record.from == 0
+                && record.entry.inode != 0
+                && size >= least
+            {
                 places.push((size, (record.entry.inode, number as u32, at as u32)));
             }
         }
@@ -101,9 +111,14 @@ fn index(archive: &Archive) -> Vec<Place> {
     let mut unique: Vec<Place> = Vec::with_capacity(places.len());
     let alone = |at: usize| {
         let inode = places[at].0;
-        (at == 0 || places[at - 1].0 != inode) && places.get(at + 1).is_none_or(|next| next.0 != inode)
+        (at == 0 || places[at - 1].0 != inode)
+            && places.get(at + 1).is_none_or(|next| next.0 != inode)
     };
-    unique.extend((0..places.len()).filter(|at| alone(*at)).map(|at| places[at]));
+    unique.extend(
+        (0..places.len())
+            .filter(|at| alone(*at))
+            .map(|at| places[at]),
+    );
     unique
 }
 

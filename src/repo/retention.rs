@@ -55,7 +55,9 @@ pub struct Candidate {
 impl Rules {
     /// Would nothing be kept, whatever there is?
     pub fn is_empty(&self) -> bool {
-        self.counts().iter().all(|(count, ..)| *count == 0) && self.within.is_none() && self.tags.is_empty()
+        self.counts().iter().all(|(count, ..)| *count == 0)
+            && self.within.is_none()
+            && self.tags.is_empty()
     }
 
     /// How many, of what, and how a time says which it is of.
@@ -73,7 +75,12 @@ impl Rules {
 
     /// Why each of the backups of one group is kept, in the order given; no reason: it may be forgotten. If all that are kept lack
     /// something, the newest that lacks nothing stays as well.
-    pub fn reasons(&self, group: &[Candidate], now: Timestamp, zone: &TimeZone) -> Vec<Vec<String>> {
+    pub fn reasons(
+        &self,
+        group: &[Candidate],
+        now: Timestamp,
+        zone: &TimeZone,
+    ) -> Vec<Vec<String>> {
         let mut order: Vec<usize> = (0..group.len()).collect();
         order.sort_by(|a, b| group[*b].id.cmp(&group[*a].id));
         let mut reasons: Vec<Vec<String>> = vec![Vec::new(); group.len()];
@@ -82,7 +89,13 @@ impl Rules {
             for at in &order {
                 let is_new = match period {
                     "" => seen.insert(group[*at].id.clone()),
-                    _ => seen.insert(group[*at].time.to_zoned(zone.clone()).strftime(period).to_string()),
+                    _ => seen.insert(
+                        group[*at]
+                            .time
+                            .to_zoned(zone.clone())
+                            .strftime(period)
+                            .to_string(),
+                    ),
                 };
                 if seen.len() > count as usize {
                     break;
@@ -103,7 +116,12 @@ impl Rules {
                 reasons.push("pinned".to_owned());
             }
         }
-        let kept = || group.iter().zip(&reasons).filter(|(_, reasons)| !reasons.is_empty());
+        let kept = || {
+            group
+                .iter()
+                .zip(&reasons)
+                .filter(|(_, reasons)| !reasons.is_empty())
+        };
         if kept().count() > 0
             && !kept().any(|(candidate, _)| candidate.complete)
             && let Some(newest) = order.iter().find(|at| group[**at].complete)
@@ -118,9 +136,17 @@ impl Rules {
     fn since(&self, group: &[Candidate], now: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
         let span = self.within?;
         let times = || group.iter().map(|candidate| candidate.time);
-        let newest = times().filter(|time| *time <= now).max().or_else(|| times().min())?;
+        let newest = times()
+            .filter(|time| *time <= now)
+            .max()
+            .or_else(|| times().min())?;
         // A span that reaches beyond all time keeps everything.
-        Some(newest.to_zoned(zone.clone()).checked_sub(span).map_or(Timestamp::MIN, |since: Zoned| since.timestamp()))
+        Some(
+            newest
+                .to_zoned(zone.clone())
+                .checked_sub(span)
+                .map_or(Timestamp::MIN, |since: Zoned| since.timestamp()),
+        )
     }
 }
 
@@ -132,8 +158,13 @@ impl Tag {
 
     /// Read `KEY` or `KEY=VALUE`.
     pub fn parse(text: &str) -> Option<Self> {
-        let (key, value) = text.split_once('=').map_or((text, None), |(key, value)| (key, Some(value.to_owned())));
-        (!key.is_empty()).then(|| Self { key: key.to_owned(), value })
+        let (key, value) = text
+            .split_once('=')
+            .map_or((text, None), |(key, value)| (key, Some(value.to_owned())));
+        (!key.is_empty()).then(|| Self {
+            key: key.to_owned(),
+            value,
+        })
     }
 }
 
@@ -172,7 +203,13 @@ mod tests {
     use jiff::SignedDuration;
 
     fn at(id: usize, time: Timestamp) -> Candidate {
-        Candidate { id: format!("{id:05}"), time, tags: BTreeMap::new(), pinned: false, complete: true }
+        Candidate {
+            id: format!("{id:05}"),
+            time,
+            tags: BTreeMap::new(),
+            pinned: false,
+            complete: true,
+        }
     }
 
     fn start() -> Timestamp {
@@ -181,38 +218,65 @@ mod tests {
 
     /// One a day, at four in the morning.
     fn days(count: usize) -> Vec<Candidate> {
-        (0..count).map(|day| at(day, start() + SignedDuration::from_hours(24 * day as i64))).collect()
+        (0..count)
+            .map(|day| at(day, start() + SignedDuration::from_hours(24 * day as i64)))
+            .collect()
     }
 
     /// Days of the year, from 0, that are kept.
     fn kept(rules: &Rules, group: &[Candidate]) -> Vec<usize> {
         let now = "2030-01-01T00:00:00Z".parse().unwrap();
         let reasons = rules.reasons(group, now, &TimeZone::UTC);
-        reasons.iter().enumerate().filter(|(_, why)| !why.is_empty()).map(|(at, _)| at).collect()
+        reasons
+            .iter()
+            .enumerate()
+            .filter(|(_, why)| !why.is_empty())
+            .map(|(at, _)| at)
+            .collect()
     }
 
     #[test]
     fn what_lacks_something_takes_no_place_of_what_lacks_nothing() {
-        let rules = Rules { last: 2, ..Rules::default() };
+        let rules = Rules {
+            last: 2,
+            ..Rules::default()
+        };
         let mut group = days(6);
-        for (lacking, wanted) in [(5, vec![4, 5]), (4, vec![3, 4, 5]), (3, vec![2, 4, 5]), (1, vec![0, 4, 5])] {
+        for (lacking, wanted) in [
+            (5, vec![4, 5]),
+            (4, vec![3, 4, 5]),
+            (3, vec![2, 4, 5]),
+            (1, vec![0, 4, 5]),
+        ] {
             group[lacking].complete = false;
             (lacking + 1..6).for_each(|at| group[at].complete = false);
             assert_eq!(kept(&rules, &group), wanted, "{lacking}");
         }
-        group.iter_mut().for_each(|candidate| candidate.complete = false);
+        group
+            .iter_mut()
+            .for_each(|candidate| candidate.complete = false);
         assert_eq!(kept(&rules, &group), [4, 5]);
         assert_eq!(kept(&Rules::default(), &days(3)), [0; 0]);
     }
 
     #[test]
     fn a_year_of_days_comes_down_to_a_few_of_each_sort() {
-        let rules = Rules { daily: 7, weekly: 4, monthly: 12, yearly: 3, ..Rules::default() };
+        let rules = Rules {
+            daily: 7,
+            weekly: 4,
+            monthly: 12,
+            yearly: 3,
+            ..Rules::default()
+        };
         let year = days(365);
         let month_ends = [30, 58, 89, 119, 150, 180, 211, 242, 272, 303, 333, 364];
         let last_days = [358, 359, 360, 361, 362, 363, 364];
         let sundays = [361, 354, 347]; // the newest week is that of day 364
-        let mut all: Vec<usize> = month_ends.into_iter().chain(last_days).chain(sundays).collect();
+        let mut all: Vec<usize> = month_ends
+            .into_iter()
+            .chain(last_days)
+            .chain(sundays)
+            .collect();
         all.sort_unstable();
         all.dedup();
         assert_eq!(kept(&rules, &year), all);
@@ -223,41 +287,123 @@ mod tests {
 
     #[test]
     fn forgetting_every_day_ends_with_the_same_as_forgetting_once() {
-        let rules = Rules { daily: 7, weekly: 4, monthly: 6, ..Rules::default() };
+        let rules = Rules {
+            daily: 7,
+            weekly: 4,
+            monthly: 6,
+            ..Rules::default()
+        };
         let (year, mut rolling) = (days(365), Vec::new());
         for day in &year {
             rolling.push(day.clone());
-            rolling = kept(&rules, &rolling).into_iter().map(|at| rolling[at].clone()).collect();
+            rolling = kept(&rules, &rolling)
+                .into_iter()
+                .map(|at| rolling[at].clone())
+                .collect();
         }
         let ids = |group: &[Candidate]| group.iter().map(|one| one.id.clone()).collect::<Vec<_>>();
-        let once: Vec<Candidate> = kept(&rules, &year).into_iter().map(|at| year[at].clone()).collect();
+        let once: Vec<Candidate> = kept(&rules, &year)
+            .into_iter()
+            .map(|at| year[at].clone())
+            .collect();
         assert_eq!(ids(&rolling), ids(&once));
     }
 
     #[test]
     fn the_newest_of_a_period_stays_and_empty_periods_do_not_count() {
         let hours = [0, 1, 2, 24, 25, 24 * 30].map(SignedDuration::from_hours);
-        let group: Vec<_> = hours.iter().enumerate().map(|(i, hour)| at(i, start() + *hour)).collect();
-        assert_eq!(kept(&Rules { daily: 2, ..Rules::default() }, &group), [4, 5]);
-        assert_eq!(kept(&Rules { daily: 3, ..Rules::default() }, &group), [2, 4, 5]);
-        assert_eq!(kept(&Rules { last: 2, ..Rules::default() }, &group), [4, 5]);
-        assert_eq!(kept(&Rules { hourly: 100, ..Rules::default() }, &group), [0, 1, 2, 3, 4, 5]);
+        let group: Vec<_> = hours
+            .iter()
+            .enumerate()
+            .map(|(i, hour)| at(i, start() + *hour))
+            .collect();
+        assert_eq!(
+            kept(
+                &Rules {
+                    daily: 2,
+                    ..Rules::default()
+                },
+                &group
+            ),
+            [4, 5]
+        );
+        assert_eq!(
+            kept(
+                &Rules {
+                    daily: 3,
+                    ..Rules::default()
+                },
+                &group
+            ),
+            [2, 4, 5]
+        );
+        assert_eq!(
+            kept(
+                &Rules {
+                    last: 2,
+                    ..Rules::default()
+                },
+                &group
+            ),
+            [4, 5]
+        );
+        assert_eq!(
+            kept(
+                &Rules {
+                    hourly: 100,
+                    ..Rules::default()
+                },
+                &group
+            ),
+            [0, 1, 2, 3, 4, 5]
+        );
     }
 
     #[test]
     fn a_clock_that_goes_back_loses_no_period() {
         // Days 0 to 4, then again 2 and 3: the newest of day 3 is the one that was made last.
         let days = [0, 1, 2, 3, 4, 2, 3].map(|day| SignedDuration::from_hours(24 * day));
-        let group: Vec<_> = days.iter().enumerate().map(|(i, day)| at(i, start() + *day)).collect();
-        assert_eq!(kept(&Rules { daily: 3, ..Rules::default() }, &group), [4, 5, 6]);
-        assert_eq!(kept(&Rules { last: 1, ..Rules::default() }, &group), [6]);
+        let group: Vec<_> = days
+            .iter()
+            .enumerate()
+            .map(|(i, day)| at(i, start() + *day))
+            .collect();
+        assert_eq!(
+            kept(
+                &Rules {
+                    daily: 3,
+                    ..Rules::default()
+                },
+                &group
+            ),
+            [4, 5, 6]
+        );
+        assert_eq!(
+            kept(
+                &Rules {
+                    last: 1,
+                    ..Rules::default()
+                },
+                &group
+            ),
+            [6]
+        );
     }
 
     #[test]
     fn one_backup_from_the_future_does_not_make_the_others_old() {
         let mut group = days(10);
         group.push(at(10, "2099-01-01T00:00:00Z".parse().unwrap()));
-        assert_eq!(kept(&Rules { within: span("3d"), ..Rules::default() }, &group), [6, 7, 8, 9, 10]);
+        assert_eq!(
+            kept(
+                &Rules {
+                    within: span("3d"),
+                    ..Rules::default()
+                },
+                &group
+            ),
+            [6, 7, 8, 9, 10]
+        );
     }
 
     #[test]
@@ -265,12 +411,18 @@ mod tests {
         let mut group = days(4);
         group[0].pinned = true;
         group[1].tags.insert("release".into(), "1.0".into());
-        let tags = |text: &str| Rules { tags: vec![Tag::parse(text).unwrap()], ..Rules::default() };
+        let tags = |text: &str| Rules {
+            tags: vec![Tag::parse(text).unwrap()],
+            ..Rules::default()
+        };
         assert_eq!(kept(&tags("release"), &group), [0, 1]);
         assert_eq!(kept(&tags("release=1.0"), &group), [0, 1]);
         assert_eq!(kept(&tags("release=2.0"), &group), [0]);
         let reasons = tags("release=1.0").reasons(&group, start(), &TimeZone::UTC);
-        assert_eq!((&reasons[0][0][..], &reasons[1][0][..]), ("pinned", "tag release=1.0"));
+        assert_eq!(
+            (&reasons[0][0][..], &reasons[1][0][..]),
+            ("pinned", "tag release=1.0")
+        );
     }
 
     #[test]
@@ -278,7 +430,16 @@ mod tests {
         for text in ["2y5m7d3h", "30d", "1h", "12m", "0d"] {
             assert!(span(text).is_some(), "{text}");
         }
-        for bad in ["", "30", "d", "1w", "3h2d", "-1d", "1d1d", "99999999999999999999y"] {
+        for bad in [
+            "",
+            "30",
+            "d",
+            "1w",
+            "3h2d",
+            "-1d",
+            "1d1d",
+            "99999999999999999999y",
+        ] {
             assert!(span(bad).is_none(), "{bad}");
         }
     }

@@ -8,7 +8,9 @@ use super::{objects::Objects, open::parse_repository};
 use crate::{
     error::{Error, Kind, Result},
     format::{
-        layout::{self, BACKUPS, FORGOTTEN, MANIFEST, PARTIAL, ROOT, SIDE_SUFFIX, is_backup_id, is_object},
+        layout::{
+            self, BACKUPS, FORGOTTEN, MANIFEST, PARTIAL, ROOT, SIDE_SUFFIX, is_backup_id, is_object,
+        },
         root::{Root, Source},
     },
     stage::codec::Codec,
@@ -114,7 +116,8 @@ pub fn documents<O: Objects>(objects: &O, known: Documents) -> Result<Documents>
         }
         for (state, id) in &seen {
             // A backup that is alive writes its partial root again and again.
-            let is_known = |known: &Document| Some(known.state) == *state && known.state != State::Partial;
+            let is_known =
+                |known: &Document| Some(known.state) == *state && known.state != State::Partial;
             if let Some(state) = *state
                 && !found.get(id).is_some_and(is_known)
                 && let Some(document) = read(objects, id, state)?
@@ -144,9 +147,14 @@ pub fn document<O: Objects>(objects: &O, id: &str) -> Result<Option<Document>> {
 
 fn read<O: Objects>(objects: &O, id: &str, state: State) -> Result<Option<Document>> {
     let key = key(id, state.file());
-    let Some(bytes) = objects.read(&key)? else { return Ok(None) };
+    let Some(bytes) = objects.read(&key)? else {
+        return Ok(None);
+    };
     match Root::of_backup(id, &bytes, &format!("{key:?}")).and_then(|root| Facts::new(&root)) {
-        Ok(facts) => Ok(Some(Document { state, facts: Some(Arc::new(facts)) })),
+        Ok(facts) => Ok(Some(Document {
+            state,
+            facts: Some(Arc::new(facts)),
+        })),
         Err(error) if error.kind == Kind::Corrupt && state != State::Listed => {
             Ok(Some(Document { state, facts: None }))
         }
@@ -176,8 +184,16 @@ impl Facts {
 
     fn new(root: &Root) -> Result<Self> {
         let others = root.others().into_iter().map(str::to_owned).collect();
-        let cluster = root.postgres.as_ref().map(|cluster| cluster.system_identifier.clone());
-        Ok(Self { source: root.source.clone(), cluster, needs: needs(root)?, others })
+        let cluster = root
+            .postgres
+            .as_ref()
+            .map(|cluster| cluster.system_identifier.clone());
+        Ok(Self {
+            source: root.source.clone(),
+            cluster,
+            needs: needs(root)?,
+            others,
+        })
     }
 }
 
@@ -188,7 +204,8 @@ impl Facts {
 /// [`Kind::Unsupported`] for a codec that this program does not know.
 pub fn needs(root: &Root) -> Result<BTreeMap<String, u64>> {
     let suffix = Codec::named(&root.options.codec)?.suffix();
-    let of = |backup: &str, file: &str| key(if backup.is_empty() { &root.id } else { backup }, file);
+    let of =
+        |backup: &str, file: &str| key(if backup.is_empty() { &root.id } else { backup }, file);
     let mut needs = BTreeMap::new();
     let mut need = |key: String, bytes: u64| {
         let known = needs.entry(key).or_insert(0);
@@ -196,23 +213,46 @@ pub fn needs(root: &Root) -> Result<BTreeMap<String, u64>> {
     };
     need(of("", MANIFEST), 0);
     for segment in &root.segments {
-        need(of("", &layout::segment(segment.stream, segment.number, suffix)), segment.bytes);
+        need(
+            of("", &layout::segment(segment.stream, segment.number, suffix)),
+            segment.bytes,
+        );
     }
     for live in &root.liveness {
-        need(of(&live.backup, &layout::segment(live.stream, live.number, suffix)), live.of_bytes);
+        need(
+            of(
+                &live.backup,
+                &layout::segment(live.stream, live.number, suffix),
+            ),
+            live.of_bytes,
+        );
         need(of(&live.backup, MANIFEST), 0);
     }
     for page in &root.pages {
-        need(of(&page.backup, MANIFEST), page.manifest_offset.map_or(0, |offset| offset.saturating_add(page.bytes)));
+        need(
+            of(&page.backup, MANIFEST),
+            page.manifest_offset
+                .map_or(0, |offset| offset.saturating_add(page.bytes)),
+        );
     }
     Ok(needs)
 }
 
 /// Is this what early versions left of a pruned backup: are all objects among `names`, files of backup `id`, mentioned by others?
 /// Where it has no document, anything else is a backup whose root was lost; and where what was forgotten has one, anything at all.
-pub fn is_left_over(id: &str, names: &[String], mentioned: &HashSet<String>, keeps_forgotten: bool) -> bool {
-    let is_mentioned = |name: &String| mentioned.contains(&key(id, name.strip_suffix(SIDE_SUFFIX).unwrap_or(name)));
-    names.iter().filter(|name| is_object(name)).all(|name| !keeps_forgotten && is_mentioned(name))
+pub fn is_left_over(
+    id: &str,
+    names: &[String],
+    mentioned: &HashSet<String>,
+    keeps_forgotten: bool,
+) -> bool {
+    let is_mentioned = |name: &String| {
+        mentioned.contains(&key(id, name.strip_suffix(SIDE_SUFFIX).unwrap_or(name)))
+    };
+    names
+        .iter()
+        .filter(|name| is_object(name))
+        .all(|name| !keeps_forgotten && is_mentioned(name))
 }
 
 /// See [`layout::Repository`]; where its file is lost nobody knows.

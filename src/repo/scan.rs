@@ -29,7 +29,11 @@ pub enum Found {
 /// # Errors
 /// As [`read_repository`]; [`Kind::Unsupported`] for a backup that a newer program wrote; the system's.
 pub fn open_all(repository: &Path) -> Result<Vec<(String, Found)>> {
-    let Repository { id, keeps_forgotten, .. } = read_repository(repository)?;
+    let Repository {
+        id,
+        keeps_forgotten,
+        ..
+    } = read_repository(repository)?;
     let mut all = Vec::new();
     for name in directories(repository)? {
         all.push((name.clone(), open_one(repository, &name, &id)?));
@@ -37,9 +41,17 @@ pub fn open_all(repository: &Path) -> Result<Vec<(String, Found)>> {
     if all.iter().any(|(_, found)| matches!(found, Found::NoRoot)) {
         let objects = Directory::new(repository);
         let mentioned = mentioned(&objects, &all)?;
-        for (name, found) in all.iter_mut().filter(|(_, found)| matches!(found, Found::NoRoot)) {
+        for (name, found) in all
+            .iter_mut()
+            .filter(|(_, found)| matches!(found, Found::NoRoot))
+        {
             // What went meanwhile, with its document, was no loss.
-            if is_left_over(name, &objects.list(&roots::dir(name))?, &mentioned, keeps_forgotten) {
+            if is_left_over(
+                name,
+                &objects.list(&roots::dir(name))?,
+                &mentioned,
+                keeps_forgotten,
+            ) {
                 *found = Found::Leftover;
             }
         }
@@ -55,7 +67,12 @@ pub fn lost_roots(repository: &Path) -> Result<Vec<String>> {
     let lacks = |name: &String| {
         let dir = repository.join(layout::BACKUPS).join(name);
         let intent = repository.join(INTENTS).join(format!("{name}.json"));
-        let documents = [dir.join(layout::ROOT), dir.join(PARTIAL), dir.join(FORGOTTEN), intent];
+        let documents = [
+            dir.join(layout::ROOT),
+            dir.join(PARTIAL),
+            dir.join(FORGOTTEN),
+            intent,
+        ];
         let has_objects = || {
             let names = Directory::new(repository).list(&roots::dir(name));
             names.is_ok_and(|names| names.iter().any(|name| layout::is_object(name)))
@@ -66,25 +83,34 @@ pub fn lost_roots(repository: &Path) -> Result<Vec<String>> {
         return Ok(Vec::new());
     }
     let all = open_all(repository)?.into_iter();
-    Ok(all.filter(|(_, found)| matches!(found, Found::NoRoot)).map(|(id, _)| id).collect())
+    Ok(all
+        .filter(|(_, found)| matches!(found, Found::NoRoot))
+        .map(|(id, _)| id)
+        .collect())
 }
 
 fn open_one(repository: &Path, name: &str, id: &str) -> Result<Found> {
     let dir = repository.join(layout::BACKUPS).join(name);
     // In this order: a partial root may be renamed to a forgotten one.
-    let leftover = [dir.join(PARTIAL), dir.join(FORGOTTEN), repository.join(INTENTS).join(format!("{name}.json"))];
+    let leftover = [
+        dir.join(PARTIAL),
+        dir.join(FORGOTTEN),
+        repository.join(INTENTS).join(format!("{name}.json")),
+    ];
     match Archive::open_backup(repository, name) {
         Ok(mut archive) => {
             archive.repository = id.to_owned();
             Ok(Found::Backup(Box::new(archive)))
         }
         Err(error) if error.kind == Kind::Corrupt => Ok(Found::Damaged(error)),
-        Err(error) if error.kind == Kind::NotFound => match leftover.iter().any(|path| path.exists()) {
-            true => Ok(Found::Leftover),
-            // A backup that ends meanwhile has a root before its intent goes.
-            false if dir.join(layout::ROOT).exists() => open_one(repository, name, id),
-            false => Ok(Found::NoRoot),
-        },
+        Err(error) if error.kind == Kind::NotFound => {
+            match leftover.iter().any(|path| path.exists()) {
+                true => Ok(Found::Leftover),
+                // A backup that ends meanwhile has a root before its intent goes.
+                false if dir.join(layout::ROOT).exists() => open_one(repository, name, id),
+                false => Ok(Found::NoRoot),
+            }
+        }
         Err(error) => Err(error),
     }
 }

@@ -50,14 +50,29 @@ impl Covered {
     /// What is remembered of a repository.
     pub fn read(repository: &Path) -> Self {
         let stored = safe_file::read(&repository.join(layout::COVERED), MAX_BYTES).ok();
-        let stored: Option<Stored> = stored.and_then(|bytes| open_sealed(&bytes, layout::COVERED).ok());
-        let rows =
-            stored.filter(|stored| stored.format == FORMAT_ALONE).map_or_else(Vec::new, |stored| stored.segments);
+        let stored: Option<Stored> =
+            stored.and_then(|bytes| open_sealed(&bytes, layout::COVERED).ok());
+        let rows = stored
+            .filter(|stored| stored.format == FORMAT_ALONE)
+            .map_or_else(Vec::new, |stored| stored.segments);
         let (mut covered, mut left) = (Self::default(), MAX_PARTS);
         // What a clock that was ahead has left says nothing.
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        for Row { backup, stream, number, runs } in rows {
-            let id = SegmentId { backup, stream, number };
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default()
+            .as_secs();
+        for Row {
+            backup,
+            stream,
+            number,
+            runs,
+        } in rows
+        {
+            let id = SegmentId {
+                backup,
+                stream,
+                number,
+            };
             let mut at = 0;
             for (count, time) in runs {
                 let (count, time) = (count.min(left), if time > now { 0 } else { time });
@@ -70,7 +85,11 @@ impl Covered {
 
     /// When a part was checked; 0 is never.
     pub fn when(&self, segment: &SegmentId, index: u64) -> u64 {
-        self.0.get(segment).and_then(|times| times.get(index as usize)).copied().unwrap_or(0)
+        self.0
+            .get(segment)
+            .and_then(|times| times.get(index as usize))
+            .copied()
+            .unwrap_or(0)
     }
 
     /// A part was checked.
@@ -91,14 +110,29 @@ impl Covered {
     /// The system's.
     pub fn write(&self, repository: &Path) -> Result<()> {
         let mut segments: Vec<Row> = self.0.iter().map(|(id, times)| row(id, times)).collect();
-        segments.sort_by(|a, b| (&a.backup, a.stream, a.number).cmp(&(&b.backup, b.stream, b.number)));
-        replace(&repository.join(layout::COVERED), &seal(&Stored { format: FORMAT_ALONE, segments })?)
+        segments
+            .sort_by(|a, b| (&a.backup, a.stream, a.number).cmp(&(&b.backup, b.stream, b.number)));
+        replace(
+            &repository.join(layout::COVERED),
+            &seal(&Stored {
+                format: FORMAT_ALONE,
+                segments,
+            })?,
+        )
     }
 }
 
 fn row(id: &SegmentId, times: &[u64]) -> Row {
-    let runs = times.chunk_by(|a, b| a == b).map(|run| (run.len() as u64, run[0])).collect();
-    Row { backup: id.backup.clone(), stream: id.stream, number: id.number, runs }
+    let runs = times
+        .chunk_by(|a, b| a == b)
+        .map(|run| (run.len() as u64, run[0]))
+        .collect();
+    Row {
+        backup: id.backup.clone(),
+        stream: id.stream,
+        number: id.number,
+        runs,
+    }
 }
 
 #[cfg(test)]
@@ -108,24 +142,38 @@ mod tests {
     #[test]
     fn what_is_said_to_be_checked_in_the_future_was_not() {
         let dir = tempfile::tempdir().unwrap();
-        let id = SegmentId { backup: "b".into(), stream: 1, number: 2 };
+        let id = SegmentId {
+            backup: "b".into(),
+            stream: 1,
+            number: 2,
+        };
         let mut covered = Covered::default();
         covered.note(&id, 0, u64::MAX);
         covered.note(&id, 1, 77);
         covered.write(dir.path()).unwrap();
-        assert_eq!([0, 1].map(|at| Covered::read(dir.path()).when(&id, at)), [0, 77]);
+        assert_eq!(
+            [0, 1].map(|at| Covered::read(dir.path()).when(&id, at)),
+            [0, 77]
+        );
     }
 
     #[test]
     fn what_was_checked_is_remembered_and_damage_forgets_it() {
         let dir = tempfile::tempdir().unwrap();
-        let id = SegmentId { backup: "b".into(), stream: 1, number: 2 };
+        let id = SegmentId {
+            backup: "b".into(),
+            stream: 1,
+            number: 2,
+        };
         let mut covered = Covered::read(dir.path());
         covered.note(&id, 3, 77);
         covered.note(&id, 4, 77);
         covered.write(dir.path()).unwrap();
         let read = Covered::read(dir.path());
-        assert_eq!((&read, [2, 3, 4, 5].map(|at| read.when(&id, at))), (&covered, [0, 77, 77, 0]));
+        assert_eq!(
+            (&read, [2, 3, 4, 5].map(|at| read.when(&id, at))),
+            (&covered, [0, 77, 77, 0])
+        );
         std::fs::write(dir.path().join(layout::COVERED), "{").unwrap();
         assert_eq!(Covered::read(dir.path()), Covered::default());
     }

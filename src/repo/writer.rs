@@ -5,7 +5,9 @@
 //! nobody holds the lock on its intent. What it must do beside prunes is in [`protocol`].
 
 use super::{
-    objects::{Directory, Objects, Seized, is_at, is_left, place, random_letters, write_new, write_root},
+    objects::{
+        Directory, Objects, Seized, is_at, is_left, place, random_letters, write_new, write_root,
+    },
     open::{directories, no_repository, not_led_away, parse_repository},
     permissions,
     protocol::{self, Intent, intent_key},
@@ -14,7 +16,10 @@ use super::{
 use crate::{
     error::{Error, Kind, Result},
     format::{
-        layout::{BACKUPS, COVERED, INTENTS, MANIFEST, PARTIAL, REPOSITORY, ROOT, Repository, TOMBSTONES, segment},
+        layout::{
+            BACKUPS, COVERED, INTENTS, MANIFEST, PARTIAL, REPOSITORY, ROOT, Repository, TOMBSTONES,
+            segment,
+        },
         root::{FORMAT, FORMAT_ALONE, Root},
         seal::{MAX_BYTES, seal},
     },
@@ -57,7 +62,13 @@ impl Store {
     ///
     /// # Errors
     /// [`Kind::Usage`] if the directory holds something else; else the system's.
-    pub fn begin(root: &Path, id: &str, time: &str, suffix: &'static str, tricks: Tricks) -> Result<Self> {
+    pub fn begin(
+        root: &Path,
+        id: &str,
+        time: &str,
+        suffix: &'static str,
+        tricks: Tricks,
+    ) -> Result<Self> {
         let repository = open_or_make(root, time)?;
         clear(root);
         let dir = root.join(BACKUPS).join(id);
@@ -65,13 +76,26 @@ impl Store {
         let made = safe_file::create_dir(&dir, permissions::of_dir(root))
             .map_err(|e| Error::io(format!("could not create {}", name(&dir)), e));
         made.inspect_err(|_| withdraw(root, id))?;
-        let manifest = Output::create(&dir.join(MANIFEST), permissions::of_file(root), tricks).inspect_err(|_| {
-            if remove_backup(root, id) {
-                withdraw(root, id);
-            }
-        })?;
-        let (root, id, manifest) = (root.to_owned(), id.to_owned(), Arc::new(Mutex::new(manifest)));
-        Ok(Self { root, id, suffix, repository, intent, manifest, tricks })
+        let manifest = Output::create(&dir.join(MANIFEST), permissions::of_file(root), tricks)
+            .inspect_err(|_| {
+                if remove_backup(root, id) {
+                    withdraw(root, id);
+                }
+            })?;
+        let (root, id, manifest) = (
+            root.to_owned(),
+            id.to_owned(),
+            Arc::new(Mutex::new(manifest)),
+        );
+        Ok(Self {
+            root,
+            id,
+            suffix,
+            repository,
+            intent,
+            manifest,
+            tricks,
+        })
     }
 
     fn dir(&self) -> PathBuf {
@@ -83,8 +107,14 @@ impl Store {
         let dir = self.dir();
         sync_dir(&dir)?;
         sync_dir(&self.root.join(BACKUPS))?;
-        let (objects, parsed) = (Directory::new(&self.root), Root::open(root, &name(&dir.join(ROOT)))?);
-        parsed.others().iter().try_for_each(|id| protocol::settle(&objects, id))?;
+        let (objects, parsed) = (
+            Directory::new(&self.root),
+            Root::open(root, &name(&dir.join(ROOT)))?,
+        );
+        parsed
+            .others()
+            .iter()
+            .try_for_each(|id| protocol::settle(&objects, id))?;
         protocol::check(&objects, &parsed)?;
         write_root(&self.root, &key(&self.id, ROOT), root)
     }
@@ -97,7 +127,11 @@ impl Store {
 
 impl Destination for Store {
     fn abilities(&self) -> Abilities {
-        Abilities { objects: true, amends: true, repository: self.repository.id.clone() }
+        Abilities {
+            objects: true,
+            amends: true,
+            repository: self.repository.id.clone(),
+        }
     }
 
     /// In the intent, a second call adds to the first.
@@ -121,7 +155,10 @@ impl Destination for Store {
 
     /// With its parts: they may be mounted elsewhere.
     fn places(&self) -> Vec<Place> {
-        places(&self.root).into_iter().chain(place_of(&self.dir())).collect()
+        places(&self.root)
+            .into_iter()
+            .chain(place_of(&self.dir()))
+            .collect()
     }
 
     fn commit(self: Box<Self>, root: &[u8]) -> Result<()> {
@@ -153,7 +190,12 @@ impl Destination for Store {
 
 /// The repository at `root`, as far as it is there, and the directories in it.
 pub fn places(root: &Path) -> Vec<Place> {
-    let parts = [root.to_owned(), root.join(BACKUPS), root.join(INTENTS), root.join(TOMBSTONES)];
+    let parts = [
+        root.to_owned(),
+        root.join(BACKUPS),
+        root.join(INTENTS),
+        root.join(TOMBSTONES),
+    ];
     parts.iter().filter_map(|path| place_of(path)).collect()
 }
 
@@ -179,8 +221,11 @@ pub(super) fn open_or_make(root: &Path, time: &str) -> Result<Repository> {
         }
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
         Err(_) if root.is_file() => {
-            return Err(Error::new(Kind::Usage, format!("cannot make a repository of {}: it is a file", name(root)))
-                .hint("an archive has a name that ends in .tar.zst, .tar.lz4, .tar.gz or .tar"));
+            return Err(Error::new(
+                Kind::Usage,
+                format!("cannot make a repository of {}: it is a file", name(root)),
+            )
+            .hint("an archive has a name that ends in .tar.zst, .tar.lz4, .tar.gz or .tar"));
         }
         Err(e) => return Err(Error::io(format!("could not read {}", name(&path)), e)),
     }
@@ -189,23 +234,35 @@ pub(super) fn open_or_make(root: &Path, time: &str) -> Result<Repository> {
         return Err(no_repository(root));
     }
     for dir in [root.to_owned(), root.join(BACKUPS), root.join(INTENTS)] {
-        safe_file::create_dirs(&dir, 0o700).map_err(|e| Error::io(format!("could not create {}", name(&dir)), e))?;
+        safe_file::create_dirs(&dir, 0o700)
+            .map_err(|e| Error::io(format!("could not create {}", name(&dir)), e))?;
     }
     let id = random_letters(12);
-    let facts = seal(&Repository { format: FORMAT_ALONE, id, created: time.to_owned(), keeps_forgotten: true })?;
-    let made = dir::open_root(root).and_then(|dir| place(&dir, REPOSITORY, (&facts, 0o600.into()), if_absent));
-    made.map_err(|e| Error::io(format!("could not write {}", name(&path)), e)).and_then(|()| sync_dir(root))?;
-    safe_file::sync_above(root).map_err(|e| Error::io(format!("could not sync the directory of {}", name(root)), e))?;
+    let facts = seal(&Repository {
+        format: FORMAT_ALONE,
+        id,
+        created: time.to_owned(),
+        keeps_forgotten: true,
+    })?;
+    let made = dir::open_root(root)
+        .and_then(|dir| place(&dir, REPOSITORY, (&facts, 0o600.into()), if_absent));
+    made.map_err(|e| Error::io(format!("could not write {}", name(&path)), e))
+        .and_then(|()| sync_dir(root))?;
+    safe_file::sync_above(root)
+        .map_err(|e| Error::io(format!("could not sync the directory of {}", name(root)), e))?;
     // Two first backups at once may both have got here: what stands there now is the repository.
-    let bytes =
-        safe_file::read(&path, MAX_BYTES).map_err(|e| Error::io(format!("could not read {}", name(&path)), e))?;
+    let bytes = safe_file::read(&path, MAX_BYTES)
+        .map_err(|e| Error::io(format!("could not read {}", name(&path)), e))?;
     open(&bytes, &path)
 }
 
 fn open(bytes: &[u8], path: &Path) -> Result<Repository> {
     let repository = parse_repository(bytes, &name(path))?;
     if repository.format > FORMAT {
-        let what = format!("cannot write to a repository of format {}: this program knows {FORMAT}", repository.format);
+        let what = format!(
+            "cannot write to a repository of format {}: this program knows {FORMAT}",
+            repository.format
+        );
         return Err(Error::new(Kind::Unsupported, what).hint("use a newer fullbore"));
     }
     Ok(repository)
@@ -214,9 +271,16 @@ fn open(bytes: &[u8], path: &Path) -> Result<Repository> {
 /// A repository is made in an empty place, or where an attempt to make one was cut off, or where one appears meanwhile.
 fn refuse_other_contents(root: &Path) -> Result<()> {
     let known = |name: &OsStr| {
-        [REPOSITORY, BACKUPS, INTENTS, TOMBSTONES, "lost+found"].iter().any(|known| name == *known) || is_partial(name)
+        [REPOSITORY, BACKUPS, INTENTS, TOMBSTONES, "lost+found"]
+            .iter()
+            .any(|known| name == *known)
+            || is_partial(name)
     };
-    let other = fs::read_dir(root).into_iter().flatten().flatten().find(|entry| !known(&entry.file_name()));
+    let other = fs::read_dir(root)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .find(|entry| !known(&entry.file_name()));
     match other {
         None => Ok(()),
         Some(_) => Err(Error::new(Kind::Usage, format!("cannot make a repository in {}: it is not empty", name(root)))
@@ -226,7 +290,9 @@ fn refuse_other_contents(root: &Path) -> Result<()> {
 
 /// What an attempt to make a repository leaves if it is killed.
 fn is_partial(name: &OsStr) -> bool {
-    let begins = [REPOSITORY, COVERED].iter().any(|file| name.as_bytes().starts_with(file.as_bytes()));
+    let begins = [REPOSITORY, COVERED]
+        .iter()
+        .any(|file| name.as_bytes().starts_with(file.as_bytes()));
     begins && name.as_bytes().ends_with(b".partial")
 }
 
@@ -240,11 +306,15 @@ pub(super) fn announce(root: &Path, id: &str, time: &str) -> Result<(File, Inten
     let failed = |e| Error::io(format!("could not write {}", name(&path)), e);
     // A copy of a repository may have lost what was empty.
     let (of_file, of_dir) = (permissions::of_file(root), permissions::of_dir(root));
-    [BACKUPS, INTENTS].iter().try_for_each(|dir| safe_file::create_dirs(&root.join(dir), of_dir)).map_err(failed)?;
+    [BACKUPS, INTENTS]
+        .iter()
+        .try_for_each(|dir| safe_file::create_dirs(&root.join(dir), of_dir))
+        .map_err(failed)?;
     loop {
         // What it says stays until it is ours.
         let dir = safe_file::open_dir(&root.join(INTENTS)).map_err(failed)?;
-        let file = safe_file::open_or_create(dir, &format!("{id}.json"), of_file).map_err(failed)?;
+        let file =
+            safe_file::open_or_create(dir, &format!("{id}.json"), of_file).map_err(failed)?;
         match write::lock_exclusive(&file) {
             Ok(true) => {}
             // Another backup looks whether we are dead; it lets go at once.
@@ -256,7 +326,14 @@ pub(super) fn announce(root: &Path, id: &str, time: &str) -> Result<(File, Inten
         }
         let (host, boot) = (platform::host_name(), platform::boot_id());
         let (id, time, pid) = (id.to_owned(), time.to_owned(), std::process::id());
-        let intent = Intent { id, host, boot, pid, time, bases: Vec::new() };
+        let intent = Intent {
+            id,
+            host,
+            boot,
+            pid,
+            time,
+            bases: Vec::new(),
+        };
         write_intent(&file, &seal(&intent)?).map_err(failed)?;
         if is_at(&file, &path) {
             sync_dir(&root.join(INTENTS))?;
@@ -266,11 +343,20 @@ pub(super) fn announce(root: &Path, id: &str, time: &str) -> Result<(File, Inten
 }
 
 /// Add to the backups that an intent names.
-pub(super) fn rely_on(root: &Path, (file, intent): &mut (File, Intent), bases: &[String]) -> Result<()> {
+pub(super) fn rely_on(
+    root: &Path,
+    (file, intent): &mut (File, Intent),
+    bases: &[String],
+) -> Result<()> {
     intent.bases.extend_from_slice(bases);
     intent.bases.sort_unstable();
     intent.bases.dedup();
-    let failed = |e| Error::io(format!("could not write {}", name(&intent_path(root, &intent.id))), e);
+    let failed = |e| {
+        Error::io(
+            format!("could not write {}", name(&intent_path(root, &intent.id))),
+            e,
+        )
+    };
     write_intent(file, &seal(intent)?).map_err(failed)
 }
 
@@ -283,7 +369,10 @@ fn write_intent(file: &File, bytes: &[u8]) -> io::Result<()> {
 
 /// Is nobody making the backup `id` any more?
 pub(super) fn is_dead(root: &Path, id: &str) -> bool {
-    matches!(Directory::new(root).seize(&intent_key(id)), Ok(Seized::Free(_) | Seized::Absent))
+    matches!(
+        Directory::new(root).seize(&intent_key(id)),
+        Ok(Seized::Free(_) | Seized::Absent)
+    )
 }
 
 pub(super) fn withdraw(root: &Path, id: &str) {
@@ -297,7 +386,12 @@ pub(super) fn withdraw(root: &Path, id: &str) {
 ///
 /// Now that there is a repository, half of one is of no use even to its writer.
 fn clear(root: &Path) {
-    for entry in fs::read_dir(root).into_iter().flatten().flatten().filter(|entry| is_partial(&entry.file_name())) {
+    for entry in fs::read_dir(root)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter(|entry| is_partial(&entry.file_name()))
+    {
         if let Err(error) = fs::remove_file(entry.path()) {
             platform::debug(|| format!("could not remove {}: {error}", name(&entry.path())));
         }
@@ -310,11 +404,15 @@ fn clear(root: &Path) {
 /// Remove what this run has stored. False if that failed: then its intent is to stay, by which the next backup removes it.
 pub(super) fn remove_backup(root: &Path, id: &str) -> bool {
     let given_up = protocol::give_up(&Directory::new(root), id);
-    given_up.inspect_err(|error| platform::debug(|| error.line())).is_ok()
+    given_up
+        .inspect_err(|error| platform::debug(|| error.line()))
+        .is_ok()
 }
 
 fn locked(manifest: &Mutex<Output>) -> Result<MutexGuard<'_, Output>> {
-    manifest.lock().map_err(|_| Error::new(Kind::Bug, "a stream stopped while it wrote the manifest"))
+    manifest
+        .lock()
+        .map_err(|_| Error::new(Kind::Bug, "a stream stopped while it wrote the manifest"))
 }
 
 /// Segments that may be on their way to the device while the next is written.
@@ -351,19 +449,27 @@ impl Segments {
     fn segment(&mut self, number: u32) -> Result<&mut Open> {
         if self.open.as_ref().is_none_or(|open| open.number != number) {
             let segment = Output::create(&self.path(number), self.access, self.tricks)?;
-            if let Some(done) = self.open.replace(Open { number, segment, side: None }) {
+            if let Some(done) = self.open.replace(Open {
+                number,
+                segment,
+                side: None,
+            }) {
                 self.syncing.push_back(start(move || done.sync())?);
                 self.synced(SYNCING)?;
             }
         }
-        self.open.as_mut().ok_or_else(|| Error::new(Kind::Bug, "no segment is open"))
+        self.open
+            .as_mut()
+            .ok_or_else(|| Error::new(Kind::Bug, "no segment is open"))
     }
 
     /// Wait until all but the last few, at most so many, of the segments before this one are durable.
     fn synced(&mut self, but: usize) -> Result<()> {
         let lost = |_| Err(Error::new(Kind::Bug, "a thread that syncs stopped"));
         let first = self.syncing.len().saturating_sub(but);
-        self.syncing.drain(..first).try_for_each(|thread| thread.join().unwrap_or_else(lost))
+        self.syncing
+            .drain(..first)
+            .try_for_each(|thread| thread.join().unwrap_or_else(lost))
     }
 
     fn side(&mut self, number: u32) -> Result<&mut Output> {
@@ -382,7 +488,12 @@ impl Segments {
 
 impl Sink for Segments {
     fn put(&mut self, placed: Placed) -> Result<()> {
-        let Placed { segment: number, offset, data, role } = placed;
+        let Placed {
+            segment: number,
+            offset,
+            data,
+            role,
+        } = placed;
         match role {
             Role::Stream | Role::Amend => self.segment(number)?.segment.write(&data, offset),
             Role::Side => self.side(number)?.write(&data, offset),

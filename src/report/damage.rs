@@ -44,7 +44,10 @@ pub(crate) struct Report {
 
 impl Report {
     pub(crate) fn new(keep_going: bool) -> Self {
-        Self { keep_going, ..Self::default() }
+        Self {
+            keep_going,
+            ..Self::default()
+        }
     }
 
     /// Damage with files. Any other error ends the run: it says nothing of what is stored.
@@ -57,14 +60,19 @@ impl Report {
                 "`fullbore restore --keep-going` restores the rest and lists what is missing; the exit code stays 4",
             ));
         }
-        let damage = Damage { what: error.line(), detail: error.detail, files };
+        let damage = Damage {
+            what: error.line(),
+            detail: error.detail,
+            files,
+        };
         self.damage.locked().push(damage);
         Ok(())
     }
 
     /// A file whose frames are whole and whose content is not.
     pub(crate) fn file(&self, item: &Item, why: &str) -> Result<()> {
-        let error = Error::corrupt(format!("file {} is damaged", quoted(&item.entry.path))).because(why.to_owned());
+        let error = Error::corrupt(format!("file {} is damaged", quoted(&item.entry.path)))
+            .because(why.to_owned());
         self.add((error, vec![item.entry.path.clone()]))
     }
 
@@ -84,7 +92,10 @@ impl Report {
     /// A frame is damaged by which nothing is lost that is wanted.
     pub(crate) fn harmless(&self, archive: &Archive, frame: &(SegmentId, FrameAt), error: Error) {
         let (error, _) = frame_damage(archive, frame, error, Vec::new());
-        self.note(format!("{}; all that is wanted of it is whole", error.line()));
+        self.note(format!(
+            "{}; all that is wanted of it is whole",
+            error.line()
+        ));
     }
 
     /// Say something of what is damaged without harm, or of what became of it.
@@ -110,18 +121,26 @@ impl Report {
     /// Files that are not restored because of damage.
     pub(crate) fn files(&self) -> HashSet<Path> {
         let damage = self.damage.locked();
-        damage.iter().flat_map(|damage| damage.files.iter().cloned()).collect()
+        damage
+            .iter()
+            .flat_map(|damage| damage.files.iter().cloned())
+            .collect()
     }
 
     /// Is there damage that begins so?
     pub(crate) fn has(&self, what: &str) -> bool {
-        self.damage.locked().iter().any(|damage| damage.what.starts_with(what))
+        self.damage
+            .locked()
+            .iter()
+            .any(|damage| damage.what.starts_with(what))
     }
 
     /// Add a line to damage that begins so, of which it is known only later what it costs.
     pub(crate) fn detail(&self, what: &str, line: &str) {
         let mut damage = self.damage.locked();
-        let those = damage.iter_mut().filter(|damage| damage.what.starts_with(what));
+        let those = damage
+            .iter_mut()
+            .filter(|damage| damage.what.starts_with(what));
         those.for_each(|damage| damage.detail.push(line.to_owned()));
     }
 
@@ -151,23 +170,44 @@ pub(crate) fn frame_damage(
     if !error.kind.is_loss() {
         return (error, files);
     }
-    let files: Vec<Path> = files.into_iter().collect::<BTreeSet<_>>().into_iter().collect();
+    let files: Vec<Path> = files
+        .into_iter()
+        .collect::<BTreeSet<_>>()
+        .into_iter()
+        .collect();
     let name = archive.store().name(&Object::Segment(segment.clone()));
-    let id = if segment.backup.is_empty() { &archive.root.id } else { &segment.backup };
-    let what = format!("the frame at byte {} of {name}, backup {id:?}, is damaged", frame.offset);
+    let id = if segment.backup.is_empty() {
+        &archive.root.id
+    } else {
+        &segment.backup
+    };
+    let what = format!(
+        "the frame at byte {} of {name}, backup {id:?}, is damaged",
+        frame.offset
+    );
     // "a frame is damaged: why" has said it already.
-    let why = error.source.as_ref().map_or_else(|| error.what.clone(), |why| why.to_string());
+    let why = error
+        .source
+        .as_ref()
+        .map_or_else(|| error.what.clone(), |why| why.to_string());
     let of = counted(archive.root.totals.files, "file");
     let held = match files.len() {
         0 => "no file is lost with it".to_owned(),
         n => format!("it holds part of {n} of {of}: {}", names(&files)),
     };
-    (Error::new(error.kind, what).because(why).detail(held), files)
+    (
+        Error::new(error.kind, what).because(why).detail(held),
+        files,
+    )
 }
 
 /// The first few names, and how many there are besides.
 pub(crate) fn names(paths: &[Path]) -> String {
     let few: Vec<String> = paths.iter().take(LISTED).map(|path| quoted(path)).collect();
     let more = paths.len().saturating_sub(LISTED);
-    if more > 0 { format!("{} and {more} more", few.join(", ")) } else { few.join(", ") }
+    if more > 0 {
+        format!("{} and {more} more", few.join(", "))
+    } else {
+        few.join(", ")
+    }
 }

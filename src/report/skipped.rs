@@ -40,7 +40,9 @@ impl Refused {
         if !left.paths.insert(path.to_vec()) {
             return;
         }
-        let at = left.errors.partition_point(|(before, _)| entry::order(before, path).is_le());
+        let at = left
+            .errors
+            .partition_point(|(before, _)| entry::order(before, path).is_le());
         left.errors.insert(at, (path.to_vec(), error));
         if left.errors.len() > TOLD {
             left.errors.truncate(TOLD);
@@ -49,10 +51,19 @@ impl Refused {
     }
 
     /// What was done, or `None`: an error that is of this `what` only is none of the run yet.
-    pub(crate) fn unless<T>(&self, tree: &Tree, what: &str, path: &[u8], done: Result<T>) -> Result<Option<T>> {
+    pub(crate) fn unless<T>(
+        &self,
+        tree: &Tree,
+        what: &str,
+        path: &[u8],
+        done: Result<T>,
+    ) -> Result<Option<T>> {
         match done {
             Err(error) if is_of_one(&error) => {
-                let why = error.source.as_ref().map_or_else(String::new, ToString::to_string);
+                let why = error
+                    .source
+                    .as_ref()
+                    .map_or_else(String::new, ToString::to_string);
                 tree.notes.add(what, &why, path);
                 self.add(path, error);
                 Ok(None)
@@ -83,30 +94,46 @@ impl Refused {
         let mut errors = errors.into_iter().map(|(_, error)| error);
         let first = errors.next()?;
         let error = errors.fold(first, |error, other| error.detail(other.line()));
-        let others = if others == 0 { String::new() } else { format!("and {others} others; ") };
+        let others = if others == 0 {
+            String::new()
+        } else {
+            format!("and {others} others; ")
+        };
         let are = if told == 1 { "it is" } else { "they are" };
-        Some(error.detail(format!("{others}{are} passed over; the rest of the {of} is restored")))
+        Some(error.detail(format!(
+            "{others}{are} passed over; the rest of the {of} is restored"
+        )))
     }
 }
 
 /// Is this error of writing about the one object, so that others can be expected to do better?
 fn is_of_one(error: &Error) -> bool {
-    let of_all = error.system().is_some_and(|error| is_failure_of_the_disk(error) || is_shortage(error));
+    let of_all = error
+        .system()
+        .is_some_and(|error| is_failure_of_the_disk(error) || is_shortage(error));
     !of_all && !matches!(error.kind, Kind::Full | Kind::Corrupt | Kind::Bug)
 }
 
 /// A name, or what it is a hard link to, that leads out of the archive.
 pub(crate) fn leads_out(name: &[u8]) -> Error {
-    let what =
-        format!("cannot restore {}: its name, or what it is a hard link to, leads out of the archive", quoted(name));
+    let what = format!(
+        "cannot restore {}: its name, or what it is a hard link to, leads out of the archive",
+        quoted(name)
+    );
     Error::new(Kind::Unsupported, what)
 }
 
 /// A hard link without its file: that was not asked for, or is not there.
 pub(crate) fn alone(path: &[u8], target: &[u8], was_asked_for: bool) -> Error {
     match was_asked_for {
-        true => no_link(path, target, "what it is a name of does not stand before it"),
-        false => no_link(path, target, "what it is a name of was not asked for").hint("ask for both"),
+        true => no_link(
+            path,
+            target,
+            "what it is a name of does not stand before it",
+        ),
+        false => {
+            no_link(path, target, "what it is a name of was not asked for").hint("ask for both")
+        }
     }
 }
 
@@ -116,13 +143,20 @@ pub(crate) fn alone_too(path: &[u8], target: &[u8]) -> Error {
 }
 
 fn no_link(path: &[u8], target: &[u8], why: &'static str) -> Error {
-    let what = format!("cannot restore {}, a hard link to {}", quoted(path), quoted(target));
+    let what = format!(
+        "cannot restore {}, a hard link to {}",
+        quoted(path),
+        quoted(target)
+    );
     Error::new(Kind::NotFound, what).because(why)
 }
 
 /// A piece of a file, in a segment of an incremental backup.
 pub(crate) fn piece(path: &[u8]) -> Error {
-    let what = format!("cannot restore {}: it is a piece of a file, as incremental backups have them", quoted(path));
+    let what = format!(
+        "cannot restore {}: it is a piece of a file, as incremental backups have them",
+        quoted(path)
+    );
     Error::new(Kind::Unsupported, what)
         .hint("restore the backup from its repository: it refers to what other backups hold, which is not in this tar")
 }
@@ -136,7 +170,10 @@ pub(crate) fn unknown(name: &[u8], typeflag: u8) -> Option<(Error, &'static str)
         _ => "its type is not known",
     };
     let kind = char::from(typeflag);
-    let what = format!("cannot restore {}, a member of type {kind:?}: {why}", quoted(name));
+    let what = format!(
+        "cannot restore {}, a member of type {kind:?}: {why}",
+        quoted(name)
+    );
     Some((Error::new(Kind::Unsupported, what), why))
 }
 
@@ -152,12 +189,26 @@ mod tests {
 
     #[test]
     fn what_is_of_one_entry_is_told_from_what_is_of_all() {
-        for errno in
-            [Errno::NOSYS, Errno::PERM, Errno::ILSEQ, Errno::INVAL, Errno::NAMETOOLONG, Errno::EXIST, Errno::FBIG]
-        {
+        for errno in [
+            Errno::NOSYS,
+            Errno::PERM,
+            Errno::ILSEQ,
+            Errno::INVAL,
+            Errno::NAMETOOLONG,
+            Errno::EXIST,
+            Errno::FBIG,
+        ] {
             assert!(is_of_one(&error("a", errno)), "{errno}");
         }
-        let all = [Errno::NOSPC, Errno::DQUOT, Errno::IO, Errno::ROFS, Errno::MFILE, Errno::NFILE, Errno::NOMEM];
+        let all = [
+            Errno::NOSPC,
+            Errno::DQUOT,
+            Errno::IO,
+            Errno::ROFS,
+            Errno::MFILE,
+            Errno::NFILE,
+            Errno::NOMEM,
+        ];
         for errno in all.into_iter().chain([Errno::NOTCONN, Errno::UCLEAN]) {
             assert!(!is_of_one(&error("a", errno)), "{errno}");
         }
@@ -168,10 +219,12 @@ mod tests {
     fn the_first_in_archive_order_are_told_whatever_the_order_in_which_they_come() {
         let told = |order: &mut dyn Iterator<Item = u32>| {
             let refused = Refused::default();
-            order.map(|number| format!("f{number:02}")).for_each(|path| {
-                refused.add(path.as_bytes(), error(&path, Errno::ILSEQ));
-                refused.add(path.as_bytes(), error("the same again", Errno::PERM));
-            });
+            order
+                .map(|number| format!("f{number:02}"))
+                .for_each(|path| {
+                    refused.add(path.as_bytes(), error(&path, Errno::ILSEQ));
+                    refused.add(path.as_bytes(), error("the same again", Errno::PERM));
+                });
             assert!(refused.holds(b"f13") && !refused.holds(b"f15"));
             let error = refused.into_error("backup").unwrap();
             (error.line(), error.detail)
@@ -179,8 +232,14 @@ mod tests {
         let (first, detail) = told(&mut (0..15));
         assert!(first.starts_with("could not create \"f00\": "), "{first}");
         assert_eq!(detail.len(), TOLD);
-        assert!(detail[TOLD - 2].starts_with("could not create \"f09\": "), "{detail:?}");
-        assert_eq!(detail[TOLD - 1], "and 5 others; they are passed over; the rest of the backup is restored");
+        assert!(
+            detail[TOLD - 2].starts_with("could not create \"f09\": "),
+            "{detail:?}"
+        );
+        assert_eq!(
+            detail[TOLD - 1],
+            "and 5 others; they are passed over; the rest of the backup is restored"
+        );
         assert_eq!(told(&mut (0..15).rev()), (first, detail));
         assert!(Refused::default().into_error("backup").is_none());
     }

@@ -47,7 +47,9 @@ impl Run<'_> {
     /// First pass: everything but hard links and the metadata of directories.
     pub(super) fn content(&self, hands: &Hands<'_>) -> Result<()> {
         if self.selection.paths().is_empty() && self.cluster.is_of_everything() {
-            self.meter.total_bytes.store(self.archive.root.totals.bytes, Relaxed);
+            self.meter
+                .total_bytes
+                .store(self.archive.root.totals.bytes, Relaxed);
         }
         let make = || Hand {
             writer: Writer::new(&self.tree),
@@ -56,16 +58,28 @@ impl Run<'_> {
             plain: Vec::new(),
             stretch: Vec::new(),
         };
-        workers::work(hands, make, |hand, jobs| self.jobs(hand, jobs), |send| self.plan(send))
+        workers::work(
+            hands,
+            make,
+            |hand, jobs| self.jobs(hand, jobs),
+            |send| self.plan(send),
+        )
     }
 
     fn plan(&self, send: &mut dyn FnMut(Vec<Job>) -> Result<()>) -> Result<()> {
-        let mut stretches =
-            Stretches::new(self.archive.root.options.frame_bytes.clamp(LEAST_STRETCH, MOST_STRETCH), send);
+        let mut stretches = Stretches::new(
+            self.archive
+                .root
+                .options
+                .frame_bytes
+                .clamp(LEAST_STRETCH, MOST_STRETCH),
+            send,
+        );
         let mut planner = Planner::new(|job| stretches.add(job));
         let mut writer = Writer::new(&self.tree);
         for item in self.archive.records(&self.selection, false) {
-            let planned = item.and_then(|item| self.plan_one(&mut |item| planner.add(item), &mut writer, item));
+            let planned = item
+                .and_then(|item| self.plan_one(&mut |item| planner.add(item), &mut writer, item));
             self.report.survive(planned)?;
         }
         self.report.survive(planner.finish())?;
@@ -91,11 +105,18 @@ impl Run<'_> {
         let part = |shared: &Shared<Large>, at, bytes: &[u8]| {
             Checked::Part(shared.hash(&self.archive.root.options, at, bytes))
         };
-        let checked = self.permits.hold(|| check_pieces(&job.pieces, &plain, Checked::Whole, part));
+        let checked = self
+            .permits
+            .hold(|| check_pieces(&job.pieces, &plain, Checked::Whole, part));
         lap(&self.meter.workers.busy, &mut clock);
         let mut pieces = job.pieces.iter().zip(checked);
-        let written = pieces.try_for_each(|(piece, checked)| self.write(&mut hand.writer, piece, &plain, checked));
-        let written = written.and_then(|()| job.bare.iter().try_for_each(|item| self.bare(&mut hand.writer, item)));
+        let written = pieces
+            .try_for_each(|(piece, checked)| self.write(&mut hand.writer, piece, &plain, checked));
+        let written = written.and_then(|()| {
+            job.bare
+                .iter()
+                .try_for_each(|item| self.bare(&mut hand.writer, item))
+        });
         lap(&self.meter.sink.busy, &mut clock);
         hand.plain = plain;
         written
@@ -104,9 +125,16 @@ impl Run<'_> {
     /// The frames of one stretch of a large file.
     fn stretch(&self, hand: &mut Hand, jobs: Vec<Job>) -> Result<()> {
         let mut clock = Instant::now();
-        let Some((_, shared, _)) = jobs.iter().flat_map(parts).next() else { return Ok(()) };
+        let Some((_, shared, _)) = jobs.iter().flat_map(parts).next() else {
+            return Ok(());
+        };
         let shared = shared.clone();
-        let start = jobs.iter().flat_map(parts).map(|(_, _, at)| at).min().unwrap_or(0);
+        let start = jobs
+            .iter()
+            .flat_map(parts)
+            .map(|(_, _, at)| at)
+            .min()
+            .unwrap_or(0);
         let (mut data, mut runs) = (std::mem::take(&mut hand.stretch), Vec::new());
         for job in jobs {
             if let Err(error) | Ok(Some(error)) = self.decode(hand, &job, &mut clock) {
@@ -125,7 +153,9 @@ impl Run<'_> {
         for run in runs.chunk_by(|a, b| a.end == b.start) {
             let [from, to] = [run[0].start, run[run.len() - 1].end].map(|at| (at - start) as usize);
             let (content, at) = (&data[from..to], run[0].start);
-            let hash = self.permits.hold(|| shared.hash(&self.archive.root.options, at, content));
+            let hash = self
+                .permits
+                .hold(|| shared.hash(&self.archive.root.options, at, content));
             lap(&self.meter.workers.busy, &mut clock);
             self.write_part(&mut hand.writer, &shared, at, content, hash)?;
             lap(&self.meter.sink.busy, &mut clock);
@@ -136,38 +166,67 @@ impl Run<'_> {
 
     /// What is wrong with a frame that came out all the same: digests tell what that is worth.
     fn decode(&self, hand: &mut Hand, job: &Job, clock: &mut Instant) -> Result<Option<Error>> {
-        let Some((segment, frame)) = &job.frame else { return Ok(None) };
+        let Some((segment, frame)) = &job.frame else {
+            return Ok(None);
+        };
         let fetched = self.archive.fetch(segment, frame, &mut hand.stored);
-        self.meter.stored_bytes.fetch_add(u64::from(frame.stored_len), Relaxed);
+        self.meter
+            .stored_bytes
+            .fetch_add(u64::from(frame.stored_len), Relaxed);
         lap(&self.meter.source.busy, clock);
         fetched?;
         let plain_len = frame.plain_len as usize;
-        let Hand { decompressor, stored, plain, .. } = hand;
-        self.permits.hold(|| decompressor.salvage(stored, plain_len, plain))
+        let Hand {
+            decompressor,
+            stored,
+            plain,
+            ..
+        } = hand;
+        self.permits
+            .hold(|| decompressor.salvage(stored, plain_len, plain))
     }
 
     /// The checksum of a frame is wrong. Only those of its files are lost whose digests do not say that they are whole; gives the job
     /// without them.
     fn salvage(&self, hand: &mut Hand, job: Job, error: Error) -> Result<Job> {
-        let Job { frame, pieces, bare } = job;
-        let (saved, lost): (Vec<_>, Vec<_>) = pieces.into_iter().partition(|piece| piece.is_saved(&hand.plain));
+        let Job {
+            frame,
+            pieces,
+            bare,
+        } = job;
+        let (saved, lost): (Vec<_>, Vec<_>) = pieces
+            .into_iter()
+            .partition(|piece| piece.is_saved(&hand.plain));
         match &frame {
             Some(frame) if lost.is_empty() => self.report.harmless(&self.archive, frame, error),
             frame => self.spoil(hand, frame.as_ref(), lost, error)?,
         }
-        Ok(Job { frame, pieces: saved, bare })
+        Ok(Job {
+            frame,
+            pieces: saved,
+            bare,
+        })
     }
 
-    fn write(&self, writer: &mut Writer, wanted: &Wanted<Large>, plain: &[u8], checked: Checked) -> Result<()> {
+    fn write(
+        &self,
+        writer: &mut Writer,
+        wanted: &Wanted<Large>,
+        plain: &[u8],
+        checked: Checked,
+    ) -> Result<()> {
         let content = wanted.content(plain);
         match (&wanted.of, checked) {
             (Of::Whole(item), Checked::Whole(End::Damaged(why))) => self.report.file(item, &why),
             (Of::Whole(item), _) => {
-                let made = self.unless_refused(&item.entry.path, writer.file(&item.entry, content))?;
+                let made =
+                    self.unless_refused(&item.entry.path, writer.file(&item.entry, content))?;
                 self.count(content, made.is_some());
                 Ok(())
             }
-            (Of::Part(shared, offset), Checked::Part(hash)) => self.write_part(writer, shared, *offset, content, hash),
+            (Of::Part(shared, offset), Checked::Part(hash)) => {
+                self.write_part(writer, shared, *offset, content, hash)
+            }
             (Of::Part(..), Checked::Whole(_)) => Ok(()),
         }
     }
@@ -188,7 +247,11 @@ impl Run<'_> {
             }
         }
         self.count(content, false);
-        self.end(writer, shared, shared.done(offset, content.len() as u64, hash))
+        self.end(
+            writer,
+            shared,
+            shared.done(offset, content.len() as u64, hash),
+        )
     }
 
     fn count(&self, content: &[u8], file: bool) {
@@ -203,8 +266,12 @@ impl Run<'_> {
             _ => writer.other(&item.entry),
         };
         let made = self.unless_refused(&item.entry.path, made)?;
-        self.meter.small.fetch_add((!item.entry.is_file()).into(), Relaxed);
-        self.meter.files.fetch_add(u64::from(made.is_some() && item.entry.is_file()), Relaxed);
+        self.meter
+            .small
+            .fetch_add((!item.entry.is_file()).into(), Relaxed);
+        self.meter
+            .files
+            .fetch_add(u64::from(made.is_some() && item.entry.is_file()), Relaxed);
         Ok(())
     }
 
@@ -213,8 +280,17 @@ impl Run<'_> {
         let end = match end {
             End::Unknown(Digest::Blake3(wanted)) => {
                 let found = shared.handle.hash(writer, &shared.item.entry)?;
-                let why = || format!("its digest is {found}, the manifest says {}", Digest::Blake3(wanted));
-                if found == wanted { End::Right } else { End::Damaged(why()) }
+                let why = || {
+                    format!(
+                        "its digest is {found}, the manifest says {}",
+                        Digest::Blake3(wanted)
+                    )
+                };
+                if found == wanted {
+                    End::Right
+                } else {
+                    End::Damaged(why())
+                }
             }
             other => other,
         };
@@ -223,13 +299,19 @@ impl Run<'_> {
             End::Right | End::Unknown(_) => {
                 let finished = shared.handle.finish(writer, &shared.item.entry);
                 let made = self.unless_refused(&shared.item.entry.path, finished)?;
-                self.meter.files.fetch_add(u64::from(made.is_some()), Relaxed);
+                self.meter
+                    .files
+                    .fetch_add(u64::from(made.is_some()), Relaxed);
                 Ok(())
             }
             End::Damaged(why) => {
                 shared.handle.discard();
                 // A damaged frame has been reported with all its files, and what the target cannot take by itself.
-                if shared.is_damaged() { Ok(()) } else { self.report.file(&shared.item, &why) }
+                if shared.is_damaged() {
+                    Ok(())
+                } else {
+                    self.report.file(&shared.item, &why)
+                }
             }
         }
     }
@@ -252,13 +334,23 @@ impl Run<'_> {
         pieces: Vec<Wanted<Large>>,
         error: Error,
     ) -> Result<()> {
-        let Some(frame) = frame else { return Err(error) };
-        let files = pieces.iter().map(|piece| piece.item().entry.path.clone()).collect();
-        self.report.add(frame_damage(&self.archive, frame, error, files))?;
+        let Some(frame) = frame else {
+            return Err(error);
+        };
+        let files = pieces
+            .iter()
+            .map(|piece| piece.item().entry.path.clone())
+            .collect();
+        self.report
+            .add(frame_damage(&self.archive, frame, error, files))?;
         for piece in &pieces {
             if let Of::Part(shared, offset) = &piece.of {
                 shared.spoil();
-                self.end(&mut hand.writer, shared, shared.done(*offset, piece.len.into(), None))?;
+                self.end(
+                    &mut hand.writer,
+                    shared,
+                    shared.done(*offset, piece.len.into(), None),
+                )?;
             }
         }
         Ok(())

@@ -59,8 +59,16 @@ impl Later {
         let key = self.find(&directory.path)?.0;
         let start = self.rest.len();
         write_header(directory, &mut self.rest)?;
-        let depth = directory.path.split(|c| *c == b'/').filter(|name| !name.is_empty()).count() as u32;
-        let place = Place { offset: self.filed + start as u64, len: (self.rest.len() - start) as u32, depth };
+        let depth = directory
+            .path
+            .split(|c| *c == b'/')
+            .filter(|name| !name.is_empty())
+            .count() as u32;
+        let place = Place {
+            offset: self.filed + start as u64,
+            len: (self.rest.len() - start) as u32,
+            depth,
+        };
         self.places.insert(key, Some(place));
         if self.rest.len() > IN_MEMORY {
             self.unburden(target);
@@ -80,7 +88,10 @@ impl Later {
 
     /// All of them, each before those that it is in.
     pub(crate) fn deepest_first(mut self) -> impl Iterator<Item = Result<Entry>> {
-        let mut places: Vec<Place> = std::mem::take(&mut self.places).into_values().flatten().collect();
+        let mut places: Vec<Place> = std::mem::take(&mut self.places)
+            .into_values()
+            .flatten()
+            .collect();
         places.sort_unstable_by_key(|place| (Reverse(place.depth), place.offset));
         places.into_iter().map(move |place| self.read(place))
     }
@@ -144,10 +155,26 @@ mod tests {
     use std::collections::HashMap;
 
     fn directory(path: &str, mode: u32, value: usize) -> Entry {
-        let owner = Owner { uid: mode, gid: 7, user: "someone".into(), group: "all".into() };
-        let mtime = Time { seconds: -1, nanos: mode };
+        let owner = Owner {
+            uid: mode,
+            gid: 7,
+            user: "someone".into(),
+            group: "all".into(),
+        };
+        let mtime = Time {
+            seconds: -1,
+            nanos: mode,
+        };
         let xattrs = vec![(b"user.x".to_vec(), vec![b'v'; value])];
-        Entry { path: path.into(), kind: Kind::Directory, mode, owner, mtime, xattrs, ..Entry::default() }
+        Entry {
+            path: path.into(),
+            kind: Kind::Directory,
+            mode,
+            owner,
+            mtime,
+            xattrs,
+            ..Entry::default()
+        }
     }
 
     proptest! {

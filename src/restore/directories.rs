@@ -26,15 +26,25 @@ const BATCH: usize = 32;
 
 impl Run<'_> {
     /// Second pass, deepest first. What stands at the place of a damaged file, if anything, is something else.
-    pub(super) fn links_and_directories(&self, hands: &Hands<'_>, damaged: &HashSet<Path>) -> Result<()> {
+    pub(super) fn links_and_directories(
+        &self,
+        hands: &Hands<'_>,
+        damaged: &HashSet<Path>,
+    ) -> Result<()> {
         let (upwards, nameless) = (Upwards::default(), Mutex::new(Vec::new()));
         let lost = |path: &Path| nameless.locked().push(path.clone());
         let all = |writer: &mut Writer, mut entries: Vec<Entry>| {
             while let Some(entry) = entries.pop() {
                 match &entry.kind {
-                    Kind::HardLink(target) => {
-                        self.link(writer, target, &entry.path, &Losses { damaged, lost: &lost })?
-                    }
+                    Kind::HardLink(target) => self.link(
+                        writer,
+                        target,
+                        &entry.path,
+                        &Losses {
+                            damaged,
+                            lost: &lost,
+                        },
+                    )?,
                     _ => self.finish(writer, &entry)?,
                 }
                 self.meter.small.fetch_add(1, Relaxed);
@@ -60,10 +70,16 @@ impl Run<'_> {
                     };
                     let is_wanted = match item.entry.kind {
                         Kind::Directory => item.state != State::Vanished,
-                        Kind::HardLink(_) => item.state.is_stored() && !self.cluster.leaves_out(&item.entry.path),
+                        Kind::HardLink(_) => {
+                            item.state.is_stored() && !self.cluster.leaves_out(&item.entry.path)
+                        }
                         _ => false,
                     };
-                    batch.extend(is_wanted.then(|| upwards.meet(&item.entry, &self.entered(&item.entry))).flatten());
+                    batch.extend(
+                        is_wanted
+                            .then(|| upwards.meet(&item.entry, &self.entered(&item.entry)))
+                            .flatten(),
+                    );
                     if batch.len() == BATCH {
                         send(std::mem::take(&mut batch))?;
                     }
@@ -80,7 +96,10 @@ impl Run<'_> {
             return Ok(());
         }
         names.sort_by(|a, b| order(a, b));
-        let what = format!("lost with the files that they are names of: {}", counted(names.len() as u64, "hard link"));
+        let what = format!(
+            "lost with the files that they are names of: {}",
+            counted(names.len() as u64, "hard link")
+        );
         self.report.add((Error::corrupt(what), names))
     }
 
@@ -88,7 +107,9 @@ impl Run<'_> {
     fn entered(&self, entry: &Entry) -> Vec<Path> {
         let above = |path: &[u8]| (!path.is_empty()).then(|| split(path).0.to_vec());
         let target = match &entry.kind {
-            Kind::HardLink(target) => above(&self.stand_in_of(target).unwrap_or_else(|| target.clone())),
+            Kind::HardLink(target) => {
+                above(&self.stand_in_of(target).unwrap_or_else(|| target.clone()))
+            }
             _ => None,
         };
         above(&entry.path).into_iter().chain(target).collect()
@@ -111,7 +132,13 @@ impl Run<'_> {
     }
 
     /// Only what was restored gets another name: where something may stand in its place, that would get it.
-    fn link(&self, writer: &mut Writer, target: &Path, path: &Path, losses: &Losses<'_>) -> Result<()> {
+    fn link(
+        &self,
+        writer: &mut Writer,
+        target: &Path,
+        path: &Path,
+        losses: &Losses<'_>,
+    ) -> Result<()> {
         let stand_in = self.stand_in_of(target);
         let name = stand_in.as_ref().unwrap_or(target);
         let is_itself = name == path;
@@ -121,7 +148,13 @@ impl Run<'_> {
             }
             return Ok(());
         }
-        let make = |writer: &mut Writer| if is_itself { Ok(()) } else { writer.link(name, path) };
+        let make = |writer: &mut Writer| {
+            if is_itself {
+                Ok(())
+            } else {
+                writer.link(name, path)
+            }
+        };
         let linked = match self.refused.holds(name) {
             true if is_itself => Ok(()),
             true => Err(alone_too(path, name)),
@@ -131,7 +164,9 @@ impl Run<'_> {
                     Ok(())
                 }
                 Err(e) if e.kind == ErrorKind::NotFound => {
-                    self.tree.notes.add("hard link", "what it is a name of is not there", path);
+                    self.tree
+                        .notes
+                        .add("hard link", "what it is a name of is not there", path);
                     Ok(())
                 }
                 other => other,
@@ -145,9 +180,16 @@ impl Run<'_> {
     fn was_restored(&self, target: &Path) -> Result<()> {
         let is_doubtful = self.tree.options.overwrite && self.report.has("");
         let is_absent = self.absent.locked().contains(target)
-            || is_doubtful && !self.archive.find(target).is_ok_and(|parts| is_stored(&parts));
+            || is_doubtful
+                && !self
+                    .archive
+                    .find(target)
+                    .is_ok_and(|parts| is_stored(&parts));
         match is_absent {
-            true => Err(Error::new(ErrorKind::NotFound, format!("{} was not restored", quoted(target)))),
+            true => Err(Error::new(
+                ErrorKind::NotFound,
+                format!("{} was not restored", quoted(target)),
+            )),
             false => Ok(()),
         }
     }
@@ -204,7 +246,10 @@ impl Upwards {
     /// It is done: the directories that waited only for this.
     fn done(&self, entered: &[Path]) -> Vec<Entry> {
         let mut waiting = self.lock();
-        entered.iter().filter_map(|dir| release(&mut waiting, dir)).collect()
+        entered
+            .iter()
+            .filter_map(|dir| release(&mut waiting, dir))
+            .collect()
     }
 }
 
@@ -229,12 +274,20 @@ mod tests {
     use super::*;
 
     fn of(path: &str) -> Entry {
-        Entry { path: path.into(), kind: Kind::Directory, ..Entry::default() }
+        Entry {
+            path: path.into(),
+            kind: Kind::Directory,
+            ..Entry::default()
+        }
     }
 
     fn entered(path: &str, target: Option<&str>) -> Vec<Path> {
         let paths = [Some(path).filter(|path| !path.is_empty()), target];
-        paths.into_iter().flatten().map(|path| split(path.as_bytes()).0.to_vec()).collect()
+        paths
+            .into_iter()
+            .flatten()
+            .map(|path| split(path.as_bytes()).0.to_vec())
+            .collect()
     }
 
     fn meet(upwards: &Upwards, path: &str) -> bool {
@@ -243,17 +296,30 @@ mod tests {
 
     fn done(upwards: &Upwards, path: &str, target: Option<&str>) -> Vec<String> {
         let text = |entry: Entry| String::from_utf8(entry.path).unwrap();
-        upwards.done(&entered(path, target)).into_iter().map(text).collect()
+        upwards
+            .done(&entered(path, target))
+            .into_iter()
+            .map(text)
+            .collect()
     }
 
     #[test]
     fn a_directory_is_finished_after_all_that_is_in_it() {
         let upwards = Upwards::default();
-        assert_eq!(["b", "a/y", "a/x/2"].map(|at| meet(&upwards, at)), [true; 3]);
+        assert_eq!(
+            ["b", "a/y", "a/x/2"].map(|at| meet(&upwards, at)),
+            [true; 3]
+        );
         assert_eq!(done(&upwards, "a/x/2", None), [""; 0]);
         assert!(meet(&upwards, "a/x/1"));
-        assert_eq!(["a/x", "a", "a", ""].map(|at| meet(&upwards, at)), [false; 4]);
-        assert_eq!(["b", "a/y"].map(|at| done(&upwards, at, None)), [[""; 0]; 2]);
+        assert_eq!(
+            ["a/x", "a", "a", ""].map(|at| meet(&upwards, at)),
+            [false; 4]
+        );
+        assert_eq!(
+            ["b", "a/y"].map(|at| done(&upwards, at, None)),
+            [[""; 0]; 2]
+        );
         for [path, next] in [["a/x/1", "a/x"], ["a/x", "a"], ["a", ""]] {
             assert_eq!(done(&upwards, path, None), [next]);
         }
@@ -264,7 +330,11 @@ mod tests {
     #[test]
     fn directories_wait_for_links_to_what_is_in_them_and_for_what_is_below_a_lost_one() {
         let upwards = Upwards::default();
-        assert!(upwards.meet(&of("b/link"), &entered("b/link", Some("a/f"))).is_some());
+        assert!(
+            upwards
+                .meet(&of("b/link"), &entered("b/link", Some("a/f")))
+                .is_some()
+        );
         assert!(meet(&upwards, "a/lost/deep"));
         assert_eq!(["b", "a", ""].map(|at| meet(&upwards, at)), [false; 3]);
         assert_eq!(done(&upwards, "b/link", Some("a/f")), ["b"]);

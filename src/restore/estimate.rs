@@ -115,11 +115,20 @@ impl Contract {
 
     /// Seconds of reading, decoding and writing, each by itself.
     pub fn seconds(&self) -> [(&'static str, f64); 3] {
-        let time = |bytes: u64, rate: f64| if bytes == 0 { 0.0 } else { bytes as f64 / rate.max(1.0) };
+        let time = |bytes: u64, rate: f64| {
+            if bytes == 0 {
+                0.0
+            } else {
+                bytes as f64 / rate.max(1.0)
+            }
+        };
         [
             ("read", time(self.fetched_bytes, self.read_rate)),
             ("decode", time(self.decoded_bytes, self.decode_rate)),
-            ("write", self.write_rate.map_or(0.0, |rate| time(self.bytes, rate))),
+            (
+                "write",
+                self.write_rate.map_or(0.0, |rate| time(self.bytes, rate)),
+            ),
         ]
     }
 
@@ -145,17 +154,33 @@ impl Forecast {
         let selection = Selection::new(&self.restore.paths)?;
         must_be_there(&archive, &selection, self.restore.keep_going)?;
         let workers = self.restore.workers;
-        let contract = Contract { id: archive.root.id.clone(), workers: workers.get(), ..Contract::default() };
+        let contract = Contract {
+            id: archive.root.id.clone(),
+            workers: workers.get(),
+            ..Contract::default()
+        };
         let (mut contract, sample) = self.count(&archive, &selection, contract)?;
         (contract.read_rate, contract.decode_rate) = measure(&archive, workers, sample)?;
-        contract.write_rate = self.target.as_deref().and_then(|target| write_rate(target, contract.bytes));
+        contract.write_rate = self
+            .target
+            .as_deref()
+            .and_then(|target| write_rate(target, contract.bytes));
         contract.expect();
         Ok(contract)
     }
 
-    fn count(&self, archive: &Archive, selection: &Selection, contract: Contract) -> Result<(Contract, Sample)> {
+    fn count(
+        &self,
+        archive: &Archive,
+        selection: &Selection,
+        contract: Contract,
+    ) -> Result<(Contract, Sample)> {
         let plan = self.plan(archive)?;
-        let mut count = Count { contract, opened: HashSet::new(), sample: Sample::default() };
+        let mut count = Count {
+            contract,
+            opened: HashSet::new(),
+            sample: Sample::default(),
+        };
         let mut linked = HashSet::new();
         let is_restored = |path: &[u8]| selection.takes(path) && !plan.leaves_out(path);
         let (mut entries, mut files) = (0, 0);
@@ -165,12 +190,19 @@ impl Forecast {
             Ok(())
         });
         for item in archive.records(selection, false) {
-            let Some(item) = kept(&plan, item?, &mut lacking) else { continue };
+            let Some(item) = kept(&plan, item?, &mut lacking) else {
+                continue;
+            };
             entries += u64::from(item.from == 0);
             files += u64::from(add(&mut planner, archive, is_restored, item, &mut linked)?);
         }
         planner.finish()?;
-        let contract = Contract { entries, files, notes: lacking.lines(), ..count.contract };
+        let contract = Contract {
+            entries,
+            files,
+            notes: lacking.lines(),
+            ..count.contract
+        };
         Ok((contract, count.sample))
     }
 
@@ -213,10 +245,14 @@ fn add<S: FnMut(schedule::Job<()>) -> Result<()>>(
     match &item.entry.kind {
         EntryKind::Directory => Ok(false),
         _ if !item.state.is_stored() => Ok(false),
-        EntryKind::HardLink(target) if is_restored(target) || !linked.insert(target.clone()) => Ok(false),
-        EntryKind::HardLink(target) => {
-            archive.find(target)?.into_iter().try_for_each(|item| planner.add(item)).map(|()| true)
+        EntryKind::HardLink(target) if is_restored(target) || !linked.insert(target.clone()) => {
+            Ok(false)
         }
+        EntryKind::HardLink(target) => archive
+            .find(target)?
+            .into_iter()
+            .try_for_each(|item| planner.add(item))
+            .map(|()| true),
         _ => {
             let begins = item.from == 0 && item.entry.is_file();
             planner.add(item).map(|()| begins)
@@ -234,7 +270,9 @@ struct Count {
 
 impl Count {
     fn job(&mut self, job: &schedule::Job<()>, id: &str) {
-        let Some((segment, frame)) = &job.frame else { return };
+        let Some((segment, frame)) = &job.frame else {
+            return;
+        };
         let wanted = sizes::sum(job.pieces.iter().map(|piece| u64::from(piece.len)));
         let contract = &mut self.contract;
         sizes::add(&mut contract.bytes, wanted);
@@ -243,11 +281,19 @@ impl Count {
         sizes::add(&mut contract.decoded_bytes, frame.plain_len.into());
         // Several files may want the same bytes: a frame is never wanted more than whole.
         let share = (wanted as f64 / f64::from(frame.plain_len.max(1))).min(1.0);
-        sizes::add(&mut contract.wanted_bytes, (f64::from(frame.stored_len) * share).round() as u64);
+        sizes::add(
+            &mut contract.wanted_bytes,
+            (f64::from(frame.stored_len) * share).round() as u64,
+        );
         if self.opened.insert(segment.clone()) {
             contract.segments += 1;
-            let name =
-                |segment: &SegmentId| if segment.backup.is_empty() { id.to_owned() } else { segment.backup.clone() };
+            let name = |segment: &SegmentId| {
+                if segment.backup.is_empty() {
+                    id.to_owned()
+                } else {
+                    segment.backup.clone()
+                }
+            };
             contract.backups = self.opened.iter().map(name).collect::<HashSet<_>>().len() as u64;
         }
         self.sample.push((segment.clone(), *frame));
@@ -273,7 +319,8 @@ impl Sample {
         if (self.seen - 1).is_multiple_of(RUN) {
             if self.runs.len() == RUNS {
                 let mut kept = 0..;
-                self.runs.retain(|_| kept.next().is_some_and(|at| at % 2 == 0));
+                self.runs
+                    .retain(|_| kept.next().is_some_and(|at| at % 2 == 0));
                 self.every = every * 2;
                 if run % self.every != 0 {
                     return;
@@ -281,13 +328,21 @@ impl Sample {
             }
             self.runs.push(Vec::new());
         }
-        self.runs.last_mut().into_iter().for_each(|run| run.push(frame.clone()));
+        self.runs
+            .last_mut()
+            .into_iter()
+            .for_each(|run| run.push(frame.clone()));
     }
 }
 
 /// Stored bytes a second that are fetched, and plain bytes that are decoded and digested, by all workers together.
 fn measure(archive: &Archive, workers: NonZeroUsize, sample: Sample) -> Result<(f64, f64)> {
-    let (meter, start, stored, plain) = (Meter::default(), Instant::now(), AtomicU64::new(0), AtomicU64::new(0));
+    let (meter, start, stored, plain) = (
+        Meter::default(),
+        Instant::now(),
+        AtomicU64::new(0),
+        AtomicU64::new(0),
+    );
     let enough = || stored.load(Relaxed) > READ_BYTES || start.elapsed().as_secs_f64() > SECONDS;
     let hand = || (archive.codec.decompressor(), Vec::new(), Vec::new());
     let each = |hand: &mut (_, Vec<u8>, Vec<u8>), run: Vec<Frame>| {
@@ -307,11 +362,16 @@ fn measure(archive: &Archive, workers: NonZeroUsize, sample: Sample) -> Result<(
     };
     let runs = sample.runs;
     let threads = workers.get().min(runs.len()).max(1) as f64;
-    workers::work(&workers.into(), hand, each, |send| runs.into_iter().try_for_each(send))?;
+    workers::work(&workers.into(), hand, each, |send| {
+        runs.into_iter().try_for_each(send)
+    })?;
     let rate = |bytes: &AtomicU64, busy: &AtomicU64| {
         bytes.load(Relaxed) as f64 * threads * 1e9 / (busy.load(Relaxed) as f64).max(1.0)
     };
-    Ok((rate(&stored, &meter.source.busy), rate(&plain, &meter.workers.busy)))
+    Ok((
+        rate(&stored, &meter.source.busy),
+        rate(&plain, &meter.workers.busy),
+    ))
 }
 
 fn digest(algorithm: Algorithm, content: &[u8]) {
@@ -320,8 +380,14 @@ fn digest(algorithm: Algorithm, content: &[u8]) {
 
 /// Bytes a second that are written where `target` is or would be, and synced; nothing if that cannot be measured.
 fn write_rate(target: &Path, bytes: u64) -> Option<f64> {
-    let there = target.ancestors().find(|path| path.is_dir() || path.as_os_str().is_empty())?;
-    let there = if there.as_os_str().is_empty() { Path::new(".") } else { there };
+    let there = target
+        .ancestors()
+        .find(|path| path.is_dir() || path.as_os_str().is_empty())?;
+    let there = if there.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        there
+    };
     let file = anonymous_file(there).ok()?;
     let mut block = vec![0; 1 << 20];
     blake3::Hasher::new().finalize_xof().fill(&mut block);
@@ -344,13 +410,29 @@ mod tests {
         for frames in [1, 8, 9, 1000, 100_000u64] {
             let mut sample = Sample::default();
             for offset in 0..frames {
-                let frame = FrameAt { segment: 0, offset, stored_len: 1, plain_len: 1 };
+                let frame = FrameAt {
+                    segment: 0,
+                    offset,
+                    stored_len: 1,
+                    plain_len: 1,
+                };
                 sample.push((SegmentId::default(), frame));
             }
-            let offsets: Vec<Vec<u64>> =
-                sample.runs.iter().map(|run| run.iter().map(|(_, frame)| frame.offset).collect()).collect();
-            assert!(offsets.len() <= RUNS && offsets.iter().all(|run| run.len() <= RUN && run[0] % RUN as u64 == 0));
-            assert!(offsets.len() as u64 >= (frames / RUN as u64).clamp(1, RUNS as u64 / 2), "{frames}: {offsets:?}");
+            let offsets: Vec<Vec<u64>> = sample
+                .runs
+                .iter()
+                .map(|run| run.iter().map(|(_, frame)| frame.offset).collect())
+                .collect();
+            assert!(
+                offsets.len() <= RUNS
+                    && offsets
+                        .iter()
+                        .all(|run| run.len() <= RUN && run[0] % RUN as u64 == 0)
+            );
+            assert!(
+                offsets.len() as u64 >= (frames / RUN as u64).clamp(1, RUNS as u64 / 2),
+                "{frames}: {offsets:?}"
+            );
             let last = offsets.last().unwrap()[0];
             assert!(last + RUN as u64 > frames / 3, "{frames}: {last}");
         }

@@ -49,8 +49,8 @@ pub(crate) fn extra(
     tricks: Tricks,
 ) -> Result<Extra> {
     let mut places = Vec::new();
-    for (at, path) in
-        std::iter::once((&b""[..], &layout.root)).chain(layout.mounts.iter().map(|m| (&m.at[..], &m.directory)))
+    for (at, path) in std::iter::once((&b""[..], &layout.root))
+        .chain(layout.mounts.iter().map(|m| (&m.at[..], &m.directory)))
     {
         match open_root(path) {
             Ok(dir) => places.push((at.to_vec(), dir)),
@@ -59,11 +59,26 @@ pub(crate) fn extra(
         }
     }
     let (own, ways, mounts) = (archive.store().places(), archive.ways()?, &layout.mounts);
-    let mut walk = Walk { places, mounts, own, ways, selection, tricks, levels: Vec::new(), found: Extra::default() };
+    let mut walk = Walk {
+        places,
+        mounts,
+        own,
+        ways,
+        selection,
+        tricks,
+        levels: Vec::new(),
+        found: Extra::default(),
+    };
     for item in archive.records(selection, false) {
-        let item = item.map_err(|e| e.detail("nothing is removed while nobody knows what belongs to the backup"))?;
+        let item = item.map_err(|e| {
+            e.detail("nothing is removed while nobody knows what belongs to the backup")
+        })?;
         if item.from == 0 && !plan.leaves_out(&item.entry.path) {
-            walk.belongs(&item.entry.path, matches!(item.entry.kind, Kind::Directory), item.state.is_stored())?;
+            walk.belongs(
+                &item.entry.path,
+                matches!(item.entry.kind, Kind::Directory),
+                item.state.is_stored(),
+            )?;
         }
     }
     walk.leave(|_| false)?;
@@ -131,7 +146,12 @@ impl Walk<'_> {
             names.retain(|name| mount.may_own(name));
         }
         let stays = self.stays(path, &stat);
-        Ok(Some(Level { path: path.to_vec(), names, device: stat.dev, stays }))
+        Ok(Some(Level {
+            path: path.to_vec(),
+            names,
+            device: stat.dev,
+            stays,
+        }))
     }
 
     /// Why nothing may be removed from this directory, unless the backup has something else in it.
@@ -145,12 +165,19 @@ impl Walk<'_> {
     }
 
     fn is_directory(&self, path: &[u8]) -> bool {
-        self.open(path).and_then(dir::stat_fd).is_ok_and(|stat| stat.kind == FileKind::Directory)
+        self.open(path)
+            .and_then(dir::stat_fd)
+            .is_ok_and(|stat| stat.kind == FileKind::Directory)
     }
 
     fn open(&self, path: &[u8]) -> io::Result<OwnedFd> {
         let within = |(at, _): &&(EntryPath, OwnedFd)| entry::is_within(path, at);
-        let (at, dir) = self.places.iter().rev().find(within).ok_or(io::ErrorKind::NotFound)?;
+        let (at, dir) = self
+            .places
+            .iter()
+            .rev()
+            .find(within)
+            .ok_or(io::ErrorKind::NotFound)?;
         let rest = &path[at.len()..];
         open_dir(dir, rest.strip_prefix(b"/").unwrap_or(rest), self.tricks)
     }
@@ -162,11 +189,16 @@ impl Walk<'_> {
                 self.keep(&level.path, why);
                 continue;
             }
-            let paths = level.names.iter().map(|name| entry::join(&level.path, name));
+            let paths = level
+                .names
+                .iter()
+                .map(|name| entry::join(&level.path, name));
             let paths: Vec<_> = paths.filter(|path| self.selection.holds(path)).collect();
             if !paths.is_empty() {
                 let dir = self.open(&level.path).map_err(|e| failed(&level.path, e))?;
-                paths.iter().try_for_each(|path| self.sweep(&dir, level.device, path).map(drop))?;
+                paths
+                    .iter()
+                    .try_for_each(|path| self.sweep(&dir, level.device, path).map(drop))?;
             }
         }
         Ok(())
@@ -174,29 +206,46 @@ impl Walk<'_> {
 
     /// A directory stands where the backup has something else.
     fn makes_way(&mut self, path: &[u8]) -> Result<()> {
-        let dir = self.open(entry::split(path).0).map_err(|e| failed(path, e))?;
+        let dir = self
+            .open(entry::split(path).0)
+            .map_err(|e| failed(path, e))?;
         let device = dir::stat_fd(&dir).map_err(|e| failed(path, e))?.dev;
         if self.sweep(&dir, device, path)? {
             return Ok(());
         }
-        let what = format!("cannot restore {}: a directory is in its way that is not removed", quoted(path));
+        let what = format!(
+            "cannot restore {}: a directory is in its way that is not removed",
+            quoted(path)
+        );
         let error = Error::new(ErrorKind::Exists, what);
-        Err(self.found.kept.iter().fold(error, |error, line| error.detail(line)))
+        Err(self
+            .found
+            .kept
+            .iter()
+            .fold(error, |error, line| error.detail(line)))
     }
 
     /// Name what is to be removed of `path`, which stands in `dir` on this device. Can all of it go?
     fn sweep(&mut self, dir: &OwnedFd, device: u64, path: &[u8]) -> Result<bool> {
         let (parent, name) = entry::split(path);
         let tricks = self.tricks;
-        let mut sweep = Sweep { walk: self, levels: vec![Swept::new(device)] };
+        let mut sweep = Sweep {
+            walk: self,
+            levels: vec![Swept::new(device)],
+        };
         descend(dir.as_fd(), name, path, tricks, &mut sweep)?;
         let goes = sweep.levels.iter().all(|around| around.whole);
-        sweep.levels.into_iter().for_each(|around| self.found.paths.extend(around.paths(parent)));
+        sweep
+            .levels
+            .into_iter()
+            .for_each(|around| self.found.paths.extend(around.paths(parent)));
         Ok(goes)
     }
 
     fn keep(&mut self, path: &[u8], why: &str) {
-        self.found.kept.push(format!("{} is kept: {why}", quoted(path)));
+        self.found
+            .kept
+            .push(format!("{} is kept: {why}", quoted(path)));
     }
 }
 
@@ -217,11 +266,17 @@ struct Swept {
 
 impl Swept {
     fn new(device: u64) -> Self {
-        Self { device, names: Vec::new(), whole: true }
+        Self {
+            device,
+            names: Vec::new(),
+            whole: true,
+        }
     }
 
     fn paths(self, path: &[u8]) -> impl Iterator<Item = EntryPath> {
-        self.names.into_iter().map(move |name| entry::join(path, &name))
+        self.names
+            .into_iter()
+            .map(move |name| entry::join(path, &name))
     }
 }
 
@@ -230,15 +285,26 @@ impl Visit for Sweep<'_, '_> {
 
     fn meet(&mut self, _: BorrowedFd<'_>, name: &[u8], path: &[u8], stat: &Stat) -> Result<bool> {
         let is_own = self.walk.own.contains(&(stat.dev, stat.inode));
-        let is_apart = self.levels.last().is_some_and(|around| stat.is_apart(around.device));
+        let is_apart = self
+            .levels
+            .last()
+            .is_some_and(|around| stat.is_apart(around.device));
         if is_own || is_apart {
-            self.walk.keep(path, if is_own { READ_FROM } else { MOUNTED });
-            self.levels.last_mut().into_iter().for_each(|around| around.whole = false);
+            self.walk
+                .keep(path, if is_own { READ_FROM } else { MOUNTED });
+            self.levels
+                .last_mut()
+                .into_iter()
+                .for_each(|around| around.whole = false);
             return Ok(false);
         }
         match stat.kind {
             FileKind::Directory => self.levels.push(Swept::new(stat.dev)),
-            _ => self.levels.last_mut().into_iter().for_each(|around| around.names.push(name.to_vec())),
+            _ => self
+                .levels
+                .last_mut()
+                .into_iter()
+                .for_each(|around| around.names.push(name.to_vec())),
         }
         Ok(true)
     }
@@ -261,5 +327,8 @@ impl Visit for Sweep<'_, '_> {
 }
 
 fn failed(path: &[u8], error: io::Error) -> Error {
-    Error::io(format!("could not look at {} in the target", quoted(path)), error)
+    Error::io(
+        format!("could not look at {} in the target", quoted(path)),
+        error,
+    )
 }

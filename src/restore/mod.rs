@@ -141,13 +141,19 @@ impl Restore {
         if self.overwrite {
             must_be_told(&self.from)?;
         }
-        let opened = if self.from == "-" { None } else { Some(open_any(&self.from)?) };
+        let opened = if self.from == "-" {
+            None
+        } else {
+            Some(open_any(&self.from)?)
+        };
         if let Some(Opened::Backup(archive)) = opened {
             return self.run_archive(choose_backup::early_enough(self, *archive)?, meter);
         }
         cluster::not_asked(self)?;
         match opened {
-            Some(Opened::Foreign(path)) => crate::restore::tar_stream::from_file(self, &path, meter),
+            Some(Opened::Foreign(path)) => {
+                crate::restore::tar_stream::from_file(self, &path, meter)
+            }
             _ => crate::restore::tar_stream::from_stdin(self, meter),
         }
     }
@@ -161,7 +167,12 @@ impl Restore {
     }
 
     /// Restore; into what is there if `delta` says how.
-    pub(crate) fn run_in(&self, archive: Archive, meter: &Meter, delta: Option<&Delta<'_>>) -> Result<Summary> {
+    pub(crate) fn run_in(
+        &self,
+        archive: Archive,
+        meter: &Meter,
+        delta: Option<&Delta<'_>>,
+    ) -> Result<Summary> {
         let start = Instant::now();
         let report = Arc::new(Report::new(self.keep_going));
         let noted = report.clone();
@@ -180,7 +191,11 @@ impl Restore {
         };
         cluster::refuse_rest(self, &archive, &selection, &cluster, &layout)?;
         (self.say_elsewhere)(&layout.mounts);
-        let tree = Self { overwrite: self.overwrite || delta.is_some(), ..self.clone() }.tree(&layout)?;
+        let tree = Self {
+            overwrite: self.overwrite || delta.is_some(),
+            ..self.clone()
+        }
+        .tree(&layout)?;
         let lacking = Mutex::new(Lacking::new(unnamed));
         let fit = self.workers_that_fit(&archive);
         let workers = self.workers.min(fit);
@@ -221,51 +236,115 @@ impl Restore {
         if damage.is_empty()
             && let Some(error) = run.refused.into_error("backup")
         {
-            let told = lacking.lines().into_iter().chain(extra.kept).chain(last.notes);
+            let told = lacking
+                .lines()
+                .into_iter()
+                .chain(extra.kept)
+                .chain(last.notes);
             let error = told.fold(error, Error::detail);
-            let hint = if delta.is_some() || self.overwrite { AGAIN } else { AGAIN_OVER };
-            return Err(if last.is_kept && error.hint.is_none() { error.hint(hint) } else { error });
+            let hint = if delta.is_some() || self.overwrite {
+                AGAIN
+            } else {
+                AGAIN_OVER
+            };
+            return Err(if last.is_kept && error.hint.is_none() {
+                error.hint(hint)
+            } else {
+                error
+            });
         }
-        let said = run.report.warnings().into_iter().chain(extra.kept).chain(run.tree.notes.lines()).chain(last.notes);
+        let said = run
+            .report
+            .warnings()
+            .into_iter()
+            .chain(extra.kept)
+            .chain(run.tree.notes.lines())
+            .chain(last.notes);
         let notes = lacking.lines().into_iter().chain(said).collect();
         let entries = meter.entries.load(Relaxed);
         let digested = run.archive.root.options.digest != Algorithm::None;
-        let Root { id, source, time, .. } = run.archive.root;
+        let Root {
+            id, source, time, ..
+        } = run.archive.root;
         let source = source_text(&source);
         // Nobody is told to start what is not whole.
-        let (next, needed) =
-            if damage.is_empty() && lacking.is_captured() { (last.next, last.needed) } else { Default::default() };
+        let (next, needed) = if damage.is_empty() && lacking.is_captured() {
+            (last.next, last.needed)
+        } else {
+            Default::default()
+        };
         let changes = delta.map(|delta| delta.changes(removed));
         let seconds = start.elapsed().as_secs_f64();
-        Ok(Summary { id, source, time, entries, notes, next, needed, damage, lacking, digested, changes, seconds })
+        Ok(Summary {
+            id,
+            source,
+            time,
+            entries,
+            notes,
+            next,
+            needed,
+            damage,
+            lacking,
+            digested,
+            changes,
+            seconds,
+        })
     }
 
     /// The target.
     pub(crate) fn tree(&self, layout: &Layout) -> Result<Arc<Tree>> {
-        let Self { overwrite, numeric_owner, tricks, .. } = *self;
-        Tree::create(layout, Options { overwrite, numeric_owner, tricks, usual_parents: false })
+        let Self {
+            overwrite,
+            numeric_owner,
+            tricks,
+            ..
+        } = *self;
+        Tree::create(
+            layout,
+            Options {
+                overwrite,
+                numeric_owner,
+                tricks,
+                usual_parents: false,
+            },
+        )
     }
 
     /// A worker holds a frame twice, stored and decoded, and a stretch of a file.
     fn workers_that_fit(&self, archive: &Archive) -> NonZeroUsize {
-        let each = archive.root.options.frame_bytes.max(1 << 16).saturating_mul(3);
+        let each = archive
+            .root
+            .options
+            .frame_bytes
+            .max(1 << 16)
+            .saturating_mul(3);
         NonZeroUsize::new((self.memory / each) as usize).unwrap_or(NonZeroUsize::MIN)
     }
 }
 
 /// Every path that was asked for exists, and something of it was captured. With `keep_going` one may also be on a page that is lost:
 /// that is told when it is restored, and what is on other pages is given.
-pub(crate) fn must_be_there(archive: &Archive, selection: &Selection, keep_going: bool) -> Result<()> {
+pub(crate) fn must_be_there(
+    archive: &Archive,
+    selection: &Selection,
+    keep_going: bool,
+) -> Result<()> {
     for path in selection.paths() {
         let found = match archive.find(path) {
             Err(damage) if keep_going && damage.kind == ErrorKind::Corrupt => continue,
             found => found?,
         };
-        if let Some(item) = found.first().filter(|item| item.entry.kind != Kind::Directory) {
+        if let Some(item) = found
+            .first()
+            .filter(|item| item.entry.kind != Kind::Directory)
+        {
             must_be_stored(archive, item)?;
             // What another name leads to may be damaged; that is told when it is restored.
             if let Kind::HardLink(target) = &item.entry.kind
-                && let Some(file) = archive.find(target).ok().and_then(|parts| parts.into_iter().next())
+                && let Some(file) = archive
+                    .find(target)
+                    .ok()
+                    .and_then(|parts| parts.into_iter().next())
             {
                 must_be_stored(archive, &file)?;
             }
@@ -281,22 +360,39 @@ pub(crate) fn must_be_there(archive: &Archive, selection: &Selection, keep_going
 /// What is restored must not become part of the repository that it is read from.
 fn refuse_inside(restore: &Restore, archive: &Archive, layout: &Layout) -> Result<()> {
     let places = archive.store().places();
-    let targets = std::iter::once(&layout.root).chain(layout.mounts.iter().map(|mount| &mount.directory));
+    let targets =
+        std::iter::once(&layout.root).chain(layout.mounts.iter().map(|mount| &mount.directory));
     match { targets }.find(|target| is_in(target, &places)) {
         None => Ok(()),
         Some(target) => {
-            let what = format!("cannot restore to {target:?}: it is in {:?}, which is read", restore.from);
+            let what = format!(
+                "cannot restore to {target:?}: it is in {:?}, which is read",
+                restore.from
+            );
             Err(Error::new(ErrorKind::Usage, what).hint("choose another --to"))
         }
     }
 }
 
 /// Nor may something of the backup take the place of what is read.
-fn refuse_over(restore: &Restore, archive: &Archive, selection: &Selection, layout: &Layout) -> Result<()> {
+fn refuse_over(
+    restore: &Restore,
+    archive: &Archive,
+    selection: &Selection,
+    layout: &Layout,
+) -> Result<()> {
     let real = |path: &Path| real_path(path).ok();
     let read = place(&restore.from).ok().and_then(|(path, _)| real(&path));
-    let (Some(read), Some(target)) = (read, real(&layout.root)) else { return Ok(()) };
-    let Some(own) = read.strip_prefix(&target).ok().filter(|own| *own != Path::new("")) else { return Ok(()) };
+    let (Some(read), Some(target)) = (read, real(&layout.root)) else {
+        return Ok(());
+    };
+    let Some(own) = read
+        .strip_prefix(&target)
+        .ok()
+        .filter(|own| *own != Path::new(""))
+    else {
+        return Ok(());
+    };
     let own = own.as_os_str().as_bytes();
     let beside = [own, SIDE_SUFFIX.as_bytes()].concat();
     let is_over = |item: &Item| {
@@ -305,12 +401,18 @@ fn refuse_over(restore: &Restore, archive: &Archive, selection: &Selection, layo
         !is_itself && selection.holds(path) && (is_within(path, own) || *path == beside)
     };
     let here = Selection::new(&[own, &beside])?;
-    match archive.records(&here, false).filter_map(Result::ok).find(is_over) {
+    match archive
+        .records(&here, false)
+        .filter_map(Result::ok)
+        .find(is_over)
+    {
         None => Ok(()),
         Some(item) => {
             let what = format!("cannot restore {} to {target:?}", quoted(&item.entry.path));
             Err(Error::new(ErrorKind::Usage, what)
-                .because(format!("it would take the place of {read:?}, which is read"))
+                .because(format!(
+                    "it would take the place of {read:?}, which is read"
+                ))
                 .hint("choose another --to, or name the paths that are wanted"))
         }
     }
@@ -323,7 +425,11 @@ fn must_be_stored(archive: &Archive, item: &Item) -> Result<()> {
         State::Noted => "sockets are not stored",
         _ => return Ok(()),
     };
-    let what = format!("cannot restore {} from backup {:?}", quoted(&item.entry.path), archive.root.id);
+    let what = format!(
+        "cannot restore {} from backup {:?}",
+        quoted(&item.entry.path),
+        archive.root.id
+    );
     Err(Error::new(ErrorKind::NotFound, what)
         .because(format!("it was not captured: {why}"))
         .hint("`fullbore find` shows which backups of a repository hold it"))
@@ -371,8 +477,13 @@ impl Run<'_> {
         };
         self.meter.entries.fetch_add(1, Relaxed);
         if self.cluster.strays(&item.entry.path) {
-            let what = format!("{} is nothing that a tablespace has", quoted(&item.entry.path));
-            return self.report.add((Error::corrupt(what), vec![item.entry.path.clone()]));
+            let what = format!(
+                "{} is nothing that a tablespace has",
+                quoted(&item.entry.path)
+            );
+            return self
+                .report
+                .add((Error::corrupt(what), vec![item.entry.path.clone()]));
         }
         match &item.entry.kind {
             // One that could not be listed still holds what other streams have below it.
@@ -383,7 +494,11 @@ impl Run<'_> {
                 }
                 Ok(())
             }
-            Kind::HardLink(target) if self.selection.takes(target) && !self.cluster.leaves_out(target) => Ok(()),
+            Kind::HardLink(target)
+                if self.selection.takes(target) && !self.cluster.leaves_out(target) =>
+            {
+                Ok(())
+            }
             Kind::HardLink(target) => self.stand_in(add, target, &item.entry.path),
             _ => add(item),
         }
@@ -394,8 +509,11 @@ impl Run<'_> {
     fn remove(&self, extra: &[EntryPath]) -> Result<u64> {
         let mut removed = 0;
         for path in extra {
-            removed +=
-                u64::from(self.refused.unless(&self.tree, "removal", path, self.tree.remove_all(path))?.is_some());
+            removed += u64::from(
+                self.refused
+                    .unless(&self.tree, "removal", path, self.tree.remove_all(path))?
+                    .is_some(),
+            );
         }
         Ok(removed)
     }
@@ -408,7 +526,9 @@ impl Run<'_> {
     /// A directory that was there is not ours to change if it is only above what was asked for.
     fn directory(&self, writer: &mut Writer, entry: &Entry) -> Result<()> {
         let (path, asked_for) = (&entry.path, self.selection.holds(&entry.path));
-        let Some(ours) = self.unless_refused(path, writer.directory(entry, asked_for))? else { return Ok(()) };
+        let Some(ours) = self.unless_refused(path, writer.directory(entry, asked_for))? else {
+            return Ok(());
+        };
         if !ours && !asked_for {
             self.not_ours.locked().insert(path.clone());
         }
@@ -416,23 +536,38 @@ impl Run<'_> {
     }
 
     /// The first selected name of a file whose own name is not restored becomes the file.
-    fn stand_in(&self, add: &mut dyn FnMut(Item) -> Result<()>, target: &EntryPath, path: &EntryPath) -> Result<()> {
+    fn stand_in(
+        &self,
+        add: &mut dyn FnMut(Item) -> Result<()>,
+        target: &EntryPath,
+        path: &EntryPath,
+    ) -> Result<()> {
         let mut stand_ins = self.stand_ins.locked();
-        if stand_ins.entry(target.clone()).or_insert_with(|| path.clone()) != path {
+        if stand_ins
+            .entry(target.clone())
+            .or_insert_with(|| path.clone())
+            != path
+        {
             return Ok(());
         }
         drop(stand_ins);
         let found = self.archive.find(target);
-        if !found.as_ref().is_ok_and(|parts| directories::is_stored(parts)) {
+        if !found
+            .as_ref()
+            .is_ok_and(|parts| directories::is_stored(parts))
+        {
             self.mark_absent(target);
         }
-        found?.iter().map(|item| item.renamed(path.clone())).try_for_each(|item| match item.state.is_stored() {
-            true => add(item),
-            false => {
-                self.lacking.locked().note(&item);
-                Ok(())
-            }
-        })
+        found?
+            .iter()
+            .map(|item| item.renamed(path.clone()))
+            .try_for_each(|item| match item.state.is_stored() {
+                true => add(item),
+                false => {
+                    self.lacking.locked().note(&item);
+                    Ok(())
+                }
+            })
     }
 
     /// No name of it is given to what stands in its place.

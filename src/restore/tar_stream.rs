@@ -70,13 +70,24 @@ fn run(restore: &Restore, input: impl Read + Send + 'static, meter: &Meter) -> R
     let directories = Later::default();
     let refused = Refused::default();
     let members = Members::of(input, Ledger::of(selection.clone()), meter);
-    let mut run =
-        Run { members, writer, selection, found, directories, refused, trailed: false, report: &report, meter };
+    let mut run = Run {
+        members,
+        writer,
+        selection,
+        found,
+        directories,
+        refused,
+        trailed: false,
+        report: &report,
+        meter,
+    };
     let read = run.members();
     let finished = run.finish_directories().and_then(|()| tree.sync());
     match read.map_err(cut_short) {
         // Nothing behind damage can be had: to go on is to take it for an end.
-        Err(error) if error.kind == ErrorKind::Corrupt && restore.keep_going => report.add((error, Vec::new()))?,
+        Err(error) if error.kind == ErrorKind::Corrupt && restore.keep_going => {
+            report.add((error, Vec::new()))?
+        }
         other => other?,
     }
     finished?;
@@ -84,18 +95,34 @@ fn run(restore: &Restore, input: impl Read + Send + 'static, meter: &Meter) -> R
     if damage.is_empty() {
         run.must_be_complete()?;
     }
-    let trailed = run.trailed.then(|| "what comes after the end of the tar is none, and was passed over".to_owned());
-    let (lacking, root) = (run.members.ledger.lacking.clone(), run.members.ledger.root());
+    let trailed = run
+        .trailed
+        .then(|| "what comes after the end of the tar is none, and was passed over".to_owned());
+    let (lacking, root) = (
+        run.members.ledger.lacking.clone(),
+        run.members.ledger.root(),
+    );
     let is_whole = damage.is_empty() && lacking.is_captured() && restore.paths.is_empty();
-    let cluster = root.and_then(|root| root.postgres.as_ref()).filter(|_| is_whole);
-    let last = cluster.map(|cluster| cluster::streamed(cluster, &restore.to)).unwrap_or_default();
+    let cluster = root
+        .and_then(|root| root.postgres.as_ref())
+        .filter(|_| is_whole);
+    let last = cluster
+        .map(|cluster| cluster::streamed(cluster, &restore.to))
+        .unwrap_or_default();
     Ok(Summary {
         id: root.map(|root| root.id.clone()).unwrap_or_default(),
-        source: root.map(|root| source_text(&root.source)).unwrap_or_default(),
+        source: root
+            .map(|root| source_text(&root.source))
+            .unwrap_or_default(),
         time: root.map(|root| root.time.clone()).unwrap_or_default(),
         digested: root.is_some_and(|root| root.options.digest != Algorithm::None),
         entries: meter.entries.load(Relaxed),
-        notes: { lacking.lines() }.into_iter().chain(tree.notes.lines()).chain(trailed).chain(last.notes).collect(),
+        notes: { lacking.lines() }
+            .into_iter()
+            .chain(tree.notes.lines())
+            .chain(trailed)
+            .chain(last.notes)
+            .collect(),
         next: last.next,
         damage,
         lacking,
@@ -106,8 +133,21 @@ fn run(restore: &Restore, input: impl Read + Send + 'static, meter: &Meter) -> R
 
 /// Nothing is known of a directory without a member, so it is no more private than others.
 fn open_tree(restore: &Restore) -> Result<Arc<Tree>> {
-    let Restore { overwrite, numeric_owner, tricks, .. } = *restore;
-    Tree::create(&Layout::plain(&restore.to), Options { overwrite, numeric_owner, tricks, usual_parents: true })
+    let Restore {
+        overwrite,
+        numeric_owner,
+        tricks,
+        ..
+    } = *restore;
+    Tree::create(
+        &Layout::plain(&restore.to),
+        Options {
+            overwrite,
+            numeric_owner,
+            tricks,
+            usual_parents: true,
+        },
+    )
 }
 
 /// Does what this very tar has under another name stand in the way, which the file system takes for the same?
@@ -126,7 +166,9 @@ fn cut_short(error: Error) -> Error {
         }
         false => error,
     };
-    error.detail("what came before is restored; what comes after it in the stream, if anything, is not")
+    error.detail(
+        "what came before is restored; what comes after it in the stream, if anything, is not",
+    )
 }
 
 struct Run<'a> {
@@ -155,12 +197,21 @@ impl Run<'_> {
             match found {
                 Found::Member(member) if self.is_piece(&member.entry.path) => {
                     let path = &member.entry.path;
-                    self.refuse("member", "it is a piece of a file", path, skipped::piece(path));
+                    self.refuse(
+                        "member",
+                        "it is a piece of a file",
+                        path,
+                        skipped::piece(path),
+                    );
                     self.members.skip(member.stored_len)?;
                 }
-                Found::Member(member) if self.selection.takes(&member.entry.path) => self.member(member)?,
+                Found::Member(member) if self.selection.takes(&member.entry.path) => {
+                    self.member(member)?
+                }
                 Found::Member(member) => self.members.skip(member.stored_len)?,
-                Found::Outside(Unknown { name, stored_len, .. }) => {
+                Found::Outside(Unknown {
+                    name, stored_len, ..
+                }) => {
                     if self.selection.paths().is_empty() {
                         let error = skipped::leads_out(&name);
                         self.refuse("member", "its name leads out of the archive", &name, error);
@@ -188,7 +239,9 @@ impl Run<'_> {
             self.unmake(&path)?;
         }
         for Flaw { error, path, came } in self.members.ledger.flaws() {
-            path.iter().filter(|_| came).try_for_each(|path| self.unmake(path))?;
+            path.iter()
+                .filter(|_| came)
+                .try_for_each(|path| self.unmake(path))?;
             self.report.add((error, path.into_iter().collect()))?;
         }
         Ok(())
@@ -209,7 +262,10 @@ impl Run<'_> {
         let is_named_so = |path: &[u8]| {
             let (_, name) = entry::split(path);
             let parts: Vec<&[u8]> = name.split(|c| *c == b'-').collect();
-            parts.len() == 2 && parts.iter().all(|part| !part.is_empty() && part.iter().all(u8::is_ascii_digit))
+            parts.len() == 2
+                && parts
+                    .iter()
+                    .all(|part| !part.is_empty() && part.iter().all(u8::is_ascii_digit))
         };
         path.starts_with(PARTS)
             && is_named_so(path)
@@ -218,22 +274,37 @@ impl Run<'_> {
     }
 
     fn unknown(&mut self, unknown: &Unknown) -> Result<()> {
-        let Unknown { name, typeflag, stored_len } = unknown;
+        let Unknown {
+            name,
+            typeflag,
+            stored_len,
+        } = unknown;
         let what = format!("member of type {:?}", char::from(*typeflag));
         match skipped::unknown(name, *typeflag) {
-            Some((error, why)) if self.selection.paths().is_empty() => self.refuse(&what, why, name, error),
-            _ => self.tree().notes.add(&what, "its meaning is not known", name),
+            Some((error, why)) if self.selection.paths().is_empty() => {
+                self.refuse(&what, why, name, error)
+            }
+            _ => self
+                .tree()
+                .notes
+                .add(&what, "its meaning is not known", name),
         }
         self.members.skip(*stored_len)
     }
 
     fn member(&mut self, member: Member) -> Result<()> {
-        let Member { mut entry, stored_len, named_acls } = member;
+        let Member {
+            mut entry,
+            stored_len,
+            named_acls,
+        } = member;
         self.meter.entries.fetch_add(1, Relaxed);
         for (path, found) in self.selection.paths().iter().zip(&mut self.found) {
             *found |= entry::is_within(&entry.path, path);
         }
-        named_acls.iter().for_each(|acl| self.permit(acl, &mut entry));
+        named_acls
+            .iter()
+            .for_each(|acl| self.permit(acl, &mut entry));
         let made = match &entry.kind {
             Kind::File { .. } => self.file(&entry, stored_len)?,
             Kind::Directory => {
@@ -265,7 +336,9 @@ impl Run<'_> {
         // One that was there is not ours to change if it is only above what was asked for.
         let mut ours = self.selection.holds(&entry.path) || self.directories.has(&entry.path)?;
         let asked_for = ours;
-        let made = self.replacing(&entry.path, |writer| writer.directory(&entry, asked_for).map(|new| ours |= new))?;
+        let made = self.replacing(&entry.path, |writer| {
+            writer.directory(&entry, asked_for).map(|new| ours |= new)
+        })?;
         if made && ours {
             self.directories.insert(&entry, &self.writer.tree)?;
         }
@@ -279,7 +352,8 @@ impl Run<'_> {
             Ok(xattr) => entry.xattrs.push(xattr),
             Err(why) => {
                 entry.mode = acl.mode_without(entry.mode);
-                tree.notes.add(&format!("permissions {acl}"), why, &entry.path);
+                tree.notes
+                    .add(&format!("permissions {acl}"), why, &entry.path);
             }
         }
     }
@@ -291,10 +365,20 @@ impl Run<'_> {
 
     /// Make what is at `path`, in place of what stands in the way: that came from this very tar, or may be replaced
     /// anyway. Was it made? If it cannot be, it is refused.
-    fn replacing(&mut self, path: &[u8], mut create: impl FnMut(&mut Writer) -> Result<()>) -> Result<bool> {
+    fn replacing(
+        &mut self,
+        path: &[u8],
+        mut create: impl FnMut(&mut Writer) -> Result<()>,
+    ) -> Result<bool> {
         let made = match create(&mut self.writer) {
-            Err(error) if error.kind == ErrorKind::Exists && !path.is_empty() && !is_of_another_name(&error) => {
-                self.writer.remove(path).and_then(|()| create(&mut self.writer))
+            Err(error)
+                if error.kind == ErrorKind::Exists
+                    && !path.is_empty()
+                    && !is_of_another_name(&error) =>
+            {
+                self.writer
+                    .remove(path)
+                    .and_then(|()| create(&mut self.writer))
             }
             other => other,
         };
@@ -303,7 +387,10 @@ impl Run<'_> {
 
     /// Was it done? If not, it is left out.
     fn unless_refused(&self, path: &[u8], done: Result<()>) -> Result<bool> {
-        let done = self.refused.unless(&self.writer.tree, "member", path, done)?.is_some();
+        let done = self
+            .refused
+            .unless(&self.writer.tree, "member", path, done)?
+            .is_some();
         if done {
             self.refused.made(path);
         }
@@ -319,7 +406,9 @@ impl Run<'_> {
             return self.unless_refused(path, Err(skipped::alone_too(path, target)));
         }
         self.replacing(path, |writer| match writer.link(target, path) {
-            Err(error) if error.kind == ErrorKind::NotFound => Err(skipped::alone(path, target, asked_for)),
+            Err(error) if error.kind == ErrorKind::NotFound => {
+                Err(skipped::alone(path, target, asked_for))
+            }
             other => other,
         })
     }
@@ -342,7 +431,8 @@ impl Run<'_> {
         let large = Large::default();
         let (mut at, mut made) = (0, true);
         while !data.is_empty() {
-            made = made && self.replacing(&entry.path, |writer| large.write(writer, entry, at, &data))?;
+            made = made
+                && self.replacing(&entry.path, |writer| large.write(writer, entry, at, &data))?;
             at += data.len() as u64;
             self.members.piece(stored_len - at, &mut data)?;
         }
@@ -365,10 +455,20 @@ impl Run<'_> {
 
     /// What was asked for is restored, all of it.
     fn must_be_complete(&mut self) -> Result<()> {
-        let missing = self.selection.paths().iter().zip(&self.found).find(|(_, found)| !**found);
+        let missing = self
+            .selection
+            .paths()
+            .iter()
+            .zip(&self.found)
+            .find(|(_, found)| !**found);
         if let Some((path, _)) = missing {
-            return Err(Error::new(ErrorKind::NotFound, format!("could not find {} in the tar", quoted(path))));
+            return Err(Error::new(
+                ErrorKind::NotFound,
+                format!("could not find {} in the tar", quoted(path)),
+            ));
         }
-        std::mem::take(&mut self.refused).into_error("tar").map_or(Ok(()), Err)
+        std::mem::take(&mut self.refused)
+            .into_error("tar")
+            .map_or(Ok(()), Err)
     }
 }

@@ -45,9 +45,15 @@ impl Output {
     /// # Errors
     /// The system's.
     pub fn create(path: &Path, access: impl Into<Access>, tricks: Tricks) -> Result<Self> {
-        let file =
-            safe_file::create(path, access).map_err(|e| Error::io(format!("could not create {}", name(path)), e))?;
-        Ok(Self { file, path: path.to_owned(), tricks, end: 0, told: 0 })
+        let file = safe_file::create(path, access)
+            .map_err(|e| Error::io(format!("could not create {}", name(path)), e))?;
+        Ok(Self {
+            file,
+            path: path.to_owned(),
+            tricks,
+            end: 0,
+            told: 0,
+        })
     }
 
     /// Write `data` at `offset`.
@@ -88,7 +94,8 @@ impl Output {
     }
 
     fn failed(&self, verb: &str, error: io::Error) -> Error {
-        Error::io(format!("could not {verb} {}", name(&self.path)), error).detail("nothing was committed")
+        Error::io(format!("could not {verb} {}", name(&self.path)), error)
+            .detail("nothing was committed")
     }
 }
 
@@ -111,7 +118,9 @@ static PARTIALS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 /// Remove what this process, which is about to end, has written of archives.
 pub fn remove_partials() {
     let partials = PARTIALS.locked();
-    partials.iter().for_each(|partial| _ = fs::remove_file(partial)); // what stays, the next backup removes
+    partials
+        .iter()
+        .for_each(|partial| _ = fs::remove_file(partial)); // what stays, the next backup removes
 }
 
 /// An archive that is one file; a second one beside it where the codec has no frames to pass over.
@@ -137,19 +146,33 @@ impl OneFile {
         let began = side_partial.iter().chain([&partial]).cloned();
         PARTIALS.locked().extend(began);
         let side = side_path.as_deref().zip(side_partial.as_deref());
-        let side = side.map(|(side, partial)| Output::create(partial, mode_of(side), tricks)).transpose()?;
+        let side = side
+            .map(|(side, partial)| Output::create(partial, mode_of(side), tricks))
+            .transpose()?;
         side.iter().for_each(Output::lock);
-        Ok(Self { path: path.to_owned(), partial, side: Arc::new(Mutex::new(side)), side_path, tricks })
+        Ok(Self {
+            path: path.to_owned(),
+            partial,
+            side: Arc::new(Mutex::new(side)),
+            side_path,
+            tricks,
+        })
     }
 
     fn side_partial(&self) -> Option<PathBuf> {
-        self.side.lock().ok()?.as_ref().map(|side| side.path.clone())
+        self.side
+            .lock()
+            .ok()?
+            .as_ref()
+            .map(|side| side.path.clone())
     }
 }
 
 /// The mode of an archive: that of the one it replaces, if this user wrote it; else nobody else may read it.
 fn mode_of(path: &Path) -> u32 {
-    let there = fs::symlink_metadata(path).ok().filter(|there| there.is_file() && there.uid() == user().0);
+    let there = fs::symlink_metadata(path)
+        .ok()
+        .filter(|there| there.is_file() && there.uid() == user().0);
     there.map_or(0o600, |there| there.mode() & 0o777)
 }
 
@@ -195,7 +218,9 @@ fn hidden_start(path: &Path) -> Vec<u8> {
     }
     let text = String::from_utf8_lossy(name);
     // Some file systems refuse half a character.
-    let kept = (0..=KEPT_NAME_BYTES).rfind(|end| text.is_char_boundary(*end)).unwrap_or(0);
+    let kept = (0..=KEPT_NAME_BYTES)
+        .rfind(|end| text.is_char_boundary(*end))
+        .unwrap_or(0);
     let digest = &blake3::hash(name).to_hex()[..16];
     format!(".{}~{digest}.", &text[..kept]).into_bytes()
 }
@@ -213,7 +238,9 @@ fn hidden_side(path: &Path, id: &str) -> PathBuf {
 }
 
 fn dir_of(path: &Path) -> &Path {
-    path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."))
+    path.parent()
+        .filter(|dir| !dir.as_os_str().is_empty())
+        .unwrap_or(Path::new("."))
 }
 
 /// Was the run that wrote `path` killed when it had given the archive its name, and its side file not yet?
@@ -229,14 +256,21 @@ fn remove_leftovers(path: &Path) {
     let start = hidden_start(path);
     let is_id = |middle: &[u8]| std::str::from_utf8(middle).is_ok_and(is_backup_id);
     let is_ours = |name: &OsStr| {
-        let middle = name.as_bytes().strip_prefix(&start[..]).and_then(|rest| rest.strip_suffix(b".partial"));
+        let middle = name
+            .as_bytes()
+            .strip_prefix(&start[..])
+            .and_then(|rest| rest.strip_suffix(b".partial"));
         let Some(middle) = middle else { return false };
-        let beside = middle.strip_prefix(&SIDE_SUFFIX.as_bytes()[1..]).and_then(|rest| rest.strip_prefix(b"."));
-        is_id(middle) || beside.is_some_and(|of| is_id(of) || (of == b"replaced" && side_of(path).exists()))
+        let beside = middle
+            .strip_prefix(&SIDE_SUFFIX.as_bytes()[1..])
+            .and_then(|rest| rest.strip_prefix(b"."));
+        is_id(middle)
+            || beside.is_some_and(|of| is_id(of) || (of == b"replaced" && side_of(path).exists()))
     };
     let entries = fs::read_dir(dir_of(path)).into_iter().flatten().flatten();
     for entry in entries.filter(|entry| is_ours(&entry.file_name())) {
-        let lock = safe_file::open(&entry.path()).and_then(|file| Ok((write::lock_exclusive(&file)?, file)));
+        let lock = safe_file::open(&entry.path())
+            .and_then(|file| Ok((write::lock_exclusive(&file)?, file)));
         if let Ok((true, _held)) = lock
             && let Err(error) = fs::remove_file(entry.path())
         {
@@ -247,19 +281,35 @@ fn remove_leftovers(path: &Path) {
 
 impl Destination for OneFile {
     fn abilities(&self) -> Abilities {
-        Abilities { objects: false, amends: true, repository: String::new() }
+        Abilities {
+            objects: false,
+            amends: true,
+            repository: String::new(),
+        }
     }
 
     fn stream(&mut self, _number: u32) -> Result<Box<dyn Sink>> {
         let output = Output::create(&self.partial, mode_of(&self.path), self.tricks)?;
         output.lock();
-        Ok(Box::new(FileSink { output, side: self.side.clone() }))
+        Ok(Box::new(FileSink {
+            output,
+            side: self.side.clone(),
+        }))
     }
 
     /// What is there under those names now will be replaced.
     fn places(&self) -> Vec<Place> {
-        let paths = [Some(self.path.clone()), Some(self.partial.clone()), self.side_path.clone(), self.side_partial()];
-        paths.into_iter().flatten().filter_map(|path| place_of(&path)).collect()
+        let paths = [
+            Some(self.path.clone()),
+            Some(self.partial.clone()),
+            self.side_path.clone(),
+            self.side_partial(),
+        ];
+        paths
+            .into_iter()
+            .flatten()
+            .filter_map(|path| place_of(&path))
+            .collect()
     }
 
     fn commit(self: Box<Self>, _root: &[u8]) -> Result<()> {
@@ -272,7 +322,10 @@ impl Destination for OneFile {
     }
 
     fn abort(self: Box<Self>, _keep: bool) {
-        for path in [Some(self.partial.clone()), self.side_partial()].into_iter().flatten() {
+        for path in [Some(self.partial.clone()), self.side_partial()]
+            .into_iter()
+            .flatten()
+        {
             if let Err(error) = fs::remove_file(&path) {
                 crate::platform::debug(|| format!("could not remove {}: {error}", name(&path)));
             }
@@ -284,7 +337,8 @@ impl OneFile {
     /// The old side file goes first: an archive without one is read as a stream, one with a wrong one not at all.
     fn give_names(&self) -> Result<()> {
         let rename = |from: &Path, to: &Path| {
-            fs::rename(from, to).map_err(|e| Error::io(format!("could not rename {}", name(from)), e))
+            fs::rename(from, to)
+                .map_err(|e| Error::io(format!("could not rename {}", name(from)), e))
         };
         let old = side_of(&self.path);
         let aside = hidden_side(&self.path, "replaced");
@@ -311,14 +365,25 @@ impl OneFile {
         {
             crate::platform::debug(|| format!("could not remove {}: {error}", name(&aside)));
         }
-        let now = || format!("{} is the new archive, but may not be durable", name(&self.path));
+        let now = || {
+            format!(
+                "{} is the new archive, but may not be durable",
+                name(&self.path)
+            )
+        };
         sync_dir(dir_of(&self.path)).map_err(|error| error.detail(now()))
     }
 
     /// What an error means that came when the archive had its name, and its side file not yet.
     fn without_side(&self, error: Error, side: &Path) -> Error {
-        let now = format!("{} is the new archive already, without the manifest beside it", name(&self.path));
-        let hint = format!("run the same command again, or give that file the name {} yourself", name(side));
+        let now = format!(
+            "{} is the new archive already, without the manifest beside it",
+            name(&self.path)
+        );
+        let hint = format!(
+            "run the same command again, or give that file the name {} yourself",
+            name(side)
+        );
         error.detail(now).hint(hint)
     }
 }

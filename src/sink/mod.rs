@@ -67,7 +67,10 @@ pub trait Destination: Send {
     /// The system's.
     fn refer(&mut self, bases: &[String]) -> Result<Referred> {
         let gone = bases.to_vec();
-        Ok(Referred { gone, ..Referred::default() })
+        Ok(Referred {
+            gone,
+            ..Referred::default()
+        })
     }
 
     /// The sink of one stream, from 1.
@@ -104,14 +107,20 @@ pub type Place = (u64, u64);
 /// Where `path` leads.
 pub fn place_of(path: &std::path::Path) -> Option<Place> {
     use std::os::unix::fs::MetadataExt;
-    std::fs::metadata(path).ok().map(|found| (found.dev(), found.ino()))
+    std::fs::metadata(path)
+        .ok()
+        .map(|found| (found.dev(), found.ino()))
 }
 
 /// Is `path`, which need not be there yet, one of these places, or below one?
 pub fn is_in(path: &std::path::Path, places: &[Place]) -> bool {
     let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let there = whole.ancestors().find_map(|dir| real_path(dir).ok());
-    there.is_some_and(|dir| { dir.ancestors() }.filter_map(place_of).any(|place| places.contains(&place)))
+    there.is_some_and(|dir| {
+        { dir.ancestors() }
+            .filter_map(place_of)
+            .any(|place| places.contains(&place))
+    })
 }
 
 /// Stores a sealed root of what is durable so far, in place of the one before.

@@ -24,28 +24,43 @@ impl Stdout {
     pub fn begin() -> Result<Self> {
         if is_stdout_closed() {
             let what = "cannot write a backup to standard output: it is closed, or /dev/null";
-            return Err(Error::new(Kind::Usage, what).hint("--to null: measures a backup that goes nowhere"));
+            return Err(Error::new(Kind::Usage, what)
+                .hint("--to null: measures a backup that goes nowhere"));
         }
         let out = std::io::stdout();
         if out.is_terminal() {
-            return Err(Error::new(Kind::Usage, "cannot write a backup to a terminal")
-                .hint("redirect standard output, or pipe it into a program"));
+            return Err(
+                Error::new(Kind::Usage, "cannot write a backup to a terminal")
+                    .hint("redirect standard output, or pipe it into a program"),
+            );
         }
-        Ok(Self(Waiting(out.as_fd().try_clone_to_owned().map_err(failed)?.into())))
+        Ok(Self(Waiting(
+            out.as_fd().try_clone_to_owned().map_err(failed)?.into(),
+        )))
     }
 }
 
 impl Destination for Stdout {
     fn abilities(&self) -> Abilities {
-        Abilities { objects: false, amends: false, repository: String::new() }
+        Abilities {
+            objects: false,
+            amends: false,
+            repository: String::new(),
+        }
     }
 
     fn stream(&mut self, _number: u32) -> Result<Box<dyn Sink>> {
-        Ok(Box::new(Self(Waiting(self.0.0.try_clone().map_err(failed)?))))
+        Ok(Box::new(Self(Waiting(
+            self.0.0.try_clone().map_err(failed)?,
+        ))))
     }
 
     fn places(&self) -> Vec<Place> {
-        stat_fd(&self.0.0).ok().map(|stat| (stat.dev, stat.inode)).into_iter().collect()
+        stat_fd(&self.0.0)
+            .ok()
+            .map(|stat| (stat.dev, stat.inode))
+            .into_iter()
+            .collect()
     }
 
     /// A file that it goes to is made durable.
@@ -75,7 +90,9 @@ impl Sink for Stdout {
 fn failed(error: std::io::Error) -> Error {
     let error = Error::io("could not write to standard output", error);
     match error.kind {
-        Kind::BrokenPipe => error.detail("the program that reads it ended before the backup was complete"),
+        Kind::BrokenPipe => {
+            error.detail("the program that reads it ended before the backup was complete")
+        }
         _ => error,
     }
 }
@@ -85,7 +102,11 @@ pub struct Null;
 
 impl Destination for Null {
     fn abilities(&self) -> Abilities {
-        Abilities { objects: true, amends: true, repository: String::new() }
+        Abilities {
+            objects: true,
+            amends: true,
+            repository: String::new(),
+        }
     }
 
     fn stream(&mut self, _number: u32) -> Result<Box<dyn Sink>> {

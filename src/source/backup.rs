@@ -75,7 +75,14 @@ impl Stored {
     pub fn new(archive: Arc<Archive>, tell: Tell) -> Self {
         let frames = Frames::new(archive.clone());
         let (under_way, wrong, lacks_pages) = Default::default();
-        Self(Arc::new(Inner { archive, frames, tell, under_way, wrong, lacks_pages }))
+        Self(Arc::new(Inner {
+            archive,
+            frames,
+            tell,
+            under_way,
+            wrong,
+            lacks_pages,
+        }))
     }
 
     /// The backup.
@@ -95,13 +102,23 @@ impl Stored {
     pub fn lost_pages(&self) -> Vec<&PageAt> {
         let archive = self.archive();
         let is_lost = |at: &usize| archive.page(*at).is_err();
-        let pages = if self.0.lacks_pages.load(Relaxed) { archive.root.pages.len() } else { 0 };
-        (0..pages).filter(is_lost).map(|at| &archive.root.pages[at]).collect()
+        let pages = if self.0.lacks_pages.load(Relaxed) {
+            archive.root.pages.len()
+        } else {
+            0
+        };
+        (0..pages)
+            .filter(is_lost)
+            .map(|at| &archive.root.pages[at])
+            .collect()
     }
 
     fn entries(&self, late: bool) -> Stream<Scanned> {
         let records = Archive::sequence(self.0.archive.clone(), late).peekable();
-        Box::new(Entries { inner: self.0.clone(), records })
+        Box::new(Entries {
+            inner: self.0.clone(),
+            records,
+        })
     }
 }
 
@@ -119,7 +136,12 @@ impl Source for Stored {
     fn read(&self, slice: Slice, buf: Buf) -> Result<Frame> {
         match slice {
             Slice::Members(small, large) => self.0.members(small, large, buf),
-            Slice::Piece { file, offset, len, last } => self.0.piece(file, offset, len, last, buf),
+            Slice::Piece {
+                file,
+                offset,
+                len,
+                last,
+            } => self.0.piece(file, offset, len, last, buf),
         }
     }
 
@@ -148,7 +170,11 @@ impl Iterator for Entries {
                 // A page that is nowhere whole: what it describes is lost, the rest goes on if that is wanted.
                 Err(error) => {
                     self.inner.lacks_pages.store(true, Relaxed);
-                    let told = (self.inner.tell)(Damaged { error, frame: None, files: Vec::new() });
+                    let told = (self.inner.tell)(Damaged {
+                        error,
+                        frame: None,
+                        files: Vec::new(),
+                    });
                     if let Err(error) = told {
                         return Some(Err(error));
                     }
@@ -168,9 +194,16 @@ impl Entries {
         let (mut entry, mut state) = (last.entry.clone(), last.state.clone());
         if entry.is_file() && state.is_stored() {
             match Content::new(parts) {
-                Some(content) => drop(self.inner.under_way.locked().insert(entry.path.clone(), Arc::new(content))),
+                Some(content) => drop(
+                    self.inner
+                        .under_way
+                        .locked()
+                        .insert(entry.path.clone(), Arc::new(content)),
+                ),
                 None => {
-                    state = self.inner.lose(None, misfit(&entry.path), vec![entry.path.clone()])?;
+                    state = self
+                        .inner
+                        .lose(None, misfit(&entry.path), vec![entry.path.clone()])?;
                     entry.lose_content();
                 }
             }
@@ -182,7 +215,8 @@ impl Entries {
 /// Is `next` more of the same file?
 fn follows(parts: &[Item], next: &Result<Item>) -> bool {
     let last = &parts[parts.len() - 1];
-    next.as_ref().is_ok_and(|next| last.more && next.from > 0 && next.entry.path == last.entry.path)
+    next.as_ref()
+        .is_ok_and(|next| last.more && next.from > 0 && next.entry.path == last.entry.path)
 }
 
 /// A frame that is damaged.
@@ -198,9 +232,18 @@ struct Bad {
 
 impl Inner {
     /// Tell of damage; the state of what is lost by it.
-    fn lose(&self, frame: Option<(SegmentId, FrameAt)>, error: Error, files: Vec<Path>) -> Result<State> {
+    fn lose(
+        &self,
+        frame: Option<(SegmentId, FrameAt)>,
+        error: Error,
+        files: Vec<Path>,
+    ) -> Result<State> {
         let state = lost(&error);
-        (self.tell)(Damaged { error, frame, files })?;
+        (self.tell)(Damaged {
+            error,
+            frame,
+            files,
+        })?;
         Ok(state)
     }
 
@@ -208,13 +251,25 @@ impl Inner {
         self.under_way.locked().get(path).cloned()
     }
 
-    fn members(&self, small: Vec<Scanned>, large: Option<Arc<Large>>, mut buf: Buf) -> Result<Frame> {
+    fn members(
+        &self,
+        small: Vec<Scanned>,
+        large: Option<Arc<Large>>,
+        mut buf: Buf,
+    ) -> Result<Frame> {
         let mut parts = Vec::with_capacity(small.len() + 1);
         let mut bad = Vec::new();
         for scanned in small {
             parts.push(self.member(scanned, &mut buf, &mut bad)?);
         }
-        for Bad { place: (segment, _), frame, error, files, .. } in bad {
+        for Bad {
+            place: (segment, _),
+            frame,
+            error,
+            files,
+            ..
+        } in bad
+        {
             self.lose(Some((segment, frame)), error, files)?;
         }
         let ends_member = large.is_none();
@@ -234,8 +289,12 @@ impl Inner {
             self.header(&entry, buf)?;
         }
         let inner = buf.len();
-        let content = self.content(&entry.path).filter(|_| entry.is_file() && state.is_stored());
-        let Some(content) = content else { return Ok(part(What::Whole(entry, state), inner, 0)) };
+        let content = self
+            .content(&entry.path)
+            .filter(|_| entry.is_file() && state.is_stored());
+        let Some(content) = content else {
+            return Ok(part(What::Whole(entry, state), inner, 0));
+        };
         let state = match self.small(&content, buf, bad)? {
             None => state,
             Some(lost) => {
@@ -249,21 +308,43 @@ impl Inner {
     }
 
     /// Append all of a small file; its state, if it cannot be had.
-    fn small(&self, content: &Content, buf: &mut Vec<u8>, bad: &mut Vec<Bad>) -> Result<Option<State>> {
+    fn small(
+        &self,
+        content: &Content,
+        buf: &mut Vec<u8>,
+        bad: &mut Vec<Bad>,
+    ) -> Result<Option<State>> {
         let inner = buf.len();
         for run in content.runs(0, content.data_len()) {
             let place = (run.segment.clone(), run.frame.offset);
             let at = match bad.iter().position(|known| known.place == place) {
                 Some(at) => at,
                 None => {
-                    let Err(error) = run.append(&self.frames, buf) else { continue };
+                    let Err(error) = run.append(&self.frames, buf) else {
+                        continue;
+                    };
                     let plain = self.frames.salvage(run.segment, &run.frame).ok();
-                    bad.push(Bad { place, frame: run.frame, error, plain, files: Vec::new() });
+                    bad.push(Bad {
+                        place,
+                        frame: run.frame,
+                        error,
+                        plain,
+                        files: Vec::new(),
+                    });
                     bad.len() - 1
                 }
             };
-            let Bad { error, plain, files, .. } = &mut bad[at];
-            match plain.as_deref().and_then(|plain| run.of(plain)).filter(|bytes| content.is_saved(bytes)) {
+            let Bad {
+                error,
+                plain,
+                files,
+                ..
+            } = &mut bad[at];
+            match plain
+                .as_deref()
+                .and_then(|plain| run.of(plain))
+                .filter(|bytes| content.is_saved(bytes))
+            {
                 Some(bytes) => buf.extend_from_slice(bytes),
                 None => {
                     files.push(content.path().clone());
@@ -273,13 +354,19 @@ impl Inner {
         }
         match content.check(&self.archive, 0, &buf[inner..]) {
             Ok(()) => Ok(None),
-            Err(error) => self.lose(None, error, vec![content.path().clone()]).map(Some),
+            Err(error) => self
+                .lose(None, error, vec![content.path().clone()])
+                .map(Some),
         }
     }
 
     /// What is known of a large file besides its content.
     fn mark(&self, large: &Large) {
-        match self.content(&large.entry.path).as_deref().map(Content::state) {
+        match self
+            .content(&large.entry.path)
+            .as_deref()
+            .map(Content::state)
+        {
             Some(State::Changed) => large.changed.store(true, Release),
             Some(State::BadPages(pages)) => {
                 large.bad_pages.locked().clone_from(pages);
@@ -289,8 +376,17 @@ impl Inner {
     }
 
     /// A piece of a large file. If its frames are damaged it is zeros, and the file counts as unreadable as a whole.
-    fn piece(&self, file: Arc<Large>, offset: u64, len: u32, last: bool, mut buf: Buf) -> Result<Frame> {
-        let content = self.content(&file.entry.path).ok_or_else(|| misfit(&file.entry.path))?;
+    fn piece(
+        &self,
+        file: Arc<Large>,
+        offset: u64,
+        len: u32,
+        last: bool,
+        mut buf: Buf,
+    ) -> Result<Frame> {
+        let content = self
+            .content(&file.entry.path)
+            .ok_or_else(|| misfit(&file.entry.path))?;
         if let Some(reason) = self.large(&content, offset, len.into(), &mut buf)? {
             file.failed.get_or_init(|| reason);
         }
@@ -303,17 +399,26 @@ impl Inner {
     }
 
     /// Append some of a large file; why it cannot be had, if so.
-    fn large(&self, content: &Content, offset: u64, len: u64, buf: &mut Vec<u8>) -> Result<Option<String>> {
+    fn large(
+        &self,
+        content: &Content,
+        offset: u64,
+        len: u64,
+        buf: &mut Vec<u8>,
+    ) -> Result<Option<String>> {
         let lose = |frame, error: Error| {
             let reason = error.line();
-            self.lose(frame, error, vec![content.path().clone()]).map(|_| Some(reason))
+            self.lose(frame, error, vec![content.path().clone()])
+                .map(|_| Some(reason))
         };
         for run in content.runs(offset, len) {
             if let Err(error) = run.append(&self.frames, buf) {
                 return lose(Some((run.segment.clone(), run.frame)), error);
             }
         }
-        content.check(&self.archive, offset, buf).map_or_else(|error| lose(None, error), |()| Ok(None))
+        content
+            .check(&self.archive, offset, buf)
+            .map_or_else(|error| lose(None, error), |()| Ok(None))
     }
 
     /// Of a cluster, headers are as its own tools write them: whole seconds, so that no extended ones are needed.
@@ -321,20 +426,31 @@ impl Inner {
         if self.archive.root.postgres.is_none() || entry.mtime.nanos == 0 {
             return pax::write_header(entry, buf);
         }
-        let mtime = Time { nanos: 0, ..entry.mtime };
-        pax::write_header(&Entry { mtime, ..entry.clone() }, buf)
+        let mtime = Time {
+            nanos: 0,
+            ..entry.mtime
+        };
+        pax::write_header(
+            &Entry {
+                mtime,
+                ..entry.clone()
+            },
+            buf,
+        )
     }
 
     fn laid(&self, record: &Record) {
         let path = &record.entry.path;
-        let Some(content) = self.under_way.locked().remove(path) else { return };
+        let Some(content) = self.under_way.locked().remove(path) else {
+            return;
+        };
         if let (Some(was), Some(is)) = (content.digest(), record.digest)
             && was != is
         {
             let error = Error::corrupt(format!("file {} is damaged", quoted(path)));
-            self.wrong
-                .locked()
-                .get_or_insert_with(|| error.because(format!("its digest is {is}, the manifest says {was}")));
+            self.wrong.locked().get_or_insert_with(|| {
+                error.because(format!("its digest is {is}, the manifest says {was}"))
+            });
         }
     }
 }

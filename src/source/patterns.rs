@@ -84,13 +84,25 @@ impl Patterns {
     ///
     /// # Errors
     /// [`Kind::Usage`] for a file that cannot be read.
-    pub fn read(lines: &[impl AsRef<[u8]>], files: &[impl AsRef<Path>], places: &[PatternPlace]) -> Result<Self> {
+    pub fn read(
+        lines: &[impl AsRef<[u8]>],
+        files: &[impl AsRef<Path>],
+        places: &[PatternPlace],
+    ) -> Result<Self> {
         let mut patterns = Self::default();
         for file in files.iter().map(AsRef::as_ref) {
             let bad = |e| Error::io(format!("could not read the patterns in {file:?}"), e);
-            patterns.add(&fs::read(file).map_err(|e| Error { kind: Kind::Usage, ..bad(e) })?, places);
+            patterns.add(
+                &fs::read(file).map_err(|e| Error {
+                    kind: Kind::Usage,
+                    ..bad(e)
+                })?,
+                places,
+            );
         }
-        lines.iter().for_each(|line| patterns.add(line.as_ref(), places));
+        lines
+            .iter()
+            .for_each(|line| patterns.add(line.as_ref(), places));
         Ok(patterns)
     }
 
@@ -101,10 +113,21 @@ impl Patterns {
 
     /// Does the last one that matches this path, relative to the root, say that it does?
     pub fn matches(&self, path: &[u8], is_dir: bool) -> bool {
-        let object = MatchedPath { path, name_at: path.len() - entry::split(path).1.len(), is_dir };
+        let object = MatchedPath {
+            path,
+            name_at: path.len() - entry::split(path).1.len(),
+            is_dir,
+        };
         let exact = self.exact(&object).max();
-        let mut later = self.wild.iter().rev().take_while(|wild| Some(wild.at) > exact);
-        let last = later.find(|wild| self.is_match(wild, &object)).map(|wild| wild.at).or(exact);
+        let mut later = self
+            .wild
+            .iter()
+            .rev()
+            .take_while(|wild| Some(wild.at) > exact);
+        let last = later
+            .find(|wild| self.is_match(wild, &object))
+            .map(|wild| wild.at)
+            .or(exact);
         if last.is_some() {
             self.note_matches(&object);
         }
@@ -113,44 +136,75 @@ impl Patterns {
 
     /// The patterns that have matched nothing so far, as they were written.
     pub fn unmatched(&self) -> impl Iterator<Item = &[u8]> {
-        self.lines.iter().filter(|line| !line.has_matched.load(Relaxed)).map(|line| &line.text[..])
+        self.lines
+            .iter()
+            .filter(|line| !line.has_matched.load(Relaxed))
+            .map(|line| &line.text[..])
     }
 
     /// The patterns without a wildcard that match.
     fn exact(&self, object: &MatchedPath<'_>) -> impl Iterator<Item = usize> {
-        let found = [self.names.get(&object.path[object.name_at..]), self.paths.get(object.path)];
+        let found = [
+            self.names.get(&object.path[object.name_at..]),
+            self.paths.get(object.path),
+        ];
         let is_dir = object.is_dir;
-        let fits = move |at: &usize| is_dir || !self.all[*at].pattern.mode.contains(Of::MUST_BE_DIR);
+        let fits =
+            move |at: &usize| is_dir || !self.all[*at].pattern.mode.contains(Of::MUST_BE_DIR);
         found.into_iter().flatten().flatten().copied().filter(fits)
     }
 
     fn is_match(&self, wild: &WildPattern, object: &MatchedPath<'_>) -> bool {
         let pattern = &self.all[wild.at].pattern;
-        let (path, name_at, is_dir) = (object.path, Some(object.name_at).filter(|at| *at > 0), Some(object.is_dir));
+        let (path, name_at, is_dir) = (
+            object.path,
+            Some(object.name_at).filter(|at| *at > 0),
+            Some(object.is_dir),
+        );
         let slashes = Mode::NO_MATCH_SLASH_LITERAL;
         path.ends_with(&pattern.text[pattern.text.len() - wild.end..])
-            && pattern.matches_repo_relative_path(path.into(), name_at, is_dir, Case::Sensitive, slashes)
+            && pattern.matches_repo_relative_path(
+                path.into(),
+                name_at,
+                is_dir,
+                Case::Sensitive,
+                slashes,
+            )
     }
 
     /// Note all patterns that match, not only the one that decides: the others are not wrong.
     fn note_matches(&self, object: &MatchedPath<'_>) {
         let line = |at: usize| &self.lines[self.all[at].line].has_matched;
-        self.exact(object).for_each(|at| line(at).store(true, Relaxed));
+        self.exact(object)
+            .for_each(|at| line(at).store(true, Relaxed));
         let new = self.wild.iter().filter(|wild| !line(wild.at).load(Relaxed));
-        new.filter(|wild| self.is_match(wild, object)).for_each(|wild| line(wild.at).store(true, Relaxed));
+        new.filter(|wild| self.is_match(wild, object))
+            .for_each(|wild| line(wild.at).store(true, Relaxed));
     }
 
     fn add(&mut self, text: &[u8], places: &[PatternPlace]) {
-        let lines: Vec<&[u8]> = text.strip_prefix(BOM).unwrap_or(text).split(|byte| *byte == b'\n').collect();
+        let lines: Vec<&[u8]> = text
+            .strip_prefix(BOM)
+            .unwrap_or(text)
+            .split(|byte| *byte == b'\n')
+            .collect();
         for (pattern, number, _) in gix_ignore::parse(text, false) {
             let line = self.lines.len();
             let text = lines[number - 1];
             let text = text.strip_suffix(b"\r").unwrap_or(text).to_vec();
-            self.lines.push(PatternLine { text, has_matched: AtomicBool::new(false) });
-            let relative: Vec<Pattern> = places.iter().flat_map(|place| place.relative(&pattern)).collect();
+            self.lines.push(PatternLine {
+                text,
+                has_matched: AtomicBool::new(false),
+            });
+            let relative: Vec<Pattern> = places
+                .iter()
+                .flat_map(|place| place.relative(&pattern))
+                .collect();
             match relative.is_empty() {
                 true => self.push(PatternRule { pattern, line }),
-                false => relative.into_iter().for_each(|pattern| self.push(PatternRule { pattern, line })),
+                false => relative
+                    .into_iter()
+                    .for_each(|pattern| self.push(PatternRule { pattern, line })),
             }
         }
     }
@@ -159,10 +213,16 @@ impl Patterns {
         let (at, text) = (self.all.len(), rule.pattern.text.to_vec());
         match rule.pattern.first_wildcard_pos {
             Some(_) => {
-                let end = text.iter().rev().take_while(|byte| !WILD.contains(byte) && **byte != b'/').count();
+                let end = text
+                    .iter()
+                    .rev()
+                    .take_while(|byte| !WILD.contains(byte) && **byte != b'/')
+                    .count();
                 self.wild.push(WildPattern { at, end });
             }
-            None if rule.pattern.mode.contains(Of::NO_SUB_DIR) && !rule.pattern.mode.contains(Of::ABSOLUTE) => {
+            None if rule.pattern.mode.contains(Of::NO_SUB_DIR)
+                && !rule.pattern.mode.contains(Of::ABSOLUTE) =>
+            {
                 self.names.entry(text).or_default().push(at);
             }
             None => self.paths.entry(text).or_default().push(at),
@@ -180,10 +240,17 @@ const WILD: &[u8] = b"*?[]\\";
 impl PatternPlace {
     /// The pattern of the backup for a pattern of this machine, if that begins with a name of this place.
     fn relative(&self, pattern: &Pattern) -> Option<Pattern> {
-        let rest = self.names.iter().find_map(|name| below(&pattern.text, name))?;
+        let rest = self
+            .names
+            .iter()
+            .find_map(|name| below(&pattern.text, name))?;
         let is_absolute = pattern.mode.contains(Of::ABSOLUTE) && !rest.is_empty();
         let mut text = Vec::new();
-        for name in self.at.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+        for name in self
+            .at
+            .split(|byte| *byte == b'/')
+            .filter(|name| !name.is_empty())
+        {
             text.push(b'/');
             text.extend(escaped(name));
         }
@@ -204,14 +271,23 @@ fn below<'a>(pattern: &'a [u8], path: &[u8]) -> Option<Vec<&'a [u8]>> {
     let mut parts = pattern.split(|byte| *byte == b'/').filter(is_part);
     for name in path.split(|byte| *byte == b'/').filter(is_part) {
         // A shell puts a path into a pattern as it is, wildcards too.
-        parts.next().filter(|part| *part == name || *part == escaped(name))?;
+        parts
+            .next()
+            .filter(|part| *part == name || *part == escaped(name))?;
     }
     Some(parts.collect())
 }
 
 /// A name as a pattern that matches only this name.
 fn escaped(name: &[u8]) -> Vec<u8> {
-    name.iter().flat_map(|byte| WILD.contains(byte).then_some(b'\\').into_iter().chain([*byte])).collect()
+    name.iter()
+        .flat_map(|byte| {
+            WILD.contains(byte)
+                .then_some(b'\\')
+                .into_iter()
+                .chain([*byte])
+        })
+        .collect()
 }
 
 #[cfg(test)]
@@ -230,10 +306,13 @@ mod tests {
 
     #[test]
     fn the_last_that_matches_decides_wherever_it_stands() {
-        let patterns = of(&["*.log", "keep", "/a/b", "!x.log", "!keep", "keep/", "c/*", "!/c/d", "dir/"]);
+        let patterns = of(&[
+            "*.log", "keep", "/a/b", "!x.log", "!keep", "keep/", "c/*", "!/c/d", "dir/",
+        ]);
         let said = |path: &str, is_dir| patterns.matches(path.as_bytes(), is_dir);
         let taken = ["y.log", "q/y.log", "a/b", "c/e"].map(|path| said(path, false));
-        let left = ["x.log", "q/x.log", "keep", "q/a/b", "c/d", "dir", "q/dir"].map(|path| said(path, false));
+        let left = ["x.log", "q/x.log", "keep", "q/a/b", "c/d", "dir", "q/dir"]
+            .map(|path| said(path, false));
         assert_eq!((taken, left), ([true; 4], [false; 7]));
         assert!(said("keep", true) && said("q/dir", true) && !said("q", true));
         assert!(!of(&["# nothing", "", "  ", "!", "!a"]).can_match());
@@ -242,7 +321,11 @@ mod tests {
     #[test]
     fn names_of_any_bytes_can_be_written_into_a_file() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        fs::write(&file, b"\xef\xbb\xbf# of 1998\r\n/caf\xe9\r\n[\xe0-\xe9]?\n").unwrap();
+        fs::write(
+            &file,
+            b"\xef\xbb\xbf# of 1998\r\n/caf\xe9\r\n[\xe0-\xe9]?\n",
+        )
+        .unwrap();
         let patterns = Patterns::read(&NO_FILES, &[file.path()], &[]).unwrap();
         assert!(patterns.matches(b"caf\xe9", false) && patterns.matches(b"a/\xe1x", false));
         assert!(!patterns.matches(b"a/caf\xe9", false) && !patterns.matches(b"# of 1998", false));
@@ -252,7 +335,10 @@ mod tests {
     }
 
     fn unmatched(patterns: &Patterns) -> Vec<String> {
-        patterns.unmatched().map(|line| String::from_utf8_lossy(line).into_owned()).collect()
+        patterns
+            .unmatched()
+            .map(|line| String::from_utf8_lossy(line).into_owned())
+            .collect()
     }
 
     #[test]
@@ -265,7 +351,10 @@ mod tests {
         assert_eq!(unmatched(&patterns), ["x"]);
         let file = tempfile::NamedTempFile::new().unwrap();
         fs::write(&file, "\u{feff}*.o\r\n\n# c\n/b\n").unwrap();
-        assert_eq!(unmatched(&Patterns::read(&NO_FILES, &[file.path()], &[]).unwrap()), ["*.o", "/b"]);
+        assert_eq!(
+            unmatched(&Patterns::read(&NO_FILES, &[file.path()], &[]).unwrap()),
+            ["*.o", "/b"]
+        );
     }
 
     #[test]
@@ -274,7 +363,11 @@ mod tests {
             names: names.iter().map(|name| (*name).into()).collect(),
             at: at.into(),
         };
-        let places = [place(&["srv/data", "mnt/7"], "data"), place(&["srv/w[w]"], "w[w]"), place(&["srv"], "srv")];
+        let places = [
+            place(&["srv/data", "mnt/7"], "data"),
+            place(&["srv/w[w]"], "w[w]"),
+            place(&["srv"], "srv"),
+        ];
         let says = |line: &str, path: &str| {
             let patterns = Patterns::read(&[line], &NO_FILES, &places).unwrap();
             patterns.matches(path.as_bytes(), true)
@@ -283,15 +376,25 @@ mod tests {
         assert!(says("/srv/data/cache", "srv/data/cache") && !says("/srv/data/cache", "cache"));
         assert!(says("/srv//data//*/x", "data/a/x") && !says("/srv/data/*/x", "data/x"));
         // Names of places are no patterns.
-        assert!(says("/srv/w[w]/a", "w[w]/a") && says("/srv/w\\[w\\]/a", "w[w]/a") && !says("/srv/w[w]/a", "ww/a"));
+        assert!(
+            says("/srv/w[w]/a", "w[w]/a")
+                && says("/srv/w\\[w\\]/a", "w[w]/a")
+                && !says("/srv/w[w]/a", "ww/a")
+        );
         assert!(says("/srv/*/cache", "srv/x/cache") && !says("/srv/*/cache", "data/cache"));
         // Above a place, or with no / before them, they are what they were.
-        assert!(says("/data", "data") && says("/mnt/7", "mnt/7") && says("srv/data/x", "srv/data/x"));
+        assert!(
+            says("/data", "data") && says("/mnt/7", "mnt/7") && says("srv/data/x", "srv/data/x")
+        );
         assert!(!says("srv/data/x", "data/x") && !says("/mnt/70/x", "data/0/x"));
         let patterns = Patterns::read(&["*.o", "!/srv/data/keep.o"], &NO_FILES, &places).unwrap();
         assert!(!patterns.matches(b"data/keep.o", false) && patterns.matches(b"srv/keep.o", false));
         let all = [place(&[""], "")];
-        assert!(Patterns::read(&["/etc/*.d"], &NO_FILES, &all).unwrap().matches(b"etc/a.d", true));
+        assert!(
+            Patterns::read(&["/etc/*.d"], &NO_FILES, &all)
+                .unwrap()
+                .matches(b"etc/a.d", true)
+        );
     }
 
     /// Up to `most` of these, one after the other.
@@ -302,25 +405,48 @@ mod tests {
             *seed ^= *seed << 17;
             *seed as usize
         };
-        (0..1 + next() % most).map(|_| parts[next() % parts.len()]).collect::<Vec<_>>().join(between)
+        (0..1 + next() % most)
+            .map(|_| parts[next() % parts.len()])
+            .collect::<Vec<_>>()
+            .join(between)
     }
 
     fn git(dir: &Path, arguments: &[&str]) -> Command {
         let mut git = Command::new("git");
-        git.args(arguments).current_dir(dir).env("HOME", dir).env("GIT_CONFIG_NOSYSTEM", "1");
+        git.args(arguments)
+            .current_dir(dir)
+            .env("HOME", dir)
+            .env("GIT_CONFIG_NOSYSTEM", "1");
         git
     }
 
     /// What git leaves out of `paths`, and by which pattern.
     fn asked(dir: &Path, lines: &[String], paths: &[String]) -> Vec<(bool, String)> {
         fs::write(dir.join(".gitignore"), lines.join("\n") + "\n").unwrap();
-        let mut git = git(dir, &["check-ignore", "--no-index", "--stdin", "-z", "-v", "-n"]);
-        let mut asked = git.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        asked.stdin.take().unwrap().write_all((paths.join("\0") + "\0").as_bytes()).unwrap();
+        let mut git = git(
+            dir,
+            &["check-ignore", "--no-index", "--stdin", "-z", "-v", "-n"],
+        );
+        let mut asked = git
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        asked
+            .stdin
+            .take()
+            .unwrap()
+            .write_all((paths.join("\0") + "\0").as_bytes())
+            .unwrap();
         let said = String::from_utf8(asked.wait_with_output().unwrap().stdout).unwrap();
         let fields: Vec<&str> = said.split_terminator('\0').collect();
         assert_eq!(fields.len(), 4 * paths.len(), "{said:?}");
-        let answer = |of: &[&str]| (!of[2].is_empty() && !of[2].starts_with('!'), of[2].to_owned());
+        let answer = |of: &[&str]| {
+            (
+                !of[2].is_empty() && !of[2].starts_with('!'),
+                of[2].to_owned(),
+            )
+        };
         fields.chunks_exact(4).map(answer).collect()
     }
 
@@ -358,14 +484,23 @@ mod tests {
         let (mut seed, mut taken) = (0x9e37_79b9_7f4a_7c15, 0);
         for _ in 0..80 {
             // git cuts off what is before the first wildcard, and then takes the stars in `a**/b` for those of `**/b`.
-            let is_plain = |line: &String| line.match_indices("**").all(|(at, _)| at == 0 || line[..at].ends_with('/'));
-            let mut lines: Vec<_> = (0..4).map(|_| draw(&mut seed, &OF_PATTERNS, 5, "")).collect();
+            let is_plain = |line: &String| {
+                line.match_indices("**")
+                    .all(|(at, _)| at == 0 || line[..at].ends_with('/'))
+            };
+            let mut lines: Vec<_> = (0..4)
+                .map(|_| draw(&mut seed, &OF_PATTERNS, 5, ""))
+                .collect();
             lines.retain(is_plain);
-            let paths: Vec<_> = (0..80).map(|_| draw(&mut seed, &OF_NAMES, 3, "/")).collect();
+            let paths: Vec<_> = (0..80)
+                .map(|_| draw(&mut seed, &OF_NAMES, 3, "/"))
+                .collect();
             let patterns = of(&lines);
             for (path, (wanted, by)) in paths.iter().zip(asked(dir.path(), &lines, &paths)) {
                 // What is in a directory that is left out is never come to.
-                let above = path.match_indices('/').any(|(at, _)| patterns.matches(&path.as_bytes()[..at], true));
+                let above = path
+                    .match_indices('/')
+                    .any(|(at, _)| patterns.matches(&path.as_bytes()[..at], true));
                 let found = above || patterns.matches(path.as_bytes(), false);
                 assert_eq!(found, wanted, "{path:?} by {lines:?}; git: {by:?}");
                 taken += usize::from(found);

@@ -50,11 +50,31 @@ impl Stdin {
         }
         let (uid, gid) = platform::user();
         let names = Names::default();
-        let owner = Owner { uid, gid, user: names.user(uid), group: names.group(gid) };
+        let owner = Owner {
+            uid,
+            gid,
+            user: names.user(uid),
+            group: names.group(gid),
+        };
         let kind = Kind::File { size, map: None };
-        let entry = Entry { path, kind, mode: 0o644, owner, mtime: now(), ..Entry::default() };
-        let input = Mutex::new(Input { stream: BufReader::new(input), offset: 0, ended: false });
-        Ok(Self { entry, input, turn: Condvar::new() })
+        let entry = Entry {
+            path,
+            kind,
+            mode: 0o644,
+            owner,
+            mtime: now(),
+            ..Entry::default()
+        };
+        let input = Mutex::new(Input {
+            stream: BufReader::new(input),
+            offset: 0,
+            ended: false,
+        });
+        Ok(Self {
+            entry,
+            input,
+            turn: Condvar::new(),
+        })
     }
 
     /// `len` bytes at `offset`, fewer only at the end, once all before them were read; and is this the end? `None` if that
@@ -91,8 +111,11 @@ fn is_at_end(stream: &mut impl BufRead) -> std::io::Result<bool> {
 
 /// More often than not, the program that should have written something has failed, and nobody has heard it.
 fn empty() -> Error {
-    Error::new(ErrorKind::NotFound, "cannot back up standard input: it is empty")
-        .hint("has the program that writes it failed? `set -o pipefail` makes a shell say so")
+    Error::new(
+        ErrorKind::NotFound,
+        "cannot back up standard input: it is empty",
+    )
+    .hint("has the program that writes it failed? `set -o pipefail` makes a shell say so")
 }
 
 fn spooled(mut input: Box<dyn Read + Send>) -> Result<(Box<dyn Read + Send>, u64)> {
@@ -105,8 +128,13 @@ fn spooled(mut input: Box<dyn Read + Send>) -> Result<(Box<dyn Read + Send>, u64
 
 /// The time, with at least one nanosecond: so the header always has the same length, whatever the size will be.
 fn now() -> Time {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Time { seconds: now.as_secs() as i64, nanos: now.subsec_nanos().max(1) }
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    Time {
+        seconds: now.as_secs() as i64,
+        nanos: now.subsec_nanos().max(1),
+    }
 }
 
 impl Source for Stdin {
@@ -118,14 +146,27 @@ impl Source for Stdin {
     fn read(&self, slice: Slice, mut buf: Buf) -> Result<Frame> {
         match slice {
             Slice::Members(small, None) => {
-                let Some(Scanned { entry, state, known, .. }) = small.into_iter().next() else {
+                let Some(Scanned {
+                    entry,
+                    state,
+                    known,
+                    ..
+                }) = small.into_iter().next()
+                else {
                     return Ok(Frame::new(buf, Vec::new(), true));
                 };
                 pax::write_header(&entry, &mut buf)?;
                 let inner = buf.len();
                 let (len, _) = self.fill(&mut buf, 0, entry.size())?.unwrap_or_default();
                 pad(&mut buf, len);
-                Ok(Frame::new(buf, vec![Part { known, ..part(What::Whole(entry, state), inner, len as usize) }], true))
+                Ok(Frame::new(
+                    buf,
+                    vec![Part {
+                        known,
+                        ..part(What::Whole(entry, state), inner, len as usize)
+                    }],
+                    true,
+                ))
             }
             Slice::Members(_, Some(large)) => {
                 if !large.is_endless() && large.known.is_none() {
@@ -133,16 +174,32 @@ impl Source for Stdin {
                 }
                 let inner = buf.len();
                 let alone = large.known.is_some();
-                Ok(Frame::new(buf, vec![part(What::Head(self.entry.clone(), large), inner, 0)], alone))
+                Ok(Frame::new(
+                    buf,
+                    vec![part(What::Head(self.entry.clone(), large), inner, 0)],
+                    alone,
+                ))
             }
-            Slice::Piece { file, offset, len, last } => self.piece(file, offset, len.into(), last, buf),
+            Slice::Piece {
+                file,
+                offset,
+                len,
+                last,
+            } => self.piece(file, offset, len.into(), last, buf),
         }
     }
 }
 
 impl Stdin {
     /// Many threads may ask; each waits until it is the turn of its piece.
-    fn piece(&self, file: Arc<Large>, offset: u64, len: u64, last: bool, mut buf: Buf) -> Result<Frame> {
+    fn piece(
+        &self,
+        file: Arc<Large>,
+        offset: u64,
+        len: u64,
+        last: bool,
+        mut buf: Buf,
+    ) -> Result<Frame> {
         let Some((got, end)) = self.fill(&mut buf, offset, len)? else {
             return Ok(Frame::new(buf, Vec::new(), true));
         };
@@ -154,6 +211,10 @@ impl Stdin {
         if last && !alone {
             pad(&mut buf, offset + got);
         }
-        Ok(Frame::new(buf, vec![part(What::Piece { file, offset, last }, 0, got as usize)], last || alone))
+        Ok(Frame::new(
+            buf,
+            vec![part(What::Piece { file, offset, last }, 0, got as usize)],
+            last || alone,
+        ))
     }
 }

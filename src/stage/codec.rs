@@ -10,7 +10,9 @@ use crate::{
     frame::{Frame, Part, Pool, What},
     platform::memory,
 };
-use flate2::{Compress as Deflate, Compression, Decompress as Inflate, FlushCompress, FlushDecompress};
+use flate2::{
+    Compress as Deflate, Compression, Decompress as Inflate, FlushCompress, FlushDecompress,
+};
 use lzzzz::lz4f::{self, BlockMode, BlockSize, ContentChecksum, PreferencesBuilder};
 use std::{fmt, io::Read, str::FromStr, sync::Arc};
 use zstd_safe::{CCtx, CParameter, DCtx, DParameter};
@@ -68,7 +70,10 @@ impl Codec {
             "lz4" => Ok(Self::Lz4),
             "gzip" => Ok(Self::Gzip(6)),
             "none" => Ok(Self::None),
-            _ => Err(Error::new(Kind::Unsupported, format!("cannot read codec {name:?}")).hint("use a newer fullbore")),
+            _ => Err(
+                Error::new(Kind::Unsupported, format!("cannot read codec {name:?}"))
+                    .hint("use a newer fullbore"),
+            ),
         }
     }
 
@@ -126,16 +131,28 @@ impl FromStr for Codec {
 
     /// `zstd[:LEVEL]`, `lz4`, `gzip[:LEVEL]` or `none`.
     fn from_str(text: &str) -> Result<Self, String> {
-        let (name, level) = text.split_once(':').map_or((text, None), |(name, level)| (name, Some(level)));
-        let level =
-            |default: i32, range: std::ops::RangeInclusive<i32>| match level {
-                None => Ok(default),
-                Some(level) => level.parse().ok().filter(|level| range.contains(level)).ok_or_else(|| {
-                    format!("the level of {name} is a number from {} to {}", range.start(), range.end())
+        let (name, level) = text
+            .split_once(':')
+            .map_or((text, None), |(name, level)| (name, Some(level)));
+        let level = |default: i32, range: std::ops::RangeInclusive<i32>| match level {
+            None => Ok(default),
+            Some(level) => level
+                .parse()
+                .ok()
+                .filter(|level| range.contains(level))
+                .ok_or_else(|| {
+                    format!(
+                        "the level of {name} is a number from {} to {}",
+                        range.start(),
+                        range.end()
+                    )
                 }),
-            };
+        };
         match (name, text.contains(':')) {
-            ("zstd", _) => Ok(Self::Zstd(level(1, zstd_safe::min_c_level()..=zstd_safe::max_c_level())?)),
+            ("zstd", _) => Ok(Self::Zstd(level(
+                1,
+                zstd_safe::min_c_level()..=zstd_safe::max_c_level(),
+            )?)),
             ("gzip", _) => Ok(Self::Gzip(level(6, 0..=9)? as u32)),
             ("lz4", false) => Ok(Self::Lz4),
             ("none", false) => Ok(Self::None),
@@ -147,12 +164,16 @@ impl FromStr for Codec {
 fn zstd_context(level: i32) -> Result<Box<CCtx<'static>>> {
     let mut context = CCtx::try_create().ok_or_else(no_memory)?;
     let set = |parameter| context.set_parameter(parameter).map(drop);
-    [CParameter::CompressionLevel(level), CParameter::ChecksumFlag(true)].into_iter().try_for_each(set).map_err(
-        |code| {
-            Error::new(Kind::Usage, format!("cannot compress at level {level}"))
-                .because(zstd_safe::get_error_name(code))
-        },
-    )?;
+    [
+        CParameter::CompressionLevel(level),
+        CParameter::ChecksumFlag(true),
+    ]
+    .into_iter()
+    .try_for_each(set)
+    .map_err(|code| {
+        Error::new(Kind::Usage, format!("cannot compress at level {level}"))
+            .because(zstd_safe::get_error_name(code))
+    })?;
     Ok(Box::new(context))
 }
 
@@ -174,7 +195,9 @@ impl Compressor {
     pub fn expect_one_file(&mut self, one: bool) {
         match self {
             // Refused only in the middle of a frame, which one call never leaves; and then the larger table does. 0 is zstd's own choice.
-            Self::Zstd(context, 1) => drop(context.set_parameter(CParameter::HashLog(if one { 13 } else { 0 }))),
+            Self::Zstd(context, 1) => {
+                drop(context.set_parameter(CParameter::HashLog(if one { 13 } else { 0 })))
+            }
             Self::Lz4(level) => *level = if one { -2 } else { 0 },
             _ => {}
         }
@@ -189,7 +212,10 @@ impl Compressor {
         match self {
             Self::Zstd(context, _) => {
                 out.reserve(zstd_safe::compress_bound(plain.len()));
-                context.compress2(out, plain).map(drop).map_err(|code| refused(zstd_safe::get_error_name(code)))
+                context
+                    .compress2(out, plain)
+                    .map(drop)
+                    .map_err(|code| refused(zstd_safe::get_error_name(code)))
             }
             Self::Lz4(level) => compress_lz4(plain, *level, out),
             Self::Gzip(context) => deflate(context, plain, out),
@@ -226,7 +252,9 @@ fn compress_lz4(plain: &[u8], level: i32, out: &mut Vec<u8>) -> Result<()> {
         .content_size(plain.len())
         .compression_level(level)
         .build();
-    lz4f::compress_to_vec(plain, out, &preferences).map(drop).map_err(|e| refused(&e.to_string()))
+    lz4f::compress_to_vec(plain, out, &preferences)
+        .map(drop)
+        .map_err(|e| refused(&e.to_string()))
 }
 
 fn deflate(context: &mut Deflate, plain: &[u8], out: &mut Vec<u8>) -> Result<()> {
@@ -235,14 +263,20 @@ fn deflate(context: &mut Deflate, plain: &[u8], out: &mut Vec<u8>) -> Result<()>
     out.reserve(plain.len() + plain.len() / 8 + 256);
     loop {
         let rest = &plain[context.total_in() as usize..];
-        context.compress_vec(rest, out, FlushCompress::Sync).map_err(|e| refused(&e.to_string()))?;
+        context
+            .compress_vec(rest, out, FlushCompress::Sync)
+            .map_err(|e| refused(&e.to_string()))?;
         // Where there is no room left more may be waiting, though all was taken.
         if out.len() < out.capacity() {
             break;
         }
         out.reserve(plain.len() / 8 + 256);
     }
-    if context.total_in() == plain.len() as u64 { Ok(()) } else { Err(refused("not all of it was taken")) }
+    if context.total_in() == plain.len() as u64 {
+        Ok(())
+    } else {
+        Err(refused("not all of it was taken"))
+    }
 }
 
 /// Decompresses frames on one thread.
@@ -263,12 +297,23 @@ impl Decompressor {
     ///
     /// # Errors
     /// As [`Decompressor::decompress`].
-    pub fn salvage(&mut self, stored: &[u8], plain_len: usize, out: &mut Vec<u8>) -> Result<Option<Error>> {
-        let Err(error) = self.decompress(stored, plain_len, out) else { return Ok(None) };
+    pub fn salvage(
+        &mut self,
+        stored: &[u8],
+        plain_len: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Error>> {
+        let Err(error) = self.decompress(stored, plain_len, out) else {
+            return Ok(None);
+        };
         self.compare_checksums(false);
         let came_out = self.decompress(stored, plain_len, out);
         self.compare_checksums(true);
-        if came_out.is_ok() { Ok(Some(error)) } else { Err(error) }
+        if came_out.is_ok() {
+            Ok(Some(error))
+        } else {
+            Err(error)
+        }
     }
 
     fn compare_checksums(&mut self, compare: bool) {
@@ -299,7 +344,10 @@ impl Decompressor {
         if out.len() == plain_len {
             return Ok(());
         }
-        Err(damaged(&format!("it holds {} bytes instead of {plain_len}", out.len())))
+        Err(damaged(&format!(
+            "it holds {} bytes instead of {plain_len}",
+            out.len()
+        )))
     }
 }
 
@@ -310,27 +358,45 @@ fn damaged(why: &str) -> Error {
     Error::corrupt("a frame is damaged").because(why.to_owned())
 }
 
-fn decompress_zstd(context: &mut DCtx<'_>, stored: &[u8], plain_len: usize, out: &mut Vec<u8>) -> Result<()> {
+fn decompress_zstd(
+    context: &mut DCtx<'_>,
+    stored: &[u8],
+    plain_len: usize,
+    out: &mut Vec<u8>,
+) -> Result<()> {
     match zstd_safe::get_frame_content_size(stored) {
         Ok(Some(len)) if len == plain_len as u64 => {}
         _ => return Err(damaged("it does not have the length it should")),
     }
-    context.decompress(out, stored).map(drop).map_err(|code| damaged(zstd_safe::get_error_name(code)))
+    context
+        .decompress(out, stored)
+        .map(drop)
+        .map_err(|code| damaged(zstd_safe::get_error_name(code)))
 }
 
 fn decompress_lz4(stored: &[u8], plain_len: usize, out: &mut Vec<u8>) -> Result<()> {
     let mut reader = lz4f::BufReadDecompressor::new(stored).map_err(|e| damaged(&e.to_string()))?;
     // One byte more than there should be shows a frame that is too long, and makes lz4 check the checksum at its end.
-    (&mut reader).take(plain_len as u64 + 1).read_to_end(out).map_err(|e| damaged(&e.to_string()))?;
+    (&mut reader)
+        .take(plain_len as u64 + 1)
+        .read_to_end(out)
+        .map_err(|e| damaged(&e.to_string()))?;
     Ok(())
 }
 
 /// One byte more than there should be shows a frame that is too long; more room would be filled or not as it happens, since
 /// a damaged block may end anywhere.
-fn inflate(context: &mut Inflate, stored: &[u8], plain_len: usize, out: &mut Vec<u8>) -> Result<()> {
+fn inflate(
+    context: &mut Inflate,
+    stored: &[u8],
+    plain_len: usize,
+    out: &mut Vec<u8>,
+) -> Result<()> {
     context.reset(false);
     out.resize(plain_len + 1, 0);
-    context.decompress(stored, out, FlushDecompress::Sync).map_err(|e| damaged(&e.to_string()))?;
+    context
+        .decompress(stored, out, FlushDecompress::Sync)
+        .map_err(|e| damaged(&e.to_string()))?;
     out.truncate(context.total_out() as usize);
     match context.total_in() == stored.len() as u64 {
         true => Ok(()),
@@ -350,7 +416,10 @@ impl Compress {
     /// # Errors
     /// [`Kind::Usage`] if the level is out of range.
     pub fn new(codec: Codec, pool: Arc<Pool>) -> Result<Self> {
-        Ok(Self { compressor: codec.compressor()?, pool })
+        Ok(Self {
+            compressor: codec.compressor()?,
+            pool,
+        })
     }
 }
 
@@ -364,7 +433,13 @@ impl Stage for Compress {
         }
         if !matches!(self.compressor, Compressor::None) {
             let mut out = self.pool.take();
-            self.compressor.expect_one_file(matches!(frame.parts[..], [Part { what: What::Piece { .. }, .. }]));
+            self.compressor.expect_one_file(matches!(
+                frame.parts[..],
+                [Part {
+                    what: What::Piece { .. },
+                    ..
+                }]
+            ));
             self.compressor.compress(&frame.data, &mut out)?;
             frame.data = out;
         }
@@ -377,19 +452,37 @@ mod tests {
     #[test]
     fn the_words_for_no_memory_are_those_of_the_libraries() {
         const NO_MEMORY: usize = 64; // `ZSTD_error_memory_allocation`
-        assert!(is_of_memory(zstd_safe::get_error_name(NO_MEMORY.wrapping_neg())));
+        assert!(is_of_memory(zstd_safe::get_error_name(
+            NO_MEMORY.wrapping_neg()
+        )));
         assert!(is_of_memory(&lz4f::ErrorKind::AllocationFailed.to_string()));
-        assert_eq!((damaged("AllocationFailed").kind, refused("AllocationFailed").kind), (Kind::System, Kind::System));
+        assert_eq!(
+            (
+                damaged("AllocationFailed").kind,
+                refused("AllocationFailed").kind
+            ),
+            (Kind::System, Kind::System)
+        );
     }
 
     use super::*;
     use proptest::{collection::vec, prelude::*};
 
-    const ALL: [Codec; 5] = [Codec::Zstd(1), Codec::Zstd(-5), Codec::Lz4, Codec::Gzip(1), Codec::None];
+    const ALL: [Codec; 5] = [
+        Codec::Zstd(1),
+        Codec::Zstd(-5),
+        Codec::Lz4,
+        Codec::Gzip(1),
+        Codec::None,
+    ];
 
     fn packed(codec: Codec, plain: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();
-        codec.compressor().unwrap().compress(plain, &mut out).unwrap();
+        codec
+            .compressor()
+            .unwrap()
+            .compress(plain, &mut out)
+            .unwrap();
         out
     }
 
@@ -422,16 +515,31 @@ mod tests {
     fn what_does_not_compress_is_stored_all_the_same() {
         let mut noise = vec![0; 2 << 20];
         blake3::Hasher::new().finalize_xof().fill(&mut noise);
-        for codec in [0, 1, 2, 6, 9].map(Codec::Gzip).into_iter().chain([Codec::Zstd(-7), Codec::Zstd(1), Codec::Lz4]) {
+        for codec in [0, 1, 2, 6, 9].map(Codec::Gzip).into_iter().chain([
+            Codec::Zstd(-7),
+            Codec::Zstd(1),
+            Codec::Lz4,
+        ]) {
             let mut compressor = codec.compressor().unwrap();
             let (mut stored, mut out) = (Vec::new(), Vec::new());
             for high in [0, 64, 120, 132, 160, 255] {
                 // Some of the bytes that are below that many are not any more.
-                let plain: Vec<u8> =
-                    noise.iter().map(|byte| if *byte < high { 144 + byte % 112 } else { *byte }).collect();
+                let plain: Vec<u8> = noise
+                    .iter()
+                    .map(|byte| {
+                        if *byte < high {
+                            144 + byte % 112
+                        } else {
+                            *byte
+                        }
+                    })
+                    .collect();
                 for len in [1000, 1 << 20, 2 << 20] {
                     compressor.compress(&plain[..len], &mut stored).unwrap();
-                    codec.decompressor().decompress(&stored, len, &mut out).unwrap();
+                    codec
+                        .decompressor()
+                        .decompress(&stored, len, &mut out)
+                        .unwrap();
                     assert!(out == plain[..len], "{codec}, {high}, {len}");
                 }
             }
@@ -447,7 +555,9 @@ mod tests {
                 let mut stored = stored.clone();
                 stored[bit / 8] ^= 1 << (bit % 8);
                 let mut out = Vec::new();
-                let read = codec.decompressor().decompress(&stored, plain.len(), &mut out);
+                let read = codec
+                    .decompressor()
+                    .decompress(&stored, plain.len(), &mut out);
                 assert!(read.is_err() || out == plain, "{codec}, bit {bit}");
             }
         }
@@ -464,7 +574,11 @@ mod tests {
                     stored[bit / 8] ^= 1 << (bit % 8);
                     let [tight, loose] = [0, 1 << 10].map(|room| {
                         let mut out = Vec::with_capacity(room);
-                        codec.decompressor().decompress(&stored, plain.len(), &mut out).map(|()| out).ok()
+                        codec
+                            .decompressor()
+                            .decompress(&stored, plain.len(), &mut out)
+                            .map(|()| out)
+                            .ok()
                     });
                     assert_eq!(tight, loose, "{codec}, {len} bytes, bit {bit}");
                 }
@@ -478,7 +592,10 @@ mod tests {
         for codec in [Codec::Zstd(1), Codec::Lz4, Codec::Gzip(6)] {
             for plain_len in [0, 1, 499, 501, 5000] {
                 let mut out = vec![7; 600];
-                let read = codec.decompressor().decompress(&packed(codec, &plain), plain_len, &mut out);
+                let read =
+                    codec
+                        .decompressor()
+                        .decompress(&packed(codec, &plain), plain_len, &mut out);
                 assert!(read.is_err(), "{codec}, {plain_len}");
             }
         }

@@ -46,7 +46,10 @@ impl Stage for Digest {
                 self.patches(part, data);
             }
         }
-        files.into_iter().zip(digests(&contents)).for_each(|(at, digest)| parts[at].piece = Piece::Whole(digest));
+        files
+            .into_iter()
+            .zip(digests(&contents))
+            .for_each(|(at, digest)| parts[at].piece = Piece::Whole(digest));
         Ok(frame)
     }
 }
@@ -54,8 +57,11 @@ impl Stage for Digest {
 impl Digest {
     /// The chunks of a piece, if its file is to have some: one with holes has, as their coming and going shifts its data.
     fn cut(&self, part: &Part, content: &[u8]) -> Vec<Chunk> {
-        let What::Piece { file, offset, .. } = &part.what else { return Vec::new() };
-        let is_small = *offset < MAX_FILE_BYTES && (file.is_endless() || file.data_len <= MAX_FILE_BYTES);
+        let What::Piece { file, offset, .. } = &part.what else {
+            return Vec::new();
+        };
+        let is_small =
+            *offset < MAX_FILE_BYTES && (file.is_endless() || file.data_len <= MAX_FILE_BYTES);
         match file.entry.is_sparse() {
             _ if !is_small => Vec::new(),
             true if self.algorithm != Algorithm::Blake3 => Vec::new(),
@@ -67,17 +73,23 @@ impl Digest {
 
     /// Of a piece that was read in part: the blocks that were, if no other bytes were.
     fn patches(&self, part: &mut Part, data: &[u8]) {
-        let (What::Piece { file, offset, .. }, Some(runs)) = (&part.what, &part.runs) else { return };
+        let (What::Piece { file, offset, .. }, Some(runs)) = (&part.what, &part.runs) else {
+            return;
+        };
         let (mut at, mut digests, mut crcs) = (*offset, Vec::new(), Vec::new());
         for run in runs {
             let (Stored::Here { len, .. } | Stored::Kept { len, .. }) = *run;
             let end = at + u64::from(len);
             if let Stored::Here { inner, len } = *run {
                 let content = &data[inner as usize..][..len as usize];
-                if !at.is_multiple_of(self.block) || !(end.is_multiple_of(self.block) || end == file.data_len) {
+                if !at.is_multiple_of(self.block)
+                    || !(end.is_multiple_of(self.block) || end == file.data_len)
+                {
                     return;
                 }
-                let Piece::Blocks(blocks) = piece(self.algorithm, content, at, file.data_len, self.block) else {
+                let Piece::Blocks(blocks) =
+                    piece(self.algorithm, content, at, file.data_len, self.block)
+                else {
                     return;
                 };
                 digests.extend(blocks);
@@ -93,7 +105,9 @@ impl Digest {
 fn place(part: &Part) -> Option<(u64, u64)> {
     match &part.what {
         _ if part.runs.is_some() => None,
-        What::Whole(entry, state) if state.is_stored() && entry.is_file() => Some((0, part.len.into())),
+        What::Whole(entry, state) if state.is_stored() && entry.is_file() => {
+            Some((0, part.len.into()))
+        }
         What::Whole(..) | What::Head(..) => None,
         What::Piece { file, offset, .. } => {
             let total = file.data_len.min(file.end.load(Acquire));

@@ -23,6 +23,8 @@ pub struct Chain(pub Vec<Box<dyn Stage>>);
 
 impl Stage for Chain {
     fn apply(&mut self, frame: Frame) -> Result<Frame> {
-        self.0.iter_mut().try_fold(frame, |frame, stage| stage.apply(frame))
+        self.0
+            .iter_mut()
+            .try_fold(frame, |frame, stage| stage.apply(frame))
     }
 }

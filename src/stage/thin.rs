@@ -32,7 +32,10 @@ pub struct Thin {
 impl Thin {
     /// Of files with blocks of so many bytes.
     pub fn new(block: u64) -> Self {
-        Self { block, rest: Vec::new() }
+        Self {
+            block,
+            rest: Vec::new(),
+        }
     }
 
     /// Copy what stays of the part, whose bytes begin at `start` of `data`; gives where they end.
@@ -47,13 +50,21 @@ impl Thin {
                     let by_blocks = self.runs(known, &part.piece, *offset, (inner, len));
                     let places = chunk_places(known, &part.chunks, &file.entry, *offset);
                     let by_chunks = chunk_runs(&part.chunks, places, inner as u32);
-                    if kept(&by_chunks) > kept(&by_blocks) { by_chunks } else { by_blocks }
+                    if kept(&by_chunks) > kept(&by_blocks) {
+                        by_chunks
+                    } else {
+                        by_blocks
+                    }
                 }
             };
             part.runs = Some(self.pieces(file, *offset, runs, data)?);
             return Ok(inner + len);
         }
-        let padding = if part.runs.is_none() && len > 0 { pax::padding(len as u64) } else { 0 };
+        let padding = if part.runs.is_none() && len > 0 {
+            pax::padding(len as u64)
+        } else {
+            0
+        };
         let end = data.len().min(inner + len + padding);
         if is_known(part) {
             part.runs = Some(Vec::new());
@@ -66,8 +77,18 @@ impl Thin {
     }
 
     /// Which blocks of a piece are where.
-    fn runs(&self, known: &Known, piece: &Piece, offset: u64, (inner, len): (usize, usize)) -> Vec<Stored> {
-        let blocks: &[BlockDigest] = if let Piece::Blocks(blocks) = piece { blocks } else { &[] };
+    fn runs(
+        &self,
+        known: &Known,
+        piece: &Piece,
+        offset: u64,
+        (inner, len): (usize, usize),
+    ) -> Vec<Stored> {
+        let blocks: &[BlockDigest] = if let Piece::Blocks(blocks) = piece {
+            blocks
+        } else {
+            &[]
+        };
         let mut runs = Vec::new();
         let mut at = 0;
         while at < len {
@@ -75,18 +96,35 @@ impl Thin {
             let place = offset + at as u64;
             let digest = blocks.get(at / self.block as usize);
             let len = (end - at) as u32;
-            let same =
-                digest.zip(known.block(place, self.block)).is_some_and(|(digest, block)| is_block(block, digest))
-                    && !known.is_stored_again(place, len.into());
-            let here = Stored::Here { inner: (inner + at) as u32, len };
-            push_run(&mut runs, if same { Stored::Kept { at: place, len } } else { here });
+            let same = digest
+                .zip(known.block(place, self.block))
+                .is_some_and(|(digest, block)| is_block(block, digest))
+                && !known.is_stored_again(place, len.into());
+            let here = Stored::Here {
+                inner: (inner + at) as u32,
+                len,
+            };
+            push_run(
+                &mut runs,
+                if same {
+                    Stored::Kept { at: place, len }
+                } else {
+                    here
+                },
+            );
             at = end;
         }
         runs
     }
 
     /// Make a member of every run that is here.
-    fn pieces(&mut self, file: &Large, mut offset: u64, runs: Vec<Stored>, data: &[u8]) -> Result<Vec<Stored>> {
+    fn pieces(
+        &mut self,
+        file: &Large,
+        mut offset: u64,
+        runs: Vec<Stored>,
+        data: &[u8],
+    ) -> Result<Vec<Stored>> {
         let mut placed = Vec::with_capacity(runs.len());
         for run in runs {
             let (run, len) = match run {
@@ -94,8 +132,10 @@ impl Thin {
                 Stored::Here { inner, len } => {
                     pax::write_header(&member(&file.entry, offset, len), &mut self.rest)?;
                     let place = self.rest.len() as u32;
-                    self.rest.extend_from_slice(&data[inner as usize..][..len as usize]);
-                    self.rest.resize(self.rest.len() + pax::padding(len.into()), 0);
+                    self.rest
+                        .extend_from_slice(&data[inner as usize..][..len as usize]);
+                    self.rest
+                        .resize(self.rest.len() + pax::padding(len.into()), 0);
                     (Stored::Here { inner: place, len }, len)
                 }
             };
@@ -129,7 +169,15 @@ impl Stage for Thin {
 
 /// Bytes that earlier backups have.
 fn kept(runs: &[Stored]) -> u64 {
-    runs.iter().map(|run| if let Stored::Kept { len, .. } = run { u64::from(*len) } else { 0 }).sum()
+    runs.iter()
+        .map(|run| {
+            if let Stored::Kept { len, .. } = run {
+                u64::from(*len)
+            } else {
+                0
+            }
+        })
+        .sum()
 }
 
 /// Where chunks of a piece are in the earlier data: of a sparse file those at the same place of it, of another wherever they were.
@@ -141,14 +189,19 @@ fn chunk_places(known: &Known, chunks: &[Chunk], entry: &Entry, offset: u64) -> 
             known.chunks_at(chunks, &chunk::places(entry.runs(offset, len)))
         }
     };
-    let stays = |(at, chunk): (Option<u64>, &Chunk)| at.filter(|at| !known.is_stored_again(*at, chunk.len.into()));
+    let stays = |(at, chunk): (Option<u64>, &Chunk)| {
+        at.filter(|at| !known.is_stored_again(*at, chunk.len.into()))
+    };
     places.into_iter().zip(chunks).map(stays).collect()
 }
 
 fn chunk_runs(chunks: &[Chunk], places: Vec<Option<u64>>, mut inner: u32) -> Vec<Stored> {
     let mut runs = Vec::new();
     for (Chunk { len, .. }, place) in chunks.iter().copied().zip(places) {
-        push_run(&mut runs, place.map_or(Stored::Here { inner, len }, |at| Stored::Kept { at, len }));
+        push_run(
+            &mut runs,
+            place.map_or(Stored::Here { inner, len }, |at| Stored::Kept { at, len }),
+        );
         inner += len;
     }
     runs
@@ -156,7 +209,9 @@ fn chunk_runs(chunks: &[Chunk], places: Vec<Option<u64>>, mut inner: u32) -> Vec
 
 /// Was the whole file read to find that it is the known one?
 fn is_known(part: &Part) -> bool {
-    let Some(known) = part.known.as_ref().filter(|_| part.runs.is_none()) else { return false };
+    let Some(known) = part.known.as_ref().filter(|_| part.runs.is_none()) else {
+        return false;
+    };
     let mut joiner = Joiner::default();
     joiner.push(&part.piece);
     let digest = joiner.finish();
@@ -168,10 +223,16 @@ fn member(file: &Entry, offset: u64, len: u32) -> Entry {
     let mut path = PARTS.to_vec();
     path.extend(&file.path);
     path.extend(format!("/{offset}-{len}").as_bytes());
-    let mtime = Time { nanos: 0, ..file.mtime };
+    let mtime = Time {
+        nanos: 0,
+        ..file.mtime
+    };
     Entry {
         path,
-        kind: Kind::File { size: len.into(), map: None },
+        kind: Kind::File {
+            size: len.into(),
+            map: None,
+        },
         mode: 0o600,
         owner: file.owner.clone(),
         mtime,

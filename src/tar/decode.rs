@@ -35,7 +35,10 @@ impl<R: Read> Decoder for BufReader<R> {}
 ///
 /// # Errors
 /// Of the input.
-pub(crate) fn decoder(mut input: impl Read + 'static, chunk: usize) -> io::Result<Box<dyn Decoder>> {
+pub(crate) fn decoder(
+    mut input: impl Read + 'static,
+    chunk: usize,
+) -> io::Result<Box<dyn Decoder>> {
     let mut magic = Vec::new();
     input.by_ref().take(4).read_to_end(&mut magic)?;
     let first = u32::from_le_bytes(magic.as_slice().try_into().unwrap_or_default());
@@ -44,11 +47,24 @@ pub(crate) fn decoder(mut input: impl Read + 'static, chunk: usize) -> io::Resul
         0xfd2f_b528 | 0x184d_2a50..=0x184d_2a5f => {
             let context = DCtx::try_create().ok_or_else(memory::shortage)?;
             let aside = Aside::default();
-            Box::new(Held::new(Zstd { context, input, wanted: 0, aside, head: Vec::new(), passed: 0, sure: 0 }))
+            Box::new(Held::new(Zstd {
+                context,
+                input,
+                wanted: 0,
+                aside,
+                head: Vec::new(),
+                passed: 0,
+                sure: 0,
+            }))
         }
         LZ4 => {
-            let decoder = BufReadDecompressor::new(Followed::new(input)).map_err(io::Error::other)?;
-            Box::new(Held::new(Lz4 { decoder, passed: 0, sure: 0 }))
+            let decoder =
+                BufReadDecompressor::new(Followed::new(input)).map_err(io::Error::other)?;
+            Box::new(Held::new(Lz4 {
+                decoder,
+                passed: 0,
+                sure: 0,
+            }))
         }
         _ if first & 0xffff == 0x8b1f => Box::new(Gzip(Some(GzDecoder::new(input)))),
         _ => Box::new(input),
@@ -77,7 +93,14 @@ struct Held<D> {
 
 impl<D: Decoder> Held<D> {
     fn new(inner: D) -> Self {
-        Self { inner, bytes: Vec::new(), given: 0, ready: 0, passed: 0, end: None }
+        Self {
+            inner,
+            bytes: Vec::new(),
+            given: 0,
+            ready: 0,
+            passed: 0,
+            end: None,
+        }
     }
 
     /// Get more; is there any?
@@ -111,7 +134,11 @@ impl<D: Decoder> Held<D> {
 
 impl<D: Decoder> Decoder for Held<D> {
     fn service(&mut self) -> Option<Vec<u8>> {
-        if self.given < self.bytes.len() { None } else { self.inner.service() }
+        if self.given < self.bytes.len() {
+            None
+        } else {
+            self.inner.service()
+        }
     }
 }
 
@@ -179,7 +206,11 @@ impl<R: BufRead> Decoder for Zstd<R> {
 
     fn sure(&self) -> u64 {
         let stated = zstd_safe::get_frame_content_size(&self.head).ok().flatten();
-        if stated.is_some_and(|bytes| bytes <= HELD_BYTES as u64) { self.sure } else { u64::MAX }
+        if stated.is_some_and(|bytes| bytes <= HELD_BYTES as u64) {
+            self.sure
+        } else {
+            u64::MAX
+        }
     }
 }
 
@@ -189,20 +220,33 @@ impl<R: BufRead> Read for Zstd<R> {
             let stored = self.input.fill_buf()?;
             let at_end = stored.is_empty();
             // One block at a time: of a call that meets damage nothing comes out, not even what was before it.
-            let wanted = if self.wanted == 0 { ZSTD_HEADER_BYTES } else { self.wanted };
+            let wanted = if self.wanted == 0 {
+                ZSTD_HEADER_BYTES
+            } else {
+                self.wanted
+            };
             let mut from = InBuffer::around(&stored[..stored.len().min(wanted)]);
             let mut to = OutBuffer::around(&mut *buffer);
-            let hint = self.context.decompress_stream(&mut to, &mut from).map_err(|code| refused(code, self.passed))?;
+            let hint = self
+                .context
+                .decompress_stream(&mut to, &mut from)
+                .map_err(|code| refused(code, self.passed))?;
             let (consumed, written) = (from.pos(), to.pos());
             if consumed > 0 {
-                self.aside.pass(&stored[..consumed], self.wanted == 0, hint == 0);
-                self.head.truncate(if self.wanted == 0 { 0 } else { self.head.len() });
+                self.aside
+                    .pass(&stored[..consumed], self.wanted == 0, hint == 0);
+                self.head
+                    .truncate(if self.wanted == 0 { 0 } else { self.head.len() });
                 let rest = ZSTD_HEADER_MAX_BYTES - self.head.len();
                 self.head.extend_from_slice(&stored[..consumed.min(rest)]);
             }
             self.input.consume(consumed);
             // Asked with nothing between two frames, it wants the next header: that is the end and not a cut.
-            self.wanted = if consumed == 0 && written == 0 { self.wanted } else { hint };
+            self.wanted = if consumed == 0 && written == 0 {
+                self.wanted
+            } else {
+                hint
+            };
             self.passed += written as u64;
             if self.wanted == 0 {
                 self.sure = self.passed;
@@ -227,7 +271,10 @@ fn refused(code: usize, passed: u64) -> io::Error {
         "Dictionary mismatch" if passed == 0 => "-D DICTIONARY",
         _ => return io::Error::new(io::ErrorKind::InvalidData, why),
     };
-    io::Error::new(io::ErrorKind::Unsupported, format!("{why}: use `zstd -dc {beyond} FILE | fullbore …`"))
+    io::Error::new(
+        io::ErrorKind::Unsupported,
+        format!("{why}: use `zstd -dc {beyond} FILE | fullbore …`"),
+    )
 }
 
 /// Many members of gzip; zeros behind the last are padding, as `gzip` has it.
@@ -256,7 +303,12 @@ fn next_member<R: BufRead>(mut input: R) -> io::Result<Option<GzDecoder<R>>> {
         match there.iter().position(|byte| *byte != 0) {
             _ if there.is_empty() => return Ok(None),
             Some(0) => return Ok(Some(GzDecoder::new(input))),
-            Some(_) => return Err(io::Error::new(io::ErrorKind::InvalidData, "no member of gzip follows the last")),
+            Some(_) => {
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    "no member of gzip follows the last",
+                ));
+            }
             None => {
                 let zeros = there.len();
                 input.consume(zeros);
@@ -282,7 +334,11 @@ impl<R: BufRead> Decoder for Lz4<R> {
     }
 
     fn sure(&self) -> u64 {
-        if self.decoder.get_ref().frames.state_length { self.sure } else { u64::MAX }
+        if self.decoder.get_ref().frames.state_length {
+            self.sure
+        } else {
+            u64::MAX
+        }
     }
 }
 
@@ -297,7 +353,9 @@ impl<R: BufRead> Read for Lz4<R> {
             match count {
                 0 if buffer.is_empty() => return Ok(0),
                 // The decoder takes any end of the input for an end of the stream.
-                0 if self.decoder.get_ref().frames.are_open() => return Err(io::ErrorKind::UnexpectedEof.into()),
+                0 if self.decoder.get_ref().frames.are_open() => {
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
                 0 if std::mem::take(&mut self.decoder.get_mut().paused) => {}
                 count => return Ok(count),
             }
@@ -321,7 +379,13 @@ struct Followed<R> {
 
 impl<R> Followed<R> {
     fn new(input: R) -> Self {
-        Self { input, frames: Frames::default(), aside: Aside::default(), ended: false, paused: false }
+        Self {
+            input,
+            frames: Frames::default(),
+            aside: Aside::default(),
+            ended: false,
+            paused: false,
+        }
     }
 }
 
@@ -337,7 +401,11 @@ impl<R: BufRead> Read for Followed<R> {
 impl<R: BufRead> BufRead for Followed<R> {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
         self.paused = std::mem::take(&mut self.ended);
-        if self.paused { Ok(&[]) } else { self.input.fill_buf() }
+        if self.paused {
+            Ok(&[])
+        } else {
+            self.input.fill_buf()
+        }
     }
 
     fn consume(&mut self, count: usize) {
@@ -389,9 +457,13 @@ impl Frames {
 
     fn pass(&mut self, mut bytes: &[u8]) {
         loop {
-            let skipped = usize::try_from(self.skip).unwrap_or(usize::MAX).min(bytes.len());
+            let skipped = usize::try_from(self.skip)
+                .unwrap_or(usize::MAX)
+                .min(bytes.len());
             self.skip -= skipped as u64;
-            let Some((first, rest)) = bytes[skipped..].split_first() else { return };
+            let Some((first, rest)) = bytes[skipped..].split_first() else {
+                return;
+            };
             self.head.push(*first);
             bytes = rest;
             if self.head.len() == if self.next == Part::Flags { 2 } else { 4 } {
@@ -406,7 +478,11 @@ impl Frames {
 
     /// What comes next now that the head is whole, and how many bytes before it.
     fn follow(&self) -> (Part, u64) {
-        let number = self.head.iter().rev().fold(0, |number, byte| (number << 8) | u32::from(*byte));
+        let number = self
+            .head
+            .iter()
+            .rev()
+            .fold(0, |number, byte| (number << 8) | u32::from(*byte));
         let checksum = |flag| if self.head[0] & flag == 0 { 0 } else { 4 };
         match self.next {
             Part::Magic if number == LZ4 => (Part::Flags, 0),
@@ -414,7 +490,10 @@ impl Frames {
             Part::Magic => (Part::Magic, u64::MAX), // the decoder refuses it
             Part::Length => (Part::Magic, number.into()),
             // The size of the content is 8 bytes, the number of a dictionary 4, the checksum of the header one.
-            Part::Flags => (Part::Block(checksum(0x10), checksum(0x04)), 2 * checksum(0x08) + checksum(0x01) + 1),
+            Part::Flags => (
+                Part::Block(checksum(0x10), checksum(0x04)),
+                2 * checksum(0x08) + checksum(0x01) + 1,
+            ),
             Part::Block(_, last) if number == 0 => (Part::Magic, last),
             Part::Block(each, _) => (self.next, u64::from(number & 0x7fff_ffff) + each), // the highest bit says "stored"
         }

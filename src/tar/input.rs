@@ -82,13 +82,20 @@ pub fn decode(input: impl Read + Send + 'static) -> Plain {
     let (filled, stored) = (chunks.clone(), Arc::new(AtomicU64::new(0)));
     let input = Counted(input, stored.clone());
     // Closed by the thread only: if there is none, its error is to be read.
-    if let Err(error) =
-        memory::check_thread().and_then(|()| thread::Builder::new().spawn(move || pump(input, &End(filled).0)))
+    if let Err(error) = memory::check_thread()
+        .and_then(|()| thread::Builder::new().spawn(move || pump(input, &End(filled).0)))
     {
         chunks.push(Err(error));
         chunks.close();
     }
-    Plain { chunks: End(chunks), now: Vec::new(), at: 0, services: Vec::new(), aside_bytes: 0, stored }
+    Plain {
+        chunks: End(chunks),
+        now: Vec::new(),
+        at: 0,
+        services: Vec::new(),
+        aside_bytes: 0,
+        stored,
+    }
 }
 
 fn pump(input: impl Read + Send + 'static, chunks: &Queue<io::Result<Chunk>>) {
@@ -106,7 +113,11 @@ fn pump(input: impl Read + Send + 'static, chunks: &Queue<io::Result<Chunk>>) {
         let ends = chunk.is_empty() && service.is_none() || read.is_err();
         // What came before an error counts, though a checksum that stands behind it may have been wrong.
         let plain = (!chunk.is_empty()).then_some(Chunk::Plain(chunk));
-        if !plain.into_iter().chain(service.map(Chunk::Service)).all(|chunk| chunks.push(Ok(chunk))) {
+        if !plain
+            .into_iter()
+            .chain(service.map(Chunk::Service))
+            .all(|chunk| chunks.push(Ok(chunk)))
+        {
             return;
         }
         if let Err(error) = read {
@@ -120,7 +131,8 @@ fn pump(input: impl Read + Send + 'static, chunks: &Queue<io::Result<Chunk>>) {
 
 /// What a decoder refuses is damage, unless it says other; what the system refuses has a number.
 fn damage(error: io::Error) -> io::Error {
-    let says_other = [io::ErrorKind::UnexpectedEof, io::ErrorKind::Unsupported].contains(&error.kind());
+    let says_other =
+        [io::ErrorKind::UnexpectedEof, io::ErrorKind::Unsupported].contains(&error.kind());
     match error.raw_os_error().is_some() || says_other {
         true => error,
         false => io::Error::new(io::ErrorKind::InvalidData, error),
@@ -170,7 +182,9 @@ mod tests {
 
     fn read(stored: Vec<u8>) -> io::Result<Vec<u8>> {
         let mut plain = Vec::new();
-        decode(io::Cursor::new(stored)).read_to_end(&mut plain).map(|_| plain)
+        decode(io::Cursor::new(stored))
+            .read_to_end(&mut plain)
+            .map(|_| plain)
     }
 
     #[test]
@@ -178,7 +192,10 @@ mod tests {
         let large = vec![7; 3 << 20];
         let pieces: [&[u8]; 4] = [b"", b"hello ", &large, b"world"];
         for codec in [Codec::Zstd(1), Codec::Lz4, Codec::None] {
-            assert!(read(frames(codec, &pieces)).unwrap() == pieces.concat(), "{codec}");
+            assert!(
+                read(frames(codec, &pieces)).unwrap() == pieces.concat(),
+                "{codec}"
+            );
         }
     }
 
@@ -187,7 +204,13 @@ mod tests {
         use crate::format::segment::Service;
         for codec in [Codec::Zstd(1), Codec::Lz4] {
             let label = Service::Label.frame(b"anything");
-            let stored = [frames(codec, &[b"a"]), label.clone(), frames(codec, &[b"b"]), label].concat();
+            let stored = [
+                frames(codec, &[b"a"]),
+                label.clone(),
+                frames(codec, &[b"b"]),
+                label,
+            ]
+            .concat();
             assert_eq!(read(stored).unwrap(), b"ab", "{codec}");
         }
     }
@@ -197,7 +220,11 @@ mod tests {
         use crate::format::segment::{EMPTY_ZSTD, Service, filler};
         for codec in [Codec::Zstd(1), Codec::Lz4] {
             let page = |number: u32| Service::Page.frame(&vec![number as u8; 200_000]);
-            let mut stored = if codec == Codec::Lz4 { Vec::new() } else { EMPTY_ZSTD.to_vec() };
+            let mut stored = if codec == Codec::Lz4 {
+                Vec::new()
+            } else {
+                EMPTY_ZSTD.to_vec()
+            };
             for number in 0..3 {
                 stored.extend(frames(codec, &[&vec![number as u8; 700_000]]));
                 stored.extend([page(number), filler(99).unwrap(), page(number + 100)].concat());
@@ -207,11 +234,18 @@ mod tests {
                 let mut bytes = vec![0; 700_000];
                 plain.read_exact(&mut bytes).unwrap();
                 assert!(bytes.iter().all(|byte| *byte == number as u8));
-                let before = if number == 0 { vec![] } else { vec![page(number - 1), page(number + 99)] };
+                let before = if number == 0 {
+                    vec![]
+                } else {
+                    vec![page(number - 1), page(number + 99)]
+                };
                 assert!(plain.services() == before, "{codec}, {number}");
             }
             assert_eq!(plain.read(&mut [0; 1]).unwrap(), 0);
-            assert!(plain.services() == [page(2), page(102)] && plain.services().is_empty(), "{codec}");
+            assert!(
+                plain.services() == [page(2), page(102)] && plain.services().is_empty(),
+                "{codec}"
+            );
             assert_eq!(plain.stored_bytes(), stored.len() as u64);
         }
     }
@@ -232,40 +266,62 @@ mod tests {
         let stored = frames(Codec::Zstd(1), &[b"whole", &[9; 5000]]);
         let mut plain = Vec::new();
         let mut cut = decode(io::Cursor::new(stored[..stored.len() - 3].to_vec()));
-        assert_eq!(cut.read_to_end(&mut plain).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        assert_eq!(
+            cut.read_to_end(&mut plain).unwrap_err().kind(),
+            io::ErrorKind::UnexpectedEof
+        );
         assert!(plain.starts_with(b"whole"));
     }
 
     #[test]
     fn a_stream_ends_between_frames_and_nowhere_else() {
         use crate::format::segment::Service;
-        let noise: Vec<u8> = (0..3000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        let noise: Vec<u8> = (0..3000u32)
+            .map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8)
+            .collect();
         for codec in [Codec::Zstd(1), Codec::Lz4] {
-            let pieces = [frames(codec, &[&[9; 500]]), Service::Label.frame(b"x"), frames(codec, &[&noise])];
-            let borders: Vec<usize> = (1..=3).map(|count| pieces[..count].concat().len()).collect();
+            let pieces = [
+                frames(codec, &[&[9; 500]]),
+                Service::Label.frame(b"x"),
+                frames(codec, &[&noise]),
+            ];
+            let borders: Vec<usize> = (1..=3)
+                .map(|count| pieces[..count].concat().len())
+                .collect();
             let stored = pieces.concat();
             // A shorter one has no magic, and is passed on.
             for len in 4..=stored.len() {
                 let read = read(stored[..len].to_vec());
-                assert_eq!(read.is_ok(), borders.contains(&len), "{codec}, {len} of {borders:?}");
+                assert_eq!(
+                    read.is_ok(),
+                    borders.contains(&len),
+                    "{codec}, {len} of {borders:?}"
+                );
             }
         }
     }
 
     #[test]
     fn what_was_decoded_before_damage_comes_out() {
-        let noise: Vec<u8> =
-            (0..1u32 << 20).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8 ^ (i >> 9) as u8).collect();
+        let noise: Vec<u8> = (0..1u32 << 20)
+            .map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8 ^ (i >> 9) as u8)
+            .collect();
         let spoilt = |mut stored: Vec<u8>| {
             let (half, mut plain) = (stored.len() / 2, Vec::new());
             stored[half..].fill(0xff);
-            assert!(decode(io::Cursor::new(stored)).read_to_end(&mut plain).is_err());
+            assert!(
+                decode(io::Cursor::new(stored))
+                    .read_to_end(&mut plain)
+                    .is_err()
+            );
             plain
         };
         // What says how long it is, and has a checksum, is waited for.
         assert_eq!(spoilt(frames(Codec::Zstd(1), &[&noise])), b"");
         let mut context = zstd_safe::CCtx::create();
-        context.set_parameter(zstd_safe::CParameter::ContentSizeFlag(false)).unwrap();
+        context
+            .set_parameter(zstd_safe::CParameter::ContentSizeFlag(false))
+            .unwrap();
         let mut foreign = Vec::with_capacity(2 << 20);
         context.compress2(&mut foreign, &noise).unwrap();
         let plain = spoilt(foreign);
@@ -278,7 +334,10 @@ mod tests {
             let trailed = [frames(codec, &[b"whole ", b"frames"]), vec![0; 100]].concat();
             let mut plain = Vec::new();
             assert_eq!(
-                decode(io::Cursor::new(trailed)).read_to_end(&mut plain).unwrap_err().kind(),
+                decode(io::Cursor::new(trailed))
+                    .read_to_end(&mut plain)
+                    .unwrap_err()
+                    .kind(),
                 io::ErrorKind::InvalidData
             );
             assert_eq!(plain, b"whole frames", "{codec}");

@@ -12,7 +12,11 @@ const OTHERS: [(&[u8], &str, Option<&str>); 15] = [
     (b"LZIP", "lzip", Some("lzip -dc")),
     (b"\x5d\0\0", "lzma", Some("xz -dc")),
     (b"\x1f\x9d", "compress", Some("gzip -dc")),
-    (b"\x02\x21\x4c\x18", "the old format of lz4", Some("lz4 -dc")),
+    (
+        b"\x02\x21\x4c\x18",
+        "the old format of lz4",
+        Some("lz4 -dc"),
+    ),
     (b"age-encryption.org/", "age", Some("age -d")),
     (b"-----BEGIN AGE ", "age", Some("age -d")),
     (b"-----BEGIN PGP ", "PGP", Some("gpg -d")),
@@ -30,18 +34,23 @@ const OTHERS: [(&[u8], &str, Option<&str>); 15] = [
 /// [`Kind::NotFound`] if there are none, [`Kind::Unsupported`] if they are of something else.
 pub(crate) fn must_be_tar(start: &[u8]) -> Result<()> {
     if start.is_empty() {
-        return Err(Error::new(Kind::NotFound, "cannot restore: the input is empty")
-            .hint("if it comes through a pipe, see why the command before it failed"));
+        return Err(
+            Error::new(Kind::NotFound, "cannot restore: the input is empty")
+                .hint("if it comes through a pipe, see why the command before it failed"),
+        );
     }
     if pax::begins(start) {
         return Ok(());
     }
-    let is = |what: &str| Error::new(Kind::Unsupported, "cannot restore what is no tar").because(what.to_owned());
+    let is = |what: &str| {
+        Error::new(Kind::Unsupported, "cannot restore what is no tar").because(what.to_owned())
+    };
     match OTHERS.iter().find(|(magic, ..)| start.starts_with(magic)) {
         None if start.len() < pax::BLOCK => Ok(()), // whatever it was, it is cut off
         None => Err(is("it does not begin as one")),
         Some((_, name, None)) => Err(is(&format!("it is {name}"))),
-        Some((_, name, Some(decode))) => Err(is(&format!("it is {name}"))
-            .hint(format!("if a tar is in it, `{decode} FILE | fullbore restore -` restores that"))),
+        Some((_, name, Some(decode))) => Err(is(&format!("it is {name}")).hint(format!(
+            "if a tar is in it, `{decode} FILE | fullbore restore -` restores that"
+        ))),
     }
 }

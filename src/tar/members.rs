@@ -40,7 +40,14 @@ impl<'a> Members<'a> {
     /// Those of `input`.
     pub(crate) fn of(input: impl Read + Send + 'static, ledger: Ledger, meter: &'a Meter) -> Self {
         let (input, reader, clock) = (decode(input), None, Instant::now());
-        Self { input, reader, ledger, digest: None, meter, clock }
+        Self {
+            input,
+            reader,
+            ledger,
+            digest: None,
+            meter,
+            clock,
+        }
     }
 
     /// The next member; the content of the last has been read, or [`Members::skip`]ped.
@@ -74,14 +81,18 @@ impl<'a> Members<'a> {
         self.listen();
         read.map_err(unreadable)?;
         if (data.len() as u64) < wanted {
-            return Err(Error::corrupt("the tar is cut off in the middle of a member"));
+            return Err(Error::corrupt(
+                "the tar is cut off in the middle of a member",
+            ));
         }
         Ok(())
     }
 
     /// The digests of all pieces of this member so far.
     pub(crate) fn digests(&mut self) -> Option<[Digest; 2]> {
-        self.ledger.is_kept().then(|| self.digest.get_or_insert_default().finish())
+        self.ledger
+            .is_kept()
+            .then(|| self.digest.get_or_insert_default().finish())
     }
 
     /// Pass over `len` bytes of content, and the padding behind them.
@@ -93,7 +104,9 @@ impl<'a> Members<'a> {
         while left > 0 {
             let there = self.input.fill_buf().map_err(unreadable)?.len() as u64;
             if there == 0 {
-                return Err(Error::corrupt("the tar is cut off in the middle of a member"));
+                return Err(Error::corrupt(
+                    "the tar is cut off in the middle of a member",
+                ));
             }
             let passed = there.min(left);
             self.input.consume(passed as usize);
@@ -119,14 +132,21 @@ impl<'a> Members<'a> {
         self.ledger.end();
         match self.reader.as_ref().filter(|reader| reader.has_ended()) {
             Some(reader) => Ok(reader.was_trailed()),
-            None => Err(Error::corrupt("the tar is cut off").because("it ends without closing blocks")),
+            None => {
+                Err(Error::corrupt("the tar is cut off").because("it ends without closing blocks"))
+            }
         }
     }
 
     /// What the stream has said meanwhile.
     fn listen(&mut self) {
-        self.input.services().iter().for_each(|frame| self.ledger.hear(frame));
-        self.meter.stored_bytes.store(self.input.stored_bytes(), Relaxed);
+        self.input
+            .services()
+            .iter()
+            .for_each(|frame| self.ledger.hear(frame));
+        self.meter
+            .stored_bytes
+            .store(self.input.stored_bytes(), Relaxed);
         lap(&self.meter.source.busy, &mut self.clock);
     }
 }

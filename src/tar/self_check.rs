@@ -60,14 +60,21 @@ pub(crate) struct Flaw {
 
 impl Flaw {
     fn new(error: Error) -> Self {
-        Self { error, path: None, came: false }
+        Self {
+            error,
+            path: None,
+            came: false,
+        }
     }
 }
 
 impl Ledger {
     /// One that compares what `selection` wants.
     pub(crate) fn of(selection: Selection) -> Self {
-        Self { selection: Some(selection), ..Self::default() }
+        Self {
+            selection: Some(selection),
+            ..Self::default()
+        }
     }
 
     /// May there be something to compare with?
@@ -82,7 +89,9 @@ impl Ledger {
 
     /// May there be pieces of files in it? Not if it is known to be complete by itself.
     pub(crate) fn may_have_pieces(&self) -> bool {
-        self.label.as_ref().is_none_or(|label| label.format > FORMAT_ALONE)
+        self.label
+            .as_ref()
+            .is_none_or(|label| label.format > FORMAT_ALONE)
     }
 
     /// The root, once the stream is over.
@@ -112,7 +121,8 @@ impl Ledger {
         }
         self.came.insert(path.clone(), content);
         if self.came.len() > MAX_UNPAGED {
-            let error = Error::corrupt("the stream does not say what is in it").because("a page is missing");
+            let error = Error::corrupt("the stream does not say what is in it")
+                .because("a page is missing");
             self.flaws.push(Flaw::new(error));
             (self.label, self.came) = (None, HashMap::new());
         }
@@ -140,16 +150,22 @@ impl Ledger {
     /// Streams may stand one behind the other; of segments none is missing between two. What a newer version wrote is a tar, and
     /// nothing else is known of it.
     fn begin(&mut self, label: Label) {
-        if let Some(before) =
-            self.label.as_ref().filter(|before| !before.repository.is_empty() && !follows(before, &label))
+        if let Some(before) = self
+            .label
+            .as_ref()
+            .filter(|before| !before.repository.is_empty() && !follows(before, &label))
         {
             let name = |label: &Label| {
-                format!("segment {} of stream {} of backup {:?}", label.number, label.stream, label.backup)
+                format!(
+                    "segment {} of stream {} of backup {:?}",
+                    label.number, label.stream, label.backup
+                )
             };
             let what = format!("{} comes right behind {}", name(&label), name(before));
-            self.flaws.push(Flaw::new(
-                Error::corrupt(what).because("segments are missing, or not in their order".to_owned()),
-            ));
+            self.flaws
+                .push(Flaw::new(Error::corrupt(what).because(
+                    "segments are missing, or not in their order".to_owned(),
+                )));
         }
         self.end();
         self.root = None;
@@ -164,11 +180,15 @@ impl Ledger {
             return;
         }
         let Some(root) = &self.root else {
-            let error = Error::corrupt("the stream has no root").because("something is missing at its end");
+            let error =
+                Error::corrupt("the stream has no root").because("something is missing at its end");
             self.flaws.push(Flaw::new(error));
             return;
         };
-        let absent = root.pages.iter().filter(|page| !pages.contains(&page.digest));
+        let absent = root
+            .pages
+            .iter()
+            .filter(|page| !pages.contains(&page.digest));
         self.flaws.extend(absent.map(|page| {
             let (entries, first) = (counted(page.entries, "entry"), quoted(&page.first.0));
             let error = Error::corrupt("a manifest page is not in the stream as its root says")
@@ -185,11 +205,19 @@ impl Ledger {
                 digest: record.digest,
                 ..Record::default()
             };
-            self.records.extend(page.records.into_iter().filter(|record| !record.more).map(of));
+            self.records.extend(
+                page.records
+                    .into_iter()
+                    .filter(|record| !record.more)
+                    .map(of),
+            );
             return;
         };
         let wanted = |record: &&Record| !record.more && selection.holds(&record.entry.path);
-        page.records.iter().filter(wanted).for_each(|record| self.record(record));
+        page.records
+            .iter()
+            .filter(wanted)
+            .for_each(|record| self.record(record));
         self.selection = Some(selection);
     }
 
@@ -200,27 +228,39 @@ impl Ledger {
         let why = match (came, record.state.is_stored()) {
             (Some(Some([found, other])), true) => match record.digest {
                 Some(wanted) if wanted != found && wanted != other => {
-                    let found = if matches!(wanted, Digest::Blake3(_)) { found } else { other };
+                    let found = if matches!(wanted, Digest::Blake3(_)) {
+                        found
+                    } else {
+                        other
+                    };
                     format!("its digest is {found}, the manifest says {wanted}")
                 }
                 _ => return,
             },
-            (Some(_), false) if record.entry.kind != Kind::Directory => return self.lost.push(path.clone()),
+            (Some(_), false) if record.entry.kind != Kind::Directory => {
+                return self.lost.push(path.clone());
+            }
             (None, true) if self.is_whole() => "it is missing in the stream".to_owned(),
             _ => return,
         };
         let error = Error::corrupt(format!("{} is damaged", quoted(path))).because(why);
-        self.flaws.push(Flaw { error, path: Some(path.clone()), came: came.is_some() });
+        self.flaws.push(Flaw {
+            error,
+            path: Some(path.clone()),
+            came: came.is_some(),
+        });
     }
 
     /// Does the stream have all entries that its pages describe? A segment of a repository may share some with others.
     fn is_whole(&self) -> bool {
-        self.label.as_ref().is_some_and(|label| label.repository.is_empty())
+        self.label
+            .as_ref()
+            .is_some_and(|label| label.repository.is_empty())
     }
 }
 /// Is it the segment behind the other one, or the first of the next stream, or of another backup's?
 fn follows(before: &Label, label: &Label) -> bool {
-    let next =
-        (before.backup == label.backup && before.stream == label.stream).then_some(before.number.saturating_add(1));
+    let next = (before.backup == label.backup && before.stream == label.stream)
+        .then_some(before.number.saturating_add(1));
     label.number == next.unwrap_or(1)
 }

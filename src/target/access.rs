@@ -39,13 +39,24 @@ impl Writer {
     pub(crate) fn creation_mode(&mut self, entry: &Entry) -> u32 {
         let later = entry.mode & SPECIAL != 0 || !entry.xattrs.is_empty();
         let is_equal = (entry.mode >> 3 ^ entry.mode) & 0o7 == 0;
-        let is_right = is_equal || self.tree.group_of_new(&entry.path) == Some(self.numbers(&entry.owner).1);
-        if later || !is_right { PRIVATE } else { entry.mode }
+        let is_right =
+            is_equal || self.tree.group_of_new(&entry.path) == Some(self.numbers(&entry.owner).1);
+        if later || !is_right {
+            PRIVATE
+        } else {
+            entry.mode
+        }
     }
 
     /// Nobody else may change what is made in a directory that gets the metadata of this entry, as it is new or `asked_for`: by
     /// what it was before he might exchange it. Gives back if it is new.
-    pub(crate) fn take_over(&mut self, entry: &Entry, dir: &OwnedFd, is_new: bool, asked_for: bool) -> Result<bool> {
+    pub(crate) fn take_over(
+        &mut self,
+        entry: &Entry,
+        dir: &OwnedFd,
+        is_new: bool,
+        asked_for: bool,
+    ) -> Result<bool> {
         let mine = platform::user().0;
         if mine != 0 || !(is_new || asked_for) {
             return Ok(is_new);
@@ -72,7 +83,11 @@ impl Writer {
         let for_group = group_exceeds(stat.mode, entry.mode);
         let wanted = list_of(entry);
         let is_listed = stat.mode & 0o077 != 0 && (for_group || wanted.is_some());
-        let there = if is_listed { list(&file).map_err(|e| failed(self, e))? } else { wanted.cloned() };
+        let there = if is_listed {
+            list(&file).map_err(|e| failed(self, e))?
+        } else {
+            wanted.cloned()
+        };
         let is_narrow = [uid, platform::user().0].contains(&stat.uid)
             && stat.mode & 0o077 & !entry.mode == 0
             && (stat.gid == gid || !for_group)
@@ -116,18 +131,26 @@ impl Tree {
         change: impl Fn() -> io::Result<T>,
     ) -> io::Result<T> {
         match change() {
-            Err(e) if e.kind() == io::ErrorKind::PermissionDenied && self.open_up(split(path).0, dir) => change(),
+            Err(e)
+                if e.kind() == io::ErrorKind::PermissionDenied
+                    && self.open_up(split(path).0, dir) =>
+            {
+                change()
+            }
             done => done,
         }
     }
 
     fn open_up(&self, path: &[u8], dir: BorrowedFd<'_>) -> bool {
         let mut changed = self.changed.locked();
-        let (mine, Ok(stat)) = (platform::user().0, dir::stat_fd(dir)) else { return false };
+        let (mine, Ok(stat)) = (platform::user().0, dir::stat_fd(dir)) else {
+            return false;
+        };
         if changed.contains_key(path) {
             return true;
         }
-        let can_be = self.options.overwrite && mine != 0 && stat.uid == mine && stat.mode & OWNERS != OWNERS;
+        let can_be =
+            self.options.overwrite && mine != 0 && stat.uid == mine && stat.mode & OWNERS != OWNERS;
         let is_open = can_be && write::chmod_fd(dir, stat.mode | OWNERS).is_ok();
         if is_open {
             changed.insert(path.to_vec(), stat);
@@ -139,8 +162,15 @@ impl Tree {
     pub(crate) fn may_have_made(&self, path: &[u8], dir: impl AsFd, there: &Stat) -> bool {
         let (mine, maker) = (platform::user().0, self.places.resolve(path).0.maker.get());
         // Without privileges nothing of another can be changed. And some file systems say themselves whose all is.
-        let is_made = || trial(dir, &self.notes, |file| dir::stat_fd(file).is_ok_and(|new| new.uid == there.uid));
-        mine != 0 || there.uid == mine || maker.is_some_and(|maker| maker.0 == there.uid) || is_made() == Some(true)
+        let is_made = || {
+            trial(dir, &self.notes, |file| {
+                dir::stat_fd(file).is_ok_and(|new| new.uid == there.uid)
+            })
+        };
+        mine != 0
+            || there.uid == mine
+            || maker.is_some_and(|maker| maker.0 == there.uid)
+            || is_made() == Some(true)
     }
 }
 
@@ -150,7 +180,10 @@ static TREES: Mutex<Vec<Weak<Tree>>> = Mutex::new(Vec::new());
 /// What was taken over or opened up is given back by a process that is about to end.
 pub fn give_back() {
     let trees = TREES.locked();
-    trees.iter().filter_map(Weak::upgrade).for_each(|tree| tree.give_back());
+    trees
+        .iter()
+        .filter_map(Weak::upgrade)
+        .for_each(|tree| tree.give_back());
 }
 
 impl Tree {
@@ -164,7 +197,9 @@ impl Tree {
     fn give_back(&self) {
         let changed = std::mem::take(&mut *self.changed.locked());
         for (path, was) in changed {
-            let Ok(dir) = self.open_dir(&path) else { continue };
+            let Ok(dir) = self.open_dir(&path) else {
+                continue;
+            };
             if dir::stat_fd(&dir).is_ok_and(|stat| (stat.dev, stat.inode) == (was.dev, was.inode)) {
                 let _ = write::chown_fd(&dir, was.uid, was.gid);
                 let _ = write::chmod_fd(&dir, was.mode);
@@ -186,7 +221,11 @@ pub(crate) fn replaced() -> io::Error {
 
 /// The mode until the access list is set: what it gives to all of the list together would be the group's.
 pub(crate) fn mode_before_list(entry: &Entry, wanted: u32) -> u32 {
-    if list_of(entry).is_some() { wanted & !GROUP } else { wanted }
+    if list_of(entry).is_some() {
+        wanted & !GROUP
+    } else {
+        wanted
+    }
 }
 
 /// The mode of what cannot have its list: what that gives to all it names together is not the group's.
@@ -199,7 +238,9 @@ fn group_in(list: &[u8]) -> u32 {
     const GROUP_OBJ: [u8; 2] = 4u16.to_le_bytes();
     let entries = list.get(4..).unwrap_or_default().chunks_exact(8);
     let group = { entries }.find(|entry| entry[..2] == GROUP_OBJ);
-    group.map_or(0, |entry| u32::from(u16::from_le_bytes([entry[2], entry[3]]) & 0o7))
+    group.map_or(0, |entry| {
+        u32::from(u16::from_le_bytes([entry[2], entry[3]]) & 0o7)
+    })
 }
 
 fn list_of(entry: &Entry) -> Option<&Xattr> {
@@ -213,7 +254,9 @@ fn group_exceeds(has: u32, wanted: u32) -> bool {
 }
 
 fn list(file: impl AsFd) -> io::Result<Option<Xattr>> {
-    Ok(xattr::read_all(file)?.into_iter().find(|(name, _)| name == LIST))
+    Ok(xattr::read_all(file)?
+        .into_iter()
+        .find(|(name, _)| name == LIST))
 }
 
 #[cfg(test)]
@@ -233,12 +276,21 @@ mod tests {
     const OTHER: u32 = 12_345;
 
     fn writer(root: &Path) -> Writer {
-        let options = Options { overwrite: true, numeric_owner: true, ..Options::default() };
+        let options = Options {
+            overwrite: true,
+            numeric_owner: true,
+            ..Options::default()
+        };
         Writer::new(&Tree::create(&Layout::plain(root), options).unwrap())
     }
 
     fn entry(path: &str, kind: Kind, mode: u32) -> Entry {
-        Entry { path: path.into(), kind, mode, ..Entry::default() }
+        Entry {
+            path: path.into(),
+            kind,
+            mode,
+            ..Entry::default()
+        }
     }
 
     fn make(path: &Path, owner: u32, mode: u32) {
@@ -255,18 +307,41 @@ mod tests {
     #[test]
     fn without_its_list_a_file_gives_its_group_no_more_than_the_list_did() {
         let entry = |tag: u16, rights: u16, id: u32| {
-            [&tag.to_le_bytes()[..], &rights.to_le_bytes(), &id.to_le_bytes()].concat()
+            [
+                &tag.to_le_bytes()[..],
+                &rights.to_le_bytes(),
+                &id.to_le_bytes(),
+            ]
+            .concat()
         };
         let list = |group: u16| {
-            let entries =
-                [entry(1, 6, !0), entry(2, 7, OTHER), entry(4, group, !0), entry(16, 7, !0), entry(32, 0, !0)];
+            let entries = [
+                entry(1, 6, !0),
+                entry(2, 7, OTHER),
+                entry(4, group, !0),
+                entry(16, 7, !0),
+                entry(32, 0, !0),
+            ];
             [&2u32.to_le_bytes()[..], &entries.concat()].concat()
         };
         for (group, mode) in [(0, 0o600), (4, 0o640), (7, 0o670)] {
-            let entry = Entry { mode: 0o670, xattrs: vec![(LIST.to_vec(), list(group))], ..Entry::default() };
+            let entry = Entry {
+                mode: 0o670,
+                xattrs: vec![(LIST.to_vec(), list(group))],
+                ..Entry::default()
+            };
             assert_eq!(mode_without_list(&entry, entry.mode), mode, "{group}");
         }
-        assert_eq!(mode_without_list(&Entry { mode: 0o670, ..Entry::default() }, 0o670), 0o670);
+        assert_eq!(
+            mode_without_list(
+                &Entry {
+                    mode: 0o670,
+                    ..Entry::default()
+                },
+                0o670
+            ),
+            0o670
+        );
     }
 
     #[test]
@@ -307,7 +382,11 @@ mod tests {
         fs::rename(at("d"), at("aside")).unwrap();
         make(&at("d"), OTHER, 0o700);
         let error = writer.finish_directory(&made).unwrap_err();
-        assert!(error.line().ends_with("it was replaced meanwhile"), "{}", error.line());
+        assert!(
+            error.line().ends_with("it was replaced meanwhile"),
+            "{}",
+            error.line()
+        );
         assert_eq!(who(&at("d")), (OTHER, OTHER, 0o700));
         // A file of ours, and a pipe of another.
         let pipe = entry("p", Kind::Fifo, 0o666);

@@ -82,7 +82,9 @@ fn hash(bytes: &[u8]) -> u64 {
 fn fold(path: &[u8]) -> Vec<u8> {
     let names = path.split(|byte| *byte == b'/').map(|name| {
         let text = String::from_utf8_lossy(name);
-        text.trim_end_matches(['.', ' ']).to_uppercase().to_lowercase()
+        text.trim_end_matches(['.', ' '])
+            .to_uppercase()
+            .to_lowercase()
     });
     names.collect::<Vec<_>>().join("/").into_bytes()
 }
@@ -108,10 +110,17 @@ mod tests {
         let (one, two) = (stat("one"), stat("two"));
         let mut made = Made::default();
         made.note("Stra\u{df}e/A".as_bytes(), &one);
-        for path in ["STRASSE/a", "stra\u{df}e./a ", "a name that only the file system takes for it"] {
+        for path in [
+            "STRASSE/a",
+            "stra\u{df}e./a ",
+            "a name that only the file system takes for it",
+        ] {
             assert!(made.is_taken(path.as_bytes(), &one), "{path}");
         }
-        assert!(!made.is_taken("Stra\u{df}e/A".as_bytes(), &one) && made.is_taken("stra\u{df}e/A".as_bytes(), &two));
+        assert!(
+            !made.is_taken("Stra\u{df}e/A".as_bytes(), &one)
+                && made.is_taken("stra\u{df}e/A".as_bytes(), &two)
+        );
         assert!(!made.is_taken(b"b", &two) && !made.is_taken(b"A", &Stat { nlink: 2, ..one }));
     }
 

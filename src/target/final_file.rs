@@ -45,10 +45,14 @@ pub enum Placed {
 impl Tree {
     /// An earlier one of them is no longer in place before anything else changes.
     pub(crate) fn displace_last(&self) -> Result<()> {
-        let Some(last) = &self.places.last else { return Ok(()) };
+        let Some(last) = &self.places.last else {
+            return Ok(());
+        };
         let paths = [Some(&last.path), last.only_with.as_ref()];
         for path in paths.into_iter().flatten() {
-            let Some(dir) = self.parent_if_there(path)? else { continue };
+            let Some(dir) = self.parent_if_there(path)? else {
+                continue;
+            };
             let failed = |e| self.error("remove", path, e);
             for name in [entry::split(path).1, UNFINISHED] {
                 ignore_missing(write::unlink_at(&dir, name)).map_err(failed)?;
@@ -63,13 +67,20 @@ impl Tree {
     /// # Errors
     /// The system's, with the path.
     pub fn put_last(&self, is_whole: bool) -> Result<Placed> {
-        let Some(last) = &self.places.last else { return Ok(Placed::Missing) };
-        let Some(dir) = self.parent_if_there(&last.path)? else { return Ok(Placed::Missing) };
+        let Some(last) = &self.places.last else {
+            return Ok(Placed::Missing);
+        };
+        let Some(dir) = self.parent_if_there(&last.path)? else {
+            return Ok(Placed::Missing);
+        };
         let failed = |e| self.error("put in place", &last.path, e);
         if !exists(&dir, UNFINISHED).map_err(failed)? {
             return Ok(Placed::Missing);
         }
-        let may = last.only_with.as_ref().map_or(Ok(true), |path| self.is_there(path))?;
+        let may = last
+            .only_with
+            .as_ref()
+            .map_or(Ok(true), |path| self.is_there(path))?;
         if may && !is_whole {
             return Ok(Placed::Kept);
         }
@@ -89,7 +100,9 @@ impl Tree {
     /// # Errors
     /// The system's, with the path.
     pub fn is_there(&self, path: &[u8]) -> Result<bool> {
-        let Some(dir) = self.parent_if_there(path)? else { return Ok(false) };
+        let Some(dir) = self.parent_if_there(path)? else {
+            return Ok(false);
+        };
         exists(&dir, entry::split(path).1).map_err(|e| self.error("look at", path, e))
     }
 

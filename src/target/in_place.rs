@@ -54,7 +54,9 @@ impl Patch {
         // To open a device may do something: a tape is wound back, a watchdog begins to watch.
         let open = || match dir::stat(dir, name)?.kind {
             FileKind::File => match write::open_write(dir, name) {
-                Err(e) if is_for_readers(&e) => Ok((dir::open_read(dir, name, tree.options.tricks)?, false)),
+                Err(e) if is_for_readers(&e) => {
+                    Ok((dir::open_read(dir, name, tree.options.tricks)?, false))
+                }
                 other => Ok((other?, true)),
             },
             _ => Err(io::ErrorKind::NotFound.into()),
@@ -65,8 +67,14 @@ impl Patch {
             Err(e) => return Err(tree.error("open", &entry.path, e)),
         };
         let stat = dir::stat_fd(&fd).map_err(|e| tree.error("look at", &entry.path, e))?;
-        let may_stay = stat.kind == FileKind::File && (stat.nlink > 1 || writer.may_stay(entry, &fd, &stat)?);
-        Ok(may_stay.then(|| Self { file: Source::There(fd.into()), stat, writable, touched: false.into() }))
+        let may_stay = stat.kind == FileKind::File
+            && (stat.nlink > 1 || writer.may_stay(entry, &fd, &stat)?);
+        Ok(may_stay.then(|| Self {
+            file: Source::There(fd.into()),
+            stat,
+            writable,
+            touched: false.into(),
+        }))
     }
 
     /// Make the file anew, to take the place of whatever is there when it is finished.
@@ -75,8 +83,14 @@ impl Patch {
     /// The system's, with the path.
     pub fn create(writer: &mut Writer, entry: &Entry) -> Result<Self> {
         let made = writer.create_with_room(entry, PRIVATE)?;
-        let stat = dir::stat_fd(&made.file).map_err(|e| writer.tree.error("look at", &entry.path, e))?;
-        Ok(Self { file: Source::New(made), stat, writable: true, touched: true.into() })
+        let stat =
+            dir::stat_fd(&made.file).map_err(|e| writer.tree.error("look at", &entry.path, e))?;
+        Ok(Self {
+            file: Source::New(made),
+            stat,
+            writable: true,
+            touched: true.into(),
+        })
     }
 
     /// Was it made just now?
@@ -107,7 +121,8 @@ impl Patch {
     /// # Errors
     /// The system's, with the path.
     pub fn is_dressed_as(&self, writer: &mut Writer, entry: &Entry) -> Result<bool> {
-        self.is_dressed(writer, entry).map_err(|e| writer.tree.error("look at", &entry.path, e))
+        self.is_dressed(writer, entry)
+            .map_err(|e| writer.tree.error("look at", &entry.path, e))
     }
 
     /// Give it the length it should have.
@@ -165,7 +180,13 @@ impl Patch {
     /// # Errors
     /// The system's.
     pub fn clear_holes(&self, entry: &Entry, buffer: &mut [u8]) -> io::Result<()> {
-        let Kind::File { size, map: Some(map) } = &entry.kind else { return Ok(()) };
+        let Kind::File {
+            size,
+            map: Some(map),
+        } = &entry.kind
+        else {
+            return Ok(());
+        };
         for gap in read::data_outside(self.file(), *size, map)? {
             let (mut at, end) = (gap.offset, gap.offset + gap.len);
             while at < end {
@@ -191,7 +212,8 @@ impl Patch {
     /// The system's, with the path.
     pub fn write(&self, writer: &Writer, entry: &Entry, offset: u64, data: &[u8]) -> Result<()> {
         self.touched.store(true, Relaxed);
-        write_data(self.file(), entry, offset, data).map_err(|e| writer.tree.error("write", &entry.path, e))
+        write_data(self.file(), entry, offset, data)
+            .map_err(|e| writer.tree.error("write", &entry.path, e))
     }
 
     /// Its content is right: give it its length and, if it has another, its metadata. Was anything changed?
@@ -204,11 +226,19 @@ impl Patch {
         self.set_length(entry).map_err(failed)?;
         if !self.touched.load(Relaxed) && self.is_dressed(writer, entry).map_err(failed)? {
             // Whoever has written it may not have made it durable.
-            let settled = if tree.settles_each() { durable::settle(self.file()) } else { Ok(()) };
+            let settled = if tree.settles_each() {
+                durable::settle(self.file())
+            } else {
+                Ok(())
+            };
             return settled.map(|()| false).map_err(failed);
         }
         let now = dir::stat_fd(self.file()).map_err(failed)?;
-        let before = if self.is_new() { Before::Made(PRIVATE) } else { Before::There(now) };
+        let before = if self.is_new() {
+            Before::Made(PRIVATE)
+        } else {
+            Before::There(now)
+        };
         writer.dress(self.file().as_fd(), entry, before)?;
         if let Source::New(made) = &self.file {
             made.place(writer)?;
@@ -217,8 +247,15 @@ impl Patch {
     }
 
     fn is_dressed(&self, writer: &mut Writer, entry: &Entry) -> io::Result<bool> {
-        let Stat { mode, uid, gid, mtime, .. } = self.stat;
-        let same = (mode, (uid, gid), mtime) == (entry.mode, writer.numbers(&entry.owner), entry.mtime);
+        let Stat {
+            mode,
+            uid,
+            gid,
+            mtime,
+            ..
+        } = self.stat;
+        let same =
+            (mode, (uid, gid), mtime) == (entry.mode, writer.numbers(&entry.owner), entry.mtime);
         Ok(same && wears(entry, &xattr::read_all(self.file())?))
     }
 }
@@ -239,7 +276,8 @@ pub fn is_there(writer: &mut Writer, entry: &Entry) -> Result<bool> {
             read_link(dir, name).map_err(|e| tree.error("look at", &entry.path, e))? == *target
         }
         (Kind::Fifo, FileKind::Fifo) => stat.mode == entry.mode,
-        (Kind::CharDevice(device), FileKind::CharDevice) | (Kind::BlockDevice(device), FileKind::BlockDevice) => {
+        (Kind::CharDevice(device), FileKind::CharDevice)
+        | (Kind::BlockDevice(device), FileKind::BlockDevice) => {
             (stat.rdev, stat.mode) == (*device, entry.mode)
         }
         _ => false,
@@ -253,10 +291,16 @@ pub fn is_there(writer: &mut Writer, entry: &Entry) -> Result<bool> {
 
 /// Does the system let this be read only?
 fn is_for_readers(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ExecutableFileBusy)
+    matches!(
+        error.kind(),
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ExecutableFileBusy
+    )
 }
 
 /// Is it not there, or nothing that can be opened for writing?
 fn is_another_kind(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) || write::is_no_open_file(error)
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied
+    ) || write::is_no_open_file(error)
 }

@@ -34,7 +34,10 @@ use std::{
 };
 
 /// A time that only a file system which keeps nanoseconds keeps.
-const FINE: Time = Time { seconds: 1_000_000_001, nanos: 123_456_789 };
+const FINE: Time = Time {
+    seconds: 1_000_000_001,
+    nanos: 123_456_789,
+};
 
 /// What the system makes of a file that is created in a place.
 #[derive(Debug, Clone, Copy)]
@@ -98,30 +101,44 @@ impl Shared {
 impl Mount {
     /// Is nothing in it that belongs to the tree, and nothing that nobody speaks of?
     fn is_vacant(&self) -> Result<bool> {
-        let is_anothers = |name: &[u8]| self.shared.as_ref().is_some_and(|shared| shared.is_anothers(name));
+        let is_anothers = |name: &[u8]| {
+            self.shared
+                .as_ref()
+                .is_some_and(|shared| shared.is_anothers(name))
+        };
         is_vacant_but(&self.directory, is_anothers)
     }
 
     /// May anybody's have this name in the directory?
     pub fn may_hold(&self, name: &[u8]) -> bool {
-        self.shared.as_ref().is_none_or(|shared| name.starts_with(&shared.all))
+        self.shared
+            .as_ref()
+            .is_none_or(|shared| name.starts_with(&shared.all))
     }
 
     /// May what has this name in the directory be the tree's?
     pub fn may_own(&self, name: &[u8]) -> bool {
-        self.shared.as_ref().is_none_or(|shared| shared.is_own(name))
+        self.shared
+            .as_ref()
+            .is_none_or(|shared| shared.is_own(name))
     }
 }
 
 impl Layout {
     /// Everything in one directory.
     pub fn plain(root: &Path) -> Self {
-        Self { root: root.to_owned(), ..Self::default() }
+        Self {
+            root: root.to_owned(),
+            ..Self::default()
+        }
     }
 
     /// The root and the mounts: directories and the bytes they get.
     fn directories(&self) -> impl Iterator<Item = (&Path, u64)> {
-        let mounts = self.mounts.iter().map(|mount| (&*mount.directory, mount.bytes));
+        let mounts = self
+            .mounts
+            .iter()
+            .map(|mount| (&*mount.directory, mount.bytes));
         std::iter::once((&*self.root, self.bytes)).chain(mounts)
     }
 
@@ -140,13 +157,15 @@ impl Layout {
             }
         }
         self.are_apart()?;
-        self.directories().try_for_each(|(path, _)| is_writable(path))?;
+        self.directories()
+            .try_for_each(|(path, _)| is_writable(path))?;
         if overwrite { Ok(()) } else { self.have_room() }
     }
 
     fn is_linked(&self, mount: &Mount) -> bool {
         let link = self.root.join(OsStr::from_bytes(&mount.at));
-        let is_there = |real: PathBuf| real_path(&mount.directory).is_ok_and(|directory| directory == real);
+        let is_there =
+            |real: PathBuf| real_path(&mount.directory).is_ok_and(|directory| directory == real);
         link.is_symlink() && real_path(&link).is_ok_and(is_there)
     }
 
@@ -154,10 +173,15 @@ impl Layout {
     fn are_apart(&self) -> Result<()> {
         let mut before: Vec<(&Path, PathBuf)> = Vec::new();
         for (path, _) in self.directories() {
-            let real = real(path).map_err(|e| Error::io(format!("could not look at {path:?}"), e))?;
-            let overlaps = |(_, other): &&(&Path, PathBuf)| real.starts_with(other) || other.starts_with(&real);
+            let real =
+                real(path).map_err(|e| Error::io(format!("could not look at {path:?}"), e))?;
+            let overlaps = |(_, other): &&(&Path, PathBuf)| {
+                real.starts_with(other) || other.starts_with(&real)
+            };
             if let Some((other, _)) = before.iter().find(overlaps) {
-                let what = format!("cannot restore to both {other:?} and {path:?}: one is the other, or within it");
+                let what = format!(
+                    "cannot restore to both {other:?} and {path:?}: one is the other, or within it"
+                );
                 return Err(Error::new(Kind::Usage, what).hint(self.hint));
             }
             before.push((path, real));
@@ -169,10 +193,13 @@ impl Layout {
     fn have_room(&self) -> Result<()> {
         let mut systems: BTreeMap<u64, (u64, u64, &Path)> = BTreeMap::new();
         for (path, bytes) in self.directories() {
-            let (dev, free) = facts(path).map_err(|e| Error::io(format!("could not look at {path:?}"), e))?;
+            let (dev, free) =
+                facts(path).map_err(|e| Error::io(format!("could not look at {path:?}"), e))?;
             sizes::add(&mut systems.entry(dev).or_insert((0, free, path)).0, bytes);
         }
-        systems.into_values().try_for_each(|(bytes, free, path)| fits(bytes, free, path))
+        systems
+            .into_values()
+            .try_for_each(|(bytes, free, path)| fits(bytes, free, path))
     }
 }
 
@@ -181,12 +208,18 @@ fn fits(bytes: u64, free: u64, path: &Path) -> Result<()> {
         return Ok(());
     }
     let (needed, free) = (bytes.div_ceil(1_000_000), free / 1_000_000);
-    let what = format!("cannot restore to {path:?}: {needed} MB will be written there, and {free} MB are free");
-    Err(Error::new(Kind::Full, what).hint("free space, or choose another place; --overwrite tries without asking"))
+    let what = format!(
+        "cannot restore to {path:?}: {needed} MB will be written there, and {free} MB are free"
+    );
+    Err(Error::new(Kind::Full, what)
+        .hint("free space, or choose another place; --overwrite tries without asking"))
 }
 
 fn not_empty(path: &Path) -> Error {
-    Error::new(Kind::Exists, format!("cannot restore to {path:?}: it is not empty"))
+    Error::new(
+        Kind::Exists,
+        format!("cannot restore to {path:?}: it is not empty"),
+    )
 }
 
 /// Is it an empty directory, or not there? A fresh ext4 holds `lost+found`, and is empty for all that.
@@ -201,14 +234,25 @@ fn is_vacant_but(path: &Path, may: impl Fn(&[u8]) -> bool) -> Result<bool> {
     match names {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(true),
         Err(e) => Err(Error::io(format!("could not open the target {path:?}"), e)),
-        Ok(names) => Ok(names.iter().all(|name| name.bytes == b"lost+found" || may(&name.bytes))),
+        Ok(names) => Ok(names
+            .iter()
+            .all(|name| name.bytes == b"lost+found" || may(&name.bytes))),
     }
 }
 
 fn is_writable(path: &Path) -> Result<()> {
     let there = existing(path).map_err(|e| Error::io(format!("could not look at {path:?}"), e))?;
-    let may = if there.is_dir() { may_write(&there) } else { Err(io::ErrorKind::NotADirectory.into()) };
-    may.map_err(|e| Error::io(format!("cannot restore to {path:?}: {there:?} cannot be written to"), e))
+    let may = if there.is_dir() {
+        may_write(&there)
+    } else {
+        Err(io::ErrorKind::NotADirectory.into())
+    };
+    may.map_err(|e| {
+        Error::io(
+            format!("cannot restore to {path:?}: {there:?} cannot be written to"),
+            e,
+        )
+    })
 }
 
 /// The deepest directory of `path` that is there, without symbolic links.
@@ -230,7 +274,9 @@ fn real(path: &Path) -> io::Result<PathBuf> {
         match real_path(ancestor) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
             Err(e) => return Err(e),
-            Ok(real) => return Ok(real.join(absolute.strip_prefix(ancestor).unwrap_or(Path::new("")))),
+            Ok(real) => {
+                return Ok(real.join(absolute.strip_prefix(ancestor).unwrap_or(Path::new(""))));
+            }
         }
     }
     Ok(absolute)
@@ -241,7 +287,13 @@ fn deepest(path: &Path) -> io::Result<(OwnedFd, &Path, &Path)> {
     for ancestor in path.ancestors() {
         match open_root(ancestor) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-            opened => return Ok((opened?, ancestor, path.strip_prefix(ancestor).unwrap_or(Path::new("")))),
+            opened => {
+                return Ok((
+                    opened?,
+                    ancestor,
+                    path.strip_prefix(ancestor).unwrap_or(Path::new("")),
+                ));
+            }
         }
     }
     Err(io::ErrorKind::NotFound.into())
@@ -282,7 +334,8 @@ fn open_held(path: &Path, holder: u32) -> Result<OwnedFd> {
 
 fn open_or_make(path: &Path) -> Result<OwnedFd> {
     if !path.is_dir() {
-        std::fs::create_dir_all(path).map_err(|e| Error::io(format!("could not create {path:?}"), e))?;
+        std::fs::create_dir_all(path)
+            .map_err(|e| Error::io(format!("could not create {path:?}"), e))?;
     }
     open_root(path).map_err(|e| Error::io(format!("could not open the target {path:?}"), e))
 }
@@ -291,7 +344,11 @@ fn open_or_make(path: &Path) -> Result<OwnedFd> {
 /// something takes before it is written.
 fn facts(path: &Path) -> io::Result<(u64, u64)> {
     let dir = open_root(&existing(path)?)?;
-    let free = if compresses(&dir)? { u64::MAX } else { free_to_us(&dir)? };
+    let free = if compresses(&dir)? {
+        u64::MAX
+    } else {
+        free_to_us(&dir)?
+    };
     Ok((stat_fd(&dir)?.dev, free))
 }
 
@@ -318,13 +375,23 @@ impl Place {
     fn open(at: &[u8], path: &Path, holder: Option<u32>) -> Result<Self> {
         let is_new = is_vacant(path)?;
         if let Some(lost) = led_astray(path) {
-            let what = format!("cannot restore to {path:?}: it is a link to {lost:?}, which is not there");
+            let what =
+                format!("cannot restore to {path:?}: it is a link to {lost:?}, which is not there");
             return Err(Error::new(Kind::NotFound, what));
         }
         let dir = holder.map_or_else(|| open_or_make(path), |holder| open_held(path, holder))?;
         let passes_list_on = xattr::passes_list_on(&dir);
         let (fresh, maker, keeps_nanos) = Default::default();
-        Ok(Self { at: at.to_vec(), path: path.to_owned(), dir, fresh, maker, keeps_nanos, is_new, passes_list_on })
+        Ok(Self {
+            at: at.to_vec(),
+            path: path.to_owned(),
+            dir,
+            fresh,
+            maker,
+            keeps_nanos,
+            is_new,
+            passes_list_on,
+        })
     }
 
     /// Find out by a file whose new ones are, how precise their times, and whether names of another case are taken for the same.
@@ -333,7 +400,10 @@ impl Place {
         let look = |file: &OwnedFd, name: &[u8]| {
             let _ = set_times_fd(file, FINE);
             if let Ok(stat) = stat_fd(file) {
-                let _ = (self.maker.set((stat.uid, stat.gid)), self.keeps_nanos.set(stat.mtime == FINE));
+                let _ = (
+                    self.maker.set((stat.uid, stat.gid)),
+                    self.keeps_nanos.set(stat.mtime == FINE),
+                );
             }
             folds(&self.dir, name)
         };
@@ -354,18 +424,34 @@ impl Places {
     pub(crate) fn open(layout: &Layout) -> Result<Self> {
         let mount = |mount: &Mount| match entry::is_safe(&mount.at) && !mount.at.is_empty() {
             true => Place::open(&mount.at, &mount.directory, mount.holder),
-            false => Err(Error::new(Kind::Bug, format!("nothing can be mounted at {}", quoted(&mount.at)))),
+            false => Err(Error::new(
+                Kind::Bug,
+                format!("nothing can be mounted at {}", quoted(&mount.at)),
+            )),
         };
         let root = Place::open(b"", &layout.root, None)?;
         let mounts = layout.mounts.iter().map(mount).collect::<Result<_>>()?;
-        Ok(Self { root, mounts, last: layout.last.clone() })
+        Ok(Self {
+            root,
+            mounts,
+            last: layout.last.clone(),
+        })
     }
 
     /// The place of a path, and the path in it.
     pub(crate) fn resolve<'a>(&self, path: &'a [u8]) -> (&Place, &'a [u8]) {
-        match self.mounts.iter().find(|mount| entry::is_within(path, &mount.at)) {
+        match self
+            .mounts
+            .iter()
+            .find(|mount| entry::is_within(path, &mount.at))
+        {
             None => (&self.root, path),
-            Some(mount) => (mount, path[mount.at.len()..].strip_prefix(b"/").unwrap_or_default()),
+            Some(mount) => (
+                mount,
+                path[mount.at.len()..]
+                    .strip_prefix(b"/")
+                    .unwrap_or_default(),
+            ),
         }
     }
 
@@ -380,7 +466,10 @@ impl Places {
 
     /// Where the link to what is mounted at `path` leads.
     pub(crate) fn mounted(&self, path: &[u8]) -> Option<&Path> {
-        self.mounts.iter().find(|mount| mount.at == path).map(|mount| &*mount.path)
+        self.mounts
+            .iter()
+            .find(|mount| mount.at == path)
+            .map(|mount| &*mount.path)
     }
 
     /// All places, the root first.
@@ -410,7 +499,10 @@ mod tests {
         let error = fits(2_000_001, 1_999_999, Path::new("/x")).unwrap_err();
         assert_eq!(
             (error.kind, &*error.what),
-            (Kind::Full, "cannot restore to \"/x\": 3 MB will be written there, and 1 MB are free")
+            (
+                Kind::Full,
+                "cannot restore to \"/x\": 3 MB will be written there, and 1 MB are free"
+            )
         );
     }
 
@@ -429,23 +521,46 @@ mod tests {
         assert!(!is_held(0, 0), "root's is nobody's");
         std::os::unix::fs::chown(dir.path(), Some(12_345), None).unwrap();
         open_held(&dir.path().join("a/b"), 12_345).unwrap();
-        assert_eq!(holder(&dir.path().join("a/b/c")).unwrap(), (&*dir.path().join("a/b"), 12_345));
+        assert_eq!(
+            holder(&dir.path().join("a/b/c")).unwrap(),
+            (&*dir.path().join("a/b"), 12_345)
+        );
         // A link in what is made is not followed, wherever it came from.
         std::fs::create_dir(dir.path().join("roots")).unwrap();
         std::os::unix::fs::symlink("roots", dir.path().join("link")).unwrap();
-        assert_eq!(open_held(&dir.path().join("link"), 12_345).unwrap_err().kind, Kind::Permission);
-        assert_eq!(open_held(&dir.path().join("link/new"), 12_345).unwrap_err().kind, Kind::Permission);
+        assert_eq!(
+            open_held(&dir.path().join("link"), 12_345)
+                .unwrap_err()
+                .kind,
+            Kind::Permission
+        );
+        assert_eq!(
+            open_held(&dir.path().join("link/new"), 12_345)
+                .unwrap_err()
+                .kind,
+            Kind::Permission
+        );
     }
 
     #[test]
     fn directories_are_compared_where_they_really_are() {
         let dir = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink(dir.path(), dir.path().join("link")).unwrap();
-        let mount = |path: &str| Mount { at: b"a".to_vec(), directory: dir.path().join(path), ..Mount::default() };
-        let layout = |mounts| Layout { root: dir.path().join("root"), mounts, ..Layout::default() };
+        let mount = |path: &str| Mount {
+            at: b"a".to_vec(),
+            directory: dir.path().join(path),
+            ..Mount::default()
+        };
+        let layout = |mounts| Layout {
+            root: dir.path().join("root"),
+            mounts,
+            ..Layout::default()
+        };
         assert!(layout(vec![mount("one"), mount("two")]).are_apart().is_ok());
         for bad in ["link/root/in", "root", "link/one/x", "."] {
-            let error = layout(vec![mount("one"), mount(bad)]).are_apart().unwrap_err();
+            let error = layout(vec![mount("one"), mount(bad)])
+                .are_apart()
+                .unwrap_err();
             assert_eq!(error.kind, Kind::Usage, "{bad}");
         }
     }

@@ -36,7 +36,12 @@ impl Writer {
     /// Give an open file or directory owner, mode, attributes and times, in the order the system needs: a change of owner
     /// takes setuid and capabilities away, an ACL changes with the mode, and `user.` attributes want a file that may be
     /// written. What it should not have is taken off first.
-    pub(crate) fn dress(&mut self, fd: BorrowedFd<'_>, entry: &Entry, before: Before) -> Result<()> {
+    pub(crate) fn dress(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        entry: &Entry,
+        before: Before,
+    ) -> Result<()> {
         let failed = |tree: &Tree, e| tree.error("set the metadata of", &entry.path, e);
         let wears = self.wears(&entry.path, before)?;
         if wears {
@@ -55,11 +60,19 @@ impl Writer {
             self.allowed(entry, "mode", write::chmod_fd(fd, first))?;
         }
         if !self.attributes(entry, false, set)? && first != wanted {
-            self.allowed(entry, "mode", write::chmod_fd(fd, mode_without_list(entry, wanted)))?;
+            self.allowed(
+                entry,
+                "mode",
+                write::chmod_fd(fd, mode_without_list(entry, wanted)),
+            )?;
         }
-        self.time(entry, write::set_times_fd(fd, entry.mtime), || dir::stat_fd(fd))?;
+        self.time(entry, write::set_times_fd(fd, entry.mtime), || {
+            dir::stat_fd(fd)
+        })?;
         match self.tree.settles_each() {
-            true => durable::settle(fd).map_err(|e| self.tree.error("make durable", &entry.path, e)),
+            true => {
+                durable::settle(fd).map_err(|e| self.tree.error("make durable", &entry.path, e))
+            }
             false => Ok(()),
         }
     }
@@ -87,13 +100,21 @@ impl Writer {
             Before::There(stat) => (Some(stat.mode), Some((stat.uid, stat.gid))),
             Before::Made(mode) => {
                 let fresh = self.tree.fresh(path, stat, mode);
-                (fresh.is_none_or(|fresh| fresh.mode_kept).then_some(mode), fresh.map(|fresh| fresh.owner))
+                (
+                    fresh.is_none_or(|fresh| fresh.mode_kept).then_some(mode),
+                    fresh.map(|fresh| fresh.owner),
+                )
             }
         }
     }
 
     /// Take away the attributes of users, the access lists and the capabilities that are there and the entry does not have.
-    fn undress(&self, entry: &Entry, there: &[Xattr], remove: impl Fn(&[u8]) -> io::Result<()>) -> Result<()> {
+    fn undress(
+        &self,
+        entry: &Entry,
+        there: &[Xattr],
+        remove: impl Fn(&[u8]) -> io::Result<()>,
+    ) -> Result<()> {
         for name in unwanted(entry, there) {
             let done = remove(name);
             self.attribute(entry, "remove", name, done)?;
@@ -134,22 +155,43 @@ impl Writer {
     }
 
     /// Set the attributes that are `user.` ones, or those that are not. Are all of them set? What the system refuses is noted.
-    fn attributes(&self, entry: &Entry, user: bool, set: impl Fn(&[u8], &[u8]) -> io::Result<()>) -> Result<bool> {
+    fn attributes(
+        &self,
+        entry: &Entry,
+        user: bool,
+        set: impl Fn(&[u8], &[u8]) -> io::Result<()>,
+    ) -> Result<bool> {
         let mut all = true;
-        for (name, value) in entry.xattrs.iter().filter(|(name, _)| name.starts_with(b"user.") == user) {
+        for (name, value) in entry
+            .xattrs
+            .iter()
+            .filter(|(name, _)| name.starts_with(b"user.") == user)
+        {
             all &= self.attribute(entry, "set", name, set(name, value))?;
         }
         Ok(all)
     }
 
     /// What came of setting or removing an attribute: was it done? What the system refuses is noted.
-    fn attribute(&self, entry: &Entry, verb: &str, name: &[u8], done: io::Result<()>) -> Result<bool> {
+    fn attribute(
+        &self,
+        entry: &Entry,
+        verb: &str,
+        name: &[u8],
+        done: io::Result<()>,
+    ) -> Result<bool> {
         let Err(error) = done else { return Ok(true) };
         if write::is_failure_of_the_disk(&error) || self.tree.is_full(&entry.path, &error) {
-            return Err(self.tree.error(&format!("{verb} an attribute of"), &entry.path, error));
+            return Err(self
+                .tree
+                .error(&format!("{verb} an attribute of"), &entry.path, error));
         }
         let removal = if verb == "remove" { "removal of " } else { "" };
-        self.tree.notes.add(&format!("{removal}attribute {}", quoted(name)), &reason(&error), &entry.path);
+        self.tree.notes.add(
+            &format!("{removal}attribute {}", quoted(name)),
+            &reason(&error),
+            &entry.path,
+        );
         Ok(false)
     }
 
@@ -157,7 +199,9 @@ impl Writer {
     pub(crate) fn dress_at(&mut self, entry: &Entry) -> Result<()> {
         let tree = self.tree.clone();
         let (dir, name) = self.enter(&entry.path)?;
-        let dir = dir.try_clone().map_err(|e| tree.error("open the directory of", &entry.path, e))?;
+        let dir = dir
+            .try_clone()
+            .map_err(|e| tree.error("open the directory of", &entry.path, e))?;
         let failed = |e| tree.error("set the metadata of", &entry.path, e);
         let object = Object::open(dir.as_fd(), name).map_err(failed)?;
         let stat = object.stat().map_err(failed)?;
@@ -165,13 +209,19 @@ impl Writer {
             return Err(failed(replaced()));
         }
         let is_link = matches!(entry.kind, Kind::Symlink(_));
-        let before = Before::Made(if is_link { 0o777 } else { self.creation_mode(entry) });
+        let before = Before::Made(if is_link {
+            0o777
+        } else {
+            self.creation_mode(entry)
+        });
         let inherited = !is_link && self.wears(&entry.path, before)?; // links have no lists
         if inherited {
             let there = object.xattrs().map_err(failed)?;
             self.undress(entry, &there, |attribute| object.remove_xattr(attribute))?;
         }
-        let owned = self.own(entry, Some((stat.uid, stat.gid)), |uid, gid| object.chown(uid, gid))?;
+        let owned = self.own(entry, Some((stat.uid, stat.gid)), |uid, gid| {
+            object.chown(uid, gid)
+        })?;
         let wanted = allowed_mode(entry, owned);
         let first = mode_before_list(entry, wanted);
         if !is_link && (inherited || stat.mode != first) {
@@ -180,17 +230,31 @@ impl Writer {
         let set = |attribute: &[u8], value: &[u8]| object.set_xattr(attribute, value);
         let all = self.attributes(entry, true, set)? & self.attributes(entry, false, set)?;
         if !is_link && !all && first != wanted {
-            self.allowed(entry, "mode", object.chmod(mode_without_list(entry, wanted)))?;
+            self.allowed(
+                entry,
+                "mode",
+                object.chmod(mode_without_list(entry, wanted)),
+            )?;
         }
         self.time(entry, object.set_times(entry.mtime), || object.stat())
     }
 
     /// What came of setting the time: not every file system keeps each of them. Those that are not kept are noted.
-    fn time(&self, entry: &Entry, done: io::Result<()>, stat: impl FnOnce() -> io::Result<Stat>) -> Result<()> {
+    fn time(
+        &self,
+        entry: &Entry,
+        done: io::Result<()>,
+        stat: impl FnOnce() -> io::Result<Stat>,
+    ) -> Result<()> {
         let is_set = done.is_ok();
         self.allowed(entry, "time", done)?;
-        if is_set && !self.tree.keeps(&entry.path, entry.mtime) && stat().is_ok_and(|stat| stat.mtime != entry.mtime) {
-            self.tree.notes.add("exact time", "the file system cannot keep it", &entry.path);
+        if is_set
+            && !self.tree.keeps(&entry.path, entry.mtime)
+            && stat().is_ok_and(|stat| stat.mtime != entry.mtime)
+        {
+            self.tree
+                .notes
+                .add("exact time", "the file system cannot keep it", &entry.path);
         }
         Ok(())
     }
@@ -199,7 +263,11 @@ impl Writer {
 /// What runs as its owner or group must not run as somebody else.
 fn allowed_mode(entry: &Entry, owned: bool) -> u32 {
     let directory = matches!(entry.kind, Kind::Directory);
-    if owned || directory { entry.mode } else { entry.mode & !0o6000 }
+    if owned || directory {
+        entry.mode
+    } else {
+        entry.mode & !0o6000
+    }
 }
 
 /// The attributes of users and of administrators, the access lists and the capabilities among these that the entry does not have.
@@ -209,10 +277,14 @@ fn unwanted<'a>(entry: &'a Entry, there: &'a [Xattr]) -> impl Iterator<Item = &'
         prefixes.iter().any(|prefix| name.starts_with(prefix)) || name == b"security.capability"
     };
     let wanted = |name: &[u8]| entry.xattrs.iter().any(|(wanted, _)| wanted == name);
-    there.iter().map(|(name, _)| &name[..]).filter(move |name| ours(name) && !wanted(name))
+    there
+        .iter()
+        .map(|(name, _)| &name[..])
+        .filter(move |name| ours(name) && !wanted(name))
 }
 
 /// Has what has these attributes all that the entry has, and none that would be taken away?
 pub(crate) fn wears(entry: &Entry, there: &[Xattr]) -> bool {
-    entry.xattrs.iter().all(|wanted| there.contains(wanted)) && unwanted(entry, there).next().is_none()
+    entry.xattrs.iter().all(|wanted| there.contains(wanted))
+        && unwanted(entry, there).next().is_none()
 }

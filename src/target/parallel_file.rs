@@ -46,9 +46,16 @@ impl Large {
     ///
     /// # Errors
     /// The system's, with the path.
-    pub fn write(&self, writer: &mut Writer, entry: &Entry, offset: u64, data: &[u8]) -> Result<()> {
+    pub fn write(
+        &self,
+        writer: &mut Writer,
+        entry: &Entry,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<()> {
         let made = self.open(writer, entry)?;
-        write_data(&made.file, entry, offset, data).map_err(|e| writer.tree.error("write", &entry.path, e))?;
+        write_data(&made.file, entry, offset, data)
+            .map_err(|e| writer.tree.error("write", &entry.path, e))?;
         if writer.tree.options.tricks == Tricks::Auto && !entry.is_sparse() {
             self.write_behind(&made.file, offset + data.len() as u64);
         }
@@ -85,7 +92,12 @@ impl Large {
         let made = self.open(writer, entry)?;
         let (mut hasher, mut buffer) = (blake3::Hasher::new(), vec![0; 1 << 20]);
         let hash = |bytes: &[u8]| _ = hasher.update(bytes);
-        let read = each_piece(&made.file, entry.runs(0, entry.data_len()), &mut buffer, hash);
+        let read = each_piece(
+            &made.file,
+            entry.runs(0, entry.data_len()),
+            &mut buffer,
+            hash,
+        );
         read.map_err(|e| writer.tree.error("read back", &entry.path, e))?;
         Ok(hasher.finalize())
     }

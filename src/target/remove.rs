@@ -23,7 +23,13 @@ impl Tree {
     pub fn remove_all(&self, path: &[u8]) -> Result<()> {
         let (parent, name) = self.places.split(path);
         match self.open_dir(parent) {
-            Ok(dir) => descend(dir.as_fd(), name, path, self.options.tricks, &mut Removal(self)),
+            Ok(dir) => descend(
+                dir.as_fd(),
+                name,
+                path,
+                self.options.tricks,
+                &mut Removal(self),
+            ),
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
             Err(e) => Err(self.error("remove", path, e)),
         }
@@ -43,13 +49,17 @@ impl Visit for Removal<'_> {
         }
         if stat.is_apart(dir::stat_fd(dir).map_err(|e| self.failed(path, e))?.dev) {
             let what = self.failed(path, io::ErrorKind::ResourceBusy.into()).what;
-            return Err(Error::new(Kind::Exists, what).because("another file system is mounted there"));
+            return Err(
+                Error::new(Kind::Exists, what).because("another file system is mounted there")
+            );
         }
         Ok(true)
     }
 
     fn leave(&mut self, dir: BorrowedFd<'_>, name: &[u8], path: &[u8]) -> Result<()> {
-        let removed = self.0.opening_up(path, dir, || write::remove_dir_at(dir, name));
+        let removed = self
+            .0
+            .opening_up(path, dir, || write::remove_dir_at(dir, name));
         removed.map_err(|e| self.failed(path, e))
     }
 

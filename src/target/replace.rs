@@ -67,7 +67,8 @@ impl NewFile {
             let (dir, name) = writer.enter(&self.path)?;
             let dir = dir.as_fd();
             let put = || tree.opening_up(&self.path, dir, || self.put(dir, name));
-            tree.making(&self.path, dir, name, put).map_err(|e| tree.error("replace", &self.path, e))?;
+            tree.making(&self.path, dir, name, put)
+                .map_err(|e| tree.error("replace", &self.path, e))?;
         }
         self.is_placed.store(true, Relaxed);
         Ok(())
@@ -79,7 +80,9 @@ impl NewFile {
             _ => name_aside(),
         };
         write::give_name(&self.file, dir, &aside)?;
-        self.tree.exchange(dir, &aside, name).inspect_err(|_| drop(write::unlink_at(dir, &aside)))
+        self.tree
+            .exchange(dir, &aside, name)
+            .inspect_err(|_| drop(write::unlink_at(dir, &aside)))
     }
 
     /// Have room for all of it; so that nothing else takes it if that is `scarce`.
@@ -87,12 +90,18 @@ impl NewFile {
         let (size, tricks) = (entry.size(), self.tree.options.tricks);
         if write::compresses(&self.file)? {
             // It may take less than its size. But what it replaces goes first where there would be no room for both without that.
-            return if self.has_its_name() { Ok(()) } else { write::has_room(&self.file, entry.data_len()) };
+            return if self.has_its_name() {
+                Ok(())
+            } else {
+                write::has_room(&self.file, entry.data_len())
+            };
         }
         match entry.is_sparse() {
             true if scarce => write::has_room(&self.file, entry.data_len()),
             true => Ok(()),
-            false if scarce && size > 0 && tricks == Tricks::Auto => write::allocate(&self.file, size).map(drop),
+            false if scarce && size > 0 && tricks == Tricks::Auto => {
+                write::allocate(&self.file, size).map(drop)
+            }
             false => write::preallocate(&self.file, size, tricks).map(drop),
         }
     }
@@ -108,7 +117,9 @@ impl Drop for NewFile {
         let _ = match &self.name {
             Name::None => Ok(()),
             Name::Own => writer.remove(&self.path),
-            Name::Aside(aside) => writer.enter(&self.path).map(|(dir, _)| drop(write::unlink_at(dir, aside))),
+            Name::Aside(aside) => writer
+                .enter(&self.path)
+                .map(|(dir, _)| drop(write::unlink_at(dir, aside))),
         };
     }
 }
@@ -131,7 +142,8 @@ impl Writer {
     }
 
     fn fill(&mut self, made: &NewFile, entry: &Entry, mode: u32, data: &[u8]) -> Result<()> {
-        let written = write_data(&made.file, entry, 0, data).and_then(|()| set_length(&made.file, entry));
+        let written =
+            write_data(&made.file, entry, 0, data).and_then(|()| set_length(&made.file, entry));
         written.map_err(|e| self.tree.error("write", &entry.path, e))?;
         self.dress(made.file.as_fd(), entry, Before::Made(mode))?;
         made.place(self)
@@ -148,7 +160,9 @@ impl Writer {
             }
             done => (made, done),
         };
-        reserved.map(|()| made).map_err(|e| self.tree.error("write", &entry.path, e))
+        reserved
+            .map(|()| made)
+            .map_err(|e| self.tree.error("write", &entry.path, e))
     }
 
     /// Create it once more, and remove first what it replaces.
@@ -163,12 +177,22 @@ impl Writer {
         let bytes = |stat: dir::Stat| stat.blocks512.saturating_mul(512);
         let mut room = || {
             let (dir, name) = self.enter(&entry.path).ok()?;
-            let replaced = dir::stat(dir, name).ok().filter(|stat| stat.nlink == 1).map_or(0, bytes);
+            let replaced = dir::stat(dir, name)
+                .ok()
+                .filter(|stat| stat.nlink == 1)
+                .map_or(0, bytes);
             let taken = dir::stat_fd(&made.file).map_or(0, bytes);
-            Some(write::free_to_us(&made.file).ok()?.saturating_add(taken).saturating_add(replaced))
+            Some(
+                write::free_to_us(&made.file)
+                    .ok()?
+                    .saturating_add(taken)
+                    .saturating_add(replaced),
+            )
         };
-        let mut fits =
-            || write::compresses(&made.file).unwrap_or(true) || room().is_none_or(|room| room >= entry.data_len());
+        let mut fits = || {
+            write::compresses(&made.file).unwrap_or(true)
+                || room().is_none_or(|room| room >= entry.data_len())
+        };
         !made.has_its_name() && fits()
     }
 
@@ -185,12 +209,23 @@ impl Writer {
         };
         let created = tree.making(&path, dir, name, || tree.opening_up(&path, dir, create));
         let (fd, name) = created.map_err(|e| self.in_the_way(&path, e))?;
-        Ok(NewFile { file: fd.into(), name, is_placed: false.into(), tree, path })
+        Ok(NewFile {
+            file: fd.into(),
+            name,
+            is_placed: false.into(),
+            tree,
+            path,
+        })
     }
 }
 
 impl Tree {
-    fn create_beside(&self, dir: BorrowedFd<'_>, name: &[u8], mode: u32) -> io::Result<(OwnedFd, Name)> {
+    fn create_beside(
+        &self,
+        dir: BorrowedFd<'_>,
+        name: &[u8],
+        mode: u32,
+    ) -> io::Result<(OwnedFd, Name)> {
         let in_place = || Ok((write::create_file(dir, name, mode)?, Name::Own));
         // No file takes the place of a directory; one that is empty is no loss.
         if dir::stat(dir, name)?.kind == FileKind::Directory {
@@ -204,7 +239,9 @@ impl Tree {
         }
         let aside = name_aside();
         match write::create_file(dir, &aside, mode) {
-            Err(e) if ErrorKind::of(&e) == ErrorKind::Full => self.clear_way(dir, name).and_then(|()| in_place()),
+            Err(e) if ErrorKind::of(&e) == ErrorKind::Full => {
+                self.clear_way(dir, name).and_then(|()| in_place())
+            }
             made => Ok((made?, Name::Aside(aside))),
         }
     }
@@ -229,7 +266,9 @@ impl Tree {
                     other => other?,
                 };
                 let placed = self.exchange(dir, &aside, name);
-                placed.inspect_err(|_| drop(self.clear_way(dir, &aside))).map(|()| made)
+                placed
+                    .inspect_err(|_| drop(self.clear_way(dir, &aside)))
+                    .map(|()| made)
             }
             other => other,
         };
@@ -241,8 +280,14 @@ impl Tree {
     fn exchange(&self, dir: BorrowedFd<'_>, aside: &[u8], name: &[u8]) -> io::Result<()> {
         use io::ErrorKind::{AlreadyExists, DirectoryNotEmpty, IsADirectory, NotADirectory};
         match write::rename_at(dir, aside, dir, name) {
-            Err(e) if matches!(e.kind(), AlreadyExists | DirectoryNotEmpty | IsADirectory | NotADirectory) => {
-                self.clear_way(dir, name).and_then(|()| write::rename_at(dir, aside, dir, name))
+            Err(e)
+                if matches!(
+                    e.kind(),
+                    AlreadyExists | DirectoryNotEmpty | IsADirectory | NotADirectory
+                ) =>
+            {
+                self.clear_way(dir, name)
+                    .and_then(|()| write::rename_at(dir, aside, dir, name))
             }
             renamed => renamed,
         }

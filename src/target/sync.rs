@@ -31,7 +31,11 @@ impl Tree {
     /// Something is written to a file system of this way. All that is in a target that was empty is asked at the end; of others
     /// only what is written.
     pub(crate) fn goes(&self, way: Way) {
-        let way = if way == Way::Asked && self.options.overwrite { Way::Each } else { way };
+        let way = if way == Way::Asked && self.options.overwrite {
+            Way::Each
+        } else {
+            way
+        };
         self.ways.fetch_or(way.bit(), Relaxed);
     }
 
@@ -54,7 +58,9 @@ impl Tree {
         for fd in systems.values() {
             match durable::sync_fs(fd) {
                 Err(e) if matches!(e.kind(), io::ErrorKind::Unsupported) => is_durable = false,
-                other => other.map_err(|e| self.error("make durable what was restored to", b"", e))?,
+                other => {
+                    other.map_err(|e| self.error("make durable what was restored to", b"", e))?
+                }
             }
         }
         let files = !is_durable || self.wants(Way::Asked);
@@ -62,12 +68,24 @@ impl Tree {
         if !files && (self.options.overwrite || !self.settles_each()) {
             return Ok(());
         }
-        self.places.mount_points().chain([&b""[..]]).try_for_each(|at| {
-            let dir = &self.places.resolve(at).0.dir;
-            let dev = dir::stat_fd(dir).map_err(|e| self.error("look at", at, e))?.dev;
-            let mut settle = Settle { tree: self, each: Each { dev, files, is_durable } };
-            descend(dir.as_fd(), b".", at, self.options.tricks, &mut settle)
-        })
+        self.places
+            .mount_points()
+            .chain([&b""[..]])
+            .try_for_each(|at| {
+                let dir = &self.places.resolve(at).0.dir;
+                let dev = dir::stat_fd(dir)
+                    .map_err(|e| self.error("look at", at, e))?
+                    .dev;
+                let mut settle = Settle {
+                    tree: self,
+                    each: Each {
+                        dev,
+                        files,
+                        is_durable,
+                    },
+                };
+                descend(dir.as_fd(), b".", at, self.options.tricks, &mut settle)
+            })
     }
 }
 
@@ -86,7 +104,9 @@ impl Settle<'_> {
     fn settle(&self, opened: io::Result<OwnedFd>, path: &[u8]) -> Result<()> {
         match opened {
             Err(e) if self.is_passed_over(&e) => Ok(()),
-            opened => opened.and_then(write::fsync).map_err(|e| self.failed(path, e)),
+            opened => opened
+                .and_then(write::fsync)
+                .map_err(|e| self.failed(path, e)),
         }
     }
 }
@@ -97,11 +117,15 @@ impl Visit for Settle<'_> {
     fn meet(&mut self, dir: BorrowedFd<'_>, name: &[u8], path: &[u8], stat: &Stat) -> Result<bool> {
         let tricks = self.tree.options.tricks;
         match stat.kind {
-            FileKind::Directory if stat.dev == self.each.dev => match dir::open_dir(dir, name, tricks) {
-                Err(e) if self.is_passed_over(&e) => Ok(false),
-                opened => opened.map(|_| true).map_err(|e| self.failed(path, e)),
-            },
-            FileKind::File if self.each.files => self.settle(dir::open_read(dir, name, tricks), path).map(|()| false),
+            FileKind::Directory if stat.dev == self.each.dev => {
+                match dir::open_dir(dir, name, tricks) {
+                    Err(e) if self.is_passed_over(&e) => Ok(false),
+                    opened => opened.map(|_| true).map_err(|e| self.failed(path, e)),
+                }
+            }
+            FileKind::File if self.each.files => self
+                .settle(dir::open_read(dir, name, tricks), path)
+                .map(|()| false),
             _ => Ok(false),
         }
     }
@@ -111,6 +135,10 @@ impl Visit for Settle<'_> {
     }
 
     fn failed(&self, path: &[u8], error: io::Error) -> Error {
-        self.tree.error("make durable", path.strip_prefix(b"/").unwrap_or(path), error)
+        self.tree.error(
+            "make durable",
+            path.strip_prefix(b"/").unwrap_or(path),
+            error,
+        )
     }
 }

@@ -122,7 +122,9 @@ impl Tree {
             dir.map_err(|e| Error::io(format!("could not open the target {:?}", layout.root), e))?;
         }
         tree.displace_last()?;
-        tree.places.mount_points().try_for_each(|path| tree.link_mount(path))?;
+        tree.places
+            .mount_points()
+            .try_for_each(|path| tree.link_mount(path))?;
         let tree = Arc::new(tree);
         tree.enlist();
         Ok(tree)
@@ -130,16 +132,26 @@ impl Tree {
 
     /// A file in the target that is gone when it is closed, if there can be one.
     pub fn nameless(&self) -> Option<File> {
-        trial(&self.places.resolve(b"").0.dir, &self.notes, |file| file.try_clone().ok().map(File::from)).flatten()
+        trial(&self.places.resolve(b"").0.dir, &self.notes, |file| {
+            file.try_clone().ok().map(File::from)
+        })
+        .flatten()
     }
 
     /// Make the symbolic link to what is mounted at `path`. It gets its metadata with the directory.
     fn link_mount(&self, path: &[u8]) -> Result<()> {
-        let Some(target) = self.places.mounted(path) else { return Ok(()) };
+        let Some(target) = self.places.mounted(path) else {
+            return Ok(());
+        };
         let (parent, name) = self.places.split(path);
-        let dir = self.open_parent(parent).map_err(|e| self.error("create the directory of", path, e))?;
-        let create = |dir: BorrowedFd<'_>, name: &[u8]| write::symlink_at(target.as_os_str().as_bytes(), dir, name);
-        self.replacing(path, dir.as_fd(), name, create).map_err(|e| self.error("link", path, e))
+        let dir = self
+            .open_parent(parent)
+            .map_err(|e| self.error("create the directory of", path, e))?;
+        let create = |dir: BorrowedFd<'_>, name: &[u8]| {
+            write::symlink_at(target.as_os_str().as_bytes(), dir, name)
+        };
+        self.replacing(path, dir.as_fd(), name, create)
+            .map_err(|e| self.error("link", path, e))
     }
 
     /// An error about the entry at `path`.
@@ -147,8 +159,12 @@ impl Tree {
         let name = self.places.name(path);
         let error = Error::io(format!("could not {doing} {name:?}"), error);
         match error.kind {
-            ErrorKind::Full if self.options.overwrite => error.hint("free space, and run the same command again"),
-            ErrorKind::Full => error.hint("free space, and run the same command again with --overwrite"),
+            ErrorKind::Full if self.options.overwrite => {
+                error.hint("free space, and run the same command again")
+            }
+            ErrorKind::Full => {
+                error.hint("free space, and run the same command again with --overwrite")
+            }
             _ => error,
         }
     }
@@ -169,10 +185,17 @@ impl Tree {
     /// # Errors
     /// The system's, or that one of them was made under another name.
     pub(crate) fn open_parent(&self, parent: &[u8]) -> io::Result<OwnedFd> {
-        let Some(made) = &self.made else { return self.open_or_make(parent) };
+        let Some(made) = &self.made else {
+            return self.open_or_make(parent);
+        };
         let mut made = made.locked();
-        let ends = (0..parent.len()).filter(|at| parent[*at] == b'/').chain([parent.len()]);
-        for above in ends.map(|end| &parent[..end]).filter(|above| !above.is_empty()) {
+        let ends = (0..parent.len())
+            .filter(|at| parent[*at] == b'/')
+            .chain([parent.len()]);
+        for above in ends
+            .map(|end| &parent[..end])
+            .filter(|above| !above.is_empty())
+        {
             if made.has(above) || self.places.mounted(above).is_some() {
                 continue;
             }
@@ -190,7 +213,11 @@ impl Tree {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 let (place, rest) = self.places.resolve(parent);
                 // Whatever the mask, what is restored must be able to be made in it: as `mkdir -p` has it.
-                let mode = if self.options.usual_parents { 0o777 & !self.mask.0 | 0o700 } else { 0o700 };
+                let mode = if self.options.usual_parents {
+                    0o777 & !self.mask.0 | 0o700
+                } else {
+                    0o700
+                };
                 write::create_dir_beneath(&place.dir, rest, mode, self.options.tricks)
             }
             // It may be on a file system of its own, and not among the directories of what is restored.
@@ -212,14 +239,23 @@ impl Tree {
         if self.options.numeric_owner {
             return (owner.uid, owner.gid);
         }
-        let uid = Some(&owner.user).filter(|name| !name.is_empty()).and_then(|name| self.names.uid(name));
-        let gid = Some(&owner.group).filter(|name| !name.is_empty()).and_then(|name| self.names.gid(name));
+        let uid = Some(&owner.user)
+            .filter(|name| !name.is_empty())
+            .and_then(|name| self.names.uid(name));
+        let gid = Some(&owner.group)
+            .filter(|name| !name.is_empty())
+            .and_then(|name| self.names.gid(name));
         (uid.unwrap_or(owner.uid), gid.unwrap_or(owner.gid))
     }
 
     /// What new files get where `path` is; unknown where directories of others are written into, and of the places
     /// themselves, which may have been there before.
-    pub(crate) fn fresh(&self, path: &[u8], stat: impl FnOnce() -> io::Result<Stat>, mode: u32) -> Option<Fresh> {
+    pub(crate) fn fresh(
+        &self,
+        path: &[u8],
+        stat: impl FnOnce() -> io::Result<Stat>,
+        mode: u32,
+    ) -> Option<Fresh> {
         let (place, rest) = self.places.resolve(path);
         if self.options.overwrite || rest.is_empty() {
             return None;
@@ -227,7 +263,10 @@ impl Tree {
         let known = &place.fresh;
         if known.get().is_none() {
             let stat = stat().ok()?;
-            let _ = known.set(Fresh { owner: (stat.uid, stat.gid), mode_kept: stat.mode == mode });
+            let _ = known.set(Fresh {
+                owner: (stat.uid, stat.gid),
+                mode_kept: stat.mode == mode,
+            });
         }
         known.get().copied()
     }
@@ -236,7 +275,11 @@ impl Tree {
     /// written into.
     pub(crate) fn group_of_new(&self, path: &[u8]) -> Option<u32> {
         let (place, _) = self.places.resolve(path);
-        place.maker.get().map(|maker| maker.1).filter(|_| !self.options.overwrite && !place.passes_list_on)
+        place
+            .maker
+            .get()
+            .map(|maker| maker.1)
+            .filter(|_| !self.options.overwrite && !place.passes_list_on)
     }
 
     /// Does the file system where `path` is surely keep this time? Those of 32 bits end in 2038, and some begin in 1970.
@@ -273,7 +316,9 @@ impl Tree {
         name: &[u8],
         make: impl FnOnce() -> io::Result<T>,
     ) -> io::Result<T> {
-        let Some(made) = &self.made else { return make() };
+        let Some(made) = &self.made else {
+            return make();
+        };
         let mut made = made.locked();
         let before = dir::stat(&dir, name).ok();
         if before.is_some_and(|stat| made.is_taken(path, &stat)) {
@@ -303,7 +348,10 @@ mod tests {
 
     /// A tree that takes names of another case for the same. Where they are not, a test makes the other name.
     fn folding(root: &std::path::Path) -> Arc<Tree> {
-        let options = Options { overwrite: true, ..Options::default() };
+        let options = Options {
+            overwrite: true,
+            ..Options::default()
+        };
         let tree = Tree::create(&Layout::plain(root), options).unwrap();
         let mut tree = Arc::into_inner(tree).unwrap();
         tree.made.get_or_insert_default();
@@ -311,8 +359,16 @@ mod tests {
     }
 
     fn file(path: &str, data: &str) -> Entry {
-        let kind = Kind::File { size: data.len() as u64, map: None };
-        Entry { path: path.as_bytes().to_vec(), kind, mode: 0o644, ..Entry::default() }
+        let kind = Kind::File {
+            size: data.len() as u64,
+            map: None,
+        };
+        Entry {
+            path: path.as_bytes().to_vec(),
+            kind,
+            mode: 0o644,
+            ..Entry::default()
+        }
     }
 
     #[test]
@@ -324,19 +380,35 @@ mod tests {
         writer.file(&file("Case", "one"), b"one").unwrap();
         fs::hard_link(at("Case"), at("case")).unwrap();
         let error = writer.file(&file("case", "two"), b"two").unwrap_err();
-        assert_eq!((error.kind, error.hint.is_none()), (ErrorKind::Exists, true), "{}", error.line());
-        assert_eq!(writer.link(b"case", b"other").unwrap_err().kind, ErrorKind::NotFound);
+        assert_eq!(
+            (error.kind, error.hint.is_none()),
+            (ErrorKind::Exists, true),
+            "{}",
+            error.line()
+        );
+        assert_eq!(
+            writer.link(b"case", b"other").unwrap_err().kind,
+            ErrorKind::NotFound
+        );
         assert_eq!(fs::read(at("case")).unwrap(), b"one");
         // A name of a file of which another name was replaced.
         fs::write(at("x"), "x").unwrap();
         fs::hard_link(at("x"), at("y")).unwrap();
-        writer.tree.making(b"x", fs::File::open(dir.path()).unwrap(), b"x", || Ok(())).unwrap();
-        [("x", "anew"), ("y", "anew too")].iter().for_each(|(name, data)| {
-            writer.file(&file(name, data), data.as_bytes()).unwrap();
-        });
+        writer
+            .tree
+            .making(b"x", fs::File::open(dir.path()).unwrap(), b"x", || Ok(()))
+            .unwrap();
+        [("x", "anew"), ("y", "anew too")]
+            .iter()
+            .for_each(|(name, data)| {
+                writer.file(&file(name, data), data.as_bytes()).unwrap();
+            });
         // The same name again, as a tar may have it.
         writer.file(&file("Case", "three"), b"three").unwrap();
-        assert_eq!((fs::read(at("Case")).unwrap(), fs::read(at("case")).unwrap()), (b"three".into(), b"one".into()));
+        assert_eq!(
+            (fs::read(at("Case")).unwrap(), fs::read(at("case")).unwrap()),
+            (b"three".into(), b"one".into())
+        );
     }
 
     #[test]
@@ -345,7 +417,13 @@ mod tests {
         let at = |name: &str| dir.path().join(name);
         fs::create_dir(at("before")).unwrap();
         let make = |path: &str, writer: &mut Writer| {
-            writer.directory(&Entry { kind: Kind::Directory, ..file(path, "") }, true)
+            writer.directory(
+                &Entry {
+                    kind: Kind::Directory,
+                    ..file(path, "")
+                },
+                true,
+            )
         };
         let mut writer = Writer::new(&folding(dir.path()));
         assert!(make("Dir", &mut writer).unwrap() && !make("before", &mut writer).unwrap());
@@ -355,9 +433,14 @@ mod tests {
             let error = make(other, &mut writer).unwrap_err();
             assert_eq!(error.kind, ErrorKind::Exists, "{}", error.line());
             let below = file(&format!("{other}/in/it"), "");
-            assert_eq!(writer.file(&below, b"").unwrap_err().kind, ErrorKind::Exists);
+            assert_eq!(
+                writer.file(&below, b"").unwrap_err().kind,
+                ErrorKind::Exists
+            );
             assert_eq!(fs::read_dir(at(other)).unwrap().count(), 0);
-            writer.file(&file(&format!("{name}/in/it"), ""), b"").unwrap();
+            writer
+                .file(&file(&format!("{name}/in/it"), ""), b"")
+                .unwrap();
         }
     }
 }

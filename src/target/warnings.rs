@@ -61,7 +61,10 @@ mod tests {
         notes.add("attribute 0", "no", b"e");
         let lines = notes.lines();
         assert_eq!(lines.len(), REASONS + 1);
-        assert_eq!(lines[0], "attribute 0 not restored (no): 2 entries, the first is \"e\"");
+        assert_eq!(
+            lines[0],
+            "attribute 0 not restored (no): 2 entries, the first is \"e\""
+        );
         assert!(lines[REASONS].contains("800 entries"), "{}", lines[REASONS]);
     }
 }

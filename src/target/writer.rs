@@ -40,7 +40,11 @@ struct Parent {
 impl Writer {
     /// A writer of its own for one thread.
     pub fn new(tree: &Arc<Tree>) -> Self {
-        Self { tree: tree.clone(), parent: None, owner: None }
+        Self {
+            tree: tree.clone(),
+            parent: None,
+            owner: None,
+        }
     }
 
     /// Enter the directory of `path`.
@@ -49,9 +53,16 @@ impl Writer {
         let there = match self.parent.take().filter(|there| there.path == parent) {
             Some(there) => there,
             None => {
-                let dir = self.tree.open_parent(parent).map_err(|e| self.refused(path, e))?;
+                let dir = self
+                    .tree
+                    .open_parent(parent)
+                    .map_err(|e| self.refused(path, e))?;
                 let passes_list_on = self.tree.options.overwrite && xattr::passes_list_on(&dir);
-                Parent { path: parent.to_vec(), dir, passes_list_on }
+                Parent {
+                    path: parent.to_vec(),
+                    dir,
+                    passes_list_on,
+                }
             }
         };
         Ok((&self.parent.insert(there).dir, name))
@@ -59,7 +70,9 @@ impl Writer {
 
     /// May what is made in the directory that was entered last inherit an access list?
     pub(crate) fn inherits(&self) -> bool {
-        self.parent.as_ref().is_none_or(|parent| parent.passes_list_on)
+        self.parent
+            .as_ref()
+            .is_none_or(|parent| parent.passes_list_on)
     }
 
     /// A parent that is a link or a file is said to be what it is.
@@ -87,7 +100,11 @@ impl Writer {
     pub(crate) fn in_the_way(&self, path: &[u8], error: io::Error) -> Error {
         let exists = error.kind() == io::ErrorKind::AlreadyExists && !is_taken(&error);
         let error = self.tree.error("create", path, error);
-        if exists { error.hint("--overwrite replaces what stands in the way") } else { error }
+        if exists {
+            error.hint("--overwrite replaces what stands in the way")
+        } else {
+            error
+        }
     }
 
     /// Create a symbolic link, named pipe or device, with its metadata.
@@ -97,7 +114,9 @@ impl Writer {
     pub fn other(&mut self, entry: &Entry) -> Result<()> {
         let (tree, mode) = (self.tree.clone(), self.creation_mode(entry));
         let (dir, name) = self.enter(&entry.path)?;
-        match tree.replacing(&entry.path, dir.as_fd(), name, |dir, name| make(dir, name, entry, mode)) {
+        match tree.replacing(&entry.path, dir.as_fd(), name, |dir, name| {
+            make(dir, name, entry, mode)
+        }) {
             Ok(()) => self.dress_at(entry),
             Err(e) if is_device(&entry.kind) && e.kind() == io::ErrorKind::PermissionDenied => {
                 self.tree.notes.add("device", &reason(&e), &entry.path);
@@ -124,7 +143,10 @@ impl Writer {
             other => other.map(|()| true),
         };
         let create = || tree.opening_up(path, dir.as_fd(), create);
-        if tree.making(path, dir, name, create).map_err(|e| tree.error("create", path, e))? {
+        if tree
+            .making(path, dir, name, create)
+            .map_err(|e| tree.error("create", path, e))?
+        {
             return Ok(true);
         }
         let there = open_dir(dir, name, tree.options.tricks);
@@ -134,13 +156,17 @@ impl Writer {
             if !asked_for {
                 return Err(error);
             }
-            tree.replacing(path, dir.as_fd(), name, |dir, name| write::create_dir(dir, name, 0o700))?;
+            tree.replacing(path, dir.as_fd(), name, |dir, name| {
+                write::create_dir(dir, name, 0o700)
+            })?;
             open_dir(dir, name, tree.options.tricks)
         });
         let there = there.map_err(|e| self.in_the_way(path, e))?;
         // What is in a target that was empty was made by this restore, perhaps for what is below it.
-        let is_ours = self.take_over(entry, &there, is_new || !tree.options.overwrite, asked_for)?;
-        tree.touch(there).map_err(|e| tree.error("look at", path, e))?;
+        let is_ours =
+            self.take_over(entry, &there, is_new || !tree.options.overwrite, asked_for)?;
+        tree.touch(there)
+            .map_err(|e| tree.error("look at", path, e))?;
         Ok(is_ours)
     }
 
@@ -153,7 +179,8 @@ impl Writer {
         let failed = |e| tree.error("set the metadata of", &entry.path, e);
         let dir = tree.open_dir(&entry.path).map_err(failed)?;
         let stat = dir::stat_fd(&dir).map_err(failed)?;
-        if stat.uid != self.numbers(&entry.owner).0 && !tree.may_have_made(&entry.path, &dir, &stat) {
+        if stat.uid != self.numbers(&entry.owner).0 && !tree.may_have_made(&entry.path, &dir, &stat)
+        {
             return Err(failed(replaced()));
         }
         self.dress(dir.as_fd(), entry, Before::There(stat))?;
@@ -162,7 +189,11 @@ impl Writer {
             None => Ok(()),
             Some(to) => {
                 let kind = Kind::Symlink(to.as_os_str().as_bytes().to_vec());
-                self.dress_at(&Entry { kind, xattrs: Vec::new(), ..entry.clone() })
+                self.dress_at(&Entry {
+                    kind,
+                    xattrs: Vec::new(),
+                    ..entry.clone()
+                })
             }
         }
     }
@@ -192,9 +223,10 @@ impl Writer {
             return Err(failed(io::ErrorKind::NotFound.into()));
         }
         let (dir, name) = self.enter(path)?;
-        let inode = |dir: &OwnedFd, name| dir::stat(dir, name).map(|stat| (stat.dev, stat.inode)).ok();
-        let is_linked =
-            tree.options.overwrite && inode(dir, name).is_some_and(|there| inode(&from, old) == Some(there));
+        let inode =
+            |dir: &OwnedFd, name| dir::stat(dir, name).map(|stat| (stat.dev, stat.inode)).ok();
+        let is_linked = tree.options.overwrite
+            && inode(dir, name).is_some_and(|there| inode(&from, old) == Some(there));
         let linked = tree.replacing(path, dir.as_fd(), name, |dir, name| match is_linked {
             true => Ok(()),
             false => write::link_at(&from, old, dir, name),
@@ -209,7 +241,8 @@ impl Writer {
     pub fn remove(&mut self, path: &[u8]) -> Result<()> {
         let tree = self.tree.clone();
         let (dir, name) = self.enter(path)?;
-        tree.clear_way(dir.as_fd(), name).map_err(|e| tree.error("remove", path, e))
+        tree.clear_way(dir.as_fd(), name)
+            .map_err(|e| tree.error("remove", path, e))
     }
 }
 

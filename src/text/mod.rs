@@ -19,7 +19,9 @@ pub fn line(out: &mut dyn Write, text: &str) -> Result<()> {
 }
 
 fn write_line(out: &mut dyn Write, text: &str) -> Result<()> {
-    out.write_all(text.as_bytes()).and_then(|()| out.write_all(b"\n")).map_err(output)
+    out.write_all(text.as_bytes())
+        .and_then(|()| out.write_all(b"\n"))
+        .map_err(output)
 }
 
 fn output(error: io::Error) -> Error {
@@ -32,7 +34,10 @@ fn output(error: io::Error) -> Error {
 /// Those of `out`.
 pub fn json(out: &mut dyn Write, value: &impl serde::Serialize) -> Result<()> {
     let text = serde_json::to_string(value);
-    write_line(out, &text.map_err(|e| Error::new(ErrorKind::Bug, "cannot write JSON").because(e))?)
+    write_line(
+        out,
+        &text.map_err(|e| Error::new(ErrorKind::Bug, "cannot write JSON").because(e))?,
+    )
 }
 
 /// Bytes in thousands: `1.23 GB`.
@@ -49,14 +54,23 @@ pub fn bytes(count: u64) -> String {
         }
         (value, unit) = (value / 1000.0, next);
     }
-    let digits = if value < 9.995 { 2 } else { usize::from(value < 99.95) };
+    let digits = if value < 9.995 {
+        2
+    } else {
+        usize::from(value < 99.95)
+    };
     format!("{value:.digits$} {unit}")
 }
 
 /// A count with commas: `60,000`.
 pub fn count(count: u64) -> String {
     let digits = count.to_string();
-    let groups: Vec<_> = digits.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy).collect();
+    let groups: Vec<_> = digits
+        .as_bytes()
+        .rchunks(3)
+        .rev()
+        .map(String::from_utf8_lossy)
+        .collect();
     groups.join(",")
 }
 
@@ -83,7 +97,11 @@ pub(crate) fn mode(entry: &Entry) -> String {
         Kind::Socket => 's',
     };
     let mut text = String::from(kind);
-    for (shift, special, letters) in [(6, 0o4000, ['s', 'S']), (3, 0o2000, ['s', 'S']), (0, 0o1000, ['t', 'T'])] {
+    for (shift, special, letters) in [
+        (6, 0o4000, ['s', 'S']),
+        (3, 0o2000, ['s', 'S']),
+        (0, 0o1000, ['t', 'T']),
+    ] {
         let bits = entry.mode >> shift;
         let execute = match (bits & 1, entry.mode & special) {
             (0, 0) => '-',
@@ -91,7 +109,11 @@ pub(crate) fn mode(entry: &Entry) -> String {
             (0, _) => letters[1],
             (..) => letters[0],
         };
-        text.extend([if bits & 4 > 0 { 'r' } else { '-' }, if bits & 2 > 0 { 'w' } else { '-' }, execute]);
+        text.extend([
+            if bits & 4 > 0 { 'r' } else { '-' },
+            if bits & 2 > 0 { 'w' } else { '-' },
+            execute,
+        ]);
     }
     text
 }
@@ -99,7 +121,10 @@ pub(crate) fn mode(entry: &Entry) -> String {
 /// `2026-11-21 05:45`, in the time zone of this machine.
 pub(crate) fn local_minute(time: Time) -> String {
     let zoned = timestamp(time).map(|time| time.to_zoned(TimeZone::system()));
-    zoned.map_or_else(|| time.seconds.to_string(), |time| time.strftime("%Y-%m-%d %H:%M").to_string())
+    zoned.map_or_else(
+        || time.seconds.to_string(),
+        |time| time.strftime("%Y-%m-%d %H:%M").to_string(),
+    )
 }
 
 /// RFC 3339 in UTC with nanoseconds; bare seconds outside of the years it can say.
@@ -109,7 +134,9 @@ pub(crate) fn rfc3339(time: Time) -> String {
 
 fn timestamp(time: Time) -> Option<Timestamp> {
     let whole = Timestamp::from_second(time.seconds).ok()?;
-    whole.checked_add(jiff::SignedDuration::from_nanos(time.nanos.into())).ok()
+    whole
+        .checked_add(jiff::SignedDuration::from_nanos(time.nanos.into()))
+        .ok()
 }
 
 /// A name as a terminal can show it: bytes that are no text and characters that nobody sees are escaped.
@@ -117,9 +144,16 @@ pub(crate) fn name(path: &[u8]) -> String {
     let mut text = String::with_capacity(path.len());
     for chunk in path.utf8_chunks() {
         for c in chunk.valid().chars() {
-            if c == '\\' || !is_seen(c) { text.extend(c.escape_default()) } else { text.push(c) }
+            if c == '\\' || !is_seen(c) {
+                text.extend(c.escape_default())
+            } else {
+                text.push(c)
+            }
         }
-        chunk.invalid().iter().for_each(|byte| text.push_str(&format!("\\x{byte:02x}")));
+        chunk
+            .invalid()
+            .iter()
+            .for_each(|byte| text.push_str(&format!("\\x{byte:02x}")));
     }
     text
 }
@@ -128,7 +162,13 @@ pub(crate) fn name(path: &[u8]) -> String {
 /// cursor, nor turn round the order of letters.
 pub fn shown(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
-    text.chars().for_each(|c| if c == '\n' || is_seen(c) { shown.push(c) } else { shown.extend(c.escape_default()) });
+    text.chars().for_each(|c| {
+        if c == '\n' || is_seen(c) {
+            shown.push(c)
+        } else {
+            shown.extend(c.escape_default())
+        }
+    });
     shown
 }
 
@@ -152,16 +192,26 @@ mod tests {
 
     #[test]
     fn numbers_and_sizes_read_well() {
-        assert_eq!([0, 999, 1000, 1_234_567].map(count), ["0", "999", "1,000", "1,234,567"]);
         assert_eq!(
-            [0, 999, 1000, 687_074_626, 1 << 40, u64::MAX].map(bytes).join(" "),
+            [0, 999, 1000, 1_234_567].map(count),
+            ["0", "999", "1,000", "1,234,567"]
+        );
+        assert_eq!(
+            [0, 999, 1000, 687_074_626, 1 << 40, u64::MAX]
+                .map(bytes)
+                .join(" "),
             "0 B 999 B 1.00 kB 687 MB 1.10 TB 18.4 EB"
         );
     }
 
     #[test]
     fn modes_read_as_ls_prints_them() {
-        let mode = |mode| mode_of(Entry { mode, ..Entry::default() });
+        let mode = |mode| {
+            mode_of(Entry {
+                mode,
+                ..Entry::default()
+            })
+        };
         assert_eq!(
             [0o755, 0o4755, 0o4644, 0o2711, 0o1777].map(mode).join(" "),
             "-rwxr-xr-x -rwsr-xr-x -rwSr--r-- -rwx--s--x -rwxrwxrwt"
@@ -176,17 +226,46 @@ mod tests {
     fn names_cannot_move_the_cursor() {
         assert_eq!(name(b"a\x1b[2J\n\xff\\"), "a\\u{1b}[2J\\n\\xff\\\\");
         assert_eq!(name("ä b".as_bytes()), "ä b");
-        assert_eq!(name("a\u{202e}b\u{200b}\u{9b}\u{feff}".as_bytes()), "a\\u{202e}b\\u{200b}\\u{9b}\\u{feff}");
-        for word in ["Ärger", "a\u{308}", "\u{308}", "日本語", "עברית", "हिन्दी", "×–…\"'", "😀"]
-        {
-            assert_eq!((name(word.as_bytes()), shown(word)), (word.to_owned(), word.to_owned()));
+        assert_eq!(
+            name("a\u{202e}b\u{200b}\u{9b}\u{feff}".as_bytes()),
+            "a\\u{202e}b\\u{200b}\\u{9b}\\u{feff}"
+        );
+        for word in [
+            "Ärger",
+            "a\u{308}",
+            "\u{308}",
+            "日本語",
+            "עברית",
+            "हिन्दी",
+            "×–…\"'",
+            "😀",
+        ] {
+            assert_eq!(
+                (name(word.as_bytes()), shown(word)),
+                (word.to_owned(), word.to_owned())
+            );
         }
-        assert_eq!(shown("a\\\n\x1b]0;\x07\u{2066}\r"), "a\\\n\\u{1b}]0;\\u{7}\\u{2066}\\r");
+        assert_eq!(
+            shown("a\\\n\x1b]0;\x07\u{2066}\r"),
+            "a\\\n\\u{1b}]0;\\u{7}\\u{2066}\\r"
+        );
     }
 
     #[test]
     fn times_before_1970_and_far_ones_are_printed() {
-        assert_eq!(rfc3339(Time { seconds: -1, nanos: 500_000_000 }), "1969-12-31T23:59:59.500000000Z");
-        assert_eq!(rfc3339(Time { seconds: i64::MAX, nanos: 0 }), i64::MAX.to_string());
+        assert_eq!(
+            rfc3339(Time {
+                seconds: -1,
+                nanos: 500_000_000
+            }),
+            "1969-12-31T23:59:59.500000000Z"
+        );
+        assert_eq!(
+            rfc3339(Time {
+                seconds: i64::MAX,
+                nanos: 0
+            }),
+            i64::MAX.to_string()
+        );
     }
 }

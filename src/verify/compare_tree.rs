@@ -49,7 +49,11 @@ pub struct Difference {
 
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let path = if self.path.is_empty() { ".".to_owned() } else { text::name(&self.path) };
+        let path = if self.path.is_empty() {
+            ".".to_owned()
+        } else {
+            text::name(&self.path)
+        };
         write!(f, "{path}: {}", self.what)
     }
 }
@@ -73,10 +77,21 @@ pub(crate) fn compare(
     meter: &Meter,
 ) -> Result<Vec<Difference>> {
     let roots = Roots::open(dir, archive.root.postgres.as_ref())?;
-    let tree = Against { archive, roots, tricks, names: Names::default(), found: Mutex::default(), meter };
+    let tree = Against {
+        archive,
+        roots,
+        tricks,
+        names: Names::default(),
+        found: Mutex::default(),
+        meter,
+    };
     workers::work(
         &Hands::climbing(workers, MAX_WORKERS, meter),
-        || Hand { buffer: vec![0; 1 << 20], stored: Stored::default(), parent: None },
+        || Hand {
+            buffer: vec![0; 1 << 20],
+            stored: Stored::default(),
+            parent: None,
+        },
         |hand, items: Vec<Item>| items.iter().try_for_each(|item| tree.item(hand, item)),
         |send| tree.walk(send),
     )?;
@@ -113,7 +128,10 @@ type Looks = (Stat, Option<Vec<u8>>, io::Result<Vec<entry::Xattr>>);
 
 impl Against<'_> {
     fn note(&self, path: &[u8], what: impl Into<String>) {
-        let difference = Difference { path: path.to_vec(), what: what.into() };
+        let difference = Difference {
+            path: path.to_vec(),
+            what: what.into(),
+        };
         self.found.locked().push(difference);
     }
 
@@ -151,7 +169,9 @@ impl Against<'_> {
     fn item(&self, hand: &mut Hand, item: &Item) -> Result<()> {
         let path = &item.entry.path;
         match &item.state {
-            state if state.is_stored() && self.metadata(hand, item)? => return self.content(hand, item),
+            state if state.is_stored() && self.metadata(hand, item)? => {
+                return self.content(hand, item);
+            }
             State::Unreadable(why) if self.look(hand, path).is_ok() => {
                 self.note(path, format!("not captured by the backup: {why}"));
             }
@@ -174,12 +194,18 @@ impl Against<'_> {
     /// The directory on disk, if there is one.
     fn enter(&self, path: &[u8]) -> Result<Option<Level>> {
         let (root, beneath) = self.roots.of(path);
-        let listed = open_dir(root, beneath, self.tricks).and_then(|dir| dir::read_dir(&dir, &mut Vec::new()));
+        let listed = open_dir(root, beneath, self.tricks)
+            .and_then(|dir| dir::read_dir(&dir, &mut Vec::new()));
         match listed {
             Ok(names) => {
                 let names = names.into_iter().map(|name| name.bytes);
-                let names = names.filter(|name| self.roots.may_own(path, name)).collect();
-                Ok(Some(Level { path: path.to_vec(), names }))
+                let names = names
+                    .filter(|name| self.roots.may_own(path, name))
+                    .collect();
+                Ok(Some(Level {
+                    path: path.to_vec(),
+                    names,
+                }))
             }
             Err(error) => {
                 if !dir::is_no_directory(&error) {
@@ -193,7 +219,10 @@ impl Against<'_> {
     /// What cannot be looked at differs; a machine that is short of something says nothing about it.
     fn note_failed(&self, path: &[u8], what: &str, error: io::Error) -> Result<()> {
         if is_shortage(&error) {
-            return Err(Error::io(format!("could not compare {}", quoted(path)), error));
+            return Err(Error::io(
+                format!("could not compare {}", quoted(path)),
+                error,
+            ));
         }
         self.note(path, format!("{what}: {error}"));
         Ok(())
@@ -228,14 +257,22 @@ impl Against<'_> {
         let (parent, name) = entry::split(beneath);
         let name = if beneath.is_empty() { b"." } else { name };
         // What is a root is looked at from within.
-        let at = if beneath.is_empty() { path } else { entry::split(path).0 };
+        let at = if beneath.is_empty() {
+            path
+        } else {
+            entry::split(path).0
+        };
         let opened = match hand.parent.take().filter(|(last, _)| last == at) {
             Some(last) => last,
             None => (at.to_vec(), open_dir(root, parent, self.tricks)?),
         };
         let dir = &hand.parent.insert(opened).1;
         let stat = dir::stat(dir, name)?;
-        let link = if stat.kind == FileKind::Symlink { Some(dir::read_link(dir, name)?) } else { None };
+        let link = if stat.kind == FileKind::Symlink {
+            Some(dir::read_link(dir, name)?)
+        } else {
+            None
+        };
         Ok((stat, link, xattr::read_all_at(dir, name)))
     }
 
@@ -246,9 +283,13 @@ impl Against<'_> {
             }
             (Kind::Symlink(target), FileKind::Symlink) if Some(&target[..]) != link => {
                 let link = text::name(link.unwrap_or_default());
-                Some(format!("target {link}, in the backup {}", text::name(target)))
+                Some(format!(
+                    "target {link}, in the backup {}",
+                    text::name(target)
+                ))
             }
-            (Kind::CharDevice(device), FileKind::CharDevice) | (Kind::BlockDevice(device), FileKind::BlockDevice)
+            (Kind::CharDevice(device), FileKind::CharDevice)
+            | (Kind::BlockDevice(device), FileKind::BlockDevice)
                 if *device != stat.rdev =>
             {
                 Some("another device number".to_owned())
@@ -257,11 +298,15 @@ impl Against<'_> {
                 self.link(entry, target, stat);
                 return false;
             }
-            (kind, found) if kind_of(kind) != found => Some(format!("another kind: {found:?}").to_lowercase()),
+            (kind, found) if kind_of(kind) != found => {
+                Some(format!("another kind: {found:?}").to_lowercase())
+            }
             _ => None,
         };
         let same = kind_of(&entry.kind) == stat.kind;
-        differs.into_iter().for_each(|what| self.note(&entry.path, what));
+        differs
+            .into_iter()
+            .for_each(|what| self.note(&entry.path, what));
         same
     }
 
@@ -271,7 +316,10 @@ impl Against<'_> {
         let (parent, name) = entry::split(beneath);
         let found = open_dir(root, parent, self.tricks).and_then(|dir| dir::stat(dir, name));
         if !found.is_ok_and(|found| (found.dev, found.inode) == (stat.dev, stat.inode)) {
-            self.note(&entry.path, format!("no hard link to {}", text::name(target)));
+            self.note(
+                &entry.path,
+                format!("no hard link to {}", text::name(target)),
+            );
         }
     }
 
@@ -279,22 +327,41 @@ impl Against<'_> {
         let entry = &record.entry;
         let is_link = matches!(entry.kind, Kind::Symlink(_));
         if stat.mode != entry.mode && !is_link {
-            self.note(&entry.path, format!("mode {:04o}, in the backup {:04o}", stat.mode, entry.mode));
+            self.note(
+                &entry.path,
+                format!("mode {:04o}, in the backup {:04o}", stat.mode, entry.mode),
+            );
         }
         let owner = &entry.owner;
-        let uid = (!owner.user.is_empty()).then(|| self.names.uid(&owner.user)).flatten().unwrap_or(owner.uid);
-        let gid = (!owner.group.is_empty()).then(|| self.names.gid(&owner.group)).flatten().unwrap_or(owner.gid);
+        let uid = (!owner.user.is_empty())
+            .then(|| self.names.uid(&owner.user))
+            .flatten()
+            .unwrap_or(owner.uid);
+        let gid = (!owner.group.is_empty())
+            .then(|| self.names.gid(&owner.group))
+            .flatten()
+            .unwrap_or(owner.gid);
         if (stat.uid, stat.gid) != (uid, gid) {
-            self.note(&entry.path, format!("owner {}:{}, in the backup {uid}:{gid}", stat.uid, stat.gid));
+            self.note(
+                &entry.path,
+                format!("owner {}:{}, in the backup {uid}:{gid}", stat.uid, stat.gid),
+            );
         }
         if stat.mtime != entry.mtime {
             let times = (text::rfc3339(stat.mtime), text::rfc3339(entry.mtime));
-            self.note(&entry.path, format!("changed {}, in the backup {}", times.0, times.1));
+            self.note(
+                &entry.path,
+                format!("changed {}, in the backup {}", times.0, times.1),
+            );
         }
     }
 
     fn attributes(&self, record: &Record, xattrs: io::Result<Vec<entry::Xattr>>) -> Result<()> {
-        let Entry { path, xattrs: wanted, .. } = &record.entry;
+        let Entry {
+            path,
+            xattrs: wanted,
+            ..
+        } = &record.entry;
         match xattrs {
             Ok(xattrs) if entry::same_xattrs(&xattrs, wanted) => {}
             Ok(_) => self.note(path, "other extended attributes"),
@@ -309,7 +376,10 @@ impl Against<'_> {
             Ok(true) => {}
             Ok(false) => self.note(&item.entry.path, "other content"),
             Err(error) if error.system().is_some_and(is_shortage) => return Err(error),
-            Err(error) => self.note(&item.entry.path, format!("could not be compared: {}", error.line())),
+            Err(error) => self.note(
+                &item.entry.path,
+                format!("could not be compared: {}", error.line()),
+            ),
         }
         sizes::add_shared(&self.meter.bytes, item.entry.data_len());
         self.meter.files.fetch_add(1, Relaxed);
@@ -319,11 +389,14 @@ impl Against<'_> {
     fn is_same(&self, buffer: &mut [u8], stored: &mut Stored, item: &Item) -> Result<bool> {
         let failed = |e| Error::io(format!("could not read {}", quoted(&item.entry.path)), e);
         let (root, beneath) = self.roots.of(&item.entry.path);
-        let file: File = open_read(root, beneath, self.tricks).map_err(failed)?.into();
+        let file: File = open_read(root, beneath, self.tricks)
+            .map_err(failed)?
+            .into();
         if item.digest.is_some() {
             return has_content(&file, item, buffer).map_err(failed);
         }
-        Ok(has_holes(&file, item, buffer).map_err(failed)? && stored.is_in(self.archive, item, &file, buffer)?)
+        Ok(has_holes(&file, item, buffer).map_err(failed)?
+            && stored.is_in(self.archive, item, &file, buffer)?)
     }
 }
 
@@ -335,11 +408,16 @@ pub(crate) fn has_content(file: &File, item: &Item, buffer: &mut [u8]) -> io::Re
 /// Does what is a hole in the backup read as zeros?
 fn has_holes(file: &File, item: &Item, buffer: &mut [u8]) -> io::Result<bool> {
     let holes = match &item.entry.kind {
-        Kind::File { map: Some(map), size } => data_outside(file, *size, map)?,
+        Kind::File {
+            map: Some(map),
+            size,
+        } => data_outside(file, *size, map)?,
         _ => Vec::new(),
     };
     let mut zero = true;
-    each_piece(file, holes, buffer, |bytes| zero &= bytes.iter().all(|byte| *byte == 0))?;
+    each_piece(file, holes, buffer, |bytes| {
+        zero &= bytes.iter().all(|byte| *byte == 0)
+    })?;
     Ok(zero)
 }
 
@@ -348,15 +426,27 @@ pub(crate) fn digest(file: &File, item: &Item, buffer: &mut [u8]) -> io::Result<
     let mut hasher = blake3::Hasher::new();
     let mut joiner = crate::format::digest::Joiner::default();
     let is_crc = matches!(item.digest, Some(Digest::Crc32c(_)));
-    each_piece(file, item.entry.runs(0, item.entry.data_len()), buffer, |bytes| {
-        if is_crc {
-            joiner.push(&crate::format::digest::Piece::Crc(crc32c(bytes), bytes.len() as u64));
-        } else {
-            hasher.update(bytes);
-        }
-    })?;
+    each_piece(
+        file,
+        item.entry.runs(0, item.entry.data_len()),
+        buffer,
+        |bytes| {
+            if is_crc {
+                joiner.push(&crate::format::digest::Piece::Crc(
+                    crc32c(bytes),
+                    bytes.len() as u64,
+                ));
+            } else {
+                hasher.update(bytes);
+            }
+        },
+    )?;
     let crc = || joiner.finish().or(Some(Digest::Crc32c(0)));
-    Ok(if is_crc { crc() } else { Some(Digest::Blake3(hasher.finalize().into())) })
+    Ok(if is_crc {
+        crc()
+    } else {
+        Some(Digest::Blake3(hasher.finalize().into()))
+    })
 }
 
 fn kind_of(kind: &Kind) -> FileKind {

@@ -72,10 +72,17 @@ pub(crate) struct Hand {
 
 impl Hand {
     /// Fetch and decode a frame, with what is wrong with its checksum if that is all.
-    pub(crate) fn salvage(&mut self, archive: &Archive, segment: &SegmentId, frame: &FrameAt) -> Result<Option<Error>> {
+    pub(crate) fn salvage(
+        &mut self,
+        archive: &Archive,
+        segment: &SegmentId,
+        frame: &FrameAt,
+    ) -> Result<Option<Error>> {
         archive.fetch(segment, frame, &mut self.stored)?;
-        let decompressor =
-            self.decompressors.entry(archive.codec.name()).or_insert_with(|| archive.codec.decompressor());
+        let decompressor = self
+            .decompressors
+            .entry(archive.codec.name())
+            .or_insert_with(|| archive.codec.decompressor());
         decompressor.salvage(&self.stored, frame.plain_len as usize, &mut self.plain)
     }
 }
@@ -86,29 +93,59 @@ impl Content<'_> {
     /// # Errors
     /// What makes going on impossible; damage is reported.
     pub(crate) fn check(&self, workers: NonZeroUsize) -> Result<()> {
-        let new = |archive: &Archive| archive.root.totals.bytes.saturating_sub(archive.root.totals.kept_bytes);
-        let all = self.stock.archives.iter().map(new).fold(0, u64::saturating_add);
+        let new = |archive: &Archive| {
+            archive
+                .root
+                .totals
+                .bytes
+                .saturating_sub(archive.root.totals.kept_bytes)
+        };
+        let all = self
+            .stock
+            .archives
+            .iter()
+            .map(new)
+            .fold(0, u64::saturating_add);
         self.meter.total_bytes.store(all, Relaxed);
         let hands = Hands::climbing(workers, self.workers_that_fit(), self.meter);
-        workers::work(&hands, Hand::default, |hand, task| self.task(hand, task), |send| self.plan(send))
+        workers::work(
+            &hands,
+            Hand::default,
+            |hand, task| self.task(hand, task),
+            |send| self.plan(send),
+        )
     }
 
     /// Each holds a frame twice, stored and decoded.
     fn workers_that_fit(&self) -> usize {
-        let largest = self.stock.archives.iter().map(|archive| archive.root.options.frame_bytes).max();
+        let largest = self
+            .stock
+            .archives
+            .iter()
+            .map(|archive| archive.root.options.frame_bytes)
+            .max();
         (BUFFER_BYTES / largest.unwrap_or(0).max(1 << 16).saturating_mul(2)) as usize
     }
 
     fn plan(&self, send: &mut dyn FnMut(Task) -> Result<()>) -> Result<()> {
-        let mut parts = Parts::new(&self.stock.segments, |segment| !self.bad.is_missing(segment));
+        let mut parts = Parts::new(&self.stock.segments, |segment| {
+            !self.bad.is_missing(segment)
+        });
         (0..self.stock.archives.len()).try_for_each(|at| self.plan_backup(at, &mut parts, send))?;
         parts.rest(send)
     }
 
-    fn plan_backup(&self, at: usize, parts: &mut Parts<'_>, send: &mut dyn FnMut(Task) -> Result<()>) -> Result<()> {
+    fn plan_backup(
+        &self,
+        at: usize,
+        parts: &mut Parts<'_>,
+        send: &mut dyn FnMut(Task) -> Result<()>,
+    ) -> Result<()> {
         let archive = &self.stock.archives[at];
         let mut hand_out = |job: Job| {
-            let Some((segment, frame)) = &job.frame else { return Ok(()) };
+            let Some((segment, frame)) = &job.frame else {
+                return Ok(());
+            };
             let segment = full(archive, segment);
             if self.bad.has(&segment, frame.offset) {
                 return Ok(());
@@ -118,7 +155,10 @@ impl Content<'_> {
         };
         let all = Selection::default();
         let mut planner = Planner::new(&mut hand_out);
-        let mut before = self.stock.before(at).map(|before| (before, files(before.records(&all, false)).peekable()));
+        let mut before = self
+            .stock
+            .before(at)
+            .map(|before| (before, files(before.records(&all, false)).peekable()));
         for parts in files(archive.records(&all, false)) {
             if let Some((earlier, records)) = &mut before
                 && was_looked_at((archive, &parts), earlier, records)
@@ -128,7 +168,10 @@ impl Content<'_> {
             let first = parts[0].clone();
             let added = match is_content(&first) && !are_all(&parts) {
                 true => Err(misfit(&first.entry.path)),
-                false => parts.into_iter().filter(is_content).try_for_each(|item| planner.add(item)),
+                false => parts
+                    .into_iter()
+                    .filter(is_content)
+                    .try_for_each(|item| planner.add(item)),
             };
             if added.is_err() {
                 self.bad.file(archive, &first);
@@ -155,7 +198,9 @@ impl Content<'_> {
         let wanted = checksum(place, part.index);
         match found {
             Ok(found) if wanted == Some(&format!("{found:016x}")) => Ok(true),
-            result => self.bad_part(place, part.index, result.err()).map(|()| false),
+            result => self
+                .bad_part(place, part.index, result.err())
+                .map(|()| false),
         }
     }
 
@@ -176,16 +221,27 @@ impl Content<'_> {
 
     fn bad_part(&self, place: &Place, index: u64, error: Option<Error>) -> Result<()> {
         let (from, to) = span(place, index);
-        let name = self.stock.archives[place.archive].store().name(&Object::Segment(place.id.clone()));
-        let why = error.map_or_else(|| "their checksum is not the one in the root".to_owned(), |error| error.line());
-        let what = format!("bytes {from} to {to} of {name}, part {}, are damaged", index + 1);
+        let name = self.stock.archives[place.archive]
+            .store()
+            .name(&Object::Segment(place.id.clone()));
+        let why = error.map_or_else(
+            || "their checksum is not the one in the root".to_owned(),
+            |error| error.line(),
+        );
+        let what = format!(
+            "bytes {from} to {to} of {name}, part {}, are damaged",
+            index + 1
+        );
         self.bad.part(&place.id, from, to);
         self.report.stored_by(&place.id.backup);
-        self.report.add((Error::corrupt(what).because(why), Vec::new()))
+        self.report
+            .add((Error::corrupt(what).because(why), Vec::new()))
     }
 
     fn frame(&self, hand: &mut Hand, archive: &Archive, job: &Job) -> Result<()> {
-        let Some((segment, frame)) = &job.frame else { return Ok(()) };
+        let Some((segment, frame)) = &job.frame else {
+            return Ok(());
+        };
         let mut clock = Instant::now();
         let (error, is_out) = match hand.salvage(archive, segment, frame) {
             Ok(None) => {
@@ -196,33 +252,56 @@ impl Content<'_> {
             Ok(Some(error)) => (error, true),
             Err(error) => (error, false),
         };
-        let lost = || job.pieces.iter().filter(|wanted| !is_out || !wanted.is_saved(&hand.plain));
+        let lost = || {
+            job.pieces
+                .iter()
+                .filter(|wanted| !is_out || !wanted.is_saved(&hand.plain))
+        };
         let segment = full(archive, segment);
         if self.bad.frame(&segment, frame, is_out) {
-            let files = lost().map(|wanted| wanted.item().entry.path.clone()).collect();
-            self.report.add(frame_damage(archive, &(segment, *frame), error, files))?;
+            let files = lost()
+                .map(|wanted| wanted.item().entry.path.clone())
+                .collect();
+            self.report
+                .add(frame_damage(archive, &(segment, *frame), error, files))?;
         }
         lost().for_each(spoil);
         Ok(())
     }
 
-    fn pieces(&self, archive: &Archive, pieces: &[schedule::Wanted<()>], plain: &[u8]) -> Result<()> {
-        let bytes = sizes::sum(pieces.iter().map(|wanted| wanted.content(plain).len() as u64));
+    fn pieces(
+        &self,
+        archive: &Archive,
+        pieces: &[schedule::Wanted<()>],
+        plain: &[u8],
+    ) -> Result<()> {
+        let bytes = sizes::sum(
+            pieces
+                .iter()
+                .map(|wanted| wanted.content(plain).len() as u64),
+        );
         self.meter.bytes.fetch_add(bytes, Relaxed);
         let part = |shared: &schedule::Shared<()>, offset, content: &[u8]| {
             let hashed = shared.hash(&archive.root.options, offset, content);
             let end = shared.done(offset, content.len() as u64, hashed);
-            if shared.is_damaged() { End::NotYet } else { end }
+            if shared.is_damaged() {
+                End::NotYet
+            } else {
+                end
+            }
         };
         let ends = check_pieces(pieces, plain, |end| end, part);
-        pieces.iter().zip(ends).try_for_each(|(wanted, end)| match end {
-            End::Damaged(why) => {
-                self.bad.file(archive, wanted.item());
-                self.report.file(wanted.item(), &why)
-            }
-            End::Unknown(digest) => self.in_one_go(archive, wanted.item(), digest),
-            End::NotYet | End::Right => Ok(()),
-        })
+        pieces
+            .iter()
+            .zip(ends)
+            .try_for_each(|(wanted, end)| match end {
+                End::Damaged(why) => {
+                    self.bad.file(archive, wanted.item());
+                    self.report.file(wanted.item(), &why)
+                }
+                End::Unknown(digest) => self.in_one_go(archive, wanted.item(), digest),
+                End::NotYet | End::Right => Ok(()),
+            })
     }
 
     /// A file whose pieces cannot be hashed each by itself. Mostly its frames carry checksums of their own: of the codecs that
@@ -236,7 +315,10 @@ impl Content<'_> {
             return Ok(());
         }
         self.bad.file(archive, item);
-        self.report.file(item, &format!("its digest is {found}, the manifest says {wanted}"))
+        self.report.file(
+            item,
+            &format!("its digest is {found}, the manifest says {wanted}"),
+        )
     }
 }
 
@@ -253,12 +335,19 @@ fn was_looked_at(
     let path = &parts[0].entry.path;
     let order = |earlier: &[Item]| crate::format::entry::order(&earlier[0].entry.path, path);
     while records.next_if(|earlier| order(earlier) == Less).is_some() {}
-    let Some(earlier) = records.next_if(|earlier| order(earlier) == Equal) else { return false };
+    let Some(earlier) = records.next_if(|earlier| order(earlier) == Equal) else {
+        return false;
+    };
     let same = |(a, b): (&Item, &Item)| {
         let at = |archive: &Archive, item: &Item| -> Vec<_> {
             let place = |extent: &crate::format::page::Extent| {
                 let frame = extent.frame;
-                let place = (full(archive, item.segment(&frame)), frame.offset, frame.stored_len, frame.plain_len);
+                let place = (
+                    full(archive, item.segment(&frame)),
+                    frame.offset,
+                    frame.stored_len,
+                    frame.plain_len,
+                );
                 (place, extent.inner, extent.len)
             };
             item.extents.iter().map(place).collect()
@@ -279,7 +368,10 @@ fn spoil(wanted: &schedule::Wanted<()>) {
 
 /// Where a part begins and ends.
 pub(crate) fn span(place: &Place, index: u64) -> (u64, u64) {
-    (index * PART_BYTES, place.bytes.min((index + 1) * PART_BYTES))
+    (
+        index * PART_BYTES,
+        place.bytes.min((index + 1) * PART_BYTES),
+    )
 }
 
 /// The checksum of a part; `None` if there is no such part, or nobody knows.
@@ -298,13 +390,25 @@ struct Parts<'a> {
 impl<'a> Parts<'a> {
     /// Of a segment that is not there there is nothing to hand out.
     fn new(places: &'a [Place], is_there: impl Fn(&SegmentId) -> bool) -> Self {
-        let at = places.iter().enumerate().map(|(at, place)| (&place.id, at)).collect();
-        let next = places.iter().map(|place| if is_there(&place.id) { 0 } else { u64::MAX }).collect();
+        let at = places
+            .iter()
+            .enumerate()
+            .map(|(at, place)| (&place.id, at))
+            .collect();
+        let next = places
+            .iter()
+            .map(|place| if is_there(&place.id) { 0 } else { u64::MAX })
+            .collect();
         Self { places, at, next }
     }
 
     /// Hand out the parts of `segment` that begin before byte `end`.
-    fn up_to(&mut self, segment: &SegmentId, end: u64, send: &mut dyn FnMut(Task) -> Result<()>) -> Result<()> {
+    fn up_to(
+        &mut self,
+        segment: &SegmentId,
+        end: u64,
+        send: &mut dyn FnMut(Task) -> Result<()>,
+    ) -> Result<()> {
         let at = self.at.get(segment).copied();
         at.map_or(Ok(()), |at| self.hand_out(at, end, send))
     }
@@ -313,10 +417,18 @@ impl<'a> Parts<'a> {
         (0..self.places.len()).try_for_each(|at| self.hand_out(at, u64::MAX, send))
     }
 
-    fn hand_out(&mut self, at: usize, end: u64, send: &mut dyn FnMut(Task) -> Result<()>) -> Result<()> {
+    fn hand_out(
+        &mut self,
+        at: usize,
+        end: u64,
+        send: &mut dyn FnMut(Task) -> Result<()>,
+    ) -> Result<()> {
         let next = &mut self.next[at];
         while checksum(&self.places[at], *next).is_some() && *next * PART_BYTES < end {
-            send(Task::Part(Part { place: at, index: *next }))?;
+            send(Task::Part(Part {
+                place: at,
+                index: *next,
+            }))?;
             *next += 1;
         }
         Ok(())

@@ -76,7 +76,10 @@ impl Bad {
 
     /// A frame that is damaged, and whether what it holds came out all the same; is that news?
     pub(crate) fn frame(&self, segment: &SegmentId, frame: &FrameAt, is_out: bool) -> bool {
-        self.things().frames.insert((segment.clone(), frame.offset), is_out).is_none()
+        self.things()
+            .frames
+            .insert((segment.clone(), frame.offset), is_out)
+            .is_none()
     }
 
     /// A file, by its first record.
@@ -89,7 +92,11 @@ impl Bad {
     }
 
     pub(crate) fn page(&self, archive: usize, what: &str) {
-        self.things().pages.entry(archive).or_default().push(what.to_owned());
+        self.things()
+            .pages
+            .entry(archive)
+            .or_default()
+            .push(what.to_owned());
     }
 
     /// Is it known already that a frame cannot be had?
@@ -128,17 +135,34 @@ pub(crate) fn blame(stock: &Stock, bad: &Bad, report: &Report) -> Vec<Loss> {
         let (files, cut_off) = lost_files(at, archive, &things, &places, &mut touched);
         let unnamed = things.pages.remove(&at).unwrap_or_default();
         if !files.is_empty() || !unnamed.is_empty() {
-            losses.push(Loss { backup: archive.root.id.clone(), all: false, files, cut_off, unnamed });
+            losses.push(Loss {
+                backup: archive.root.id.clone(),
+                all: false,
+                files,
+                cut_off,
+                unnamed,
+            });
         }
     }
     for ((place, archive), (count, first)) in touched {
-        let of =
-            if stock.archives.len() > 1 { format!(" of backup {}", stock.names(&[archive])) } else { String::new() };
+        let of = if stock.archives.len() > 1 {
+            format!(" of backup {}", stock.names(&[archive]))
+        } else {
+            String::new()
+        };
         let more = count - first.len() as u64;
-        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let more = if more > 0 {
+            format!(" and {more} more")
+        } else {
+            String::new()
+        };
         report.detail(
             &places[place].3,
-            &format!("with the frames of {}{of}: {}{more}", counted(count, "file"), names(&first)),
+            &format!(
+                "with the frames of {}{of}: {}{more}",
+                counted(count, "file"),
+                names(&first)
+            ),
         );
     }
     losses
@@ -149,15 +173,31 @@ type Hole = (SegmentId, u64, u64, String);
 
 fn places(stock: &Stock, things: &Things, report: &Report) -> Vec<Hole> {
     let name = |segment: &SegmentId| {
-        let reads = stock.segments.iter().find(|place| place.id == *segment).map_or(0, |place| place.archive);
-        stock.archives[reads].store().name(&Object::Segment(segment.clone()))
+        let reads = stock
+            .segments
+            .iter()
+            .find(|place| place.id == *segment)
+            .map_or(0, |place| place.archive);
+        stock.archives[reads]
+            .store()
+            .name(&Object::Segment(segment.clone()))
     };
-    let missing = things.missing.iter().map(|id| (id.clone(), 0, u64::MAX, format!("segment {} ", name(id))));
-    let parts = things
-        .parts
+    let missing = things
+        .missing
         .iter()
-        .map(|(id, from, to)| (id.clone(), *from, *to, format!("bytes {from} to {to} of {}", name(id))));
-    missing.chain(parts).filter(|(.., what)| report.has(what)).collect()
+        .map(|id| (id.clone(), 0, u64::MAX, format!("segment {} ", name(id))));
+    let parts = things.parts.iter().map(|(id, from, to)| {
+        (
+            id.clone(),
+            *from,
+            *to,
+            format!("bytes {from} to {to} of {}", name(id)),
+        )
+    });
+    missing
+        .chain(parts)
+        .filter(|(.., what)| report.has(what))
+        .collect()
 }
 
 /// Files that are lost, and which of them are only cut off: see [`Loss`].
@@ -171,20 +211,27 @@ fn lost_files(
     let (mut lost, mut cut_off) = (BTreeSet::new(), BTreeMap::new());
     let (all, mut stored) = (Selection::default(), Stored::salvaging());
     for parts in files(archive.records(&all, false)) {
-        let Some(first) = parts.first().filter(|first| first.state.is_stored()) else { continue };
+        let Some(first) = parts.first().filter(|first| first.state.is_stored()) else {
+            continue;
+        };
         let path = &first.entry.path;
         let (is_lost, of) = match &first.entry.kind {
             Kind::HardLink(target) => (lost.contains(target), cut_off.get(target)),
             Kind::File { .. } => {
-                let lacks_frames = parts.iter().any(|part| lacks_frames(archive, part, things, &mut stored));
-                let is_lost = lacks_frames || parts.iter().any(|part| things.has_file(archive, part));
+                let lacks_frames = parts
+                    .iter()
+                    .any(|part| lacks_frames(archive, part, things, &mut stored));
+                let is_lost =
+                    lacks_frames || parts.iter().any(|part| things.has_file(archive, part));
                 (is_lost, (!lacks_frames && !are_all(&parts)).then_some(path))
             }
             _ => (false, None),
         };
         if is_lost {
             lost.insert(path.clone());
-            of.cloned().into_iter().for_each(|of| drop(cut_off.insert(path.clone(), of)));
+            of.cloned()
+                .into_iter()
+                .for_each(|of| drop(cut_off.insert(path.clone(), of)));
         }
         for (place, hole) in places.iter().enumerate() {
             if parts.iter().any(|part| touches(archive, part, hole)) {
@@ -200,18 +247,28 @@ fn lost_files(
 }
 
 fn lacks_frames(archive: &Archive, item: &Item, things: &Things, stored: &mut Stored) -> bool {
-    let mut frames =
-        item.extents.iter().map(|extent| (full(archive, item.segment(&extent.frame)), extent.frame.offset));
+    let mut frames = item.extents.iter().map(|extent| {
+        (
+            full(archive, item.segment(&extent.frame)),
+            extent.frame.offset,
+        )
+    });
     frames.any(|(segment, offset)| {
         let is_missing = things.missing.contains(&segment);
         is_missing
-            || things.frames.get(&(segment, offset)).is_some_and(|is_out| !is_out || !stored.saves(archive, item))
+            || things
+                .frames
+                .get(&(segment, offset))
+                .is_some_and(|is_out| !is_out || !stored.saves(archive, item))
     })
 }
 
 fn touches(archive: &Archive, item: &Item, (segment, from, to, _): &Hole) -> bool {
-    item.extents.iter().map(|extent| &extent.frame).any(|frame| {
-        let within = frame.offset < *to && frame.offset + u64::from(frame.stored_len) > *from;
-        within && full(archive, item.segment(frame)) == *segment
-    })
+    item.extents
+        .iter()
+        .map(|extent| &extent.frame)
+        .any(|frame| {
+            let within = frame.offset < *to && frame.offset + u64::from(frame.stored_len) > *from;
+            within && full(archive, item.segment(frame)) == *segment
+        })
 }

@@ -101,7 +101,10 @@ pub struct Verdict {
 impl Verdict {
     /// 4 for damage, even if it does no harm yet; 1 for differences; 0.
     pub fn exit_code(&self) -> u8 {
-        match (self.damage.is_empty() && self.warnings.is_empty(), self.differences.is_empty()) {
+        match (
+            self.damage.is_empty() && self.warnings.is_empty(),
+            self.differences.is_empty(),
+        ) {
             (false, _) => 4,
             (true, false) => 1,
             (true, true) => 0,
@@ -116,16 +119,27 @@ impl Verdict {
         let mut line = |text: &str| crate::text::line(out, text);
         for damage in &self.damage {
             line(&format!("damage: {}", damage.what))?;
-            damage.detail.iter().try_for_each(|detail| line(&format!("        {detail}")))?;
+            damage
+                .detail
+                .iter()
+                .try_for_each(|detail| line(&format!("        {detail}")))?;
         }
         for loss in &self.lost {
             let all = loss.all.then(|| "everything".to_owned());
             let files = loss.files.iter().map(|path| quoted(path));
-            let what = all.into_iter().chain(loss.unnamed.iter().cloned()).chain(files);
-            what.into_iter().try_for_each(|what| line(&format!("lost: {}: {what}", loss.backup)))?;
+            let what = all
+                .into_iter()
+                .chain(loss.unnamed.iter().cloned())
+                .chain(files);
+            what.into_iter()
+                .try_for_each(|what| line(&format!("lost: {}: {what}", loss.backup)))?;
         }
-        self.warnings.iter().try_for_each(|warning| line(&format!("harmless: {warning}")))?;
-        self.differences.iter().try_for_each(|difference| line(&difference.to_string()))
+        self.warnings
+            .iter()
+            .try_for_each(|warning| line(&format!("harmless: {warning}")))?;
+        self.differences
+            .iter()
+            .try_for_each(|difference| line(&difference.to_string()))
     }
 }
 
@@ -142,10 +156,11 @@ impl Verify {
         must_be_told(&self.from)?;
         match look(&self.from)? {
             Looked::Backup(archive) => self.run_archive(*archive, meter),
-            Looked::Stream(_) if self.against.is_some() => {
-                Err(Error::new(ErrorKind::Usage, "cannot compare a stream, or a tar of another program, with a tree")
-                    .hint("put it into a file that fullbore wrote, or restore it"))
-            }
+            Looked::Stream(_) if self.against.is_some() => Err(Error::new(
+                ErrorKind::Usage,
+                "cannot compare a stream, or a tar of another program, with a tree",
+            )
+            .hint("put it into a file that fullbore wrote, or restore it")),
             Looked::Stream(input) => stream::verify(input, meter),
         }
     }
@@ -161,10 +176,19 @@ impl Verify {
         let lost = check.run(self.workers)?;
         let archive = &check.stock.archives[0];
         let differences = match &self.against {
-            Some(dir) => crate::verify::compare_tree::compare(archive, dir, self.workers, self.tricks, meter)?,
+            Some(dir) => crate::verify::compare_tree::compare(
+                archive,
+                dir,
+                self.workers,
+                self.tricks,
+                meter,
+            )?,
             None => Vec::new(),
         };
-        Ok(Verdict { differences, ..check.verdict(lost, start) })
+        Ok(Verdict {
+            differences,
+            ..check.verdict(lost, start)
+        })
     }
 
     /// Check all backups of a repository. What is not there because a backup was forgotten in the meantime is no damage: then it
@@ -175,8 +199,10 @@ impl Verify {
             meter.entries.store(0, Relaxed);
             let (archives, lost_roots) = open_some(repository)?;
             let check = Check::new(archives, Some(repository), self.data, meter);
-            let lost =
-                lost_roots.into_iter().map(|(id, error)| check.no_root(id, error)).collect::<Result<Vec<_>>>()?;
+            let lost = lost_roots
+                .into_iter()
+                .map(|(id, error)| check.no_root(id, error))
+                .collect::<Result<Vec<_>>>()?;
             let files = check.run(self.workers)?;
             check.notes(repository)?;
             let verdict = check.verdict(lost.into_iter().chain(files).collect(), start);
@@ -216,10 +242,22 @@ pub(crate) struct Tables {
 }
 
 impl<'a> Check<'a> {
-    pub(crate) fn new(archives: Vec<Archive>, repository: Option<&Path>, data: bool, meter: &'a Meter) -> Self {
+    pub(crate) fn new(
+        archives: Vec<Archive>,
+        repository: Option<&Path>,
+        data: bool,
+        meter: &'a Meter,
+    ) -> Self {
         let stock = Stock::new(archives, repository);
         let used = Mutex::new(vec![HashSet::new(); stock.archives.len()]);
-        Self { stock, bad: Bad::default(), report: Report::new(true), meter, data, used }
+        Self {
+            stock,
+            bad: Bad::default(),
+            report: Report::new(true),
+            meter,
+            data,
+            used,
+        }
     }
 
     /// What was noted of backups after they were made.
@@ -228,7 +266,10 @@ impl<'a> Check<'a> {
         let lost = "tags that it was given later are lost, and whether it is pinned";
         for (_, error, root) in bad_words(&self.stock.archives, repository) {
             self.report.stored_by(&root.id);
-            self.report.note(format!("{}; what others need of that backup is not in it", error.line()));
+            self.report.note(format!(
+                "{}; what others need of that backup is not in it",
+                error.line()
+            ));
         }
         self.stock
             .archives
@@ -244,14 +285,30 @@ impl<'a> Check<'a> {
             return Ok(true);
         }
         let listed = backup_ids(repository)?;
-        Ok(self.stock.archives.iter().all(|archive| listed.contains(&archive.root.id)))
+        Ok(self
+            .stock
+            .archives
+            .iter()
+            .all(|archive| listed.contains(&archive.root.id)))
     }
 
     fn run(&self, workers: NonZeroUsize) -> Result<Vec<Loss>> {
         self.structure(workers)?;
         if self.data {
-            let Self { stock, bad, report, meter, .. } = self;
-            Content { stock, bad, report, meter }.check(workers)?;
+            let Self {
+                stock,
+                bad,
+                report,
+                meter,
+                ..
+            } = self;
+            Content {
+                stock,
+                bad,
+                report,
+                meter,
+            }
+            .check(workers)?;
         }
         Ok(blame(&self.stock, &self.bad, &self.report))
     }
@@ -267,16 +324,40 @@ impl<'a> Check<'a> {
     pub(crate) fn verdict(&self, lost: Vec<Loss>, start: Instant) -> Verdict {
         let archives = &self.stock.archives;
         let without_root = lost.iter().filter(|loss| loss.all).map(|loss| &loss.backup);
-        let mut ids: Vec<&String> = archives.iter().map(|archive| &archive.root.id).chain(without_root).collect();
+        let mut ids: Vec<&String> = archives
+            .iter()
+            .map(|archive| &archive.root.id)
+            .chain(without_root)
+            .collect();
         ids.sort_unstable();
         let storers = self.report.storers();
-        let is_damaged = |id: &&&String| lost.iter().any(|loss| loss.backup == ***id) || storers.contains(**id);
+        let is_damaged =
+            |id: &&&String| lost.iter().any(|loss| loss.backup == ***id) || storers.contains(**id);
         let mut damaged: BTreeSet<&String> = ids.iter().filter(is_damaged).copied().collect();
         // What was forgotten is of those that refer to it.
-        let gone: Vec<&str> = storers.iter().filter(|id| !ids.contains(id)).map(String::as_str).collect();
-        let refers = |archive: &&Archive| archive.root.others().iter().any(|other| gone.contains(other));
-        damaged.extend(archives.iter().filter(refers).map(|archive| &archive.root.id));
-        let id = if ids.len() == 1 { ids[0].clone() } else { String::new() };
+        let gone: Vec<&str> = storers
+            .iter()
+            .filter(|id| !ids.contains(id))
+            .map(String::as_str)
+            .collect();
+        let refers = |archive: &&Archive| {
+            archive
+                .root
+                .others()
+                .iter()
+                .any(|other| gone.contains(other))
+        };
+        damaged.extend(
+            archives
+                .iter()
+                .filter(refers)
+                .map(|archive| &archive.root.id),
+        );
+        let id = if ids.len() == 1 {
+            ids[0].clone()
+        } else {
+            String::new()
+        };
         Verdict {
             id,
             of: ids.len(),
@@ -286,7 +367,11 @@ impl<'a> Check<'a> {
             is_bare: false,
             is_trailed: false,
             entries: self.meter.entries.load(Relaxed),
-            not_captured: sizes::sum(archives.iter().map(|archive| archive.root.totals.unreadable)),
+            not_captured: sizes::sum(
+                archives
+                    .iter()
+                    .map(|archive| archive.root.totals.unreadable),
+            ),
             bad_pages: sizes::sum(archives.iter().map(|archive| archive.root.totals.bad_pages)),
             damage: self.report.damage(),
             lost,
@@ -297,16 +382,27 @@ impl<'a> Check<'a> {
     }
 
     pub(crate) fn no_root(&self, backup: String, error: Error) -> Result<Loss> {
-        let detail = format!("all of backup {backup:?} is lost with it until `fullbore repair` has rebuilt it");
+        let detail = format!(
+            "all of backup {backup:?} is lost with it until `fullbore repair` has rebuilt it"
+        );
         self.report.add((error.detail(detail), Vec::new()))?;
-        Ok(Loss { backup, all: true, ..Loss::default() })
+        Ok(Loss {
+            backup,
+            all: true,
+            ..Loss::default()
+        })
     }
 
     /// Sizes and seek tables. A segment that is not there or has no table gives no frames, and is reported.
     fn segments(&self) -> Result<Tables> {
         let mut tables = Tables::default();
         for place in &self.stock.segments {
-            match seek_tables::read(&self.stock.archives[place.archive], place, self.data, &self.report) {
+            match seek_tables::read(
+                &self.stock.archives[place.archive],
+                place,
+                self.data,
+                &self.report,
+            ) {
                 Ok(table) => drop(tables.frames.insert(place.id.clone(), table)),
                 Err(error) => self.bad_segment(place, error, &mut tables)?,
             }
@@ -320,12 +416,19 @@ impl<'a> Check<'a> {
             ErrorKind::NotFound => {
                 tables.missing.insert(place.id.clone());
                 self.bad.missing(place.id.clone());
-                self.report.add((Error { kind: ErrorKind::Corrupt, ..error }, Vec::new()))
+                self.report.add((
+                    Error {
+                        kind: ErrorKind::Corrupt,
+                        ..error
+                    },
+                    Vec::new(),
+                ))
             }
             ErrorKind::Corrupt if self.data => self.report.add((error, Vec::new())),
-            ErrorKind::Corrupt => {
-                self.report.add((error.detail("`--data` finds out which of its frames are whole"), Vec::new()))
-            }
+            ErrorKind::Corrupt => self.report.add((
+                error.detail("`--data` finds out which of its frames are whole"),
+                Vec::new(),
+            )),
             _ => Err(error),
         }
     }
@@ -342,7 +445,11 @@ impl<'a> Check<'a> {
 
     fn sheet(&self, sheet: &Sheet, tables: &Tables) -> Result<()> {
         let (archive, at) = (&self.stock.archives[sheet.at.0], self.stock.page_at(sheet));
-        let owner = if at.backup.is_empty() { &archive.root.id } else { &at.backup };
+        let owner = if at.backup.is_empty() {
+            &archive.root.id
+        } else {
+            &at.backup
+        };
         let (mut whole, mut errors) = (None, Vec::new());
         for copy in archive.copies(at) {
             match archive.read_copy(at, &copy) {
@@ -356,11 +463,13 @@ impl<'a> Check<'a> {
             }
         }
         let Some(page) = whole else {
-            return errors.into_iter().next().map_or(Ok(()), |(_, error)| self.lost_page(sheet, error));
+            return errors
+                .into_iter()
+                .next()
+                .map_or(Ok(()), |(_, error)| self.lost_page(sheet, error));
         };
         // A segment that is not there is told of by itself.
-        let is_told =
-            |object: &Object| matches!(object, Object::Segment(id) if tables.missing.contains(&full(archive, id)));
+        let is_told = |object: &Object| matches!(object, Object::Segment(id) if tables.missing.contains(&full(archive, id)));
         for (_, error) in errors.into_iter().filter(|(object, _)| !is_told(object)) {
             self.report.stored_by(owner);
             self.report.warn(error);
@@ -373,11 +482,24 @@ impl<'a> Check<'a> {
             return Err(error);
         }
         let at = self.stock.page_at(sheet);
-        let what = format!("{} from {} on", counted(at.entries, "entry"), quoted(&at.first.0));
-        sheet.of.iter().for_each(|archive| self.bad.page(*archive, &what));
-        let of =
-            if self.stock.archives.len() > 1 { format!(" of {}", self.stock.names(&sheet.of)) } else { String::new() };
-        self.report.add((error.detail(format!("it describes {what}{of}; no other copy is whole")), Vec::new()))
+        let what = format!(
+            "{} from {} on",
+            counted(at.entries, "entry"),
+            quoted(&at.first.0)
+        );
+        sheet
+            .of
+            .iter()
+            .for_each(|archive| self.bad.page(*archive, &what));
+        let of = if self.stock.archives.len() > 1 {
+            format!(" of {}", self.stock.names(&sheet.of))
+        } else {
+            String::new()
+        };
+        self.report.add((
+            error.detail(format!("it describes {what}{of}; no other copy is whole")),
+            Vec::new(),
+        ))
     }
 
     /// Do the extents of a page lie in frames that there are, and are they all of each file? With `data` a look at the content tells that,
@@ -386,7 +508,9 @@ impl<'a> Check<'a> {
         let archive = &self.stock.archives[sheet.at.0];
         let (mut used, mut bad) = (HashSet::new(), BTreeMap::new());
         for item in items(archive, page) {
-            self.meter.entries.fetch_add(u64::from(item.from == 0), Relaxed);
+            self.meter
+                .entries
+                .fetch_add(u64::from(item.from == 0), Relaxed);
             if !matches!(item.entry.kind, Kind::File { .. }) || !item.state.is_stored() {
                 continue;
             }
@@ -399,12 +523,20 @@ impl<'a> Check<'a> {
             }
         }
         let mut all = self.used.locked();
-        sheet.of.iter().for_each(|archive| all[*archive].extend(used.iter().cloned()));
+        sheet
+            .of
+            .iter()
+            .for_each(|archive| all[*archive].extend(used.iter().cloned()));
         drop(all);
-        bad.into_values().try_for_each(|(frame, error, files): Misplaced| {
-            let damage = frame_damage(archive, &frame, error, files);
-            if self.bad.frame(&frame.0, &frame.1, false) { self.report.add(damage) } else { Ok(()) }
-        })
+        bad.into_values()
+            .try_for_each(|(frame, error, files): Misplaced| {
+                let damage = frame_damage(archive, &frame, error, files);
+                if self.bad.frame(&frame.0, &frame.1, false) {
+                    self.report.add(damage)
+                } else {
+                    Ok(())
+                }
+            })
     }
 
     fn extent(
@@ -419,7 +551,10 @@ impl<'a> Check<'a> {
         if !used.contains(segment) {
             used.insert(segment.clone());
         }
-        let fits = extent.inner.checked_add(extent.len).is_some_and(|end| end <= frame.plain_len);
+        let fits = extent
+            .inner
+            .checked_add(extent.len)
+            .is_some_and(|end| end <= frame.plain_len);
         let checked = match tables.frames.get(segment) {
             Some(table) => table.check(&frame),
             None => Ok(()),
@@ -429,8 +564,16 @@ impl<'a> Check<'a> {
             Ok(()) => Error::corrupt("the manifest wants more of it than it holds"),
             Err(error) => error,
         };
-        let key = (segment.backup.clone(), segment.stream, segment.number, frame.offset);
-        bad.entry(key).or_insert_with(|| ((segment.clone(), frame), error, Vec::new())).2.push(item.entry.path.clone());
+        let key = (
+            segment.backup.clone(),
+            segment.stream,
+            segment.number,
+            frame.offset,
+        );
+        bad.entry(key)
+            .or_insert_with(|| ((segment.clone(), frame), error, Vec::new()))
+            .2
+            .push(item.entry.path.clone());
     }
 
     /// A root mentions every segment that its pages speak of: what is not mentioned would be removed as not needed.
@@ -438,16 +581,24 @@ impl<'a> Check<'a> {
         let used = std::mem::take(&mut *self.used.locked());
         for (archive, used) in self.stock.archives.iter().zip(used) {
             let root = &archive.root;
-            let mentioned: HashSet<SegmentId> = root.liveness.iter().map(|live| full(archive, &live.id())).collect();
+            let mentioned: HashSet<SegmentId> = root
+                .liveness
+                .iter()
+                .map(|live| full(archive, &live.id()))
+                .collect();
             let is_own = |id: &SegmentId| id.backup == root.id && root.format == FORMAT_ALONE;
-            let mut unknown: Vec<_> = used.iter().filter(|id| !mentioned.contains(id) && !is_own(id)).collect();
+            let mut unknown: Vec<_> = used
+                .iter()
+                .filter(|id| !mentioned.contains(id) && !is_own(id))
+                .collect();
             unknown.sort_by_key(|id| (id.backup.clone(), id.stream, id.number));
             for id in unknown {
                 let name = archive.store().name(&Object::Segment(id.clone()));
                 let what = format!("the root of backup {:?} is wrong", root.id);
                 let why = format!("it does not mention segment {name}, which its pages refer to");
                 self.report.stored_by(&root.id);
-                self.report.add((Error::corrupt(what).because(why), Vec::new()))?;
+                self.report
+                    .add((Error::corrupt(what).because(why), Vec::new()))?;
             }
         }
         Ok(())

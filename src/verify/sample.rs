@@ -75,7 +75,10 @@ impl Sample {
     /// As [`Verify::run`](crate::verify::Verify::run); [`Kind::Usage`] if it is no repository.
     pub fn run(&self, meter: &Meter) -> Result<(Verdict, Sampled)> {
         if !self.repository.is_dir() {
-            let what = format!("cannot check a part of {:?}: it is no repository", self.repository);
+            let what = format!(
+                "cannot check a part of {:?}: it is no repository",
+                self.repository
+            );
             return Err(Error::new(Kind::Usage, what).hint("leave out --sample and --for"));
         }
         until_final(|| self.look(meter))
@@ -87,16 +90,27 @@ impl Sample {
         meter.entries.store(0, Relaxed);
         let (archives, no_roots) = open_some(&self.repository)?;
         let check = Check::new(archives, Some(&self.repository), false, meter);
-        let mut lost = no_roots.into_iter().map(|(id, error)| check.no_root(id, error)).collect::<Result<Vec<_>>>()?;
+        let mut lost = no_roots
+            .into_iter()
+            .map(|(id, error)| check.no_root(id, error))
+            .collect::<Result<Vec<_>>>()?;
         let mut tables = check.structure(self.workers)?;
         add_loose(&check, &mut tables);
         let covered = Covered::read(&self.repository);
         let parts = self.parts(&check, &tables, &covered);
         let checked = self.parts_checked(&check, &tables, &parts)?;
         lost.extend(blame(&check.stock, &check.bad, &check.report));
-        let sampled = remember(&self.repository, &check, covered, &all(&check, &tables), &checked);
+        let sampled = remember(
+            &self.repository,
+            &check,
+            covered,
+            &all(&check, &tables),
+            &checked,
+        );
         let verdict = check.verdict(lost, start);
-        Ok(check.is_final(&verdict, &self.repository)?.then_some((verdict, sampled)))
+        Ok(check
+            .is_final(&verdict, &self.repository)?
+            .then_some((verdict, sampled)))
     }
 
     /// What to check, in order, as far as a share goes.
@@ -104,13 +118,22 @@ impl Sample {
         let mut parts = all(check, tables);
         let when = |part: &Part| covered.when(&check.stock.segments[part.place].id, part.index);
         parts.sort_by_key(|part| (when(part) != DAMAGED, when(part), part.place, part.index));
-        let Amount::Share(share) = self.amount else { return parts };
+        let Amount::Share(share) = self.amount else {
+            return parts;
+        };
         let total = sizes::sum(parts.iter().map(|part| bytes(check, part)));
         let (wanted, mut taken) = ((total as f64 * share).ceil() as u64, 0);
         parts.retain(|part| {
             let is_damaged = when(part) == DAMAGED;
             let take = is_damaged || taken < wanted;
-            sizes::add(&mut taken, if take && !is_damaged { bytes(check, part) } else { 0 });
+            sizes::add(
+                &mut taken,
+                if take && !is_damaged {
+                    bytes(check, part)
+                } else {
+                    0
+                },
+            );
             take
         });
         parts
@@ -120,8 +143,19 @@ impl Sample {
     fn parts_checked(&self, check: &Check<'_>, tables: &Tables, parts: &[Part]) -> Result<Checked> {
         let start = Instant::now(); // the structure of all is not a part
         let checked = Mutex::new(Checked::new());
-        let Check { stock, bad, report, meter, .. } = check;
-        let content = Content { stock, bad, report, meter };
+        let Check {
+            stock,
+            bad,
+            report,
+            meter,
+            ..
+        } = check;
+        let content = Content {
+            stock,
+            bad,
+            report,
+            meter,
+        };
         let each = |hand: &mut Hand, part: &Part| {
             let is_known = checksum(&stock.segments[part.place], part.index).is_some();
             let is_right = !is_known || content.part(hand, part)?;
@@ -146,16 +180,21 @@ fn all(check: &Check<'_>, tables: &Tables) -> Vec<Part> {
     let there = places.filter(|(_, place)| !check.bad.has(&place.id, 0));
     let parts = there.flat_map(|(at, place)| {
         let table = tables.frames.get(&place.id);
-        let has_frames = move |(from, to)| table.is_some_and(|table| !table.within(from, to).is_empty());
+        let has_frames =
+            move |(from, to)| table.is_some_and(|table| !table.within(from, to).is_empty());
         // What the root says may be any number. If the file is shorter, the first part that is not there shows it.
         let archive = &check.stock.archives[place.archive];
-        let len = archive.store().len(&Object::Segment(place.id.clone())).unwrap_or(0);
+        let len = archive
+            .store()
+            .len(&Object::Segment(place.id.clone()))
+            .unwrap_or(0);
         let within = (0..).take_while(move |index| {
             let from = span(place, *index).0;
             from < place.bytes && from <= len
         });
-        let can_be_checked =
-            within.filter(move |index| checksum(place, *index).is_some() || has_frames(span(place, *index)));
+        let can_be_checked = within.filter(move |index| {
+            checksum(place, *index).is_some() || has_frames(span(place, *index))
+        });
         can_be_checked.map(move |index| Part { place: at, index })
     });
     parts.collect()
@@ -164,11 +203,19 @@ fn all(check: &Check<'_>, tables: &Tables) -> Vec<Part> {
 /// Of segments of which neither checksums nor a seek table is known, the frames that records speak of. Early versions kept
 /// nothing else of what died or was pruned.
 fn add_loose(check: &Check<'_>, tables: &mut Tables) {
-    let is_loose =
-        |place: &&Place| place.parts.is_empty() && matches!(tables.frames.get(&place.id), Some(Frames::Within(_)));
-    let loose = check.stock.segments.iter().filter(is_loose).map(|place| place.id.clone());
+    let is_loose = |place: &&Place| {
+        place.parts.is_empty() && matches!(tables.frames.get(&place.id), Some(Frames::Within(_)))
+    };
+    let loose = check
+        .stock
+        .segments
+        .iter()
+        .filter(is_loose)
+        .map(|place| place.id.clone());
     let loose = known_frames(&check.stock.archives, loose);
-    let found = loose.into_iter().map(|(id, frames)| (id, Frames::Table(frames.into_iter().collect())));
+    let found = loose
+        .into_iter()
+        .map(|(id, frames)| (id, Frames::Table(frames.into_iter().collect())));
     tables.frames.extend(found);
 }
 
@@ -182,10 +229,22 @@ fn frames(content: &Content<'_>, tables: &Tables, hand: &mut Hand, part: &Part) 
     let place = &content.stock.segments[part.place];
     let archive = &content.stock.archives[place.archive];
     let (from, to) = span(place, part.index);
-    let Some(table) = tables.frames.get(&place.id) else { return Ok(true) };
+    let Some(table) = tables.frames.get(&place.id) else {
+        return Ok(true);
+    };
     let mut all_whole = true;
-    for (offset, stored_len, plain_len) in table.within(from, to).iter().copied().filter(|(.., plain)| *plain > 0) {
-        let frame = FrameAt { segment: 0, offset, stored_len, plain_len };
+    for (offset, stored_len, plain_len) in table
+        .within(from, to)
+        .iter()
+        .copied()
+        .filter(|(.., plain)| *plain > 0)
+    {
+        let frame = FrameAt {
+            segment: 0,
+            offset,
+            stored_len,
+            plain_len,
+        };
         let (error, is_out) = match hand.salvage(archive, &place.id, &frame) {
             Ok(None) => continue,
             Ok(Some(error)) => (error, true),
@@ -195,15 +254,30 @@ fn frames(content: &Content<'_>, tables: &Tables, hand: &mut Hand, part: &Part) 
         if content.bad.frame(&place.id, &frame, is_out) {
             content.report.stored_by(&place.id.backup);
             let (error, _) = frame_damage(archive, &(place.id.clone(), frame), error, Vec::new());
-            content.report.add((Error { detail: Vec::new(), ..error }, Vec::new()))?;
+            content.report.add((
+                Error {
+                    detail: Vec::new(),
+                    ..error
+                },
+                Vec::new(),
+            ))?;
         }
     }
     Ok(all_whole)
 }
 
 /// What is damaged is looked at again the next time, and takes nothing of the share then.
-fn remember(repository: &Path, check: &Check<'_>, mut covered: Covered, all: &[Part], checked: &Checked) -> Sampled {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+fn remember(
+    repository: &Path,
+    check: &Check<'_>,
+    mut covered: Covered,
+    all: &[Part],
+    checked: &Checked,
+) -> Sampled {
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_secs();
     let id = |part: &Part| &check.stock.segments[part.place].id;
     for (part, is_whole) in checked {
         covered.note(id(part), part.index, if *is_whole { now } else { DAMAGED });
@@ -211,14 +285,23 @@ fn remember(repository: &Path, check: &Check<'_>, mut covered: Covered, all: &[P
     let present: HashSet<_> = check.stock.segments.iter().map(|place| &place.id).collect();
     covered.retain(|segment| present.contains(segment));
     let forgotten = covered.write(repository).err().map(|error| error.line());
-    forgotten.iter().for_each(|why| platform::debug(|| why.clone()));
+    forgotten
+        .iter()
+        .for_each(|why| platform::debug(|| why.clone()));
     let times = |part: &&Part| covered.when(id(part), part.index);
-    let never = all.iter().filter(|part| times(part) == 0 && !checked.contains_key(part));
+    let never = all
+        .iter()
+        .filter(|part| times(part) == 0 && !checked.contains_key(part));
     Sampled {
         bytes: sizes::sum(checked.keys().map(|part| bytes(check, part))),
         of_bytes: sizes::sum(all.iter().map(|part| bytes(check, part))),
         never_bytes: sizes::sum(never.map(|part| bytes(check, part))),
-        oldest: all.iter().map(|part| times(&part)).filter(|time| *time > DAMAGED).min().unwrap_or(now),
+        oldest: all
+            .iter()
+            .map(|part| times(&part))
+            .filter(|time| *time > DAMAGED)
+            .min()
+            .unwrap_or(now),
         forgotten,
     }
 }

@@ -8,8 +8,8 @@ use crate::{
         page::FrameAt,
         root::FORMAT,
         segment::{
-            Label, SEEK_FOOTER_BYTES, SERVICE_HEADER_BYTES, Service, ZSTD_HEADER_BYTES, parse_seek_table,
-            seek_table_len, skippable_len,
+            Label, SEEK_FOOTER_BYTES, SERVICE_HEADER_BYTES, Service, ZSTD_HEADER_BYTES,
+            parse_seek_table, seek_table_len, skippable_len,
         },
         sizes,
     },
@@ -30,7 +30,9 @@ pub(crate) enum Frames {
 impl Frames {
     /// Those that begin from byte `from` on and before `to`.
     pub(crate) fn within(&self, from: u64, to: u64) -> &[FrameSpan] {
-        let Self::Table(frames) = self else { return &[] };
+        let Self::Table(frames) = self else {
+            return &[];
+        };
         let at = |place: u64| frames.partition_point(|(offset, ..)| *offset < place);
         &frames[at(from)..at(to)]
     }
@@ -42,13 +44,23 @@ impl Frames {
             Self::Within(len) => {
                 let end = frame.offset.checked_add(frame.stored_len.into());
                 let fits = end.is_some_and(|end| end <= *len);
-                return if fits { Ok(()) } else { Err(Error::corrupt("its segment ends before it")) };
+                return if fits {
+                    Ok(())
+                } else {
+                    Err(Error::corrupt("its segment ends before it"))
+                };
             }
         };
-        let found = frames.binary_search_by_key(&frame.offset, |(offset, ..)| *offset).map(|at| frames[at]);
+        let found = frames
+            .binary_search_by_key(&frame.offset, |(offset, ..)| *offset)
+            .map(|at| frames[at]);
         match found {
-            Ok((_, stored, plain)) if (stored, plain) == (frame.stored_len, frame.plain_len) => Ok(()),
-            _ => Err(Error::corrupt("the seek table of its segment has no such frame")),
+            Ok((_, stored, plain)) if (stored, plain) == (frame.stored_len, frame.plain_len) => {
+                Ok(())
+            }
+            _ => Err(Error::corrupt(
+                "the seek table of its segment has no such frame",
+            )),
         }
     }
 }
@@ -58,14 +70,26 @@ impl Frames {
 ///
 /// # Errors
 /// [`Kind::Corrupt`] if its size or table is not right; [`Kind::NotFound`] if there is no such segment.
-pub(crate) fn read(archive: &Archive, segment: &Place, data: bool, report: &Report) -> Result<Frames> {
+pub(crate) fn read(
+    archive: &Archive,
+    segment: &Place,
+    data: bool,
+    report: &Report,
+) -> Result<Frames> {
     let object = Object::Segment(segment.id.clone());
     let name = archive.store().name(&object);
-    let damaged = |why: &str| Error::corrupt(format!("segment {name} is damaged")).because(why.to_owned());
-    let len = archive.store().len(&object).map_err(|e| missing(e, format!("segment {name}")))?;
+    let damaged =
+        |why: &str| Error::corrupt(format!("segment {name} is damaged")).because(why.to_owned());
+    let len = archive
+        .store()
+        .len(&object)
+        .map_err(|e| missing(e, format!("segment {name}")))?;
     // An archive's root stands in its segment, so it knows the size only up to itself.
     if len < segment.bytes || (len > segment.bytes && segment.ended && !archive.is_one_file()) {
-        return Err(damaged(&format!("it has {len} bytes, the root says {}", segment.bytes)));
+        return Err(damaged(&format!(
+            "it has {len} bytes, the root says {}",
+            segment.bytes
+        )));
     }
     if !archive.codec.skips() {
         return beside(archive, segment, len, report);
@@ -79,15 +103,20 @@ pub(crate) fn read(archive: &Archive, segment: &Place, data: bool, report: &Repo
     // It follows the first frame, or what fills the place of the header of a stream.
     let mut label = None;
     for (offset, ..) in table.iter().skip(1).take(2) {
-        label = label.or(service(archive, &object, *offset)?.filter(|(service, ..)| *service == Service::Label));
+        label = label
+            .or(service(archive, &object, *offset)?
+                .filter(|(service, ..)| *service == Service::Label));
     }
     if !label.is_some_and(|(_, label, _)| is_label_of(archive, segment, &label)) {
         return Err(damaged("its label is not the one it should have"));
     }
     if data {
         table.iter().try_for_each(|frame| {
-            probe(archive, &object, segment.bytes, frame)
-                .unwrap_or_else(|| Err(damaged("its seek table speaks of frames that are not there")))
+            probe(archive, &object, segment.bytes, frame).unwrap_or_else(|| {
+                Err(damaged(
+                    "its seek table speaks of frames that are not there",
+                ))
+            })
         })?;
     }
     Ok(Frames::Table(table))
@@ -119,7 +148,8 @@ fn beside(archive: &Archive, segment: &Place, len: u64, report: &Report) -> Resu
 
 fn side(archive: &Archive, segment: &Place, object: &Object, len: u64) -> Result<Table> {
     let label = side_label(archive, object)?.filter(|label| is_label_of(archive, segment, label));
-    let table = table(archive, object, Some(len))?.filter(|table| label.is_some() && fits(table, segment));
+    let table =
+        table(archive, object, Some(len))?.filter(|table| label.is_some() && fits(table, segment));
     table.ok_or_else(|| {
         Error::corrupt(format!("{} is damaged", archive.store().name(object)))
             .because("its service frames cannot be read")
@@ -127,14 +157,24 @@ fn side(archive: &Archive, segment: &Place, object: &Object, len: u64) -> Result
 }
 
 /// The service frame at `offset`: what it is, its payload if it is a label, and where it ends. `None` if there is none.
-fn service(archive: &Archive, object: &Object, offset: u64) -> Result<Option<(Service, Vec<u8>, u64)>> {
+fn service(
+    archive: &Archive,
+    object: &Object,
+    offset: u64,
+) -> Result<Option<(Service, Vec<u8>, u64)>> {
     let mut bytes = Vec::new();
-    archive.store().read_at(object, offset, SERVICE_HEADER_BYTES, &mut bytes)?;
-    let Some((service, len)) = Service::parse(&bytes) else { return Ok(None) };
+    archive
+        .store()
+        .read_at(object, offset, SERVICE_HEADER_BYTES, &mut bytes)?;
+    let Some((service, len)) = Service::parse(&bytes) else {
+        return Ok(None);
+    };
     let payload = offset + SERVICE_HEADER_BYTES as u64;
     bytes.clear();
     if service == Service::Label {
-        archive.store().read_at(object, payload, len as usize, &mut bytes)?;
+        archive
+            .store()
+            .read_at(object, payload, len as usize, &mut bytes)?;
     }
     Ok(Some((service, bytes, payload + len)))
 }
@@ -144,7 +184,11 @@ fn is_label_of(archive: &Archive, segment: &Place, payload: &[u8]) -> bool {
     let is_it = |label: Label| {
         let names = label.backup == segment.id.backup && label.codec == archive.root.options.codec;
         let place = (label.stream, label.number) == (segment.id.stream, segment.id.number);
-        names && place && segment.format.map_or(label.format <= FORMAT, |format| format == label.format)
+        names
+            && place
+            && segment
+                .format
+                .map_or(label.format <= FORMAT, |format| format == label.format)
     };
     Label::parse(payload).is_ok_and(is_it)
 }
@@ -153,11 +197,20 @@ fn is_label_of(archive: &Archive, segment: &Place, payload: &[u8]) -> bool {
 fn side_label(archive: &Archive, object: &Object) -> Result<Option<Vec<u8>>> {
     let len = archive.store().len(object)?;
     let mut bytes = Vec::new();
-    archive.store().read_at(object, len.saturating_sub(SEEK_FOOTER_BYTES as u64), SEEK_FOOTER_BYTES, &mut bytes)?;
-    let Some(table_len) = seek_table_len(&bytes, len) else { return Ok(None) };
+    archive.store().read_at(
+        object,
+        len.saturating_sub(SEEK_FOOTER_BYTES as u64),
+        SEEK_FOOTER_BYTES,
+        &mut bytes,
+    )?;
+    let Some(table_len) = seek_table_len(&bytes, len) else {
+        return Ok(None);
+    };
     let (mut at, mut label) = (0, None);
     while at < len - table_len {
-        let Some((service, payload, end)) = service(archive, object, at)? else { return Ok(None) };
+        let Some((service, payload, end)) = service(archive, object, at)? else {
+            return Ok(None);
+        };
         if service == Service::Label {
             label = Some(payload);
         }
@@ -171,7 +224,9 @@ pub(crate) type Table = Vec<FrameSpan>;
 
 /// Does the table speak of as many plain bytes as the root?
 fn fits(table: &Table, segment: &Place) -> bool {
-    let Some(plain_bytes) = segment.plain_bytes else { return true };
+    let Some(plain_bytes) = segment.plain_bytes else {
+        return true;
+    };
     sizes::sum(table.iter().map(|(_, _, plain)| u64::from(*plain))) == plain_bytes
 }
 
@@ -179,11 +234,21 @@ fn fits(table: &Table, segment: &Place) -> bool {
 fn table(archive: &Archive, object: &Object, segment_len: Option<u64>) -> Result<Option<Table>> {
     let len = archive.store().len(object)?;
     let mut bytes = Vec::new();
-    let Some(footer) = len.checked_sub(SEEK_FOOTER_BYTES as u64) else { return Ok(None) };
-    archive.store().read_at(object, footer, SEEK_FOOTER_BYTES, &mut bytes)?;
-    let Some(table_len) = seek_table_len(&bytes, len) else { return Ok(None) };
-    archive.store().read_at(object, len - table_len, table_len as usize, &mut bytes)?;
-    let Some(sizes) = parse_seek_table(&bytes) else { return Ok(None) };
+    let Some(footer) = len.checked_sub(SEEK_FOOTER_BYTES as u64) else {
+        return Ok(None);
+    };
+    archive
+        .store()
+        .read_at(object, footer, SEEK_FOOTER_BYTES, &mut bytes)?;
+    let Some(table_len) = seek_table_len(&bytes, len) else {
+        return Ok(None);
+    };
+    archive
+        .store()
+        .read_at(object, len - table_len, table_len as usize, &mut bytes)?;
+    let Some(sizes) = parse_seek_table(&bytes) else {
+        return Ok(None);
+    };
     let mut offset = 0;
     let mut place = |(stored, plain)| {
         let at = offset;
@@ -197,7 +262,8 @@ fn table(archive: &Archive, object: &Object, segment_len: Option<u64>) -> Result
     // only one has a meaning, and we do not set it.
     let flags = bytes.get(bytes.len() - SEEK_FOOTER_BYTES + 4);
     let described = segment_len.unwrap_or(len - table_len);
-    let whole = offset == described && skippable_len(&bytes) == Some(table_len) && flags == Some(&0);
+    let whole =
+        offset == described && skippable_len(&bytes) == Some(table_len) && flags == Some(&0);
     Ok(whole.then_some(table))
 }
 
@@ -211,14 +277,23 @@ fn probe(
     (offset, stored, plain): &(u64, u32, u32),
 ) -> Option<Result<()>> {
     let mut header = Vec::new();
-    if let Err(error) = archive.store().read_at(object, *offset, ZSTD_HEADER_BYTES.min(*stored as usize), &mut header) {
+    if let Err(error) = archive.store().read_at(
+        object,
+        *offset,
+        ZSTD_HEADER_BYTES.min(*stored as usize),
+        &mut header,
+    ) {
         return Some(Err(error));
     }
     let right = match (skippable_len(&header), archive.codec) {
         (Some(len), _) => {
-            len == u64::from(*stored) && *plain == 0 && (*offset < summed || Service::parse(&header).is_some())
+            len == u64::from(*stored)
+                && *plain == 0
+                && (*offset < summed || Service::parse(&header).is_some())
         }
-        (None, Codec::Zstd(_)) => zstd_safe::get_frame_content_size(&header).ok().flatten() == Some(u64::from(*plain)),
+        (None, Codec::Zstd(_)) => {
+            zstd_safe::get_frame_content_size(&header).ok().flatten() == Some(u64::from(*plain))
+        }
         (None, Codec::Lz4) => lz4_content_size(&header) == u64::from(*plain),
         (None, _) => true,
     };
@@ -228,6 +303,9 @@ fn probe(
 /// Content size in the header of an lz4 frame; 0 is not written.
 fn lz4_content_size(header: &[u8]) -> u64 {
     let has_size = header.get(4).is_some_and(|flags| flags & 8 != 0);
-    let size = header.get(6..14).and_then(|size| size.try_into().ok()).map_or(0, u64::from_le_bytes);
+    let size = header
+        .get(6..14)
+        .and_then(|size| size.try_into().ok())
+        .map_or(0, u64::from_le_bytes);
     if has_size { size } else { 0 }
 }

@@ -36,15 +36,29 @@ pub(crate) struct Stored {
 impl Stored {
     /// For [`Stored::saves`].
     pub(crate) fn salvaging() -> Self {
-        Self { salvage: true, ..Self::default() }
+        Self {
+            salvage: true,
+            ..Self::default()
+        }
     }
 
     /// Has `file` the data of `item`, the last record of a stored file? What is a hole in the backup is not looked at.
     ///
     /// # Errors
     /// Damage to the backup, or the system's.
-    pub(crate) fn is_in(&mut self, archive: &Archive, item: &Item, file: &File, buffer: &mut [u8]) -> Result<bool> {
-        let failed = |e| Error::io(format!("could not read {} in the tree", quoted(&item.entry.path)), e);
+    pub(crate) fn is_in(
+        &mut self,
+        archive: &Archive,
+        item: &Item,
+        file: &File,
+        buffer: &mut [u8],
+    ) -> Result<bool> {
+        let failed = |e| {
+            Error::io(
+                format!("could not read {} in the tree", quoted(&item.entry.path)),
+                e,
+            )
+        };
         let mut at = 0;
         for part in parts(archive, item)? {
             for extent in &part.extents {
@@ -64,9 +78,14 @@ impl Stored {
 
     /// Is a file of one extent whole, though the checksum of its frame is wrong?
     pub(crate) fn saves(&mut self, archive: &Archive, item: &Item) -> bool {
-        let [extent] = &item.extents[..] else { return false };
+        let [extent] = &item.extents[..] else {
+            return false;
+        };
         let is_all = item.from == 0 && !item.more;
-        is_all && self.content(archive, item, extent).is_ok_and(|content| is_saved(item, content))
+        is_all
+            && self
+                .content(archive, item, extent)
+                .is_ok_and(|content| is_saved(item, content))
     }
 
     /// The digest of a stored file whose first record this is, read from its start to its end.
@@ -75,7 +94,11 @@ impl Stored {
     /// As [`Stored::is_in`].
     pub(crate) fn digest(&mut self, archive: &Archive, first: &Item) -> Result<Digest> {
         let mut hasher = blake3::Hasher::new();
-        let parts = if first.more { archive.find(&first.entry.path)? } else { vec![first.clone()] };
+        let parts = if first.more {
+            archive.find(&first.entry.path)?
+        } else {
+            vec![first.clone()]
+        };
         for part in &parts {
             for extent in &part.extents {
                 hasher.update(self.content(archive, part, extent)?);
@@ -99,18 +122,29 @@ impl Stored {
         }
         self.frames.push(kept);
         let plain = self.frames.last().map_or(&[][..], |(_, plain)| plain);
-        let content = plain.get(extent.inner as usize..).and_then(|rest| rest.get(..extent.len as usize));
+        let content = plain
+            .get(extent.inner as usize..)
+            .and_then(|rest| rest.get(..extent.len as usize));
         content.ok_or_else(|| Error::corrupt("the manifest wants more of a frame than it holds"))
     }
 }
 
 /// All records of a file of which this is the last.
 fn parts(archive: &Archive, item: &Item) -> Result<Vec<Item>> {
-    if item.from == 0 { Ok(vec![item.clone()]) } else { archive.find(&item.entry.path) }
+    if item.from == 0 {
+        Ok(vec![item.clone()])
+    } else {
+        archive.find(&item.entry.path)
+    }
 }
 
 /// Is `content` in these runs of the file?
-fn holds(file: &File, runs: impl Iterator<Item = Run>, mut content: &[u8], buffer: &mut [u8]) -> io::Result<bool> {
+fn holds(
+    file: &File,
+    runs: impl Iterator<Item = Run>,
+    mut content: &[u8],
+    buffer: &mut [u8],
+) -> io::Result<bool> {
     let mut same = true;
     let compared = each_piece(file, runs, buffer, |found| {
         let (wanted, rest) = content.split_at(found.len());

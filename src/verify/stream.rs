@@ -45,7 +45,8 @@ pub(crate) fn look(from: &OsStr) -> Result<Looked> {
     match open_any(from)? {
         Opened::Backup(archive) => Ok(Looked::Backup(archive)),
         Opened::Foreign(path) => {
-            let file = File::open(&path).map_err(|e| Error::io(format!("could not open {path:?}"), e))?;
+            let file =
+                File::open(&path).map_err(|e| Error::io(format!("could not open {path:?}"), e))?;
             Ok(Looked::Stream(Box::new(file)))
         }
     }
@@ -55,7 +56,10 @@ pub(crate) fn look(from: &OsStr) -> Result<Looked> {
 ///
 /// # Errors
 /// Those of the stream and of `each`.
-pub(crate) fn entries(input: impl Read + Send + 'static, mut each: impl FnMut(&Record) -> Result<()>) -> Result<()> {
+pub(crate) fn entries(
+    input: impl Read + Send + 'static,
+    mut each: impl FnMut(&Record) -> Result<()>,
+) -> Result<()> {
     let meter = Meter::default();
     let mut members = Members::of(input, Ledger::default(), &meter);
     // Of a stream that has pages the first members may come before that is known.
@@ -66,21 +70,34 @@ pub(crate) fn entries(input: impl Read + Send + 'static, mut each: impl FnMut(&R
             held = Some(Vec::new());
         }
         members.ledger.records().iter().try_for_each(&mut each)?;
-        members.ledger.flaws().into_iter().try_for_each(|flaw| Err(flaw.error))?;
+        members
+            .ledger
+            .flaws()
+            .into_iter()
+            .try_for_each(|flaw| Err(flaw.error))?;
         match found? {
             None => break,
             Some(Found::Member(member)) => {
-                let record = Record { entry: member.entry, ..Record::default() };
+                let record = Record {
+                    entry: member.entry,
+                    ..Record::default()
+                };
                 match &mut held {
                     Some(records) if records.len() < MAX_UNLABELED => records.push(record),
                     _ => {
-                        held.take().unwrap_or_default().iter().try_for_each(&mut each)?;
+                        held.take()
+                            .unwrap_or_default()
+                            .iter()
+                            .try_for_each(&mut each)?;
                         each(&record)?;
                     }
                 }
                 members.skip(member.stored_len)?;
             }
-            Some(Found::Outside(Unknown { stored_len, .. }) | Found::Unknown(Unknown { stored_len, .. })) => {
+            Some(
+                Found::Outside(Unknown { stored_len, .. })
+                | Found::Unknown(Unknown { stored_len, .. }),
+            ) => {
                 members.skip(stored_len)?;
             }
         }
@@ -97,10 +114,17 @@ pub(crate) fn root(input: impl Read + Send + 'static) -> Result<Root> {
     let meter = Meter::default();
     let mut members = Members::of(input, Ledger::default(), &meter);
     pass(&mut members, &meter)?;
-    members.ledger.flaws().into_iter().try_for_each(|flaw| Err(flaw.error))?;
+    members
+        .ledger
+        .flaws()
+        .into_iter()
+        .try_for_each(|flaw| Err(flaw.error))?;
     let none = || {
-        Error::new(Kind::Unsupported, "cannot show this: it is a tar that says nothing of itself")
-            .hint("`fullbore list` shows what is in it")
+        Error::new(
+            Kind::Unsupported,
+            "cannot show this: it is a tar that says nothing of itself",
+        )
+        .hint("`fullbore list` shows what is in it")
     };
     members.ledger.root().cloned().ok_or_else(none)
 }
@@ -121,8 +145,16 @@ pub(crate) fn verify(input: impl Read + Send + 'static, meter: &Meter) -> Result
         files.extend(path.clone());
         report.add((error, path.into_iter().collect()))?;
     }
-    let id = members.ledger.root().map(|root| root.id.clone()).unwrap_or_default();
-    let loss = Loss { backup: id.clone(), files, ..Loss::default() };
+    let id = members
+        .ledger
+        .root()
+        .map(|root| root.id.clone())
+        .unwrap_or_default();
+    let loss = Loss {
+        backup: id.clone(),
+        files,
+        ..Loss::default()
+    };
     Ok(Verdict {
         backups: usize::from(!id.is_empty()),
         data: true,
@@ -133,7 +165,10 @@ pub(crate) fn verify(input: impl Read + Send + 'static, meter: &Meter) -> Result
         not_captured,
         bad_pages,
         damage: report.damage(),
-        lost: Some(loss).filter(|loss| !loss.files.is_empty()).into_iter().collect(),
+        lost: Some(loss)
+            .filter(|loss| !loss.files.is_empty())
+            .into_iter()
+            .collect(),
         seconds: start.elapsed().as_secs_f64(),
         ..Verdict::default()
     })
@@ -146,7 +181,8 @@ fn pass(members: &mut Members<'_>, meter: &Meter) -> Result<bool> {
         meter.entries.fetch_add(1, Relaxed);
         let member = match found {
             Found::Member(member) => member,
-            Found::Outside(Unknown { stored_len, .. }) | Found::Unknown(Unknown { stored_len, .. }) => {
+            Found::Outside(Unknown { stored_len, .. })
+            | Found::Unknown(Unknown { stored_len, .. }) => {
                 members.skip(stored_len)?;
                 continue;
             }

@@ -36,7 +36,10 @@ impl Roots {
         let root = open_root(dir).map_err(failed(dir.to_owned()))?;
         let mut links = Vec::new();
         let tablespaces = cluster.iter().flat_map(|cluster| &cluster.tablespaces);
-        for at in tablespaces.map(Tablespace::path).chain(cluster.map(|_| PG_WAL.into())) {
+        for at in tablespaces
+            .map(Tablespace::path)
+            .chain(cluster.map(|_| PG_WAL.into()))
+        {
             let link = dir.join(OsStr::from_bytes(&at));
             match link.is_symlink().then(|| open_root(&link)) {
                 Some(Ok(dir)) => links.push((at, dir)),
@@ -45,7 +48,11 @@ impl Roots {
                 _ => {}
             }
         }
-        Ok(Self { root, links, shared: cluster.map(|cluster| tablespaces::shared(cluster.major)) })
+        Ok(Self {
+            root,
+            links,
+            shared: cluster.map(|cluster| tablespaces::shared(cluster.major)),
+        })
     }
 
     /// The directory that is opened for what is at `path`, and the path beneath it.
@@ -58,7 +65,11 @@ impl Roots {
     /// May what has this name in the directory at `path` be of the tree? Others have theirs in the location of a tablespace too.
     pub(crate) fn may_own(&self, path: &[u8], name: &[u8]) -> bool {
         let is_shared = path != PG_WAL.as_bytes() && self.links.iter().any(|(at, _)| at == path);
-        !is_shared || self.shared.as_ref().is_none_or(|shared| shared.is_own(name))
+        !is_shared
+            || self
+                .shared
+                .as_ref()
+                .is_none_or(|shared| shared.is_own(name))
     }
 
     /// Are there links that the map of tablespaces would have the server make? Then a restore leaves it out (rule 36).

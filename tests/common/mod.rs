@@ -10,7 +10,10 @@ use fullbore::{
         entry::{Entry, Kind, Owner, Run, Time, order},
         layout::{self, Repository},
         page::{Extent, FrameAt, Page, Record, SegmentId, State},
-        root::{FORMAT, FORMAT_ALONE, Live, Name, Options, PART_BYTES, PageAt, Root, Segment, Source, Totals},
+        root::{
+            FORMAT, FORMAT_ALONE, Live, Name, Options, PART_BYTES, PageAt, Root, Segment, Source,
+            Totals,
+        },
         seal::seal,
         segment::{Label, Locator, SERVICE_HEADER_BYTES, SeekTable, Service},
     },
@@ -60,12 +63,26 @@ impl Default for Fixture {
 pub fn me() -> Owner {
     let meta = fs::metadata("/proc/self").unwrap();
     use std::os::unix::fs::MetadataExt;
-    Owner { uid: meta.uid(), gid: meta.gid(), ..Owner::default() }
+    Owner {
+        uid: meta.uid(),
+        gid: meta.gid(),
+        ..Owner::default()
+    }
 }
 
 pub fn entry(path: &str, kind: Kind, mode: u32) -> Entry {
-    let mtime = Time { seconds: 1_600_000_000 + path.len() as i64, nanos: 123_456_789 };
-    Entry { path: path.into(), kind, mode, owner: me(), mtime, ..Entry::default() }
+    let mtime = Time {
+        seconds: 1_600_000_000 + path.len() as i64,
+        nanos: 123_456_789,
+    };
+    Entry {
+        path: path.into(),
+        kind,
+        mode,
+        owner: me(),
+        mtime,
+        ..Entry::default()
+    }
 }
 
 /// A restore of everything in `from` to `to`, as the defaults have it, by two workers.
@@ -103,11 +120,21 @@ pub fn look(dir: &Path) -> BTreeMap<String, String> {
                 String::new()
             }
             kind if kind.is_symlink() => format!("{:?}", fs::read_link(&path).unwrap()),
-            kind if kind.is_file() && meta.len() < 1 << 27 => blake3::hash(&fs::read(&path).unwrap()).to_string(),
+            kind if kind.is_file() && meta.len() < 1 << 27 => {
+                blake3::hash(&fs::read(&path).unwrap()).to_string()
+            }
             _ => format!("{} bytes", meta.len()),
         };
         let time = (meta.mtime(), meta.mtime_nsec());
-        found.insert(name, format!("{:o} {content} {} {time:?} {}", meta.mode(), meta.uid(), meta.nlink()));
+        found.insert(
+            name,
+            format!(
+                "{:o} {content} {} {time:?} {}",
+                meta.mode(),
+                meta.uid(),
+                meta.nlink()
+            ),
+        );
     }
     found
 }
@@ -133,14 +160,33 @@ impl Fixture {
 
     pub fn file(&mut self, path: &str, data: impl Into<Vec<u8>>) -> &mut Self {
         let data = data.into();
-        let kind = Kind::File { size: data.len() as u64, map: None };
+        let kind = Kind::File {
+            size: data.len() as u64,
+            map: None,
+        };
         self.put(entry(path, kind, 0o644), data)
     }
 
     pub fn sparse(&mut self, path: &str, size: u64, runs: &[(u64, u64)]) -> &mut Self {
-        let runs: Vec<Run> = runs.iter().map(|(offset, len)| Run { offset: *offset, len: *len }).collect();
+        let runs: Vec<Run> = runs
+            .iter()
+            .map(|(offset, len)| Run {
+                offset: *offset,
+                len: *len,
+            })
+            .collect();
         let data = content(size, runs.iter().map(|run| run.len as usize).sum());
-        self.put(entry(path, Kind::File { size, map: Some(runs.into()) }, 0o600), data)
+        self.put(
+            entry(
+                path,
+                Kind::File {
+                    size,
+                    map: Some(runs.into()),
+                },
+                0o600,
+            ),
+            data,
+        )
     }
 
     pub fn dir(&mut self, path: &str, mode: u32) -> &mut Self {
@@ -158,17 +204,33 @@ impl Fixture {
     /// A tree with something of everything an unprivileged user may make.
     pub fn sample() -> Self {
         let mut f = Self::default();
-        f.dir("", 0o755).dir("a", 0o750).dir("a/b", 0o500).dir("empty", 0o2755).dir("big", 0o755);
+        f.dir("", 0o755)
+            .dir("a", 0o750)
+            .dir("a/b", 0o500)
+            .dir("empty", 0o2755)
+            .dir("big", 0o755);
         for i in 0..40 {
             f.file(&format!("a/b/f{i:02}"), content(i, (i * 97) as usize));
         }
-        f.file("a/zero", []).file("big/exact", content(90, 8192)).file("big/one", content(91, 50_001));
-        f.file("big/odd", content(92, 4097)).file("a/b.txt", "after the directory");
-        f.symlink("a/link", "b/f01").symlink("dangling", "/nowhere/at/all").link("hard", "a/b/f07");
-        f.sparse("sparse/holes", 1 << 30, &[(0, 5000), (1 << 20, 9000), (1 << 29, 100)]);
+        f.file("a/zero", [])
+            .file("big/exact", content(90, 8192))
+            .file("big/one", content(91, 50_001));
+        f.file("big/odd", content(92, 4097))
+            .file("a/b.txt", "after the directory");
+        f.symlink("a/link", "b/f01")
+            .symlink("dangling", "/nowhere/at/all")
+            .link("hard", "a/b/f07");
+        f.sparse(
+            "sparse/holes",
+            1 << 30,
+            &[(0, 5000), (1 << 20, 9000), (1 << 29, 100)],
+        );
         f.sparse("sparse/empty", 1 << 20, &[]).dir("sparse", 0o755);
         f.put(entry("fifo", Kind::Fifo, 0o640), []);
-        f.put(entry("a/suid", Kind::File { size: 3, map: None }, 0o4755), "abc");
+        f.put(
+            entry("a/suid", Kind::File { size: 3, map: None }, 0o4755),
+            "abc",
+        );
         f
     }
 
@@ -202,9 +264,20 @@ impl Fixture {
         self.write_streams(&mut out);
         let sealed = seal(&out.root).unwrap();
         let file_suffix = layout::SIDE_SUFFIX;
-        let service = if self.codec.skips() { &mut out.segment } else { &mut out.side };
+        let service = if self.codec.skips() {
+            &mut out.segment
+        } else {
+            &mut out.side
+        };
         let offset = (service.len() + SERVICE_HEADER_BYTES) as u64;
-        let tail = [Service::Root.frame(&sealed), Locator { offset, len: sealed.len() as u64 }.frame()];
+        let tail = [
+            Service::Root.frame(&sealed),
+            Locator {
+                offset,
+                len: sealed.len() as u64,
+            }
+            .frame(),
+        ];
         for frame in tail {
             service.extend(&frame);
             if self.codec.skips() {
@@ -274,30 +347,65 @@ fn key(id: &SegmentId) -> (String, u32, u32) {
 impl Base {
     fn open(repository: &Path, id: &str) -> Self {
         let archive = Archive::open_backup(repository, id).unwrap();
-        let mut base = Self { id: id.into(), ..Self::default() };
+        let mut base = Self {
+            id: id.into(),
+            ..Self::default()
+        };
         let full = |segment: &SegmentId| match &segment.backup[..] {
-            "" => SegmentId { backup: id.into(), ..segment.clone() },
+            "" => SegmentId {
+                backup: id.into(),
+                ..segment.clone()
+            },
             _ => segment.clone(),
         };
-        let own = archive.root.segments.iter().map(|s| ((id.to_owned(), s.stream, s.number), s.bytes));
-        let live = archive.root.liveness.iter().map(|live| (key(&full(&live.id())), live.of_bytes));
+        let own = archive
+            .root
+            .segments
+            .iter()
+            .map(|s| ((id.to_owned(), s.stream, s.number), s.bytes));
+        let live = archive
+            .root
+            .liveness
+            .iter()
+            .map(|live| (key(&full(&live.id())), live.of_bytes));
         base.sizes = live.chain(own).collect();
-        for item in archive.records(&Selection::default(), false).map(Result::unwrap) {
-            let segments = item.extents.iter().map(|extent| full(item.segment(&extent.frame))).collect();
+        for item in archive
+            .records(&Selection::default(), false)
+            .map(Result::unwrap)
+        {
+            let segments = item
+                .extents
+                .iter()
+                .map(|extent| full(item.segment(&extent.frame)))
+                .collect();
             if item.from == 0 && !item.more {
-                base.files.insert(item.entry.path.clone(), (Record::clone(&item), segments));
+                base.files
+                    .insert(item.entry.path.clone(), (Record::clone(&item), segments));
             }
         }
         for (at, page) in archive.root.pages.iter().enumerate() {
-            let backup = if page.backup.is_empty() { id.to_owned() } else { page.backup.clone() };
+            let backup = if page.backup.is_empty() {
+                id.to_owned()
+            } else {
+                page.backup.clone()
+            };
             let records = archive.page(at).unwrap().records.clone();
-            base.pages.push((PageAt { backup, ..page.clone() }, records));
+            base.pages.push((
+                PageAt {
+                    backup,
+                    ..page.clone()
+                },
+                records,
+            ));
         }
         base
     }
 
     fn uses(&mut self, segment: &SegmentId, frame: &FrameAt) {
-        self.used.entry(key(segment)).or_default().insert(frame.offset, frame.stored_len.into());
+        self.used
+            .entry(key(segment))
+            .or_default()
+            .insert(frame.offset, frame.stored_len.into());
     }
 
     fn liveness(&self) -> impl Iterator<Item = Live> + '_ {
@@ -332,13 +440,21 @@ impl<'a> Out<'a> {
             ..Totals::default()
         };
         let root = Root {
-            format: if fixture.base.is_some() { FORMAT } else { FORMAT_ALONE },
+            format: if fixture.base.is_some() {
+                FORMAT
+            } else {
+                FORMAT_ALONE
+            },
             id: fixture.id.clone(),
             bases: fixture.base.iter().cloned().collect(),
             tool: "fixture".into(),
             time: "2026-11-21T05:45:01Z".into(),
             finished: "2026-11-21T05:45:02Z".into(),
-            source: Source { host: "host".into(), paths: vec![Name(b"/data".to_vec())], contents: true },
+            source: Source {
+                host: "host".into(),
+                paths: vec![Name(b"/data".to_vec())],
+                contents: true,
+            },
             options,
             totals,
             ..Root::default()
@@ -371,7 +487,11 @@ impl<'a> Out<'a> {
         let codec = self.fixture.codec;
         let label = Label {
             format: self.format,
-            repository: if self.dir.is_some() { "r".into() } else { String::new() },
+            repository: if self.dir.is_some() {
+                "r".into()
+            } else {
+                String::new()
+            },
             backup: self.fixture.id.clone(),
             stream,
             number,
@@ -395,7 +515,11 @@ impl<'a> Out<'a> {
     }
 
     fn id(&self) -> SegmentId {
-        SegmentId { backup: String::new(), stream: self.stream, number: self.number }
+        SegmentId {
+            backup: String::new(),
+            stream: self.stream,
+            number: self.number,
+        }
     }
 
     fn entry(&mut self, entry: &Entry, data: &[u8], state: &State) {
@@ -406,15 +530,27 @@ impl<'a> Out<'a> {
         };
         let digest = digest.filter(|_| entry.is_file() && state.is_stored());
         self.plain.extend([0; 512]);
-        self.page.records.push(Record { entry: entry.clone(), state: state.clone(), digest, ..Record::default() });
-        let kept =
-            self.base.files.get(&entry.path).filter(|(known, _)| known.entry == *entry && known.digest == digest);
+        self.page.records.push(Record {
+            entry: entry.clone(),
+            state: state.clone(),
+            digest,
+            ..Record::default()
+        });
+        let kept = self
+            .base
+            .files
+            .get(&entry.path)
+            .filter(|(known, _)| known.entry == *entry && known.digest == digest);
         if let Some((known, segments)) = kept.cloned() {
             self.keep(&known, &segments);
         } else if data.len() > self.fixture.frame_bytes {
             self.large(entry, data, digest);
         } else if !data.is_empty() {
-            self.open.push((self.page.records.len() - 1, self.plain.len() as u32, data.len() as u32));
+            self.open.push((
+                self.page.records.len() - 1,
+                self.plain.len() as u32,
+                data.len() as u32,
+            ));
             self.extents += 1;
             self.plain.extend(data);
             self.plain.resize(self.plain.len().next_multiple_of(512), 0);
@@ -422,7 +558,9 @@ impl<'a> Out<'a> {
         if self.plain.len() >= self.fixture.frame_bytes {
             self.flush();
         }
-        if self.page.records.len() >= self.fixture.page_records || self.extents >= self.fixture.page_extents {
+        if self.page.records.len() >= self.fixture.page_records
+            || self.extents >= self.fixture.page_extents
+        {
             self.flush();
             self.end_page();
             if self.segment.len() >= self.fixture.segment_bytes && self.dir.is_some() {
@@ -456,9 +594,16 @@ impl<'a> Out<'a> {
                 (last.more, last.digest) = (true, None);
                 let state = last.state.clone();
                 self.end_page();
-                self.page.records.push(Record { entry: entry.clone(), state, digest, from, ..Record::default() });
+                self.page.records.push(Record {
+                    entry: entry.clone(),
+                    state,
+                    digest,
+                    from,
+                    ..Record::default()
+                });
             }
-            self.open.push((self.page.records.len() - 1, 0, chunk.len() as u32));
+            self.open
+                .push((self.page.records.len() - 1, 0, chunk.len() as u32));
             self.plain.extend(chunk);
             from += chunk.len() as u64;
             if from == data.len() as u64 {
@@ -486,7 +631,9 @@ impl<'a> Out<'a> {
             plain_len: self.plain.len() as u32,
         };
         for (record, inner, len) in self.open.drain(..) {
-            self.page.records[record].extents.push(Extent { frame, inner, len });
+            self.page.records[record]
+                .extents
+                .push(Extent { frame, inner, len });
         }
         self.table.push(stored.len(), self.plain.len());
         self.segment.extend(stored);
@@ -507,14 +654,24 @@ impl<'a> Out<'a> {
             records.iter().map(what).eq(page.records.iter().map(what))
         };
         let extents = page.records.iter().flat_map(|record| &record.extents);
-        let foreign =
-            extents.map(|extent| &page.segments[extent.frame.segment as usize]).all(|id| !id.backup.is_empty());
-        if let Some((at, _)) = self.base.pages.iter().find(|(_, records)| foreign && same(records)) {
+        let foreign = extents
+            .map(|extent| &page.segments[extent.frame.segment as usize])
+            .all(|id| !id.backup.is_empty());
+        if let Some((at, _)) = self
+            .base
+            .pages
+            .iter()
+            .find(|(_, records)| foreign && same(records))
+        {
             self.root.pages.push(at.clone());
             return;
         }
         let bytes = page.encode().unwrap();
-        let service = if self.fixture.codec.skips() { &self.segment } else { &self.side };
+        let service = if self.fixture.codec.skips() {
+            &self.segment
+        } else {
+            &self.side
+        };
         self.root.pages.push(PageAt {
             backup: String::new(),
             stream: self.stream,
@@ -538,11 +695,19 @@ impl<'a> Out<'a> {
                 self.segment.extend(self.table.frame());
             } else {
                 self.side.extend(self.table.frame());
-                fs::write(dir.join(format!("{name}{}", layout::SIDE_SUFFIX)), &self.side).unwrap();
+                fs::write(
+                    dir.join(format!("{name}{}", layout::SIDE_SUFFIX)),
+                    &self.side,
+                )
+                .unwrap();
             }
             fs::write(dir.join(&name), &self.segment).unwrap();
         }
-        let parts = self.segment.chunks(PART_BYTES as usize).map(|part| format!("{:016x}", crc64(part))).collect();
+        let parts = self
+            .segment
+            .chunks(PART_BYTES as usize)
+            .map(|part| format!("{:016x}", crc64(part)))
+            .collect();
         self.root.liveness.push(Live {
             stream: self.stream,
             number: self.number,
@@ -574,6 +739,10 @@ impl<'a> Out<'a> {
 
 pub fn packed(codec: Codec, plain: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
-    codec.compressor().unwrap().compress(plain, &mut out).unwrap();
+    codec
+        .compressor()
+        .unwrap()
+        .compress(plain, &mut out)
+        .unwrap();
     out
 }

@@ -22,7 +22,11 @@ pub fn start(server: u16) -> u16 {
 }
 
 /// One client. What the server said when the session began, it says to each.
-fn serve(mut client: TcpStream, server: u16, session: &mut Option<(TcpStream, Vec<u8>)>) -> std::io::Result<()> {
+fn serve(
+    mut client: TcpStream,
+    server: u16,
+    session: &mut Option<(TcpStream, Vec<u8>)>,
+) -> std::io::Result<()> {
     let mut len = [0; 4];
     client.read_exact(&mut len)?;
     let mut startup = vec![0; u32::from_be_bytes(len) as usize - 4];

@@ -34,28 +34,47 @@ pub fn version(major: u32) -> Option<Version> {
 
 /// A tool of version 18, as `pg_verifybackup`.
 pub fn tool(name: &str) -> Option<PathBuf> {
-    let found = places("18-tools").map(|bin| bin.join(name)).find(|tool| tool.exists());
+    let found = places("18-tools")
+        .map(|bin| bin.join(name))
+        .find(|tool| tool.exists());
     missing_if_none(found, name)
 }
 
 /// Debian's server, of whatever version.
 pub fn debian() -> Option<Version> {
-    let majors = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let majors = fs::read_dir("/usr/lib/postgresql")
+        .into_iter()
+        .flatten()
+        .flatten();
     let majors = majors.filter_map(|dir| dir.file_name().to_str()?.parse().ok());
-    let found = majors.map(|major: u32| (major, PathBuf::from(format!("/usr/lib/postgresql/{major}/bin"))));
+    let found = majors.map(|major: u32| {
+        (
+            major,
+            PathBuf::from(format!("/usr/lib/postgresql/{major}/bin")),
+        )
+    });
     let found = found.filter(|(_, bin)| bin.join("postgres").exists()).max();
     missing_if_none(found, "a server of Debian").map(|(major, bin)| Version { major, bin })
 }
 
 fn places(name: &str) -> impl Iterator<Item = PathBuf> + use<> {
-    let ours = env::var_os("FULLBORE_POSTGRES")
-        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("target/postgres"), PathBuf::from);
-    [ours.join(name).join("bin"), Path::new("/usr/lib/postgresql").join(name).join("bin")].into_iter()
+    let ours = env::var_os("FULLBORE_POSTGRES").map_or_else(
+        || Path::new(env!("CARGO_MANIFEST_DIR")).join("target/postgres"),
+        PathBuf::from,
+    );
+    [
+        ours.join(name).join("bin"),
+        Path::new("/usr/lib/postgresql").join(name).join("bin"),
+    ]
+    .into_iter()
 }
 
 fn missing_if_none<T>(found: Option<T>, what: &str) -> Option<T> {
     if found.is_none() {
-        assert!(env::var_os("CI").is_none_or(|ci| ci != "true"), "{what} is missing: run scripts/postgres-servers");
+        assert!(
+            env::var_os("CI").is_none_or(|ci| ci != "true"),
+            "{what} is missing: run scripts/postgres-servers"
+        );
         eprintln!("not tested: {what} is not here, see scripts/postgres-servers");
     }
     found
@@ -65,7 +84,11 @@ impl Version {
     /// A program of this version, or of the tools of the newest.
     pub fn program(&self, name: &str) -> PathBuf {
         let tools = places(&format!("{}-tools", self.major)).map(|bin| bin.join(name));
-        [self.bin.join(name)].into_iter().chain(tools).find(|path| path.exists()).unwrap_or_else(|| panic!("no {name}"))
+        [self.bin.join(name)]
+            .into_iter()
+            .chain(tools)
+            .find(|path| path.exists())
+            .unwrap_or_else(|| panic!("no {name}"))
     }
 
     /// A server with `initdb` flags and lines of `postgresql.conf`, running.
@@ -75,10 +98,25 @@ impl Version {
         fs::write(&password, PASSWORD).unwrap();
         own(&password);
         let mut initdb = server.command("initdb");
-        initdb.args(["--no-sync", "--no-locale", "--encoding=UTF8", "--username=postgres", "--auth-local=trust"]);
-        initdb.args(["--auth-host=scram-sha-256", "--pwfile"]).arg(&password).arg("-D").arg(server.data());
+        initdb.args([
+            "--no-sync",
+            "--no-locale",
+            "--encoding=UTF8",
+            "--username=postgres",
+            "--auth-local=trust",
+        ]);
+        initdb
+            .args(["--auth-host=scram-sha-256", "--pwfile"])
+            .arg(&password)
+            .arg("-D")
+            .arg(server.data());
         ok(initdb.args(flags));
-        server.configure(&["fsync = off", "shared_buffers = 16MB", "wal_keep_size = 64MB", "autovacuum = off"]);
+        server.configure(&[
+            "fsync = off",
+            "shared_buffers = 16MB",
+            "wal_keep_size = 64MB",
+            "autovacuum = off",
+        ]);
         server.configure(lines);
         server.run();
         server
@@ -88,7 +126,11 @@ impl Version {
     pub fn start_tls(&self, lines: &[&str]) -> Server {
         let server = self.start(&[], lines);
         server.make_certificates();
-        server.configure(&["ssl = on", "ssl_cert_file = '../server.crt'", "ssl_key_file = '../server.key'"]);
+        server.configure(&[
+            "ssl = on",
+            "ssl_cert_file = '../server.crt'",
+            "ssl_key_file = '../server.key'",
+        ]);
         server.configure(&["ssl_ca_file = '../ca.crt'"]);
         server.restart();
         server
@@ -104,10 +146,17 @@ pub struct Server {
 
 impl Server {
     fn new(version: &Version) -> Self {
-        let dir = tempfile::Builder::new().prefix("fullbore-pg").tempdir().unwrap();
+        let dir = tempfile::Builder::new()
+            .prefix("fullbore-pg")
+            .tempdir()
+            .unwrap();
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
         own(dir.path());
-        let server = Self { version: version.clone(), port: free_port(), dir };
+        let server = Self {
+            version: version.clone(),
+            port: free_port(),
+            dir,
+        };
         fs::create_dir(server.data()).unwrap();
         fs::set_permissions(server.data(), fs::Permissions::from_mode(0o700)).unwrap();
         own(&server.data());
@@ -125,12 +174,20 @@ impl Server {
 
     /// Over TCP, with the password.
     pub fn url(&self) -> String {
-        format!("postgres://postgres:{}@127.0.0.1:{}/postgres", PASSWORD.replace(' ', "%20"), self.port)
+        format!(
+            "postgres://postgres:{}@127.0.0.1:{}/postgres",
+            PASSWORD.replace(' ', "%20"),
+            self.port
+        )
     }
 
     /// Over the socket, without.
     pub fn socket_url(&self) -> String {
-        format!("postgres:///postgres?user=postgres&host={}&port={}", self.dir().display(), self.port)
+        format!(
+            "postgres:///postgres?user=postgres&host={}&port={}",
+            self.dir().display(),
+            self.port
+        )
     }
 
     /// One of `ca.crt`, `client.crt`, `client.key` of a server with TLS. It is `localhost` by its certificate.
@@ -140,8 +197,13 @@ impl Server {
 
     /// Lines for `postgresql.conf`; the last of a name counts, after a restart.
     pub fn configure(&self, lines: &[&str]) {
-        let mut file = fs::File::options().append(true).open(self.data().join("postgresql.conf")).unwrap();
-        lines.iter().for_each(|line| writeln!(file, "{line}").unwrap());
+        let mut file = fs::File::options()
+            .append(true)
+            .open(self.data().join("postgresql.conf"))
+            .unwrap();
+        lines
+            .iter()
+            .for_each(|line| writeln!(file, "{line}").unwrap());
     }
 
     /// Start it.
@@ -152,15 +214,26 @@ impl Server {
             &format!("unix_socket_directories = '{}'", self.dir().display()),
         ]);
         let mut start = self.command("pg_ctl");
-        start.args(["start", "-w", "-s", "-t", "60", "-l"]).arg(self.dir().join("log")).arg("-D").arg(self.data());
+        start
+            .args(["start", "-w", "-s", "-t", "60", "-l"])
+            .arg(self.dir().join("log"))
+            .arg("-D")
+            .arg(self.data());
         // What it writes to must not stay open in the server, or its reader waits for the server.
-        let done = start.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap();
+        let done = start
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status()
+            .unwrap();
         assert!(done.success(), "{}", self.log());
     }
 
     pub fn stop(&self, mode: &str) {
         let mut stop = self.command("pg_ctl");
-        ok(stop.args(["stop", "-w", "-s", "-m", mode, "-D"]).arg(self.data()));
+        ok(stop
+            .args(["stop", "-w", "-s", "-m", mode, "-D"])
+            .arg(self.data()));
     }
 
     pub fn restart(&self) {
@@ -172,7 +245,9 @@ impl Server {
     pub fn kill(&self) {
         let pid = self.postmaster().unwrap();
         ok(Command::new("kill").args(["-9", &pid.to_string()]));
-        wait_until("the processes end", || children(pid).is_empty() && !Path::new(&format!("/proc/{pid}")).exists());
+        wait_until("the processes end", || {
+            children(pid).is_empty() && !Path::new(&format!("/proc/{pid}")).exists()
+        });
         let _ = fs::remove_file(self.data().join("postmaster.pid"));
     }
 
@@ -182,7 +257,13 @@ impl Server {
     }
 
     pub fn postmaster(&self) -> Option<u32> {
-        fs::read_to_string(self.data().join("postmaster.pid")).ok()?.lines().next()?.trim().parse().ok()
+        fs::read_to_string(self.data().join("postmaster.pid"))
+            .ok()?
+            .lines()
+            .next()?
+            .trim()
+            .parse()
+            .ok()
     }
 
     pub fn log(&self) -> String {
@@ -192,24 +273,46 @@ impl Server {
     /// What the statements answer: columns with `|`, rows with line ends between them.
     pub fn psql(&self, sql: &str) -> String {
         let mut config = postgres::Config::new();
-        config.host_path(self.dir()).port(self.port).user("postgres").dbname("postgres");
+        config
+            .host_path(self.dir())
+            .port(self.port)
+            .user("postgres")
+            .dbname("postgres");
         let mut client = config.connect(postgres::NoTls).unwrap();
-        let said = client.simple_query(sql).unwrap_or_else(|error| panic!("{sql}: {:?}", error.as_db_error()));
+        let said = client
+            .simple_query(sql)
+            .unwrap_or_else(|error| panic!("{sql}: {:?}", error.as_db_error()));
         let row = |message| match message {
-            postgres::SimpleQueryMessage::Row(row) => {
-                Some((0..row.len()).map(|at| row.get(at).unwrap_or_default()).collect::<Vec<_>>().join("|"))
-            }
+            postgres::SimpleQueryMessage::Row(row) => Some(
+                (0..row.len())
+                    .map(|at| row.get(at).unwrap_or_default())
+                    .collect::<Vec<_>>()
+                    .join("|"),
+            ),
             _ => None,
         };
-        said.into_iter().filter_map(row).collect::<Vec<_>>().join("\n")
+        said.into_iter()
+            .filter_map(row)
+            .collect::<Vec<_>>()
+            .join("\n")
     }
 
     /// A standby of this server, running and up to date.
     pub fn standby(&self, lines: &[&str]) -> Server {
         let standby = Self::new(&self.version);
         let mut copy = self.command("pg_basebackup");
-        copy.args(["-h"]).arg(self.dir()).args(["-p", &self.port.to_string(), "-U", "postgres", "-R", "-c", "fast"]);
-        ok(copy.args(["-X", "stream", "--no-sync", "-D"]).arg(standby.data()));
+        copy.args(["-h"]).arg(self.dir()).args([
+            "-p",
+            &self.port.to_string(),
+            "-U",
+            "postgres",
+            "-R",
+            "-c",
+            "fast",
+        ]);
+        ok(copy
+            .args(["-X", "stream", "--no-sync", "-D"])
+            .arg(standby.data()));
         standby.configure(lines);
         standby.run();
         let at = self.psql("SELECT pg_current_wal_lsn()");
@@ -250,7 +353,9 @@ impl Server {
 
     /// Also for a test's own certificates: words are separated by spaces, files are in the server's directory.
     pub fn openssl(&self, words: &str) {
-        ok(Command::new("openssl").args(words.split_whitespace()).current_dir(self.dir()));
+        ok(Command::new("openssl")
+            .args(words.split_whitespace())
+            .current_dir(self.dir()));
     }
 }
 
@@ -258,7 +363,10 @@ impl Drop for Server {
     fn drop(&mut self) {
         if self.postmaster().is_some() {
             let mut stop = self.command("pg_ctl");
-            let _ = stop.args(["stop", "-w", "-s", "-m", "immediate", "-D"]).arg(self.data()).output();
+            let _ = stop
+                .args(["stop", "-w", "-s", "-m", "immediate", "-D"])
+                .arg(self.data())
+                .output();
         }
         if thread::panicking() {
             eprintln!("the server's log:\n{}", self.log());
@@ -276,7 +384,14 @@ pub fn as_postgres(program: impl AsRef<Path>) -> Command {
         return Command::new(program.as_ref());
     }
     let mut command = Command::new("setpriv");
-    command.args(["--reuid=postgres", "--regid=postgres", "--clear-groups", "--"]).arg(program.as_ref());
+    command
+        .args([
+            "--reuid=postgres",
+            "--regid=postgres",
+            "--clear-groups",
+            "--",
+        ])
+        .arg(program.as_ref());
     command
 }
 
@@ -284,20 +399,36 @@ pub fn as_postgres(program: impl AsRef<Path>) -> Command {
 pub fn own(path: &Path) {
     if root() {
         let users = fs::read_to_string("/etc/passwd").unwrap();
-        let user = users.lines().find(|line| line.starts_with("postgres:")).expect("a user postgres");
-        let ids: Vec<u32> = user.split(':').skip(2).take(2).map(|id| id.parse().unwrap()).collect();
+        let user = users
+            .lines()
+            .find(|line| line.starts_with("postgres:"))
+            .expect("a user postgres");
+        let ids: Vec<u32> = user
+            .split(':')
+            .skip(2)
+            .take(2)
+            .map(|id| id.parse().unwrap())
+            .collect();
         chown(path, Some(ids[0]), Some(ids[1])).unwrap();
     }
 }
 
 fn ok(command: &mut Command) -> Output {
     let output = command.output().unwrap();
-    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{command:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     output
 }
 
 fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port()
 }
 
 fn children(pid: u32) -> String {
@@ -309,7 +440,10 @@ fn children(pid: u32) -> String {
 pub fn wait_until(what: &str, so: impl Fn() -> bool) {
     let began = Instant::now();
     while !so() {
-        assert!(began.elapsed() < Duration::from_secs(20), "waited too long until {what}");
+        assert!(
+            began.elapsed() < Duration::from_secs(20),
+            "waited too long until {what}"
+        );
         thread::sleep(Duration::from_millis(20));
     }
 }

@@ -7,7 +7,9 @@ mod parts;
 mod runs;
 
 use proptest::{collection::vec, prelude::*};
-use runs::{Shape, assert_same, fullbore, noise, sample, set_mode, set_mtime, shape, temp, text, write};
+use runs::{
+    Shape, assert_same, fullbore, noise, sample, set_mode, set_mtime, shape, temp, text, write,
+};
 use rustix::fs::{FallocateFlags, fallocate};
 use std::{
     fs::{self, File},
@@ -22,18 +24,23 @@ const SETTLED: Duration = Duration::from_millis(3100);
 
 /// Back up, and give the id and the result.
 fn backup(tree: &Path, repo: &Path, options: &[&str]) -> serde_json::Value {
-    let command = args!["backup", tree, "--to", repo, "--json"].into_iter().chain(runs::args(options));
+    let command = args!["backup", tree, "--to", repo, "--json"]
+        .into_iter()
+        .chain(runs::args(options));
     let ran = fullbore(command).ends_with(0);
     ran.json().pop().unwrap()
 }
 
 fn root(repo: &Path, id: &str) -> serde_json::Value {
-    serde_json::from_slice(&fs::read(repo.join("backups").join(id).join("root.json")).unwrap()).unwrap()
+    serde_json::from_slice(&fs::read(repo.join("backups").join(id).join("root.json")).unwrap())
+        .unwrap()
 }
 
 fn ids(repo: &Path) -> Vec<String> {
     let entries = fs::read_dir(repo.join("backups")).unwrap();
-    let mut ids: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    let mut ids: Vec<_> = entries
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
     ids.sort();
     ids
 }
@@ -47,7 +54,12 @@ fn restored(repo: &Path, id: &str) -> Shape {
 }
 
 fn verified(repo: &Path, id: &str) {
-    fullbore(args!["verify", format!("{}@{id}", repo.display()), "--data"]).ends_with(0);
+    fullbore(args![
+        "verify",
+        format!("{}@{id}", repo.display()),
+        "--data"
+    ])
+    .ends_with(0);
 }
 
 #[test]
@@ -61,8 +73,17 @@ fn what_did_not_change_is_not_stored_again() {
     let ids = ids(&repo);
     let root = root(&repo, &ids[1]);
     assert_eq!(root["bases"][0], ids[0]);
-    assert_eq!((root["segments"].as_array().unwrap().len(), &root["pages"][0]["backup"]), (0, &root["bases"][0]));
-    assert_eq!((&root["totals"]["kept"], &root["totals"]["stored_bytes"]), (&root["totals"]["files"], &0.into()));
+    assert_eq!(
+        (
+            root["segments"].as_array().unwrap().len(),
+            &root["pages"][0]["backup"]
+        ),
+        (0, &root["bases"][0])
+    );
+    assert_eq!(
+        (&root["totals"]["kept"], &root["totals"]["stored_bytes"]),
+        (&root["totals"]["files"], &0.into())
+    );
     assert_eq!(result["stored_bytes"], 0);
     for id in &ids {
         assert_same(&shape(&tree), &restored(&repo, id), id);
@@ -76,13 +97,19 @@ fn of_a_large_file_only_changed_blocks_are_stored() {
     let (tree, repo) = (dir.path().join("tree"), dir.path().join("repo"));
     write(tree.join("large"), noise(1, 20 << 20));
     backup(&tree, &repo, &["--block-size", "64K"]);
-    let file = File::options().write(true).open(tree.join("large")).unwrap();
+    let file = File::options()
+        .write(true)
+        .open(tree.join("large"))
+        .unwrap();
     file.write_all_at(b"changed", 5 << 20).unwrap();
     file.write_all_at(b"changed", (9 << 20) - 3).unwrap();
     file.write_all_at(&noise(2, 100), 20 << 20).unwrap();
     let result = backup(&tree, &repo, &["--block-size", "64K"]);
     let stored = result["stored_bytes"].as_u64().unwrap();
-    assert!((3 * 65_536..3 * 65_536 + 20_000).contains(&stored), "{stored}");
+    assert!(
+        (3 * 65_536..3 * 65_536 + 20_000).contains(&stored),
+        "{stored}"
+    );
     for id in ids(&repo) {
         verified(&repo, &id);
     }
@@ -110,7 +137,11 @@ fn of_a_file_whose_content_shifts_little_is_stored() {
     verified(&repo, "latest");
     assert_same(&shape(&tree), &restored(&repo, "latest"), "swapped");
     backup(&tree, &repo, &[]);
-    assert_same(&shape(&tree), &restored(&repo, "latest"), "compared by blocks");
+    assert_same(
+        &shape(&tree),
+        &restored(&repo, "latest"),
+        "compared by blocks",
+    );
 }
 
 #[test]
@@ -125,22 +156,46 @@ fn of_a_sparse_image_what_stands_behind_a_hole_that_came_or_went_is_kept() {
     file.write_all_at(&noise(2, 6 << 20), 1 << 39).unwrap();
     backup(&tree, &repo, &[]);
     // A hole in the middle of what was there, and data where a hole was, before and between.
-    fallocate(&file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 2 << 20, 8192).unwrap();
+    fallocate(
+        &file,
+        FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+        2 << 20,
+        8192,
+    )
+    .unwrap();
     file.write_all_at(&noise(3, 4096), 0).unwrap();
     file.write_all_at(&noise(4, 12_288), 1 << 30).unwrap();
     let result = backup(&tree, &repo, &[]);
     let stored = result["stored_bytes"].as_u64().unwrap();
     assert!(stored < 700_000, "{stored}");
     verified(&repo, "latest");
-    for options in [&["--chunking", "content"][..], &[], &["--block-size", "64K"]] {
+    for options in [
+        &["--chunking", "content"][..],
+        &[],
+        &["--block-size", "64K"],
+    ] {
         file.write_all_at(&noise(5, 4096), 3 << 20).unwrap();
         backup(&tree, &repo, options);
         let back = temp();
-        fullbore(args!["restore", repo, "--to", back.path().join("back"), "--quiet"]).ends_with(0);
+        fullbore(args![
+            "restore",
+            repo,
+            "--to",
+            back.path().join("back"),
+            "--quiet"
+        ])
+        .ends_with(0);
         let back = File::open(back.path().join("back/image")).unwrap();
         assert_eq!(back.metadata().unwrap().len(), 1 << 40);
-        for (at, len) in [(0, 8 << 20), (1 << 30, 1 << 20), ((1 << 39) - 4096, 7 << 20)] {
-            assert!(at_place(&back, at, len) == at_place(&File::open(&image).unwrap(), at, len), "{at}");
+        for (at, len) in [
+            (0, 8 << 20),
+            (1 << 30, 1 << 20),
+            ((1 << 39) - 4096, 7 << 20),
+        ] {
+            assert!(
+                at_place(&back, at, len) == at_place(&File::open(&image).unwrap(), at, len),
+                "{at}"
+            );
         }
     }
 }
@@ -152,16 +207,29 @@ fn of_a_sparse_image_in_worn_segments_only_what_is_in_them_is_stored_again() {
     let image = tree.join("image");
     write(&image, noise(1, 8 << 20));
     let file = File::options().read(true).write(true).open(&image).unwrap();
-    fallocate(&file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 63 * 16_384, 8192).unwrap();
+    fallocate(
+        &file,
+        FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+        63 * 16_384,
+        8192,
+    )
+    .unwrap();
     backup(&tree, &repo, &[]);
     for place in (0..512).filter(|place| place % 3 != 0) {
-        file.write_all_at(&[place as u8; 16_384], place * 16_384).unwrap();
+        file.write_all_at(&[place as u8; 16_384], place * 16_384)
+            .unwrap();
     }
     backup(&tree, &repo, &[]);
     set_mtime(&image, 1_700_000_000, 0);
     let again = backup(&tree, &repo, &[]);
-    let (kept, stored) = (again["kept_bytes"].as_u64().unwrap(), again["stored_bytes"].as_u64().unwrap());
-    assert!(kept > 5 << 20 && (2 << 20..3 << 20).contains(&stored), "{again}");
+    let (kept, stored) = (
+        again["kept_bytes"].as_u64().unwrap(),
+        again["stored_bytes"].as_u64().unwrap(),
+    );
+    assert!(
+        kept > 5 << 20 && (2 << 20..3 << 20).contains(&stored),
+        "{again}"
+    );
     assert_same(&shape(&tree), &restored(&repo, "latest"), "worn");
     ids(&repo).iter().for_each(|id| verified(&repo, id));
 }
@@ -207,17 +275,29 @@ fn a_stream_is_compared_with_the_one_before() {
     let dir = temp();
     let (repo, back) = (dir.path().join("repo"), dir.path().join("back"));
     let mut dump = noise(1, 6 << 20);
-    for (chunking, lines) in [("fixed", 0), ("fixed", 1), ("content", 2), ("content", 3), ("content", 4)] {
+    for (chunking, lines) in [
+        ("fixed", 0),
+        ("fixed", 1),
+        ("content", 2),
+        ("content", 3),
+        ("content", 4),
+    ] {
         dump.splice(100_000 * lines..100_000 * lines, *b"one more line");
         let flags = ["--stdin-name", "db.sql", "--quiet", "--chunking", chunking];
-        let command = args!["backup", "--to", repo].into_iter().chain(runs::args(flags));
+        let command = args!["backup", "--to", repo]
+            .into_iter()
+            .chain(runs::args(flags));
         assert!(runs::fed(command, &dump).status.success());
         let _ = fs::remove_dir_all(&back);
         fullbore(args!["restore", repo, "--to", back, "--quiet"]).ends_with(0);
         assert!(fs::read(back.join("db.sql")).unwrap() == dump, "{lines}");
         verified(&repo, "latest");
     }
-    let stored = |at: usize| root(&repo, &ids(&repo)[at])["totals"]["stored_bytes"].as_u64().unwrap();
+    let stored = |at: usize| {
+        root(&repo, &ids(&repo)[at])["totals"]["stored_bytes"]
+            .as_u64()
+            .unwrap()
+    };
     assert!(stored(4) < 1 << 20, "{}", stored(4));
 }
 
@@ -227,11 +307,20 @@ fn a_file_touched_or_copied_over_itself_is_read_and_kept() {
     let (tree, repo) = (dir.path().join("tree"), dir.path().join("repo"));
     (0..30).for_each(|i| write(tree.join(format!("f{i}")), noise(i, 3000)));
     backup(&tree, &repo, &[]);
-    (0..30).for_each(|i| set_mtime(&tree.join(format!("f{i}")), 1_700_000_000 + i64::from(i as u32), 5));
+    (0..30).for_each(|i| {
+        set_mtime(
+            &tree.join(format!("f{i}")),
+            1_700_000_000 + i64::from(i as u32),
+            5,
+        )
+    });
     set_mode(&tree.join("f7"), 0o640);
     let result = backup(&tree, &repo, &[]);
     assert_eq!(root(&repo, &ids(&repo)[1])["totals"]["kept"], 30);
-    assert!(result["stored_bytes"].as_u64().unwrap() < 10_000, "{result}");
+    assert!(
+        result["stored_bytes"].as_u64().unwrap() < 10_000,
+        "{result}"
+    );
     assert_same(&shape(&tree), &restored(&repo, "latest"), "touched");
 }
 
@@ -249,7 +338,10 @@ fn what_moved_is_found_by_its_inode() {
     fs::rename(tree.join("b/three"), tree.join("b/four")).unwrap();
     fs::rename(tree.join("b/five"), tree.join("b/six")).unwrap();
     let result = backup(&tree, &repo, &[]);
-    assert!(result["stored_bytes"].as_u64().unwrap() < 10_000, "{result}");
+    assert!(
+        result["stored_bytes"].as_u64().unwrap() < 10_000,
+        "{result}"
+    );
     let root = root(&repo, &ids(&repo)[1]);
     assert_eq!(root["totals"]["kept"], 4, "{root}");
     assert_same(&shape(&tree), &restored(&repo, "latest"), "moved");
@@ -261,17 +353,28 @@ fn new_files_in_the_inodes_of_removed_ones_are_read() {
     let dir = temp();
     let (tree, repo) = (dir.path().join("tree"), dir.path().join("repo"));
     // On ext4 the inodes of removed files are given out again, here in another order.
-    let each = |of: &str| (0..24).map(|i| tree.join(format!("{of}/f{i:02}"))).enumerate().collect::<Vec<_>>();
+    let each = |of: &str| {
+        (0..24)
+            .map(|i| tree.join(format!("{of}/f{i:02}")))
+            .enumerate()
+            .collect::<Vec<_>>()
+    };
     let time = |path: &Path| set_mtime(path, 1_600_000_000, 123_456_789);
     for (i, path) in each("old") {
-        write(path.clone(), noise(i as u64, if i % 2 == 0 { 40_000 } else { 1_200_000 }));
+        write(
+            path.clone(),
+            noise(i as u64, if i % 2 == 0 { 40_000 } else { 1_200_000 }),
+        );
         time(&path);
     }
     sleep(SETTLED);
     backup(&tree, &repo, &[]);
     fs::remove_dir_all(tree.join("old")).unwrap();
     for (i, path) in each("new").into_iter().rev() {
-        write(path.clone(), noise(100 + i as u64, if i % 2 == 0 { 40_000 } else { 1_200_000 }));
+        write(
+            path.clone(),
+            noise(100 + i as u64, if i % 2 == 0 { 40_000 } else { 1_200_000 }),
+        );
         time(&path);
     }
     backup(&tree, &repo, &[]);
@@ -302,13 +405,20 @@ fn a_file_that_was_written_to_and_renamed_is_read_whatever_its_time() {
     sleep(SETTLED);
     backup(&tree, &repo, &[]);
     // As programs do that keep the time of a container.
-    let file = File::options().write(true).open(tree.join("container")).unwrap();
+    let file = File::options()
+        .write(true)
+        .open(tree.join("container"))
+        .unwrap();
     let time = file.metadata().unwrap().modified().unwrap();
     file.write_all_at(b"new", 1 << 20).unwrap();
     file.set_modified(time).unwrap();
     fs::rename(tree.join("container"), tree.join("vault")).unwrap();
     backup(&tree, &repo, &[]);
-    assert_same(&shape(&tree), &restored(&repo, "latest"), "written to and renamed");
+    assert_same(
+        &shape(&tree),
+        &restored(&repo, "latest"),
+        "written to and renamed",
+    );
 }
 
 #[test]
@@ -321,7 +431,12 @@ fn a_change_within_the_clocks_granularity_is_seen() {
         // The same size and time: only the ctime could tell, and it may not have ticked.
         let times = fs::metadata(tree.join("file")).unwrap().modified().unwrap();
         write(tree.join("file"), noise(i, 5000));
-        File::options().write(true).open(tree.join("file")).unwrap().set_modified(times).unwrap();
+        File::options()
+            .write(true)
+            .open(tree.join("file"))
+            .unwrap()
+            .set_modified(times)
+            .unwrap();
     }
     backup(&tree, &repo, &[]);
     assert_same(&shape(&tree), &restored(&repo, "latest"), "rewritten");
@@ -340,7 +455,11 @@ fn what_is_compared_can_be_chosen() {
     let root_of = |at: usize| root(&repo, &ids(&repo)[at])["totals"]["kept"].clone();
     assert_eq!(root_of(1), 1, "the size is the same");
     set_mtime(&tree.join("file"), 1_600_000_000, 7);
-    backup(&tree, &repo, &["--compare", "mtime", "--base", &ids(&repo)[0]]);
+    backup(
+        &tree,
+        &repo,
+        &["--compare", "mtime", "--base", &ids(&repo)[0]],
+    );
     assert_eq!(root_of(2), 1, "the time is the same");
     assert_same(&then, &restored(&repo, "latest"), "not looked at");
     backup(&tree, &repo, &["--compare", "content"]);
@@ -364,7 +483,12 @@ fn what_was_taken_for_the_same_without_a_look_is_looked_at_later() {
         let mtime = fs::metadata(&small).unwrap().modified().unwrap();
         for (path, content) in [(&small, b"BBBB".to_vec()), (&large, noise(2, 3_000_000))] {
             write(path, content);
-            fs::File::options().write(true).open(path).unwrap().set_modified(mtime).unwrap();
+            fs::File::options()
+                .write(true)
+                .open(path)
+                .unwrap()
+                .set_modified(mtime)
+                .unwrap();
         }
         old();
         backup(&tree, &repo, &["--compare", compare]);
@@ -372,14 +496,21 @@ fn what_was_taken_for_the_same_without_a_look_is_looked_at_later() {
         let to = dir.path().join("to");
         fullbore(args!["restore", repo, "--to", to]).ends_with(0);
         assert_eq!(fs::read(to.join("small")).unwrap(), b"BBBB", "{compare}");
-        assert!(fs::read(to.join("large")).unwrap() == noise(2, 3_000_000), "{compare}");
+        assert!(
+            fs::read(to.join("large")).unwrap() == noise(2, 3_000_000),
+            "{compare}"
+        );
     }
 }
 
 #[test]
 fn what_could_not_be_compared_is_backed_up_as_a_whole() {
     let dir = temp();
-    let (tree, repo, other) = (dir.path().join("tree"), dir.path().join("repo"), dir.path().join("other"));
+    let (tree, repo, other) = (
+        dir.path().join("tree"),
+        dir.path().join("repo"),
+        dir.path().join("other"),
+    );
     sample(&tree);
     sample(&other);
     backup(&tree, &repo, &[]);
@@ -391,22 +522,41 @@ fn what_could_not_be_compared_is_backed_up_as_a_whole() {
         assert!(root(&repo, id)["bases"].is_null());
     }
     let base = ids(&repo)[1].clone();
-    fullbore(args!["backup", tree, "--to", repo, "--base", base]).ends_with(2).has_one_error("another source");
+    fullbore(args!["backup", tree, "--to", repo, "--base", base])
+        .ends_with(2)
+        .has_one_error("another source");
     backup(&tree, &repo, &["--compress", "lz4"]);
     assert_eq!(root(&repo, &ids(&repo)[5])["bases"][0], ids(&repo)[2]);
 }
 
 #[test]
 fn every_codec_and_digest_can_be_gone_on_from() {
-    for (codec, digest) in [("zstd:3", "blake3"), ("lz4", "blake3"), ("gzip:1", "crc32c"), ("none", "none")] {
+    for (codec, digest) in [
+        ("zstd:3", "blake3"),
+        ("lz4", "blake3"),
+        ("gzip:1", "crc32c"),
+        ("none", "none"),
+    ] {
         let dir = temp();
         let (tree, repo) = (dir.path().join("tree"), dir.path().join("repo"));
         sample(&tree);
         write(tree.join("large"), text(9, 3 << 20));
-        let options = ["--compress", codec, "--digest", digest, "--frame-size", "64K"];
+        let options = [
+            "--compress",
+            codec,
+            "--digest",
+            digest,
+            "--frame-size",
+            "64K",
+        ];
         backup(&tree, &repo, &options);
         write(tree.join("new"), text(5, 100_000));
-        File::options().write(true).open(tree.join("large")).unwrap().write_all_at(b"x", 1 << 20).unwrap();
+        File::options()
+            .write(true)
+            .open(tree.join("large"))
+            .unwrap()
+            .write_all_at(b"x", 1 << 20)
+            .unwrap();
         let before = shape(&tree);
         backup(&tree, &repo, &options);
         fs::remove_file(tree.join("new")).unwrap();
@@ -429,11 +579,21 @@ fn pages_that_did_not_change_are_referred_to() {
     backup(&tree, &repo, &[]);
     write(tree.join("d20/f10000"), b"x");
     backup(&tree, &repo, &[]);
-    let pages = root(&repo, &ids(&repo)[1])["pages"].as_array().unwrap().clone();
-    let earlier = pages.iter().filter(|page| page["backup"].is_string()).count();
+    let pages = root(&repo, &ids(&repo)[1])["pages"]
+        .as_array()
+        .unwrap()
+        .clone();
+    let earlier = pages
+        .iter()
+        .filter(|page| page["backup"].is_string())
+        .count();
     assert!(earlier >= 2 && pages.len() <= 4, "{pages:?}");
     verified(&repo, "latest");
-    assert_same(&shape(&tree), &restored(&repo, "latest"), "with pages of two backups");
+    assert_same(
+        &shape(&tree),
+        &restored(&repo, "latest"),
+        "with pages of two backups",
+    );
 }
 
 #[test]
@@ -449,7 +609,8 @@ fn segments_that_hold_little_of_use_are_left_behind() {
     backup(&tree, &repo, &options);
     let of_first = |root: &serde_json::Value| {
         let live = root["liveness"].as_array().unwrap().clone();
-        live.iter().any(|live| live["backup"] == ids(&repo)[0].as_str() && live["number"] == 1)
+        live.iter()
+            .any(|live| live["backup"] == ids(&repo)[0].as_str() && live["number"] == 1)
     };
     assert!(of_first(&root(&repo, &ids(&repo)[1])) && !of_first(&root(&repo, &ids(&repo)[2])));
     assert_same(&shape(&tree), &restored(&repo, "latest"), "moved on");
@@ -466,7 +627,11 @@ fn files_so_small_that_most_of_a_segment_is_manifest_are_not_stored_again_and_ag
         let first = backup(&tree, &repo, &["--compress", codec]);
         for round in 0..4 {
             let again = backup(&tree, &repo, &["--compress", codec]);
-            assert_eq!((&again["stored_bytes"], &again["kept"]), (&0.into(), &2000.into()), "{codec} {round}");
+            assert_eq!(
+                (&again["stored_bytes"], &again["kept"]),
+                (&0.into(), &2000.into()),
+                "{codec} {round}"
+            );
         }
         // Where one changes each day, the others stay where they are.
         for round in 0..4 {
@@ -476,9 +641,18 @@ fn files_so_small_that_most_of_a_segment_is_manifest_are_not_stored_again_and_ag
         }
         let latest = ids(&repo).pop().unwrap();
         let root = root(&repo, &latest);
-        let live = root["liveness"].as_array().unwrap().iter().find(|live| live["backup"] == first["id"]).unwrap();
-        let [bytes, data, all] = ["bytes", "data_bytes", "of_bytes"].map(|key| live[key].as_u64().unwrap());
-        assert!(bytes <= data && data <= all && bytes * 10 >= data * 9, "{live}");
+        let live = root["liveness"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|live| live["backup"] == first["id"])
+            .unwrap();
+        let [bytes, data, all] =
+            ["bytes", "data_bytes", "of_bytes"].map(|key| live[key].as_u64().unwrap());
+        assert!(
+            bytes <= data && data <= all && bytes * 10 >= data * 9,
+            "{live}"
+        );
         assert_same(&shape(&tree), &restored(&repo, &latest), codec);
         verified(&repo, &latest);
     }
@@ -490,9 +664,17 @@ fn a_base_that_lost_a_segment_is_gone_on_from_with_the_rest() {
     let (tree, repo) = (dir.path().join("tree"), dir.path().join("repo"));
     (0..40).for_each(|i| write(tree.join(format!("f{i:02}")), noise(i, 100_000)));
     sleep(SETTLED);
-    backup(&tree, &repo, &["--segment-size", "1M", "--frame-size", "64K"]);
+    backup(
+        &tree,
+        &repo,
+        &["--segment-size", "1M", "--frame-size", "64K"],
+    );
     fs::remove_file(runs::segments(&repo).remove(1)).unwrap();
-    backup(&tree, &repo, &["--segment-size", "1M", "--frame-size", "64K"]);
+    backup(
+        &tree,
+        &repo,
+        &["--segment-size", "1M", "--frame-size", "64K"],
+    );
     assert_same(&shape(&tree), &restored(&repo, "latest"), "mended");
     verified(&repo, "latest");
 }
@@ -533,20 +715,39 @@ fn place(tree: &Path, file: usize) -> PathBuf {
 }
 
 fn happen(tree: &Path, change: &Change) {
-    let writable =
-        |file: usize| File::options().write(true).create(true).truncate(false).open(place(tree, file)).unwrap();
+    let writable = |file: usize| {
+        File::options()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(place(tree, file))
+            .unwrap()
+    };
     match *change {
         Change::Write(file, seed, len) => {
             let _ = fs::remove_file(place(tree, file));
-            write(place(tree, file), if seed % 2 == 0 { noise(seed, len) } else { text(seed, len) });
+            write(
+                place(tree, file),
+                if seed % 2 == 0 {
+                    noise(seed, len)
+                } else {
+                    text(seed, len)
+                },
+            );
         }
-        Change::Patch(file, seed, at) => writable(file).write_all_at(&noise(seed, 1000), at).unwrap(),
+        Change::Patch(file, seed, at) => {
+            writable(file).write_all_at(&noise(seed, 1000), at).unwrap()
+        }
         Change::Cut(file, len) => writable(file).set_len(len).unwrap(),
         Change::Remove(file) => drop(fs::remove_file(place(tree, file))),
         Change::Rename(from, to) => drop(fs::rename(place(tree, from), place(tree, to))),
         Change::Link(from, to) => drop(fs::hard_link(place(tree, from), place(tree, to))),
-        Change::Mode(file, mode) if place(tree, file).exists() => set_mode(&place(tree, file), mode),
-        Change::Touch(file, time) if place(tree, file).exists() => set_mtime(&place(tree, file), time, 3),
+        Change::Mode(file, mode) if place(tree, file).exists() => {
+            set_mode(&place(tree, file), mode)
+        }
+        Change::Touch(file, time) if place(tree, file).exists() => {
+            set_mtime(&place(tree, file), time, 3)
+        }
         Change::Hole(file, size) => {
             let file = writable(file);
             file.set_len(0).unwrap();
@@ -607,14 +808,26 @@ proptest! {
 
 /// All entries of the last backup as `list` has them.
 fn listed(repo: &Path) -> Vec<serde_json::Value> {
-    fullbore(args!["list", format!("{}@latest", repo.display()), "--json"]).ends_with(0).json()
+    fullbore(args![
+        "list",
+        format!("{}@latest", repo.display()),
+        "--json"
+    ])
+    .ends_with(0)
+    .json()
 }
 
 /// Bytes of all files below a directory.
 fn size_of(dir: &Path) -> u64 {
     let entries = fs::read_dir(dir).unwrap().map(Result::unwrap);
     entries
-        .map(|entry| if entry.path().is_dir() { size_of(&entry.path()) } else { entry.metadata().unwrap().len() })
+        .map(|entry| {
+            if entry.path().is_dir() {
+                size_of(&entry.path())
+            } else {
+                entry.metadata().unwrap().len()
+            }
+        })
         .sum()
 }
 
@@ -625,11 +838,15 @@ fn what_a_repository_holds_for_one_backup_is_bounded() {
     // Every day the same fifth of the files, and of the blocks of a file, is written anew, and one more.
     let (files, blocks) = (50u64, 80u64);
     let write_block = |file: &fs::File, day: u64, block: u64| {
-        file.write_all_at(&noise(1000 * day + block, 64 << 10), block << 16).unwrap();
+        file.write_all_at(&noise(1000 * day + block, 64 << 10), block << 16)
+            .unwrap();
     };
     (0..files).for_each(|i| write(tree.join(format!("f{i}")), noise(i, 100_000)));
     write(tree.join("large"), Vec::new());
-    let large = fs::File::options().write(true).open(tree.join("large")).unwrap();
+    let large = fs::File::options()
+        .write(true)
+        .open(tree.join("large"))
+        .unwrap();
     (0..blocks).for_each(|block| write_block(&large, 0, block));
     let source = files * 100_000 + (blocks << 16);
     let mut most = 0;
@@ -638,8 +855,14 @@ fn what_a_repository_holds_for_one_backup_is_bounded() {
         (0..files / 5)
             .chain([one_more(files)])
             .for_each(|i| write(tree.join(format!("f{i}")), noise(100 * day + i, 100_000)));
-        (0..blocks / 5).chain([one_more(blocks)]).for_each(|block| write_block(&large, day, block));
-        backup(&tree, &repo, &["--frame-size", "256K", "--block-size", "64K"]);
+        (0..blocks / 5)
+            .chain([one_more(blocks)])
+            .for_each(|block| write_block(&large, day, block));
+        backup(
+            &tree,
+            &repo,
+            &["--frame-size", "256K", "--block-size", "64K"],
+        );
         fullbore(args!["forget", &repo, "--keep-last", "1"]).ends_with(0);
         fullbore(args!["prune", &repo]).ends_with(0);
         most = most.max(size_of(&repo));
@@ -648,7 +871,11 @@ fn what_a_repository_holds_for_one_backup_is_bounded() {
             verified(&repo, "latest");
         }
     }
-    assert!(most * 2 < source * 7, "{} times what is backed up", most as f64 / source as f64);
+    assert!(
+        most * 2 < source * 7,
+        "{} times what is backed up",
+        most as f64 / source as f64
+    );
 }
 
 #[test]
@@ -671,7 +898,11 @@ fn what_a_repository_holds_is_bounded_where_small_files_share_frames() {
     verified(&repo, "latest");
     assert_same(&shape(&tree), &restored(&repo, "latest"), "after 40 days");
     let source = files * bytes as u64;
-    assert!(most < source * 7 / 2, "{} times what is backed up", most as f64 / source as f64);
+    assert!(
+        most < source * 7 / 2,
+        "{} times what is backed up",
+        most as f64 / source as f64
+    );
 }
 
 #[test]
@@ -714,7 +945,9 @@ fn files_that_are_handed_on_from_name_to_name_are_not_stored_again() {
     }
     sleep(SETTLED);
     backup(&tree, &repo, &[]);
-    (1..=4).rev().for_each(|number| fs::rename(log(number), log(number + 1)).unwrap());
+    (1..=4)
+        .rev()
+        .for_each(|number| fs::rename(log(number), log(number + 1)).unwrap());
     write(log(1), noise(5, 400_000));
     for (from, to) in [("a", "c"), ("b", "a"), ("c", "b")] {
         fs::rename(tree.join(from), tree.join(to)).unwrap();
@@ -727,14 +960,20 @@ fn files_that_are_handed_on_from_name_to_name_are_not_stored_again() {
 #[test]
 fn a_backup_of_some_names_is_no_base_of_one_of_all() {
     let dir = temp();
-    let (tree, repo, list) = (dir.path().join("tree"), dir.path().join("repo"), dir.path().join("list"));
+    let (tree, repo, list) = (
+        dir.path().join("tree"),
+        dir.path().join("repo"),
+        dir.path().join("list"),
+    );
     (0..20).for_each(|i| write(tree.join(format!("f{i}")), noise(i, 50_000)));
     write(&list, "f1\nf2\n");
     sleep(SETTLED);
     backup(&tree, &repo, &[]);
     let part = ["--files-from", list.to_str().unwrap()];
     for _ in 0..2 {
-        let stored = backup(&tree, &repo, &part)["stored_bytes"].as_u64().unwrap();
+        let stored = backup(&tree, &repo, &part)["stored_bytes"]
+            .as_u64()
+            .unwrap();
         assert!(stored < 20_000, "{stored}");
         let stored = backup(&tree, &repo, &[])["stored_bytes"].as_u64().unwrap();
         assert!(stored < 20_000, "{stored}");
@@ -748,24 +987,49 @@ fn a_host_may_be_named() {
     let (tree, repo) = (dir.path().join("tree"), dir.path().join("repo"));
     write(tree.join("f"), noise(1, 300_000));
     sleep(SETTLED);
-    let stored = |options: &[&str]| backup(&tree, &repo, options)["stored_bytes"].as_u64().unwrap();
+    let stored = |options: &[&str]| {
+        backup(&tree, &repo, options)["stored_bytes"]
+            .as_u64()
+            .unwrap()
+    };
     assert!(
         stored(&[]) > 300_000 && stored(&["--host", "pod-1"]) > 300_000,
         "another host's backup is none of this one's"
     );
     assert!(stored(&["--host", "pod-1"]) < 100_000 && stored(&[]) < 100_000);
     let listed = fullbore(args!["list", &repo, "--json"]).ends_with(0).json();
-    let hosts: Vec<&str> = listed.iter().filter_map(|backup| backup["source"]["host"].as_str()).collect();
-    assert_eq!(hosts.iter().filter(|host| **host == "pod-1").count(), 2, "{hosts:?}");
+    let hosts: Vec<&str> = listed
+        .iter()
+        .filter_map(|backup| backup["source"]["host"].as_str())
+        .collect();
+    assert_eq!(
+        hosts.iter().filter(|host| **host == "pod-1").count(),
+        2,
+        "{hosts:?}"
+    );
     fullbore(args!["forget", &repo, "--keep-last", "1"]).ends_with(0);
-    assert_eq!(fullbore(args!["list", &repo, "--json"]).ends_with(0).json().len(), 2, "one of each host");
+    assert_eq!(
+        fullbore(args!["list", &repo, "--json"])
+            .ends_with(0)
+            .json()
+            .len(),
+        2,
+        "one of each host"
+    );
 }
 
 #[test]
 fn of_a_file_that_is_only_said_to_be_the_same_not_a_part_is_stored_again() {
     let dir = temp();
     let (tree, repo) = (dir.path().join("tree"), dir.path().join("repo"));
-    let options = ["--frame-size", "64K", "--block-size", "64K", "--compare", "mtime"];
+    let options = [
+        "--frame-size",
+        "64K",
+        "--block-size",
+        "64K",
+        "--compare",
+        "mtime",
+    ];
     let big = tree.join("big");
     let put = |content: &[u8], mtime| {
         fs::write(&big, content).unwrap();
@@ -799,5 +1063,9 @@ fn of_a_file_that_is_only_said_to_be_the_same_not_a_part_is_stored_again() {
     assert!(found == second || found == third, "it is of both");
     sleep(SETTLED);
     backup(&tree, &repo, &options[..4]);
-    assert_same(&shape(&tree), &restored(&repo, "latest"), "by all that is known");
+    assert_same(
+        &shape(&tree),
+        &restored(&repo, "latest"),
+        "by all that is known",
+    );
 }

@@ -25,10 +25,21 @@ use std::{
 /// A backup that died: what it stored, and a partial root.
 pub(crate) fn died(repository: &Path, day: u32) -> Root {
     let root = full(repository, day, "/data");
-    fs::rename(dir(repository, day).join("root.json"), dir(repository, day).join("partial.json")).unwrap();
+    fs::rename(
+        dir(repository, day).join("root.json"),
+        dir(repository, day).join("partial.json"),
+    )
+    .unwrap();
     fs::create_dir_all(repository.join("intents")).unwrap();
-    let intent = Intent { id: id(day), ..Intent::default() };
-    fs::write(repository.join(intent_key(&id(day))), seal(&intent).unwrap()).unwrap();
+    let intent = Intent {
+        id: id(day),
+        ..Intent::default()
+    };
+    fs::write(
+        repository.join(intent_key(&id(day))),
+        seal(&intent).unwrap(),
+    )
+    .unwrap();
     root
 }
 
@@ -57,13 +68,27 @@ fn a_backup_that_is_alive_loses_nothing_to_a_prune() {
     let dir_ = temp();
     let repository = dir_.path();
     let first = full(repository, 1, "/data");
-    let mut store = Store::begin(repository, &id(5), "2026-11-05T05:45:01Z", "tar.zst", Tricks::Auto).unwrap();
+    let mut store = Store::begin(
+        repository,
+        &id(5),
+        "2026-11-05T05:45:01Z",
+        "tar.zst",
+        Tricks::Auto,
+    )
+    .unwrap();
     let referred = store.refer(&[id(1), id(4)]).unwrap();
     assert_eq!(referred.gone, [id(4)]);
     fullbore(args!["forget", repository, id(1)]).ends_with(0);
     prune(repository);
-    let five = Root { id: id(5), ..first.clone() };
-    let root = Root { id: id(5), bases: vec![id(1)], ..referring(&five, &first) };
+    let five = Root {
+        id: id(5),
+        ..first.clone()
+    };
+    let root = Root {
+        id: id(5),
+        bases: vec![id(1)],
+        ..referring(&five, &first)
+    };
     Box::new(store).commit(&seal(&root).unwrap()).unwrap();
     prune(repository);
     assert_restores(repository, 5, 1);
@@ -73,7 +98,10 @@ fn a_backup_that_is_alive_loses_nothing_to_a_prune() {
 
 fn referring(root: &Root, base: &Root) -> Root {
     let other = temp();
-    Root { id: root.id.clone(), ..thin(other.path(), 5, base) }
+    Root {
+        id: root.id.clone(),
+        ..thin(other.path(), 5, base)
+    }
 }
 
 #[test]
@@ -83,11 +111,25 @@ fn a_root_is_not_stored_if_what_it_refers_to_is_gone() {
     let first = full(repository, 1, "/data");
     let second = thin(repository, 2, &first);
     check(&Directory::new(repository), &second).unwrap();
-    let store = Store::begin(repository, &id(5), "2026-11-05T05:45:01Z", "tar.zst", Tricks::Auto).unwrap();
+    let store = Store::begin(
+        repository,
+        &id(5),
+        "2026-11-05T05:45:01Z",
+        "tar.zst",
+        Tricks::Auto,
+    )
+    .unwrap();
     fs::write(dir(repository, 1).join("s01-000001.tar.zst"), "short").unwrap();
-    let root = Root { id: id(5), ..second };
+    let root = Root {
+        id: id(5),
+        ..second
+    };
     let error = Box::new(store).commit(&seal(&root).unwrap()).unwrap_err();
-    assert!(error.what.contains("s01-000001.tar.zst") && error.what.contains("5 bytes"), "{}", error.what);
+    assert!(
+        error.what.contains("s01-000001.tar.zst") && error.what.contains("5 bytes"),
+        "{}",
+        error.what
+    );
     assert!(!dir(repository, 5).exists());
     assert_eq!(names(&repository.join("intents")), [""; 0]);
 }
@@ -99,13 +141,23 @@ fn tombstones_of_a_prune_that_was_killed_are_seen_and_taken_up() {
     full(repository, 1, "/data");
     full(repository, 2, "/data");
     let objects = Directory::new(repository);
-    for name in ["manifest", "s01-000001.tar.zst", "s01-000002.tar.gz.manifest"] {
-        objects.mark(&format!("tombstones/{}/{name}", id(1))).unwrap();
+    for name in [
+        "manifest",
+        "s01-000001.tar.zst",
+        "s01-000002.tar.gz.manifest",
+    ] {
+        objects
+            .mark(&format!("tombstones/{}/{name}", id(1)))
+            .unwrap();
     }
     let referred = refer(&objects, &[id(1), id(2), id(3)]).unwrap();
     assert_eq!(referred.gone, [id(3)]);
     assert_eq!(referred.manifests, [id(1)].into());
-    let mut numbers: Vec<_> = referred.tombstones.iter().map(|segment| segment.number).collect();
+    let mut numbers: Vec<_> = referred
+        .tombstones
+        .iter()
+        .map(|segment| segment.number)
+        .collect();
     numbers.sort_unstable();
     assert_eq!(numbers, [1, 2]);
     prune(repository);
@@ -119,7 +171,14 @@ fn an_intent_is_held_while_its_backup_lives_and_free_after_it() {
     let repository = dir_.path();
     full(repository, 1, "/data");
     let objects = Directory::new(repository);
-    let store = Store::begin(repository, &id(5), "2026-11-05T05:45:01Z", "tar.zst", Tricks::Auto).unwrap();
+    let store = Store::begin(
+        repository,
+        &id(5),
+        "2026-11-05T05:45:01Z",
+        "tar.zst",
+        Tricks::Auto,
+    )
+    .unwrap();
     let seize = |day| objects.seize(&intent_key(&id(day))).unwrap();
     assert!(matches!(seize(5), Seized::Held));
     assert!(matches!(seize(6), Seized::Absent));
@@ -137,9 +196,18 @@ fn an_intent_is_held_while_its_backup_lives_and_free_after_it() {
 /// Ids that are listed; each is checked byte by byte.
 fn assert_all_whole(repository: &Path) -> Vec<String> {
     let ran = fullbore(args!["list", repository, "--json"]).ends_with(0);
-    let ids: Vec<_> = ran.json().iter().map(|line| line["id"].as_str().unwrap().to_owned()).collect();
+    let ids: Vec<_> = ran
+        .json()
+        .iter()
+        .map(|line| line["id"].as_str().unwrap().to_owned())
+        .collect();
     for id in &ids {
-        fullbore(args!["verify", format!("{}@{id}", repository.display()), "--data"]).ends_with(0);
+        fullbore(args![
+            "verify",
+            format!("{}@{id}", repository.display()),
+            "--data"
+        ])
+        .ends_with(0);
     }
     ids
 }
@@ -164,12 +232,34 @@ fn incremental_for_ever_with_rules_and_prunes_every_backup_restores() {
     let mut trees: std::collections::BTreeMap<String, runs::Shape> = Default::default();
     for day in 0..25 {
         change(&tree, day);
-        let sizes = args!["--frame-size", "64K", "--segment-size", "1M", "--quiet", "--to", repository];
+        let sizes = args![
+            "--frame-size",
+            "64K",
+            "--segment-size",
+            "1M",
+            "--quiet",
+            "--to",
+            repository
+        ];
         let tag = args!["--tag", if day % 7 == 3 { "week=1" } else { "day=1" }];
         fullbore(args!["backup", tree].into_iter().chain(sizes).chain(tag)).ends_with(0);
-        let newest = fullbore(args!["show", repository, "--json"]).ends_with(0).json().remove(0);
-        trees.insert(newest["id"].as_str().unwrap().to_owned(), runs::shape(&tree));
-        fullbore(args!["forget", repository, "--keep-last", "2", "--keep-tag", "week"]).ends_with(0);
+        let newest = fullbore(args!["show", repository, "--json"])
+            .ends_with(0)
+            .json()
+            .remove(0);
+        trees.insert(
+            newest["id"].as_str().unwrap().to_owned(),
+            runs::shape(&tree),
+        );
+        fullbore(args![
+            "forget",
+            repository,
+            "--keep-last",
+            "2",
+            "--keep-tag",
+            "week"
+        ])
+        .ends_with(0);
         prune(&repository);
     }
     let ids = assert_all_whole(&repository);
@@ -177,13 +267,29 @@ fn incremental_for_ever_with_rules_and_prunes_every_backup_restores() {
     for id in ids {
         let out = temp();
         let back = out.path().join("back");
-        fullbore(args!["restore", format!("{}@{id}", repository.display()), "--to", back, "--quiet"]).ends_with(0);
+        fullbore(args![
+            "restore",
+            format!("{}@{id}", repository.display()),
+            "--to",
+            back,
+            "--quiet"
+        ])
+        .ends_with(0);
         runs::assert_same(&trees[&id], &runs::shape(&back), &id);
     }
-    let last = fullbore(args!["show", repository, "--json"]).ends_with(0).json().remove(0);
+    let last = fullbore(args!["show", repository, "--json"])
+        .ends_with(0)
+        .json()
+        .remove(0);
     fullbore(args!["forget", repository, "--keep-last", "1"]).ends_with(0);
     let held = prune(&repository);
-    assert!(last["bases"].as_array().is_some_and(|bases| bases.len() == 1), "{}", last["bases"]);
+    assert!(
+        last["bases"]
+            .as_array()
+            .is_some_and(|bases| bases.len() == 1),
+        "{}",
+        last["bases"]
+    );
     assert!(held.out.contains("still held"), "{}", held.out);
     assert_all_whole(&repository);
 }
@@ -199,7 +305,11 @@ fn back_up_until(tree: &Path, repository: &Path, until: Instant) {
             child.kill().unwrap();
         }
         let ended = child.wait_with_output().unwrap();
-        assert!(ended.status.success() || day % 4 == 0, "{}", String::from_utf8_lossy(&ended.stderr));
+        assert!(
+            ended.status.success() || day % 4 == 0,
+            "{}",
+            String::from_utf8_lossy(&ended.stderr)
+        );
     }
 }
 
@@ -211,7 +321,16 @@ fn backups_prunes_and_forgetting_at_the_same_time_lose_nothing() {
     let trees = [0u64, 1].map(|n| dir_.path().join(format!("tree{n}")));
     for tree in &trees {
         change(tree, 0);
-        fullbore(args!["backup", tree, "--to", repository, "--quiet", "--frame-size", "64K"]).ends_with(0);
+        fullbore(args![
+            "backup",
+            tree,
+            "--to",
+            repository,
+            "--quiet",
+            "--frame-size",
+            "64K"
+        ])
+        .ends_with(0);
     }
     std::thread::scope(|scope| {
         for tree in &trees {
@@ -239,7 +358,16 @@ fn copies_and_prunes_of_what_they_bring_back_at_the_same_time_lose_nothing() {
     let tree = dir_.path().join("tree");
     for day in 0..3 {
         change(&tree, day);
-        fullbore(args!["backup", tree, "--to", source, "--quiet", "--frame-size", "64K"]).ends_with(0);
+        fullbore(args![
+            "backup",
+            tree,
+            "--to",
+            source,
+            "--quiet",
+            "--frame-size",
+            "64K"
+        ])
+        .ends_with(0);
     }
     let ids = names(&source.join("backups"));
     fullbore(args!["copy-backup", source, "--to", repository, "--quiet"]).ends_with(0);
@@ -276,7 +404,12 @@ fn killed_at_any_system_call_a_prune_leaves_what_is_listed_and_the_next_one_goes
     if !runs::or_skip(runs::has("strace"), "there is no strace") {
         return;
     }
-    for calls in ["unlink,unlinkat,rmdir", "rename,renameat,renameat2", "fsync", "openat"] {
+    for calls in [
+        "unlink,unlinkat,rmdir",
+        "rename,renameat,renameat2",
+        "fsync",
+        "openat",
+    ] {
         for when in (1..40).filter(|when| when % 3 == 1 || *when < 5) {
             let dir_ = temp();
             let repository = dir_.path();
@@ -286,10 +419,18 @@ fn killed_at_any_system_call_a_prune_leaves_what_is_listed_and_the_next_one_goes
             died(repository, 4);
             full(repository, 5, "/data");
             fullbore(args!["forget", repository, id(1), id(3)]).ends_with(0);
-            let ran = tampered(&format!("{calls}:signal=KILL:when={when}"), None, args!["prune", repository]);
+            let ran = tampered(
+                &format!("{calls}:signal=KILL:when={when}"),
+                None,
+                args!["prune", repository],
+            );
             assert_restores(repository, 2, 1);
             prune(repository);
-            assert_eq!(names(&repository.join("backups")), [id(1), id(2), id(5)], "{calls} {when}");
+            assert_eq!(
+                names(&repository.join("backups")),
+                [id(1), id(2), id(5)],
+                "{calls} {when}"
+            );
             assert_eq!(names(&repository.join("tombstones")), [""; 0]);
             assert_eq!(names(&repository.join("intents")), [""; 0]);
             assert_restores(repository, 2, 1);
@@ -326,8 +467,10 @@ fn what_is_forgotten_and_pruned_while_all_is_verified_is_no_damage() {
         return;
     }
     for options in [["verify", "--data"], ["verify", "--sample=100%"]] {
-        forgotten_meanwhile(temp().path(), |repository, _| args![options[0], repository, options[1]].into())
-            .ends_with(0);
+        forgotten_meanwhile(temp().path(), |repository, _| {
+            args![options[0], repository, options[1]].into()
+        })
+        .ends_with(0);
     }
 }
 
@@ -351,12 +494,32 @@ fn a_backup_that_is_forgotten_and_pruned_while_it_is_read_is_not_called_damaged(
         }
         let command = |repository: &Path, id: &str| {
             let from = format!("{}@{id}", repository.display()).into();
-            let to = options.last().filter(|last| **last == "--to").map(|_| to.clone().into());
-            [options[0].into(), from].into_iter().chain(options[1..].iter().map(Into::into)).chain(to).collect()
+            let to = options
+                .last()
+                .filter(|last| **last == "--to")
+                .map(|_| to.clone().into());
+            [options[0].into(), from]
+                .into_iter()
+                .chain(options[1..].iter().map(Into::into))
+                .chain(to)
+                .collect()
         };
         let ran = forgotten_meanwhile(dir.path(), command).ends_with(1);
-        assert!(ran.err.contains("any more") && ran.err.contains("it was forgotten"), "{options:?}: {}", ran.err);
-        assert!(!format!("{}{}", ran.out, ran.err).contains("damage"), "{options:?}: {} {}", ran.out, ran.err);
-        assert_eq!(to.join("f").exists(), options.contains(&"--delta"), "{options:?}");
+        assert!(
+            ran.err.contains("any more") && ran.err.contains("it was forgotten"),
+            "{options:?}: {}",
+            ran.err
+        );
+        assert!(
+            !format!("{}{}", ran.out, ran.err).contains("damage"),
+            "{options:?}: {} {}",
+            ran.out,
+            ran.err
+        );
+        assert_eq!(
+            to.join("f").exists(),
+            options.contains(&"--delta"),
+            "{options:?}"
+        );
     }
 }

@@ -35,7 +35,11 @@ fn dir(repository: &Path, day: u32) -> PathBuf {
 
 /// A full backup of that day, of a source of its own if one is named.
 fn full(repository: &Path, day: u32, source: &str) -> Root {
-    let mut fixture = Fixture { id: id(day), segment_bytes: 20_000, ..Fixture::default() };
+    let mut fixture = Fixture {
+        id: id(day),
+        segment_bytes: 20_000,
+        ..Fixture::default()
+    };
     fixture.dir("", 0o755);
     for i in 0..30 {
         fixture.file(&format!("f{i:02}"), content(u64::from(day * 100 + i), 3000));
@@ -45,21 +49,46 @@ fn full(repository: &Path, day: u32, source: &str) -> Root {
 }
 
 fn dated(repository: &Path, root: Root, day: u32, source: &str) -> Root {
-    let mut root = Root { id: id(day), time: format!("2026-11-{day:02}T05:45:01Z"), ..root };
+    let mut root = Root {
+        id: id(day),
+        time: format!("2026-11-{day:02}T05:45:01Z"),
+        ..root
+    };
     root.source.paths = vec![fullbore::format::root::Name(source.into())];
-    fs::write(dir(repository, day).join(layout::ROOT), seal(&root).unwrap()).unwrap();
+    fs::write(
+        dir(repository, day).join(layout::ROOT),
+        seal(&root).unwrap(),
+    )
+    .unwrap();
     root
 }
 
 /// A backup of that day with nothing of its own: all of it is in `base`.
 fn thin(repository: &Path, day: u32, base: &Root) -> Root {
-    let of = |backup: &String| if backup.is_empty() { base.id.clone() } else { backup.clone() };
-    let size = |live: &Live| {
-        let own = |segment: &&Segment| (segment.stream, segment.number) == (live.stream, live.number);
-        base.segments.iter().find(own).map_or(live.of_bytes, |segment| segment.bytes)
+    let of = |backup: &String| {
+        if backup.is_empty() {
+            base.id.clone()
+        } else {
+            backup.clone()
+        }
     };
-    let live = |live: &Live| Live { backup: of(&live.backup), of_bytes: size(live), ..live.clone() };
-    let page = |page: &PageAt| PageAt { backup: of(&page.backup), ..page.clone() };
+    let size = |live: &Live| {
+        let own =
+            |segment: &&Segment| (segment.stream, segment.number) == (live.stream, live.number);
+        base.segments
+            .iter()
+            .find(own)
+            .map_or(live.of_bytes, |segment| segment.bytes)
+    };
+    let live = |live: &Live| Live {
+        backup: of(&live.backup),
+        of_bytes: size(live),
+        ..live.clone()
+    };
+    let page = |page: &PageAt| PageAt {
+        backup: of(&page.backup),
+        ..page.clone()
+    };
     let root = Root {
         format: FORMAT,
         bases: vec![base.id.clone()],
@@ -86,7 +115,11 @@ fn assert_restores(repository: &Path, day: u32, as_of: u32) {
     restore(Path::new(&from), &back).unwrap();
     for i in 0..30 {
         let there = fs::read(back.join(format!("f{i:02}"))).unwrap();
-        assert_eq!(there, content(u64::from(as_of * 100 + i), 3000), "{day} f{i:02}");
+        assert_eq!(
+            there,
+            content(u64::from(as_of * 100 + i), 3000),
+            "{day} f{i:02}"
+        );
     }
 }
 
@@ -107,7 +140,11 @@ fn what_is_forgotten_is_freed_by_the_next_prune_and_not_before() {
     assert!(dry.out.contains("would free"), "{}", dry.out);
     assert!(dir(repository, 1).join("forgotten.json").exists());
     let ran = prune(repository);
-    assert!(ran.out.contains("freed") && ran.out.contains("segments"), "{}", ran.out);
+    assert!(
+        ran.out.contains("freed") && ran.out.contains("segments"),
+        "{}",
+        ran.out
+    );
     assert_eq!(dry.out.replace("would free", "freed"), ran.out);
     assert_eq!(names(&repository.join("backups")), [id(2)]);
     assert_eq!(names(&repository.join("tombstones")), [""; 0]);
@@ -125,7 +162,11 @@ fn what_a_later_backup_refers_to_outlives_the_backup_it_is_in() {
     full(repository, 4, "/data");
     fullbore(args!["forget", repository, id(1), id(2)]).ends_with(0);
     let ran = prune(repository);
-    assert!(ran.out.contains(&format!("held by {}", id(3))), "{}", ran.out);
+    assert!(
+        ran.out.contains(&format!("held by {}", id(3))),
+        "{}",
+        ran.out
+    );
     assert!(ran.out.contains("still held"), "{}", ran.out);
     assert_eq!(names(&repository.join("backups")), [id(1), id(3), id(4)]);
     assert!(dir(repository, 1).join("forgotten.json").exists());
@@ -147,18 +188,43 @@ fn rules_keep_and_say_why() {
     fullbore(args!["pin", format!("{}@{}", repository.display(), id(1))]).ends_with(0);
     let tag = format!("{}@{}", repository.display(), id(2));
     fullbore(args!["tag", tag, "release=1.0"]).ends_with(0);
-    let rules = args!["--keep-last", "1", "--keep-daily", "2", "--keep-tag", "release"];
+    let rules = args![
+        "--keep-last",
+        "1",
+        "--keep-daily",
+        "2",
+        "--keep-tag",
+        "release"
+    ];
     let with = |more: &[&str]| {
         let more: Vec<_> = more.iter().map(std::ffi::OsString::from).collect();
-        args!["forget", repository].into_iter().chain(rules.clone()).chain(more).collect::<Vec<_>>()
+        args!["forget", repository]
+            .into_iter()
+            .chain(rules.clone())
+            .chain(more)
+            .collect::<Vec<_>>()
     };
     let dry = fullbore(with(&["--dry-run"])).ends_with(0);
     assert_eq!(listed(repository).len(), 9);
-    for (day, why) in [(1, "pinned"), (2, "tag release"), (3, "last, daily"), (8, "daily"), (9, "last, daily")] {
-        let line = dry.out.lines().find(|line| line.contains(&id(day))).unwrap();
+    for (day, why) in [
+        (1, "pinned"),
+        (2, "tag release"),
+        (3, "last, daily"),
+        (8, "daily"),
+        (9, "last, daily"),
+    ] {
+        let line = dry
+            .out
+            .lines()
+            .find(|line| line.contains(&id(day)))
+            .unwrap();
         assert!(line.ends_with(&format!("keep    {why}")), "{line}");
     }
-    assert!(dry.out.contains("4 backups would be forgotten, 5 kept"), "{}", dry.out);
+    assert!(
+        dry.out.contains("4 backups would be forgotten, 5 kept"),
+        "{}",
+        dry.out
+    );
     fullbore(with(&[])).ends_with(0);
     assert_eq!(listed(repository), [1, 2, 3, 8, 9]);
     fullbore(with(&["--group-by", "none"])).ends_with(0);
@@ -171,7 +237,12 @@ fn forget_never_means_all() {
     let repository = dir_.path();
     full(repository, 1, "/data");
     for rules in [&[][..], &["--keep-last", "0"], &["--keep-tag", "nowhere"]] {
-        fullbore(args!["forget", repository].into_iter().chain(rules.iter().map(Into::into))).ends_with(2);
+        fullbore(
+            args!["forget", repository]
+                .into_iter()
+                .chain(rules.iter().map(Into::into)),
+        )
+        .ends_with(2);
     }
     fullbore(args!["forget", repository, id(1), "--keep-last", "1"]).ends_with(2);
     fullbore(args!["forget", repository, id(7)]).ends_with(1);
@@ -189,8 +260,19 @@ fn a_pinned_backup_is_not_forgotten_even_by_name() {
     fullbore(args!["forget", repository, id(2), id(1)]).has_one_error("it is pinned");
     assert_eq!(listed(repository), [1, 2]);
     let list = fullbore(args!["list", repository]).ends_with(0);
-    assert_eq!(list.out.lines().map(|line| line.ends_with("(pinned)")).collect::<Vec<_>>(), [true, false]);
-    assert!(fullbore(args!["show", one]).ends_with(0).out.contains("pinned"));
+    assert_eq!(
+        list.out
+            .lines()
+            .map(|line| line.ends_with("(pinned)"))
+            .collect::<Vec<_>>(),
+        [true, false]
+    );
+    assert!(
+        fullbore(args!["show", one])
+            .ends_with(0)
+            .out
+            .contains("pinned")
+    );
     fullbore(args!["unpin", one]).ends_with(0);
     fullbore(args!["forget", repository, id(1)]).ends_with(0);
     assert_eq!(listed(repository), [2]);
@@ -205,18 +287,47 @@ fn tags_change_and_the_root_does_not() {
     fullbore(args!["tag", repository, "a=1", "b=2"]).ends_with(0);
     fullbore(args!["pin", repository]).ends_with(0);
     fullbore(args!["tag", repository, "b=3", "--remove", "a"]).ends_with(0);
-    let shown = fullbore(args!["show", repository, "--json"]).ends_with(0).json().remove(0);
-    assert_eq!((&shown["tags"], &shown["pinned"]), (&json!({"b": "3"}), &true.into()));
-    let list = fullbore(args!["list", repository, "--json"]).ends_with(0).json().remove(0);
-    assert_eq!((&list["tags"], &list["pinned"]), (&json!({"b": "3"}), &true.into()));
-    assert_eq!(fullbore(args!["tag", repository]).ends_with(0).out, format!("{}  b=3\n", id(1)));
+    let shown = fullbore(args!["show", repository, "--json"])
+        .ends_with(0)
+        .json()
+        .remove(0);
+    assert_eq!(
+        (&shown["tags"], &shown["pinned"]),
+        (&json!({"b": "3"}), &true.into())
+    );
+    let list = fullbore(args!["list", repository, "--json"])
+        .ends_with(0)
+        .json()
+        .remove(0);
+    assert_eq!(
+        (&list["tags"], &list["pinned"]),
+        (&json!({"b": "3"}), &true.into())
+    );
+    assert_eq!(
+        fullbore(args!["tag", repository]).ends_with(0).out,
+        format!("{}  b=3\n", id(1))
+    );
     fullbore(args!["tag", repository, "--remove", "a"]).ends_with(1);
-    let told = |args: [OsString; 3]| fullbore(args.into_iter().chain(args!["--json"])).ends_with(0).json();
-    assert_eq!(told(args!["tag", repository, "c="]), [json!({"id": id(1), "tags": {"b": "3", "c": ""}})]);
-    let told = |verb| fullbore(args![verb, repository, "--json"]).ends_with(0).json();
+    let told = |args: [OsString; 3]| {
+        fullbore(args.into_iter().chain(args!["--json"]))
+            .ends_with(0)
+            .json()
+    };
+    assert_eq!(
+        told(args!["tag", repository, "c="]),
+        [json!({"id": id(1), "tags": {"b": "3", "c": ""}})]
+    );
+    let told = |verb| {
+        fullbore(args![verb, repository, "--json"])
+            .ends_with(0)
+            .json()
+    };
     assert_eq!(told("unpin"), [json!({"id": id(1), "pinned": false})]);
     assert_eq!(told("pin"), [json!({"id": id(1), "pinned": true})]);
-    assert_eq!(fs::read(dir(repository, 1).join("root.json")).unwrap(), root);
+    assert_eq!(
+        fs::read(dir(repository, 1).join("root.json")).unwrap(),
+        root
+    );
 }
 
 #[test]
@@ -244,15 +355,33 @@ fn a_root_that_cannot_be_read_stops_a_prune_before_anything_goes() {
     fullbore(args!["prune", repository]).ends_with(4);
     assert_eq!(there(), before);
     let rules = fullbore(args!["forget", repository, "--keep-last", "1"]).ends_with(4);
-    assert!(rules.out.contains(&format!("{}  stays", id(2))), "{}", rules.out);
-    let rules = fullbore(args!["forget", repository, "--keep-last", "1", "--json"]).ends_with(4).json();
-    assert_eq!((&rules[1]["id"], &rules[1]["forgotten"]), (&id(2).into(), &false.into()), "{rules:?}");
+    assert!(
+        rules.out.contains(&format!("{}  stays", id(2))),
+        "{}",
+        rules.out
+    );
+    let rules = fullbore(args!["forget", repository, "--keep-last", "1", "--json"])
+        .ends_with(4)
+        .json();
+    assert_eq!(
+        (&rules[1]["id"], &rules[1]["forgotten"]),
+        (&id(2).into(), &false.into()),
+        "{rules:?}"
+    );
     fullbore(args!["forget", repository, id(2)]).ends_with(0);
-    let newer = Root { format: FORMAT + 1, ..newer };
+    let newer = Root {
+        format: FORMAT + 1,
+        ..newer
+    };
     fs::write(dir(repository, 3).join("root.json"), seal(&newer).unwrap()).unwrap();
-    fullbore(args!["prune", repository]).ends_with(1).has_one_error("format");
+    fullbore(args!["prune", repository])
+        .ends_with(1)
+        .has_one_error("format");
     assert_eq!(there(), before);
-    let newer = Root { format: FORMAT, ..newer };
+    let newer = Root {
+        format: FORMAT,
+        ..newer
+    };
     fs::write(dir(repository, 3).join("root.json"), seal(&newer).unwrap()).unwrap();
     prune(repository);
     assert_eq!(names(&repository.join("backups")), [id(3)]);
@@ -268,7 +397,10 @@ fn a_new_backup_is_the_latest_though_the_clock_went_back() {
     let future = "29991231T235959Z-zzzzzz";
     fs::rename(dir(&repository, 1), repository.join("backups").join(future)).unwrap();
     fullbore(args!["backup", tree, "--to", repository, "--quiet"]).ends_with(0);
-    let shown = fullbore(args!["show", repository, "--json"]).ends_with(0).json().remove(0);
+    let shown = fullbore(args!["show", repository, "--json"])
+        .ends_with(0)
+        .json()
+        .remove(0);
     assert!(shown["id"].as_str().unwrap() > future, "{}", shown["id"]);
     assert!(shown["time"].as_str().unwrap() < "2999");
 }
@@ -279,7 +411,10 @@ fn sources_that_look_alike_are_kept_apart() {
     let repository = dir_.path();
     for (day, paths) in [(1, &["/a", "/b"][..]), (2, &["/a /b"])] {
         let mut root = full(repository, day, "/data");
-        root.source.paths = paths.iter().map(|path| fullbore::format::root::Name(path.as_bytes().to_vec())).collect();
+        root.source.paths = paths
+            .iter()
+            .map(|path| fullbore::format::root::Name(path.as_bytes().to_vec()))
+            .collect();
         fs::write(dir(repository, day).join("root.json"), seal(&root).unwrap()).unwrap();
     }
     // Of the third nobody knows what it is of.
@@ -288,9 +423,21 @@ fn sources_that_look_alike_are_kept_apart() {
         root.source = Default::default();
         fs::write(dir(repository, day).join("root.json"), seal(&root).unwrap()).unwrap();
     }
-    let said = fullbore(args!["forget", repository, "--keep-last", "1", "--dry-run", "--json"]).ends_with(0).json();
+    let said = fullbore(args![
+        "forget",
+        repository,
+        "--keep-last",
+        "1",
+        "--dry-run",
+        "--json"
+    ])
+    .ends_with(0)
+    .json();
     assert!(
-        said.len() == 4 && said.iter().all(|line| line["forgotten"] == false && line["dry_run"] == true),
+        said.len() == 4
+            && said
+                .iter()
+                .all(|line| line["forgotten"] == false && line["dry_run"] == true),
         "{said:?}"
     );
 }
@@ -303,7 +450,9 @@ fn a_diff_is_with_the_backup_before_unless_another_is_named() {
     full(repository, 2, "/other");
     full(repository, 3, "/data");
     let ends = |args: &[&str]| {
-        let args = args!["diff", repository, "--json"].into_iter().chain(runs::args(args));
+        let args = args!["diff", repository, "--json"]
+            .into_iter()
+            .chain(runs::args(args));
         let last = fullbore(args).ends_with(0).json().pop().unwrap();
         ["a", "b"].map(|end| last[end].as_str().unwrap().to_owned())
     };
@@ -320,8 +469,18 @@ fn of_a_lost_root_that_nothing_can_rebuild_the_way_out_is_named() {
     thin(repository, 2, &first);
     fs::remove_file(dir(repository, 2).join("root.json")).unwrap();
     for more in [&[][..], &["--yes"]] {
-        let ran = fullbore(args!["repair", repository].into_iter().chain(runs::args(more))).ends_with(4);
-        assert!(ran.out.contains(&format!("`fullbore forget` of {} gives it up", id(2))), "{}", ran.out);
+        let ran = fullbore(
+            args!["repair", repository]
+                .into_iter()
+                .chain(runs::args(more)),
+        )
+        .ends_with(4);
+        assert!(
+            ran.out
+                .contains(&format!("`fullbore forget` of {} gives it up", id(2))),
+            "{}",
+            ran.out
+        );
         assert_eq!(ran.err, "nothing of this can be repaired\n");
     }
     let said = fullbore(args!["list", repository]).ends_with(4).out;
@@ -345,7 +504,11 @@ fn a_directory_that_is_not_found_once_is_not_taken_for_an_empty_one() {
         fullbore(args!["forget", repository, id(1)]).ends_with(0);
         // What the second needs of it stays, and so must the word that it was forgotten.
         let inject = format!("openat:error=ENOENT:when={nth}");
-        let ran = runs::tampered(&inject, Some(&dir(repository, 1)), args!["prune", repository]);
+        let ran = runs::tampered(
+            &inject,
+            Some(&dir(repository, 1)),
+            args!["prune", repository],
+        );
         assert!(ran.code == 0 || nth < 6, "{nth}: {}", ran.err);
         assert!(dir(repository, 1).join("forgotten.json").exists(), "{nth}");
         prune(repository);

@@ -74,8 +74,20 @@ impl Objects for Told {
 
 /// A backup of the tree, its id.
 fn backup(tree: &Path, repository: &Path) -> String {
-    let ran = fullbore(args!["backup", tree, "--to", repository, "--frame-size", "64K", "--json"]).ends_with(0);
-    ran.json().last().unwrap()["id"].as_str().unwrap().to_owned()
+    let ran = fullbore(args![
+        "backup",
+        tree,
+        "--to",
+        repository,
+        "--frame-size",
+        "64K",
+        "--json"
+    ])
+    .ends_with(0);
+    ran.json().last().unwrap()["id"]
+        .as_str()
+        .unwrap()
+        .to_owned()
 }
 
 fn files_of(repository: &Path, id: &str) -> PathBuf {
@@ -109,7 +121,15 @@ fn as_by_early_versions(repository: &Path, forgotten: &str) {
     fs::remove_file(files_of(repository, forgotten).join("forgotten.json")).unwrap();
     let path = repository.join("fullbore-repo.json");
     let facts: Repository = open_sealed(&fs::read(&path).unwrap(), "facts").unwrap();
-    fs::write(path, seal(&Repository { keeps_forgotten: false, ..facts }).unwrap()).unwrap();
+    fs::write(
+        path,
+        seal(&Repository {
+            keeps_forgotten: false,
+            ..facts
+        })
+        .unwrap(),
+    )
+    .unwrap();
 }
 
 #[test]
@@ -122,13 +142,22 @@ fn a_sample_and_a_copy_find_damage_in_what_is_held_of_a_pruned_backup() {
         if !keeps_checksums {
             as_by_early_versions(&repository, &first);
         }
-        assert!(sample(&repository, "100%").ends_with(0).json()[0]["sampled"]["of_bytes"].as_u64() > Some(20 << 20));
+        assert!(
+            sample(&repository, "100%").ends_with(0).json()[0]["sampled"]["of_bytes"].as_u64()
+                > Some(20 << 20)
+        );
         flip(&there.join("s01-000001.tar.zst"), 9_000_000);
         let found = sample(&repository, "100%").ends_with(4).json().remove(0);
-        assert_eq!(found["lost"][0]["files"], serde_json::json!(["large"]), "{found}");
+        assert_eq!(
+            found["lost"][0]["files"],
+            serde_json::json!(["large"]),
+            "{found}"
+        );
         if keeps_checksums {
             let other = dir.path().join("other");
-            fullbore(args!["copy-backup", repository, "--to", other]).ends_with(4).has_one_error("are damaged");
+            fullbore(args!["copy-backup", repository, "--to", other])
+                .ends_with(4)
+                .has_one_error("are damaged");
         }
     }
 }
@@ -137,7 +166,10 @@ fn a_sample_and_a_copy_find_damage_in_what_is_held_of_a_pruned_backup() {
 fn damage_that_a_sample_found_is_found_by_the_next_one() {
     let dir = temp();
     let (_, repository, [first, _]) = held(dir.path());
-    flip(&files_of(&repository, &first).join("s01-000001.tar.zst"), 9_000_000);
+    flip(
+        &files_of(&repository, &first).join("s01-000001.tar.zst"),
+        9_000_000,
+    );
     let codes: Vec<i32> = (0..6).map(|_| sample(&repository, "40%").code).collect();
     let known = codes.iter().position(|code| *code == 4).unwrap();
     assert!(codes[known..].iter().all(|code| *code == 4), "{codes:?}");
@@ -156,7 +188,11 @@ fn a_damaged_word_on_a_forgotten_backup_is_named_and_written_again() {
     bytes[40] ^= 1;
     fs::write(&word, bytes).unwrap();
     let ran = fullbore(args!["verify", repository]).ends_with(4);
-    assert!(ran.out.contains("harmless: ") && ran.out.contains("forgotten.json"), "{}", ran.out);
+    assert!(
+        ran.out.contains("harmless: ") && ran.out.contains("forgotten.json"),
+        "{}",
+        ran.out
+    );
     assert_restores(repository, 2, 1);
     fullbore(args!["repair", repository, "--yes"]).ends_with(0);
     fullbore(args!["verify", repository, "--data"]).ends_with(0);
@@ -180,7 +216,11 @@ fn what_a_forgotten_backup_alone_refers_to_is_no_damage() {
         let second = backup(&tree, &repository);
         fullbore(args!["forget", repository, first]).ends_with(0);
         prune(&repository);
-        assert!(files_of(&repository, &first).join("forgotten.json").exists());
+        assert!(
+            files_of(&repository, &first)
+                .join("forgotten.json")
+                .exists()
+        );
         if !keeps_documents {
             as_by_early_versions(&repository, &first);
         }
@@ -206,7 +246,12 @@ fn a_prune_leaves_alone_what_a_backup_may_need_whose_root_is_lost() {
     fs::remove_file(dir(repository, 2).join("root.json")).unwrap();
     let before = [1, 2].map(|day| names(&dir(repository, day)));
     for dry in [&["--dry-run"][..], &[]] {
-        let ran = fullbore(args!["prune", repository].into_iter().chain(dry.iter().map(Into::into))).ends_with(4);
+        let ran = fullbore(
+            args!["prune", repository]
+                .into_iter()
+                .chain(dry.iter().map(Into::into)),
+        )
+        .ends_with(4);
         ran.has_one_error(&format!("{}/root.json\" is missing", id(2)));
     }
     assert_eq!([1, 2].map(|day| names(&dir(repository, day))), before);
@@ -230,7 +275,9 @@ fn a_backup_whose_root_is_lost_can_be_given_up() {
     fullbore(args!["verify", repository]).ends_with(0);
     prune(repository);
     assert_eq!(names(&repository.join("backups")), [id(1), id(2)]);
-    fullbore(args!["forget", repository, id(3)]).ends_with(1).has_one_error("could not find");
+    fullbore(args!["forget", repository, id(3)])
+        .ends_with(1)
+        .has_one_error("could not find");
 }
 
 #[test]
@@ -258,17 +305,38 @@ fn what_a_dead_backup_left_is_shown_and_can_be_forgotten() {
     died(repository, 2);
     full(repository, 3, "/other");
     let list = fullbore(args!["list", repository]).ends_with(0);
-    let line = list.out.lines().find(|line| line.starts_with(&id(2))).unwrap();
-    assert!(line.contains("cut off") && line.ends_with(":/data"), "{line}");
+    let line = list
+        .out
+        .lines()
+        .find(|line| line.starts_with(&id(2)))
+        .unwrap();
+    assert!(
+        line.contains("cut off") && line.ends_with(":/data"),
+        "{line}"
+    );
     assert_eq!(super::listed(repository), [1, 3]);
     let dry = fullbore(args!["prune", repository, "--dry-run"]).ends_with(0);
     let pruned = prune(repository);
     assert_eq!(dry.out.replace("would free", "freed"), pruned.out);
-    assert!(pruned.out.starts_with(&id(2)) && pruned.out.contains("as it was cut off"), "{}", pruned.out);
-    let json = fullbore(args!["prune", repository, "--json"]).ends_with(0).json();
-    assert!(json.iter().all(|line| line["cut_off_segments"].as_u64() > Some(1)), "{json:?}");
+    assert!(
+        pruned.out.starts_with(&id(2)) && pruned.out.contains("as it was cut off"),
+        "{}",
+        pruned.out
+    );
+    let json = fullbore(args!["prune", repository, "--json"])
+        .ends_with(0)
+        .json();
+    assert!(
+        json.iter()
+            .all(|line| line["cut_off_segments"].as_u64() > Some(1)),
+        "{json:?}"
+    );
     fullbore(args!["forget", repository, id(2)]).ends_with(0);
-    assert!(prune(repository).out.starts_with(&format!("{}  freed", id(2))));
+    assert!(
+        prune(repository)
+            .out
+            .starts_with(&format!("{}  freed", id(2)))
+    );
     assert_eq!(names(&repository.join("backups")), [id(1), id(3)]);
 }
 
@@ -280,7 +348,9 @@ fn what_is_under_way_is_not_forgotten() {
     died(repository, 2);
     let held = fs::File::open(repository.join("intents").join(format!("{}.json", id(2)))).unwrap();
     assert!(fullbore::platform::write::lock_exclusive(&held).unwrap());
-    fullbore(args!["forget", repository, id(2)]).ends_with(2).has_one_error("it is under way");
+    fullbore(args!["forget", repository, id(2)])
+        .ends_with(2)
+        .has_one_error("it is under way");
     drop(held);
     fullbore(args!["forget", repository, id(2)]).ends_with(0);
 }
@@ -293,9 +363,22 @@ fn a_dry_run_counts_what_the_run_removes_of_a_backup_that_was_killed_early() {
     died(repository, 2);
     fs::remove_file(dir(repository, 2).join("partial.json")).unwrap();
     let dry = fullbore(args!["prune", repository, "--dry-run"]).ends_with(0);
-    assert!(dry.out.starts_with(&format!("{}  would free", id(2))), "{}", dry.out);
-    assert_eq!(dry.out.replace("would free", "freed"), prune(repository).out);
-    assert_eq!((names(&repository.join("backups")), names(&repository.join("intents"))), (vec![id(1)], vec![]));
+    assert!(
+        dry.out.starts_with(&format!("{}  would free", id(2))),
+        "{}",
+        dry.out
+    );
+    assert_eq!(
+        dry.out.replace("would free", "freed"),
+        prune(repository).out
+    );
+    assert_eq!(
+        (
+            names(&repository.join("backups")),
+            names(&repository.join("intents"))
+        ),
+        (vec![id(1)], vec![])
+    );
 }
 
 #[test]
@@ -303,8 +386,12 @@ fn an_id_that_is_empty_means_no_backup() {
     let dir_ = temp();
     let repository = dir_.path();
     full(repository, 1, "/data");
-    fullbore(args!["forget", repository, ""]).ends_with(2).has_one_error("its id is empty");
-    fullbore(args!["show", format!("{}@", repository.display())]).ends_with(2).has_one_error("its id is empty");
+    fullbore(args!["forget", repository, ""])
+        .ends_with(2)
+        .has_one_error("its id is empty");
+    fullbore(args!["show", format!("{}@", repository.display())])
+        .ends_with(2)
+        .has_one_error("its id is empty");
     assert_eq!(super::listed(repository), [1]);
 }
 
@@ -315,18 +402,35 @@ fn where_there_are_no_locks_a_prune_says_whom_it_left_alone() {
     full(repository, 1, "/data");
     died(repository, 2);
     full(repository, 3, "/data");
-    let (objects, before) = (Told(Directory::new(repository), || Seized::Unknown), names(&dir(repository, 2)));
-    assert_eq!(fullbore::repo::prune::prune(&objects, false).unwrap().doubtful, [id(2)]);
+    let (objects, before) = (
+        Told(Directory::new(repository), || Seized::Unknown),
+        names(&dir(repository, 2)),
+    );
+    assert_eq!(
+        fullbore::repo::prune::prune(&objects, false)
+            .unwrap()
+            .doubtful,
+        [id(2)]
+    );
     let error = write_off(&objects, &id(2)).unwrap_err();
-    assert!(error.kind == Kind::Usage && error.what.contains("nobody can tell"), "{}", error.what);
+    assert!(
+        error.kind == Kind::Usage && error.what.contains("nobody can tell"),
+        "{}",
+        error.what
+    );
     assert_eq!(names(&dir(repository, 2)), before);
-    assert_eq!(names(&repository.join("intents")), [format!("{}.json", id(2))]);
+    assert_eq!(
+        names(&repository.join("intents")),
+        [format!("{}.json", id(2))]
+    );
 }
 
 #[test]
 fn where_there_is_no_room_for_a_file_more_a_prune_still_frees() {
     let dir_ = temp();
-    let Some(_mount) = Mount::tmpfs(dir_.path(), "16m,nr_inodes=60") else { return };
+    let Some(_mount) = Mount::tmpfs(dir_.path(), "16m,nr_inodes=60") else {
+        return;
+    };
     let repository = dir_.path();
     full(repository, 1, "/data");
     full(repository, 2, "/data");
@@ -336,14 +440,22 @@ fn where_there_is_no_room_for_a_file_more_a_prune_still_frees() {
     while fs::write(filler.join(names(&filler).len().to_string()), "").is_ok() {}
     let ran = prune(repository);
     assert!(ran.out.contains("segments"), "{}", ran.out);
-    assert_eq!((names(&repository.join("backups")), names(&repository.join("tombstones"))), (vec![id(2)], vec![]));
+    assert_eq!(
+        (
+            names(&repository.join("backups")),
+            names(&repository.join("tombstones"))
+        ),
+        (vec![id(2)], vec![])
+    );
     assert_restores(repository, 2, 2);
 }
 
 #[test]
 fn where_nothing_is_to_be_freed_nothing_is_removed() {
     let place = temp();
-    let Some(_mount) = Mount::tmpfs(place.path(), "20m") else { return };
+    let Some(_mount) = Mount::tmpfs(place.path(), "20m") else {
+        return;
+    };
     let (tree, repository) = (place.path().join("tree"), place.path().join("repo"));
     write(tree.join("f"), "x");
     fullbore(args!["backup", tree, "--to", repository, "-q"]).ends_with(0);
@@ -400,7 +512,10 @@ fn the_root_of_another_backup_is_none() {
     let [a, b] = [0, 1].map(|i| files_of(&repository, &ids[i]));
     fs::copy(b.join("root.json"), a.join("root.json")).unwrap();
     let said = fullbore(args!["list", repository]).ends_with(4).out;
-    assert!(said.contains(&format!("it is that of backup {:?}", ids[1])), "{said}");
+    assert!(
+        said.contains(&format!("it is that of backup {:?}", ids[1])),
+        "{said}"
+    );
     fullbore(args!["prune", repository]).ends_with(4);
     fullbore(args!["forget", repository, "--keep-last", "1"]).ends_with(4);
     assert!(b.join("root.json").exists() && a.join("manifest").exists());

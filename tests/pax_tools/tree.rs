@@ -41,7 +41,12 @@ pub(crate) fn archive(entries: &[Entry]) -> Vec<u8> {
     let mut out = Vec::new();
     for entry in entries {
         write_header(entry, &mut out).unwrap();
-        out.extend(runs(entry).iter().flat_map(|run| run.offset..run.offset + run.len).map(byte));
+        out.extend(
+            runs(entry)
+                .iter()
+                .flat_map(|run| run.offset..run.offset + run.len)
+                .map(byte),
+        );
         out.resize(out.len() + padding(entry.data_len()), 0);
     }
     out.extend_from_slice(&END);
@@ -52,7 +57,10 @@ pub(crate) fn archive(entries: &[Entry]) -> Vec<u8> {
 pub(crate) fn runs(entry: &Entry) -> Vec<Run> {
     match &entry.kind {
         Kind::File { map: Some(map), .. } => map.to_vec(),
-        Kind::File { size, .. } => vec![Run { offset: 0, len: *size }],
+        Kind::File { size, .. } => vec![Run {
+            offset: 0,
+            len: *size,
+        }],
         _ => Vec::new(),
     }
 }
@@ -67,7 +75,9 @@ pub(crate) fn read(bytes: &[u8]) -> Tree {
     let (mut reader, mut input) = (Reader::new(), bytes);
     let mut found = Vec::new();
     while let Some(next) = reader.next(&mut input).unwrap() {
-        let Found::Member(member) = next else { panic!("{next:?}") };
+        let Found::Member(member) = next else {
+            panic!("{next:?}")
+        };
         assert!(member.named_acls.is_empty(), "{:?}", member.named_acls);
         let content = content(&member.entry, &mut input);
         match member.entry.kind {
@@ -81,7 +91,14 @@ pub(crate) fn read(bytes: &[u8]) -> Tree {
 }
 
 fn content(entry: &Entry, input: &mut dyn Read) -> Vec<u8> {
-    let mut content = vec![0; if entry.size() <= SMALL { entry.size() as usize } else { 0 }];
+    let mut content = vec![
+        0;
+        if entry.size() <= SMALL {
+            entry.size() as usize
+        } else {
+            0
+        }
+    ];
     for run in runs(entry) {
         let mut data = vec![0; run.len as usize];
         input.read_exact(&mut data).unwrap();
@@ -104,14 +121,27 @@ fn tree(found: Vec<(Entry, Vec<u8>)>) -> Tree {
             // Other tools do not repeat attributes, and need not.
             (entry.kind, content, entry.xattrs) = targets[target].clone();
         }
-        targets.insert(entry.path.clone(), (entry.kind.clone(), content.clone(), entry.xattrs.clone()));
-        groups.entry(top.clone()).or_default().push(entry.path.clone());
+        targets.insert(
+            entry.path.clone(),
+            (entry.kind.clone(), content.clone(), entry.xattrs.clone()),
+        );
+        groups
+            .entry(top.clone())
+            .or_default()
+            .push(entry.path.clone());
         seen.push((top, plain(entry), content));
     }
     seen.into_iter()
         .map(|(top, entry, content)| {
             let first = groups[&top].iter().min().unwrap().clone();
-            (entry.path.clone(), Seen { entry, content: blake3::hash(&content).to_string(), first })
+            (
+                entry.path.clone(),
+                Seen {
+                    entry,
+                    content: blake3::hash(&content).to_string(),
+                    first,
+                },
+            )
         })
         .collect()
 }
@@ -135,46 +165,79 @@ pub(crate) fn scan(top: &std::path::Path) -> Tree {
     tree(found)
 }
 
-fn scan_into(top: &std::path::Path, path: Path, inodes: &mut HashMap<u64, Path>, found: &mut Vec<(Entry, Vec<u8>)>) {
+fn scan_into(
+    top: &std::path::Path,
+    path: Path,
+    inodes: &mut HashMap<u64, Path>,
+    found: &mut Vec<(Entry, Vec<u8>)>,
+) {
     let at = top.join(OsStr::from_bytes(&path));
     let mut entry = stat(&at);
     entry.path.clone_from(&path);
     if entry.kind == Kind::Directory {
-        let mut names: Vec<_> = std::fs::read_dir(&at).unwrap().map(|item| item.unwrap().file_name()).collect();
+        let mut names: Vec<_> = std::fs::read_dir(&at)
+            .unwrap()
+            .map(|item| item.unwrap().file_name())
+            .collect();
         names.sort();
         found.push((entry, Vec::new()));
         for name in names {
-            let sub = if path.is_empty() { name.into_vec() } else { [&path[..], b"/", name.as_bytes()].concat() };
+            let sub = if path.is_empty() {
+                name.into_vec()
+            } else {
+                [&path[..], b"/", name.as_bytes()].concat()
+            };
             scan_into(top, sub, inodes, found);
         }
         return;
     }
-    let first = inodes.entry(std::mem::take(&mut entry.inode)).or_insert_with(|| path.clone());
+    let first = inodes
+        .entry(std::mem::take(&mut entry.inode))
+        .or_insert_with(|| path.clone());
     if *first != path {
         entry.kind = Kind::HardLink(first.clone());
     }
     let is_small = matches!(entry.kind, Kind::File { size, .. } if size <= SMALL);
-    let content = if is_small { std::fs::read(&at).unwrap() } else { Vec::new() };
+    let content = if is_small {
+        std::fs::read(&at).unwrap()
+    } else {
+        Vec::new()
+    };
     found.push((entry, content));
 }
 
 fn stat(at: &std::path::Path) -> Entry {
     let meta = std::fs::symlink_metadata(at).unwrap();
     let (kind, rdev) = (meta.file_type(), meta.rdev());
-    let device = Device { major: rustix::fs::major(rdev), minor: rustix::fs::minor(rdev) };
+    let device = Device {
+        major: rustix::fs::major(rdev),
+        minor: rustix::fs::minor(rdev),
+    };
     let kind = match kind {
         kind if kind.is_dir() => Kind::Directory,
-        kind if kind.is_symlink() => Kind::Symlink(std::fs::read_link(at).unwrap().into_os_string().into_vec()),
+        kind if kind.is_symlink() => {
+            Kind::Symlink(std::fs::read_link(at).unwrap().into_os_string().into_vec())
+        }
         kind if kind.is_fifo() => Kind::Fifo,
         kind if kind.is_char_device() => Kind::CharDevice(device),
         kind if kind.is_block_device() => Kind::BlockDevice(device),
-        _ => Kind::File { size: meta.len(), map: None },
+        _ => Kind::File {
+            size: meta.len(),
+            map: None,
+        },
     };
     Entry {
         kind,
         mode: meta.mode() & 0o7777,
-        owner: Owner { uid: meta.uid(), gid: meta.gid(), ..Owner::default() },
-        mtime: Time { seconds: meta.mtime(), nanos: meta.mtime_nsec() as u32 },
+        owner: Owner {
+            uid: meta.uid(),
+            gid: meta.gid(),
+            ..Owner::default()
+        },
+        mtime: Time {
+            seconds: meta.mtime(),
+            nanos: meta.mtime_nsec() as u32,
+        },
         inode: meta.ino(),
         xattrs: xattrs(at),
         ..Entry::default()
@@ -184,7 +247,9 @@ fn stat(at: &std::path::Path) -> Entry {
 fn xattrs(at: &std::path::Path) -> Vec<Xattr> {
     let mut names = vec![0; 65536];
     let len = rustix::fs::llistxattr(at, &mut names[..]).unwrap();
-    let names = names[..len].split(|c| *c == 0).filter(|name| !name.is_empty());
+    let names = names[..len]
+        .split(|c| *c == 0)
+        .filter(|name| !name.is_empty());
     names
         .map(|name| {
             let mut value = vec![0; 65536];
@@ -199,12 +264,23 @@ pub(crate) fn assert_sparse(at: &std::path::Path, entry: &Entry) {
     let file = std::fs::File::open(at).unwrap();
     let meta = file.metadata().unwrap();
     assert_eq!(meta.len(), entry.size(), "{at:?}");
-    assert!(meta.blocks() * 512 < 2 << 20, "{at:?} takes {} blocks", meta.blocks());
+    assert!(
+        meta.blocks() * 512 < 2 << 20,
+        "{at:?} takes {} blocks",
+        meta.blocks()
+    );
     for run in runs(entry) {
         let mut data = vec![7; run.len as usize + 1];
         let len = file.read_at(&mut data, run.offset).unwrap();
-        let want = (0..run.len).map(|at| byte(run.offset + at)).chain([0]).take(len);
-        assert!(data[..len].iter().copied().eq(want), "{at:?} at {}", run.offset);
+        let want = (0..run.len)
+            .map(|at| byte(run.offset + at))
+            .chain([0])
+            .take(len);
+        assert!(
+            data[..len].iter().copied().eq(want),
+            "{at:?} at {}",
+            run.offset
+        );
         let mut before = [7];
         if run.offset > 0 {
             file.read_exact_at(&mut before, run.offset - 1).unwrap();

@@ -15,8 +15,14 @@ use std::{collections::BTreeMap, fs, path::Path, process::Command};
 #[test]
 #[ignore = "traced by the tests below"]
 fn read_small_files() {
-    let Some(dir) = std::env::var_os("SMALL_FILES") else { return };
-    let tricks = if std::env::var_os("NO_TRICKS").is_some() { Tricks::Never } else { Tricks::Auto };
+    let Some(dir) = std::env::var_os("SMALL_FILES") else {
+        return;
+    };
+    let tricks = if std::env::var_os("NO_TRICKS").is_some() {
+        Tricks::Never
+    } else {
+        Tricks::Auto
+    };
     let root = open_root(Path::new(&dir)).unwrap();
     let (mut closer, mut buffer) = (Closer::new(tricks), Vec::new());
     for name in read_dir(open_dir(&root, b"", tricks).unwrap(), &mut Vec::new()).unwrap() {
@@ -24,7 +30,10 @@ fn read_small_files() {
         let file = open_read(&root, &name.bytes, tricks).unwrap();
         assert!(read_all(&file).unwrap().is_empty());
         buffer.clear();
-        assert_eq!(read_full(&file, &mut buffer, 0, size, Cache::Keep, tricks).unwrap(), size);
+        assert_eq!(
+            read_full(&file, &mut buffer, 0, size, Cache::Keep, tricks).unwrap(),
+            size
+        );
         closer.close(file);
     }
 }
@@ -38,8 +47,15 @@ fn trace(count: usize, tricks: Tricks, options: &[&str]) -> Option<BTreeMap<Stri
     }
     let log = dir.path().with_extension("log");
     let mut strace = Command::new("strace");
-    strace.args(["-f", "-qq"]).args(options).arg("-o").arg(&log).arg(std::env::current_exe().ok()?);
-    strace.args(["calls::read_small_files", "--exact", "--ignored"]).env("SMALL_FILES", dir.path());
+    strace
+        .args(["-f", "-qq"])
+        .args(options)
+        .arg("-o")
+        .arg(&log)
+        .arg(std::env::current_exe().ok()?);
+    strace
+        .args(["calls::read_small_files", "--exact", "--ignored"])
+        .env("SMALL_FILES", dir.path());
     if tricks == Tricks::Never {
         strace.env("NO_TRICKS", "1");
     }
@@ -47,7 +63,11 @@ fn trace(count: usize, tricks: Tricks, options: &[&str]) -> Option<BTreeMap<Stri
     let text = fs::read_to_string(&log).unwrap_or_default();
     let _ = fs::remove_file(log);
     let ran = String::from_utf8_lossy(&output.stdout).contains("running 1 test");
-    assert!(!ran || output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    assert!(
+        !ran || output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stdout)
+    );
     ran.then(|| names(&text))
 }
 
@@ -55,7 +75,10 @@ fn trace(count: usize, tricks: Tricks, options: &[&str]) -> Option<BTreeMap<Stri
 fn names(log: &str) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
     for line in log.lines().filter(|line| !line.contains(" resumed>")) {
-        if let Some((name, _)) = line.split_once(' ').and_then(|(_, call)| call.trim_start().split_once('(')) {
+        if let Some((name, _)) = line
+            .split_once(' ')
+            .and_then(|(_, call)| call.trim_start().split_once('('))
+        {
             *counts.entry(name.to_owned()).or_default() += 1;
         }
     }
@@ -71,19 +94,35 @@ fn calls_of_128(tricks: Tricks) -> Option<impl Fn(&str) -> usize> {
 
 #[test]
 fn a_small_file_costs_stat_open_list_read_and_a_64th_of_a_close() {
-    let Some(calls) = calls_of_128(Tricks::Auto) else { return };
-    assert_eq!(["statx", "openat2", "flistxattr", "pread64"].map(&calls), [128; 4]);
+    let Some(calls) = calls_of_128(Tricks::Auto) else {
+        return;
+    };
+    assert_eq!(
+        ["statx", "openat2", "flistxattr", "pread64"].map(&calls),
+        [128; 4]
+    );
     let ring = calls("io_uring_enter");
     // Where io_uring is forbidden each file is closed by itself.
     assert!((ring, calls("close")) == (2, 0) || (ring, calls("close")) == (0, 128));
-    assert_eq!(["openat", "fstat", "lseek", "fadvise64", "read", "fgetxattr"].map(&calls), [0; 6]);
+    assert_eq!(
+        ["openat", "fstat", "lseek", "fadvise64", "read", "fgetxattr"].map(&calls),
+        [0; 6]
+    );
 }
 
 #[test]
 fn without_tricks_it_costs_a_plain_open_and_close() {
-    let Some(calls) = calls_of_128(Tricks::Never) else { return };
-    assert_eq!(["statx", "openat", "flistxattr", "pread64", "close"].map(&calls), [128; 5]);
-    assert_eq!(["openat2", "io_uring_enter", "io_uring_setup"].map(&calls), [0; 3]);
+    let Some(calls) = calls_of_128(Tricks::Never) else {
+        return;
+    };
+    assert_eq!(
+        ["statx", "openat", "flistxattr", "pread64", "close"].map(&calls),
+        [128; 5]
+    );
+    assert_eq!(
+        ["openat2", "io_uring_enter", "io_uring_setup"].map(&calls),
+        [0; 3]
+    );
 }
 
 #[test]
@@ -97,7 +136,9 @@ fn every_trick_may_be_refused_and_the_files_are_read_all_the_same() {
         "openat2:error=EPERM:when=2+2",
         "flistxattr:error=EOPNOTSUPP",
     ] {
-        let Some(calls) = trace(130, Tricks::Auto, &["-e", &format!("inject={refusal}")]) else { return };
+        let Some(calls) = trace(130, Tricks::Auto, &["-e", &format!("inject={refusal}")]) else {
+            return;
+        };
         assert!(calls["pread64"] >= 130, "{refusal}");
     }
 }

@@ -14,7 +14,9 @@ use std::{
 static ONE: Mutex<()> = Mutex::new(());
 
 fn opened(dir: &Path, count: usize) -> Vec<OwnedFd> {
-    (0..count).map(|i| OwnedFd::from(File::create(dir.join(format!("{i}"))).unwrap())).collect()
+    (0..count)
+        .map(|i| OwnedFd::from(File::create(dir.join(format!("{i}"))).unwrap()))
+        .collect()
 }
 
 /// The files in `dir` that this process has open. What a child between its fork and its exec still holds does not count,
@@ -38,7 +40,9 @@ fn every_file_is_closed_once_after_a_flush_or_a_drop() {
                 fds.into_iter().for_each(|fd| closer.close(fd));
                 closer.flush();
                 assert_eq!(open_files(dir.path()), HashSet::new());
-                opened(dir.path(), count).into_iter().for_each(|fd| closer.close(fd));
+                opened(dir.path(), count)
+                    .into_iter()
+                    .for_each(|fd| closer.close(fd));
                 drop(closer);
                 assert_eq!(open_files(dir.path()), HashSet::new());
             }

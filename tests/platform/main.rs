@@ -18,7 +18,10 @@ const BOTH: [Tricks; 2] = [Tricks::Auto, Tricks::Never];
 /// An empty directory on disk and one in memory, each open.
 fn places() -> Vec<(TempDir, OwnedFd)> {
     let disk = Path::new(env!("CARGO_TARGET_TMPDIR")).to_owned();
-    [disk, PathBuf::from("/dev/shm")].iter().map(|place| empty(place)).collect()
+    [disk, PathBuf::from("/dev/shm")]
+        .iter()
+        .map(|place| empty(place))
+        .collect()
 }
 
 fn empty(place: &Path) -> (TempDir, OwnedFd) {
@@ -29,5 +32,9 @@ fn empty(place: &Path) -> (TempDir, OwnedFd) {
 
 /// The number the system gave with an error.
 fn errno<T>(result: std::io::Result<T>) -> i32 {
-    result.err().expect("must be refused").raw_os_error().expect("is the system's")
+    result
+        .err()
+        .expect("must be refused")
+        .raw_os_error()
+        .expect("is the system's")
 }

@@ -16,7 +16,13 @@ use tempfile::TempDir;
 const BLOCK: u64 = 64 << 10;
 
 fn file(dir: &TempDir) -> File {
-    File::options().create(true).truncate(true).read(true).write(true).open(dir.path().join("f")).unwrap()
+    File::options()
+        .create(true)
+        .truncate(true)
+        .read(true)
+        .write(true)
+        .open(dir.path().join("f"))
+        .unwrap()
 }
 
 fn pattern(len: usize) -> Vec<u8> {
@@ -31,10 +37,16 @@ fn what_is_read_is_what_is_there_with_every_cache_and_trick() {
         for tricks in BOTH {
             for cache in [Cache::Keep, Cache::Drop] {
                 let mut all = b"before".to_vec();
-                assert_eq!(read_full(&file, &mut all, 10, 200_000, cache, tricks).unwrap(), 200_000);
+                assert_eq!(
+                    read_full(&file, &mut all, 10, 200_000, cache, tricks).unwrap(),
+                    200_000
+                );
                 assert!(all[..6] == *b"before" && all[6..] == bytes[10..200_010]);
                 let mut some = [0; 1000];
-                assert_eq!(pread(&file, &mut some, 299_500, cache, tricks).unwrap(), 500);
+                assert_eq!(
+                    pread(&file, &mut some, 299_500, cache, tricks).unwrap(),
+                    500
+                );
                 assert_eq!(some[..500], bytes[299_500..]);
             }
         }
@@ -49,9 +61,18 @@ fn reading_past_the_end_gives_less_and_is_no_error() {
         for tricks in BOTH {
             for cache in [Cache::Keep, Cache::Drop] {
                 let mut buffer = Vec::new();
-                assert_eq!(read_full(&file, &mut buffer, 2, 100, cache, tricks).unwrap(), 3);
-                assert_eq!(read_full(&file, &mut buffer, 500, 100, cache, tricks).unwrap(), 0);
-                assert_eq!(read_full(&file, &mut buffer, 0, 0, cache, tricks).unwrap(), 0);
+                assert_eq!(
+                    read_full(&file, &mut buffer, 2, 100, cache, tricks).unwrap(),
+                    3
+                );
+                assert_eq!(
+                    read_full(&file, &mut buffer, 500, 100, cache, tricks).unwrap(),
+                    0
+                );
+                assert_eq!(
+                    read_full(&file, &mut buffer, 0, 0, cache, tricks).unwrap(),
+                    0
+                );
                 assert_eq!(buffer, b"ort");
             }
         }
@@ -60,8 +81,15 @@ fn reading_past_the_end_gives_less_and_is_no_error() {
 
 /// Bytes of a file that are in memory; `None` without util-linux.
 fn cached_bytes(path: &Path) -> Option<u64> {
-    let fincore = Command::new("fincore").args(["--bytes", "--noheadings", "--output", "RES"]).arg(path).output();
-    String::from_utf8(fincore.ok()?.stdout).ok()?.trim().parse().ok()
+    let fincore = Command::new("fincore")
+        .args(["--bytes", "--noheadings", "--output", "RES"])
+        .arg(path)
+        .output();
+    String::from_utf8(fincore.ok()?.stdout)
+        .ok()?
+        .trim()
+        .parse()
+        .ok()
 }
 
 #[test]
@@ -80,7 +108,15 @@ fn pages_that_were_dropped_are_not_in_memory() {
         read_full(&file, &mut Vec::new(), 0, 1 << 20, Cache::Drop, tricks).unwrap();
         assert!(cached().unwrap() < 1 << 19, "{tricks:?}");
     }
-    read_full(&file, &mut Vec::new(), 0, 1 << 20, Cache::Keep, Tricks::Auto).unwrap();
+    read_full(
+        &file,
+        &mut Vec::new(),
+        0,
+        1 << 20,
+        Cache::Keep,
+        Tricks::Auto,
+    )
+    .unwrap();
     assert_eq!(cached(), Some(1 << 20));
 }
 
@@ -92,7 +128,16 @@ fn the_map_of_a_sparse_file_is_where_its_data_is() {
             file.write_all_at(&[1; BLOCK as usize], at * BLOCK).unwrap();
         }
         file.set_len(10 * BLOCK).unwrap();
-        let expected = [Run { offset: 2 * BLOCK, len: 2 * BLOCK }, Run { offset: 7 * BLOCK, len: BLOCK }];
+        let expected = [
+            Run {
+                offset: 2 * BLOCK,
+                len: 2 * BLOCK,
+            },
+            Run {
+                offset: 7 * BLOCK,
+                len: BLOCK,
+            },
+        ];
         assert_eq!(data_map(&file, 10 * BLOCK).unwrap().unwrap(), expected);
         assert!(stat_fd(&file).unwrap().looks_sparse());
     }
@@ -109,7 +154,10 @@ fn a_file_without_holes_has_no_map_and_one_without_data_an_empty_one() {
         hollow.set_len(1 << 40).unwrap();
         assert_eq!(data_map(&hollow, 1 << 40).unwrap(), Some(vec![]));
     }
-    assert_eq!(data_map(File::open("/proc/self/status").unwrap(), 100).unwrap(), None);
+    assert_eq!(
+        data_map(File::open("/proc/self/status").unwrap(), 100).unwrap(),
+        None
+    );
 }
 
 #[test]
@@ -121,7 +169,19 @@ fn the_map_of_a_file_that_changed_since_stays_within_the_size_that_was_asked_for
         // Shorter than it was when it was scanned, and longer.
         assert_eq!(data_map(&file, 9 * BLOCK).unwrap().unwrap().len(), 2);
         let cut = data_map(&file, 4 * BLOCK + 5).unwrap().unwrap();
-        assert_eq!(cut, [Run { offset: 0, len: BLOCK }, Run { offset: 4 * BLOCK, len: 5 }]);
+        assert_eq!(
+            cut,
+            [
+                Run {
+                    offset: 0,
+                    len: BLOCK
+                },
+                Run {
+                    offset: 4 * BLOCK,
+                    len: 5
+                }
+            ]
+        );
         assert_eq!(data_map(&file, BLOCK).unwrap(), None);
     }
 }
@@ -134,10 +194,16 @@ fn a_file_of_more_holes_than_we_want_to_know_has_only_so_many_runs() {
         file.write_all_at(b"x", i * 8192 + 4096).unwrap();
     }
     let map = data_map(&file, holes * 8192).unwrap().unwrap();
-    assert!(map.len() <= MAX_RUNS && map.len() >= MAX_RUNS / 2, "{}", map.len());
+    assert!(
+        map.len() <= MAX_RUNS && map.len() >= MAX_RUNS / 2,
+        "{}",
+        map.len()
+    );
     // Whatever was joined, all data is still in the map.
     let within = |at: u64| {
-        map[..map.partition_point(|run| run.offset <= at)].last().is_some_and(|run| at < run.offset + run.len)
+        map[..map.partition_point(|run| run.offset <= at)]
+            .last()
+            .is_some_and(|run| at < run.offset + run.len)
     };
     assert!((0..holes).all(|i| within(i * 8192 + 4096)));
 }

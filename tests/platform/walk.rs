@@ -24,7 +24,9 @@ use std::{
 
 fn content(fd: impl AsFd) -> Vec<u8> {
     let mut text = Vec::new();
-    fs::File::from(fd.as_fd().try_clone_to_owned().unwrap()).read_to_end(&mut text).unwrap();
+    fs::File::from(fd.as_fd().try_clone_to_owned().unwrap())
+        .read_to_end(&mut text)
+        .unwrap();
     text
 }
 
@@ -34,9 +36,16 @@ fn a_file_is_read_by_its_path_below_the_root() {
         fs::create_dir_all(dir.path().join("a/b")).unwrap();
         fs::write(dir.path().join("a/b/c"), "text").unwrap();
         for tricks in BOTH {
-            assert_eq!(content(open_read(&root, b"a/b/c", tricks).unwrap()), b"text");
-            let names = read_dir(open_dir(&root, b"a/b", tricks).unwrap(), &mut Vec::new()).unwrap();
-            assert_eq!((names.len(), &*names[0].bytes, names[0].kind), (1, &b"c"[..], FileKind::File));
+            assert_eq!(
+                content(open_read(&root, b"a/b/c", tricks).unwrap()),
+                b"text"
+            );
+            let names =
+                read_dir(open_dir(&root, b"a/b", tricks).unwrap(), &mut Vec::new()).unwrap();
+            assert_eq!(
+                (names.len(), &*names[0].bytes, names[0].kind),
+                (1, &b"c"[..], FileKind::File)
+            );
             assert_eq!(errno(open_read(&root, b"a/x", tricks)), libc::ENOENT);
             assert_eq!(errno(open_dir(&root, b"a/b/c", tricks)), libc::ENOTDIR);
         }
@@ -62,8 +71,14 @@ fn a_symbolic_link_anywhere_in_a_path_is_refused() {
         symlink("f", dir.path().join("real/in/last")).unwrap();
         for tricks in BOTH {
             for path in [&b"link/in/f"[..], b"link", b"real/in/last"] {
-                assert!([libc::ELOOP, libc::ENOTDIR].contains(&errno(open_read(&root, path, tricks))), "{path:?}");
-                assert!([libc::ELOOP, libc::ENOTDIR].contains(&errno(open_dir(&root, path, tricks))), "{path:?}");
+                assert!(
+                    [libc::ELOOP, libc::ENOTDIR].contains(&errno(open_read(&root, path, tricks))),
+                    "{path:?}"
+                );
+                assert!(
+                    [libc::ELOOP, libc::ENOTDIR].contains(&errno(open_dir(&root, path, tricks))),
+                    "{path:?}"
+                );
             }
             assert!(open_dir(&root, b"link/in", tricks).is_err());
             assert!(create_dir_beneath(&root, b"link/new", 0o700, tricks).is_err());
@@ -78,7 +93,11 @@ fn a_path_that_leaves_the_root_is_refused() {
         fs::create_dir(dir.path().join("a")).unwrap();
         for tricks in BOTH {
             for path in [&b".."[..], b"a/../..", b"/etc", b"/"] {
-                assert_eq!(errno(open_dir(&root, path, tricks)), libc::EXDEV, "{path:?}");
+                assert_eq!(
+                    errno(open_dir(&root, path, tricks)),
+                    libc::EXDEV,
+                    "{path:?}"
+                );
             }
         }
     }
@@ -110,16 +129,27 @@ fn a_path_is_cut_at_the_last_slash_that_fits_whatever_its_length() {
     create_dir_beneath(&root, &path, 0o700, Tricks::Auto).unwrap();
     for _ in 0..280 {
         path.extend_from_slice(b"/e");
-        let made = stat_fd(create_dir_beneath(&root, &path, 0o700, Tricks::Never).unwrap()).unwrap();
-        assert_eq!(stat_fd(open_dir(&root, &path, Tricks::Auto).unwrap()).unwrap().inode, made.inode);
+        let made =
+            stat_fd(create_dir_beneath(&root, &path, 0o700, Tricks::Never).unwrap()).unwrap();
+        assert_eq!(
+            stat_fd(open_dir(&root, &path, Tricks::Auto).unwrap())
+                .unwrap()
+                .inode,
+            made.inode
+        );
     }
 }
 
 #[test]
 fn names_may_be_any_bytes() {
     for (dir, root) in places() {
-        let mut expected: Vec<Vec<u8>> =
-            vec![b"\xff\xfe".to_vec(), b" \n\t\"\\".to_vec(), b"...".to_vec(), vec![0xe4; 255], b"-".to_vec()];
+        let mut expected: Vec<Vec<u8>> = vec![
+            b"\xff\xfe".to_vec(),
+            b" \n\t\"\\".to_vec(),
+            b"...".to_vec(),
+            vec![0xe4; 255],
+            b"-".to_vec(),
+        ];
         for name in &expected {
             fs::write(dir.path().join(OsStr::from_bytes(name)), name).unwrap();
             for tricks in BOTH {
@@ -156,15 +186,39 @@ fn stat_tells_what_the_standard_library_tells() {
         fs::write(dir.path().join("f"), vec![1; 5000]).unwrap();
         fs::set_permissions(dir.path().join("f"), fs::Permissions::from_mode(0o4751)).unwrap();
         fs::hard_link(dir.path().join("f"), dir.path().join("g")).unwrap();
-        let (found, meta) = (stat(&root, b"f").unwrap(), fs::metadata(dir.path().join("f")).unwrap());
-        assert_eq!((found.kind, found.mode, found.size, found.nlink), (FileKind::File, 0o4751, 5000, 2));
-        assert_eq!((found.dev, found.inode, found.uid, found.gid), (meta.dev(), meta.ino(), meta.uid(), meta.gid()));
-        assert_eq!((found.mtime.seconds, i64::from(found.mtime.nanos)), (meta.mtime(), meta.mtime_nsec()));
-        assert_eq!((found.ctime.seconds, i64::from(found.ctime.nanos)), (meta.ctime(), meta.ctime_nsec()));
-        assert_eq!(found, stat_fd(open_read(&root, b"g", Tricks::Auto).unwrap()).unwrap());
+        let (found, meta) = (
+            stat(&root, b"f").unwrap(),
+            fs::metadata(dir.path().join("f")).unwrap(),
+        );
+        assert_eq!(
+            (found.kind, found.mode, found.size, found.nlink),
+            (FileKind::File, 0o4751, 5000, 2)
+        );
+        assert_eq!(
+            (found.dev, found.inode, found.uid, found.gid),
+            (meta.dev(), meta.ino(), meta.uid(), meta.gid())
+        );
+        assert_eq!(
+            (found.mtime.seconds, i64::from(found.mtime.nanos)),
+            (meta.mtime(), meta.mtime_nsec())
+        );
+        assert_eq!(
+            (found.ctime.seconds, i64::from(found.ctime.nanos)),
+            (meta.ctime(), meta.ctime_nsec())
+        );
+        assert_eq!(
+            found,
+            stat_fd(open_read(&root, b"g", Tricks::Auto).unwrap()).unwrap()
+        );
         assert!(!found.looks_sparse());
     }
-    assert_eq!(stat(open_root(Path::new("/dev")).unwrap(), b"null").unwrap().rdev.minor, 3);
+    assert_eq!(
+        stat(open_root(Path::new("/dev")).unwrap(), b"null")
+            .unwrap()
+            .rdev
+            .minor,
+        3
+    );
 }
 
 #[test]
@@ -175,13 +229,30 @@ fn every_kind_is_told_by_the_directory_and_by_stat() {
         fs::write(path("file"), "").unwrap();
         symlink("nowhere", path("symlink")).unwrap();
         let _socket = UnixListener::bind(path("socket")).unwrap();
-        mknod_at(&root, b"fifo", FileKind::Fifo, 0o600, stat(&root, b"file").unwrap().rdev).unwrap();
-        let mut names = read_dir(open_dir(&root, b"", Tricks::Auto).unwrap(), &mut Vec::new()).unwrap();
+        mknod_at(
+            &root,
+            b"fifo",
+            FileKind::Fifo,
+            0o600,
+            stat(&root, b"file").unwrap().rdev,
+        )
+        .unwrap();
+        let mut names =
+            read_dir(open_dir(&root, b"", Tricks::Auto).unwrap(), &mut Vec::new()).unwrap();
         names.sort_by(|a, b| a.bytes.cmp(&b.bytes));
-        let expected = [FileKind::Directory, FileKind::Fifo, FileKind::File, FileKind::Socket, FileKind::Symlink];
+        let expected = [
+            FileKind::Directory,
+            FileKind::Fifo,
+            FileKind::File,
+            FileKind::Socket,
+            FileKind::Symlink,
+        ];
         for (name, kind) in names.iter().zip(expected) {
             let found = stat(&root, &name.bytes).unwrap();
-            assert_eq!((name.kind, found.kind, name.inode), (kind, kind, found.inode));
+            assert_eq!(
+                (name.kind, found.kind, name.inode),
+                (kind, kind, found.inode)
+            );
         }
         assert_eq!(names.len(), 5);
     }
@@ -204,10 +275,22 @@ fn the_target_of_a_link_may_have_any_length_and_bytes() {
 #[test]
 fn opening_a_pipe_or_a_socket_does_not_wait() {
     for (dir, root) in places() {
-        mknod_at(&root, b"fifo", FileKind::Fifo, 0o600, stat_fd(&root).unwrap().rdev).unwrap();
+        mknod_at(
+            &root,
+            b"fifo",
+            FileKind::Fifo,
+            0o600,
+            stat_fd(&root).unwrap().rdev,
+        )
+        .unwrap();
         let _socket = UnixListener::bind(dir.path().join("socket")).unwrap();
         for tricks in BOTH {
-            assert_eq!(stat_fd(open_read(&root, b"fifo", tricks).unwrap()).unwrap().kind, FileKind::Fifo);
+            assert_eq!(
+                stat_fd(open_read(&root, b"fifo", tricks).unwrap())
+                    .unwrap()
+                    .kind,
+                FileKind::Fifo
+            );
             assert_eq!(errno(open_read(&root, b"socket", tricks)), libc::ENXIO);
         }
     }
@@ -229,13 +312,17 @@ fn a_file_that_somebody_holds_a_lease_on_is_opened_once_it_is_given_back() {
     const F_SETSIG: i32 = 10;
     use std::os::fd::AsRawFd;
     let (dir, root) = places().remove(0);
-    let opened: [&dyn Fn() -> io::Result<OwnedFd>; 3] =
-        [&|| open_read(&root, b"f", Tricks::Auto), &|| open_read(&root, b"f", Tricks::Never), &|| {
-            open_write(&root, b"f")
-        }];
+    let opened: [&dyn Fn() -> io::Result<OwnedFd>; 3] = [
+        &|| open_read(&root, b"f", Tricks::Auto),
+        &|| open_read(&root, b"f", Tricks::Never),
+        &|| open_write(&root, b"f"),
+    ];
     for open in opened {
         fs::write(dir.path().join("f"), "text").unwrap();
-        let holder = fs::File::options().write(true).open(dir.path().join("f")).unwrap();
+        let holder = fs::File::options()
+            .write(true)
+            .open(dir.path().join("f"))
+            .unwrap();
         // SAFETY: no memory is passed. SIGCHLD instead of SIGIO, because nobody minds it.
         let leased = unsafe {
             libc::fcntl(holder.as_raw_fd(), F_SETSIG, libc::SIGCHLD);

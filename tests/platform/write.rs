@@ -21,7 +21,10 @@ use std::{
 };
 
 const NONE: Device = Device { major: 0, minor: 0 };
-const MTIME: Time = Time { seconds: -5, nanos: 999_999_999 };
+const MTIME: Time = Time {
+    seconds: -5,
+    nanos: 999_999_999,
+};
 
 #[test]
 fn a_file_is_created_only_where_nothing_stands_not_even_a_link() {
@@ -47,11 +50,17 @@ fn missing_directories_are_created_on_the_way() {
             let path = format!("a/b/{tricks:?}/c");
             let made = create_dir_beneath(&root, path.as_bytes(), 0o700, tricks).unwrap();
             let again = create_dir_beneath(&root, path.as_bytes(), 0o700, tricks).unwrap();
-            assert_eq!(stat_fd(made).unwrap().inode, fs::metadata(dir.path().join(&path)).unwrap().ino());
+            assert_eq!(
+                stat_fd(made).unwrap().inode,
+                fs::metadata(dir.path().join(&path)).unwrap().ino()
+            );
             assert_eq!(stat_fd(again).unwrap().mode, 0o700);
         }
         fs::write(dir.path().join("f"), "").unwrap();
-        assert_eq!(errno(create_dir_beneath(&root, b"f/x", 0o700, Tricks::Auto)), libc::ENOTDIR);
+        assert_eq!(
+            errno(create_dir_beneath(&root, b"f/x", 0o700, Tricks::Auto)),
+            libc::ENOTDIR
+        );
         assert_eq!(errno(create_dir(&root, b"a", 0o700)), libc::EEXIST);
         create_dir(&root, b"e", 0o750).unwrap();
         remove_dir_at(&root, b"e").unwrap();
@@ -66,7 +75,10 @@ fn space_is_reserved_on_disk_and_not_in_memory() {
             let file = create_file(&root, format!("{tricks:?}").as_bytes(), 0o600).unwrap();
             let reserved = preallocate(&file, 1 << 20, tricks).unwrap();
             assert!(!reserved || (i == 0 && tricks == Tricks::Auto));
-            assert_eq!(stat_fd(&file).unwrap().size, if reserved { 1 << 20 } else { 0 });
+            assert_eq!(
+                stat_fd(&file).unwrap().size,
+                if reserved { 1 << 20 } else { 0 }
+            );
             truncate(&file, 1000).unwrap();
             assert_eq!(stat_fd(&file).unwrap().size, 1000);
         }
@@ -85,7 +97,13 @@ fn more_than_there_is_room_for_is_refused_and_takes_nothing() {
     let file = create_file(&root, b"f", 0o600).unwrap();
     let result = preallocate(&file, free_bytes(&root).unwrap() + (1 << 40), Tricks::Auto);
     assert_eq!(errno(result), libc::ENOSPC);
-    assert_eq!((stat_fd(&file).unwrap().size, stat_fd(&file).unwrap().blocks512), (0, 0));
+    assert_eq!(
+        (
+            stat_fd(&file).unwrap().size,
+            stat_fd(&file).unwrap().blocks512
+        ),
+        (0, 0)
+    );
 }
 
 #[test]
@@ -96,14 +114,28 @@ fn times_modes_and_owners_are_set_and_the_time_of_access_stays() {
         let access = fs::metadata(dir.path().join("f")).unwrap().atime();
         let me = stat_fd(&file).unwrap();
         chown_fd(&file, me.uid, me.gid).unwrap();
-        let [at_file, link] = [&b"f"[..], b"l"].map(|name| Object::open(root.as_fd(), name).unwrap());
+        let [at_file, link] =
+            [&b"f"[..], b"l"].map(|name| Object::open(root.as_fd(), name).unwrap());
         link.chown(me.uid, me.gid).unwrap();
         chmod_fd(&file, 0o4711).unwrap();
         set_times_fd(&file, MTIME).unwrap();
-        assert_eq!((stat_fd(&file).unwrap().mode, stat_fd(&file).unwrap().mtime), (0o4711, MTIME));
+        assert_eq!(
+            (stat_fd(&file).unwrap().mode, stat_fd(&file).unwrap().mtime),
+            (0o4711, MTIME)
+        );
         at_file.chmod(0o600).unwrap();
-        link.set_times(Time { seconds: 7, nanos: 0 }).unwrap();
-        assert_eq!((stat(&root, b"f").unwrap().mode, stat(&root, b"f").unwrap().mtime), (0o600, MTIME));
+        link.set_times(Time {
+            seconds: 7,
+            nanos: 0,
+        })
+        .unwrap();
+        assert_eq!(
+            (
+                stat(&root, b"f").unwrap().mode,
+                stat(&root, b"f").unwrap().mtime
+            ),
+            (0o600, MTIME)
+        );
         assert_eq!(stat(&root, b"l").unwrap().mtime.seconds, 7);
         assert_eq!(fs::metadata(dir.path().join("f")).unwrap().atime(), access);
         assert_eq!(errno(chown_fd(&file, u32::MAX, 0)), libc::EINVAL);
@@ -115,10 +147,16 @@ fn the_mode_of_a_link_is_not_the_mode_of_its_target() {
     for (dir, root) in places() {
         create_file(&root, b"f", 0o600).unwrap();
         symlink("f", dir.path().join("l")).unwrap();
-        assert_eq!(errno(Object::open(root.as_fd(), b"l").unwrap().chmod(0o777)), libc::ENOTSUP);
+        assert_eq!(
+            errno(Object::open(root.as_fd(), b"l").unwrap().chmod(0o777)),
+            libc::ENOTSUP
+        );
         assert_eq!(stat(&root, b"f").unwrap().mode, 0o600);
         mknod_at(&root, b"p", FileKind::Fifo, 0o600, NONE).unwrap();
-        Object::open(root.as_fd(), b"p").unwrap().chmod(0o622).unwrap();
+        Object::open(root.as_fd(), b"p")
+            .unwrap()
+            .chmod(0o622)
+            .unwrap();
         assert_eq!(stat(&root, b"p").unwrap().mode, 0o622);
     }
 }
@@ -129,8 +167,14 @@ fn links_pipes_and_devices_are_created_as_told() {
         symlink_at(b"\xff nowhere", &root, b"l").unwrap();
         assert_eq!(read_link(&root, b"l").unwrap(), b"\xff nowhere");
         link_at(&root, b"l", &root, b"l2").unwrap();
-        assert_eq!(stat(&root, b"l2").unwrap().inode, stat(&root, b"l").unwrap().inode);
-        assert_eq!(errno(mknod_at(&root, b"x", FileKind::Directory, 0o600, NONE)), libc::EINVAL);
+        assert_eq!(
+            stat(&root, b"l2").unwrap().inode,
+            stat(&root, b"l").unwrap().inode
+        );
+        assert_eq!(
+            errno(mknod_at(&root, b"x", FileKind::Directory, 0o600, NONE)),
+            libc::EINVAL
+        );
         let null = Device { major: 1, minor: 3 };
         // Devices need privileges.
         if mknod_at(&root, b"c", FileKind::CharDevice, 0o600, null).is_ok() {
@@ -177,7 +221,12 @@ fn a_lock_is_held_by_one_and_ends_with_its_descriptor() {
 fn without_a_mask_a_file_has_the_mode_it_was_created_with() {
     let mask = Umask::clear();
     for (_dir, root) in places() {
-        assert_eq!(stat_fd(create_file(&root, b"f", 0o666).unwrap()).unwrap().mode, 0o666);
+        assert_eq!(
+            stat_fd(create_file(&root, b"f", 0o666).unwrap())
+                .unwrap()
+                .mode,
+            0o666
+        );
     }
     drop(mask);
 }

@@ -21,7 +21,10 @@ fn at(repository: &Path, id: &str) -> PathBuf {
 }
 
 fn root(repository: &Path, id: &str) -> serde_json::Value {
-    fullbore(crate::args!["show", at(repository, id), "--json"]).ends_with(0).json().remove(0)
+    fullbore(crate::args!["show", at(repository, id), "--json"])
+        .ends_with(0)
+        .json()
+        .remove(0)
 }
 
 fn ids(repository: &Path) -> Vec<String> {
@@ -35,23 +38,44 @@ fn every_backup_of_a_sequence_starts_and_has_what_was_there() {
         sleep(SETTLED);
         let repository = cluster.path("repository");
         cluster.backup("repository", &["--quiet"]).ends_with(0);
-        cluster.psql_each(&["UPDATE large SET words = 'new' WHERE n % 4000 = 0", "CREATE TABLE more AS SELECT 1 AS n"]);
+        cluster.psql_each(&[
+            "UPDATE large SET words = 'new' WHERE n % 4000 = 0",
+            "CREATE TABLE more AS SELECT 1 AS n",
+        ]);
         cluster.backup("repository", &["--quiet"]).ends_with(0);
         cluster.psql_each(&["DROP TABLE more", "TRUNCATE small", "VACUUM large"]);
         cluster.backup("repository", &["--quiet"]).ends_with(0);
         let ids = ids(&repository);
-        let stored = |id: &str| root(&repository, id)["totals"]["stored_bytes"].as_u64().unwrap();
+        let stored = |id: &str| {
+            root(&repository, id)["totals"]["stored_bytes"]
+                .as_u64()
+                .unwrap()
+        };
         // But for WAL, which is in every backup, and the catalogs, little of a cluster changes.
-        assert!(stored(&ids[1]) < stored(&ids[0]) * 2 / 3, "{} {}", stored(&ids[0]), stored(&ids[1]));
+        assert!(
+            stored(&ids[1]) < stored(&ids[0]) * 2 / 3,
+            "{} {}",
+            stored(&ids[0]),
+            stored(&ids[1])
+        );
         let has = |id: &str, small: &str, new: &str, more: &str| {
             fullbore(crate::args!["verify", at(&repository, id), "--data"]).ends_with(0);
             let restored = Cluster::restored(version, &at(&repository, id));
             restored.assert_verifies();
             restored.start();
             assert_eq!(restored.psql("SELECT count(*) FROM small"), small);
-            assert_eq!(restored.psql("SELECT count(*) FROM large WHERE words = 'new'"), new);
-            assert_eq!(restored.psql("SELECT count(*) FROM pg_class WHERE relname = 'more'"), more);
-            assert_eq!(restored.psql("SELECT count(*), sum(n) FROM large"), "40000|800020000");
+            assert_eq!(
+                restored.psql("SELECT count(*) FROM large WHERE words = 'new'"),
+                new
+            );
+            assert_eq!(
+                restored.psql("SELECT count(*) FROM pg_class WHERE relname = 'more'"),
+                more
+            );
+            assert_eq!(
+                restored.psql("SELECT count(*), sum(n) FROM large"),
+                "40000|800020000"
+            );
         };
         has(&ids[0], "300", "0", "0");
         has(&ids[1], "300", "10", "1");
@@ -75,7 +99,11 @@ fn the_server_says_which_blocks_changed_and_only_those_are_read() {
             "CHECKPOINT",
         ]);
         // A page that no WAL speaks of is not looked at: damage to it on disk does not get into the backup.
-        let file = fs::File::options().read(true).write(true).open(cluster.data().join(&large)).unwrap();
+        let file = fs::File::options()
+            .read(true)
+            .write(true)
+            .open(cluster.data().join(&large))
+            .unwrap();
         let mut page = vec![0; 8192];
         file.read_exact_at(&mut page, 700 * 8192).unwrap();
         file.write_all_at(b"damaged", 700 * 8192 + 4000).unwrap();
@@ -86,26 +114,46 @@ fn the_server_says_which_blocks_changed_and_only_those_are_read() {
         let restored = Cluster::restored(version, &at(&repository, &id));
         // The checksum of a file that was read in part is known all the same: from the blocks that were read, and the others'.
         let manifest = fs::read_to_string(restored.data().join("backup_manifest")).unwrap();
-        let without = manifest.lines().filter(|line| line.contains("\"Path\"") && !line.contains("\"Checksum\""));
+        let without = manifest
+            .lines()
+            .filter(|line| line.contains("\"Path\"") && !line.contains("\"Checksum\""));
         assert_eq!(without.collect::<Vec<_>>(), [""; 0]);
         restored.assert_verifies();
         restored.start();
         assert_eq!(restored.psql("SELECT words FROM large WHERE n = 7"), "new");
-        assert_eq!(restored.psql("SELECT count(*), count(DISTINCT words) FROM large"), "50000|40001");
+        assert_eq!(
+            restored.psql("SELECT count(*), count(DISTINCT words) FROM large"),
+            "50000|40001"
+        );
         assert!(fs::metadata(restored.data().join(&large)).unwrap().len() / 8192 > pages);
         restored.stop("fast");
         // Reads every page; one with a wrong checksum would be exit code 3.
-        fullbore(crate::args!["backup", "--offline", restored.data(), "--to", "null:", "--quiet"]).ends_with(0);
+        fullbore(crate::args![
+            "backup",
+            "--offline",
+            restored.data(),
+            "--to",
+            "null:",
+            "--quiet"
+        ])
+        .ends_with(0);
         // And on from there, by reading, and by summaries again.
-        cluster.psql_each(&["UPDATE large SET words = 'newer' WHERE n = 9000", "CHECKPOINT"]);
+        cluster.psql_each(&[
+            "UPDATE large SET words = 'newer' WHERE n = 9000",
+            "CHECKPOINT",
+        ]);
         cluster.backup("repository", &["--quiet"]).ends_with(0);
-        cluster.backup("repository", &["--quiet", "--compare", "content"]).ends_with(0);
+        cluster
+            .backup("repository", &["--quiet", "--compare", "content"])
+            .ends_with(0);
         for id in ids(&repository).split_off(2) {
             fullbore(crate::args!["verify", at(&repository, &id), "--data"]).ends_with(0);
             let restored = Cluster::restored(version, &at(&repository, &id));
             restored.start();
             assert_eq!(
-                restored.psql("SELECT string_agg(words, ' ' ORDER BY n) FROM large WHERE n IN (7, 9000)"),
+                restored.psql(
+                    "SELECT string_agg(words, ' ' ORDER BY n) FROM large WHERE n IN (7, 9000)"
+                ),
                 "new newer"
             );
         }
@@ -122,7 +170,10 @@ fn what_was_read_in_part_is_restored_in_place_and_exported() {
         let flags = ["--quiet", "--compress", "none", "--block-size", "64K"];
         cluster.psql("CHECKPOINT");
         cluster.backup("repository", &flags).ends_with(0);
-        cluster.psql_each(&["UPDATE large SET words = 'new' WHERE n % 9000 = 7", "CHECKPOINT"]);
+        cluster.psql_each(&[
+            "UPDATE large SET words = 'new' WHERE n % 9000 = 7",
+            "CHECKPOINT",
+        ]);
         cluster.backup("repository", &flags).ends_with(0);
         let sums = "SELECT count(*), md5(string_agg(words, '' ORDER BY n)) FROM large";
         let wanted = cluster.psql(sums);
@@ -132,8 +183,16 @@ fn what_was_read_in_part_is_restored_in_place_and_exported() {
         assert_eq!(exported.psql(sums), wanted);
         cluster.psql("UPDATE large SET words = 'newer' WHERE n % 70 = 0");
         cluster.stop("fast");
-        fullbore(crate::args!["restore", repository, "--to", cluster.data(), "--delta", "--delete", "--quiet"])
-            .ends_with(0);
+        fullbore(crate::args![
+            "restore",
+            repository,
+            "--to",
+            cluster.data(),
+            "--delta",
+            "--delete",
+            "--quiet"
+        ])
+        .ends_with(0);
         cluster.start();
         assert_eq!(cluster.psql(sums), wanted);
     }
@@ -146,14 +205,24 @@ fn what_was_read_in_part_is_compared_with_the_digests_of_its_blocks() {
         let repository = cluster.path("repository");
         cluster.psql("CHECKPOINT");
         // What is stored has no checksums of frames.
-        cluster.backup("repository", &["--quiet", "--compress", "none"]).ends_with(0);
-        cluster.psql_each(&["UPDATE large SET words = 'unmistakable' WHERE n = 7", "CHECKPOINT"]);
-        cluster.backup("repository", &["--quiet", "--compress", "none"]).ends_with(0);
+        cluster
+            .backup("repository", &["--quiet", "--compress", "none"])
+            .ends_with(0);
+        cluster.psql_each(&[
+            "UPDATE large SET words = 'unmistakable' WHERE n = 7",
+            "CHECKPOINT",
+        ]);
+        cluster
+            .backup("repository", &["--quiet", "--compress", "none"])
+            .ends_with(0);
         let id = ids(&repository).pop().unwrap();
         let segment = repository.join("backups").join(&id).join("s01-000001.tar");
         let mut stored = fs::read(&segment).unwrap();
         // The file is in the stream before the WAL.
-        let word = stored.windows(12).position(|bytes| bytes == b"unmistakable").unwrap();
+        let word = stored
+            .windows(12)
+            .position(|bytes| bytes == b"unmistakable")
+            .unwrap();
         stored[word] = b'U';
         fs::write(&segment, stored).unwrap();
         let large = cluster.file_of("large");
@@ -162,7 +231,11 @@ fn what_was_read_in_part_is_compared_with_the_digests_of_its_blocks() {
             let target = to.path().join("data");
             let restore = crate::args!["restore", at(&repository, &id), "--to", &target];
             let ran = fullbore(restore.into_iter().chain(crate::runs::args(options))).ends_with(4);
-            assert!(ran.err.contains(&large) && ran.err.contains("its block at byte"), "{}", ran.err);
+            assert!(
+                ran.err.contains(&large) && ran.err.contains("its block at byte"),
+                "{}",
+                ran.err
+            );
             assert!(!target.join(&large).exists());
         }
     }
@@ -190,10 +263,21 @@ fn tables_that_were_cut_off_or_made_anew_are_read_where_they_differ() {
         restored.start();
         let sums = "SELECT count(*), sum(n), count(*) FILTER (WHERE words = 'after') FROM large";
         assert_eq!(restored.psql(sums), cluster.psql(sums));
-        assert_eq!(restored.psql("SELECT count(*), min(words) FROM other"), "50000|anew");
+        assert_eq!(
+            restored.psql("SELECT count(*), min(words) FROM other"),
+            "50000|anew"
+        );
         restored.stop("fast");
         // Reads every page; one with a wrong checksum would be exit code 3.
-        fullbore(crate::args!["backup", "--offline", restored.data(), "--to", "null:", "--quiet"]).ends_with(0);
+        fullbore(crate::args![
+            "backup",
+            "--offline",
+            restored.data(),
+            "--to",
+            "null:",
+            "--quiet"
+        ])
+        .ends_with(0);
     }
 }
 
@@ -220,7 +304,10 @@ fn a_database_that_was_moved_and_moved_back_is_read() {
         let restored = Cluster::restored(version, &repository);
         restored.start();
         let sum = "SELECT md5(string_agg(words, '' ORDER BY n)) FROM t";
-        assert_eq!(restored.in_database("moves", sum), cluster.in_database("moves", sum));
+        assert_eq!(
+            restored.in_database("moves", sum),
+            cluster.in_database("moves", sum)
+        );
     }
 }
 
@@ -232,25 +319,43 @@ fn a_server_that_was_set_back_on_its_timeline_is_read() {
         cluster.psql("CHECKPOINT");
         cluster.backup("repository", &["--quiet"]).ends_with(0);
         let further = |cluster: &Cluster, segments: u32| {
-            (0..segments)
-                .for_each(|i| cluster.psql_each(&[&format!("CREATE TABLE past{i} ()"), "SELECT pg_switch_wal()"]));
+            (0..segments).for_each(|i| {
+                cluster.psql_each(&[
+                    &format!("CREATE TABLE past{i} ()"),
+                    "SELECT pg_switch_wal()",
+                ])
+            });
         };
-        cluster.psql_each(&["UPDATE large SET words = 'first life' WHERE n < 2000", "CHECKPOINT"]);
+        cluster.psql_each(&[
+            "UPDATE large SET words = 'first life' WHERE n < 2000",
+            "CHECKPOINT",
+        ]);
         further(&cluster, 6);
         cluster.backup("repository", &["--quiet"]).ends_with(0);
         cluster.stop("immediate");
         // Started without a signal file it stays on the timeline, and comes to where it was at the second backup.
         let restored = Cluster::restored(version, &at(&repository, &ids(&repository)[0]));
         restored.start();
-        restored.psql_each(&["UPDATE large SET words = 'second life' WHERE n % 2 = 0", "CHECKPOINT"]);
+        restored.psql_each(&[
+            "UPDATE large SET words = 'second life' WHERE n % 2 = 0",
+            "CHECKPOINT",
+        ]);
         // Past the place where the second backup began, which what was changed is well before.
         further(&restored, 12);
         let command = crate::args!["backup", restored.url(), "--to", repository, "--quiet"];
         fullbore(command).ends_with(0);
-        let roots: Vec<_> = ids(&repository)[1..].iter().map(|id| root(&repository, id)["postgres"].clone()).collect();
+        let roots: Vec<_> = ids(&repository)[1..]
+            .iter()
+            .map(|id| root(&repository, id)["postgres"].clone())
+            .collect();
         assert_eq!(roots[0]["timeline"], roots[1]["timeline"]);
-        let place =
-            |at: usize| roots[at]["start_lsn"].as_str().unwrap().parse::<fullbore::postgres::lsn::Lsn>().unwrap();
+        let place = |at: usize| {
+            roots[at]["start_lsn"]
+                .as_str()
+                .unwrap()
+                .parse::<fullbore::postgres::lsn::Lsn>()
+                .unwrap()
+        };
         assert!(place(0) < place(1), "{roots:?}");
         let again = Cluster::restored(version, &repository);
         again.start();
@@ -272,14 +377,18 @@ fn a_server_that_was_restored_to_where_an_earlier_backup_began_is_read() {
         // A backup switches to a new segment of the WAL first: in both lives there is a checkpoint at the start of each.
         let restored = Cluster::restored(version, &at(&repository, &ids(&repository)[0]));
         restored.start();
-        restored.psql_each(&["UPDATE large SET words = 'second life' WHERE n BETWEEN 201 AND 300", "CHECKPOINT"]);
+        restored.psql_each(&[
+            "UPDATE large SET words = 'second life' WHERE n BETWEEN 201 AND 300",
+            "CHECKPOINT",
+        ]);
         let base = ids(&repository).remove(1);
         let sum = "SELECT count(*) FILTER (WHERE words = 'first life'), count(*) FILTER (WHERE words = 'second life') FROM large";
         for compare in ["content", "inode", "content", "inode"] {
             let flags = ["--base", &base, "--compare", compare, "--quiet"];
             let command = crate::args!["backup", restored.url(), "--to", repository];
             fullbore(command.into_iter().chain(flags.iter().map(Into::into))).ends_with(0);
-            let again = Cluster::restored(version, &at(&repository, &ids(&repository).pop().unwrap()));
+            let again =
+                Cluster::restored(version, &at(&repository, &ids(&repository).pop().unwrap()));
             again.start();
             assert_eq!(again.psql(sum), "0|100", "{compare}");
         }
@@ -293,7 +402,15 @@ fn a_cluster_that_was_stopped_between_is_compared_by_content() {
     let repository = cluster.path("repository");
     cluster.backup("repository", &["--quiet"]).ends_with(0);
     cluster.stop("fast");
-    fullbore(crate::args!["backup", cluster.data(), "--offline", "--to", repository, "--quiet"]).ends_with(0);
+    fullbore(crate::args![
+        "backup",
+        cluster.data(),
+        "--offline",
+        "--to",
+        repository,
+        "--quiet"
+    ])
+    .ends_with(0);
     let id = ids(&repository).pop().unwrap();
     assert_eq!(root(&repository, &id)["bases"].as_array().unwrap().len(), 1);
     let restored = Cluster::restored(version, &at(&repository, &id));
@@ -306,14 +423,30 @@ fn a_cluster_that_was_stopped_between_is_compared_by_content() {
 fn summaries_that_cannot_be_had_are_done_without() {
     for version in versions().iter().filter(|version| version.major >= 17) {
         let cluster = Cluster::new(version, &["summarize_wal = on"]);
-        let (repository, summaries) = (cluster.path("repository"), cluster.data().join("pg_wal/summaries"));
+        let (repository, summaries) = (
+            cluster.path("repository"),
+            cluster.data().join("pg_wal/summaries"),
+        );
         cluster.psql("CHECKPOINT");
         cluster.backup("repository", &["--quiet"]).ends_with(0);
         let before = names(&summaries);
-        cluster.psql_each(&["UPDATE large SET words = 'new' WHERE n % 9000 = 7", "CHECKPOINT"]);
-        wait_until("a summary more is there", || names(&summaries).len() > before.len());
-        let new = names(&summaries).into_iter().find(|name| !before.contains(name)).unwrap();
-        fs::OpenOptions::new().write(true).open(summaries.join(new)).unwrap().set_len(10).unwrap();
+        cluster.psql_each(&[
+            "UPDATE large SET words = 'new' WHERE n % 9000 = 7",
+            "CHECKPOINT",
+        ]);
+        wait_until("a summary more is there", || {
+            names(&summaries).len() > before.len()
+        });
+        let new = names(&summaries)
+            .into_iter()
+            .find(|name| !before.contains(name))
+            .unwrap();
+        fs::OpenOptions::new()
+            .write(true)
+            .open(summaries.join(new))
+            .unwrap()
+            .set_len(10)
+            .unwrap();
         cluster.backup("repository", &["--quiet"]).ends_with(0);
         let restored = Cluster::restored(version, &repository);
         restored.start();
@@ -324,6 +457,13 @@ fn summaries_that_cannot_be_had_are_done_without() {
             "GRANT EXECUTE ON FUNCTION pg_backup_start(text, boolean), pg_backup_stop(boolean) TO tester",
             "REVOKE EXECUTE ON FUNCTION pg_available_wal_summaries() FROM PUBLIC",
         ]);
-        fullbore(crate::args!["backup", cluster.url_as("tester"), "--to", repository, "--quiet"]).ends_with(0);
+        fullbore(crate::args![
+            "backup",
+            cluster.url_as("tester"),
+            "--to",
+            repository,
+            "--quiet"
+        ])
+        .ends_with(0);
     }
 }

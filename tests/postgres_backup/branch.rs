@@ -23,28 +23,49 @@ fn say(cluster: &Cluster, what: &str) {
 }
 
 fn said(cluster: &Cluster) -> String {
-    wait_until("it answers", || cluster.psql("SELECT count(*) > 0 FROM pg_class WHERE relname = 't'") == "t");
+    wait_until("it answers", || {
+        cluster.psql("SELECT count(*) > 0 FROM pg_class WHERE relname = 't'") == "t"
+    });
     cluster.psql("SELECT string_agg(said, ' ') FROM t")
 }
 
 fn promoted(cluster: &Cluster) -> String {
-    wait_until("it is promoted", || cluster.psql("SELECT pg_is_in_recovery()") == "f");
+    wait_until("it is promoted", || {
+        cluster.psql("SELECT pg_is_in_recovery()") == "f"
+    });
     said(cluster)
 }
 
 fn back_up(cluster: &Cluster, repository: &Path) {
-    fullbore(args!["backup", cluster.url(), "--to", repository, "--quiet"]).ends_with(0);
+    fullbore(args![
+        "backup",
+        cluster.url(),
+        "--to",
+        repository,
+        "--quiet"
+    ])
+    .ends_with(0);
 }
 
 fn now(cluster: &Cluster) -> String {
-    cluster.psql("SELECT to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.USZ')")
+    cluster
+        .psql("SELECT to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.USZ')")
 }
 
 impl Branches {
     fn new(version: &Version) -> Self {
-        let old = Cluster::stopped(version, &["archive_mode = on", "archive_command = 'cp %p ../archive/%f'"]);
+        let old = Cluster::stopped(
+            version,
+            &[
+                "archive_mode = on",
+                "archive_command = 'cp %p ../archive/%f'",
+            ],
+        );
         let archive = old.make_dir("archive");
-        let (repository, fetch) = (old.path("repository"), format!("cp {}/%f %p", archive.display()));
+        let (repository, fetch) = (
+            old.path("repository"),
+            format!("cp {}/%f %p", archive.display()),
+        );
         old.start();
         old.psql("CREATE TABLE t AS SELECT 'before' AS said");
         back_up(&old, &repository);
@@ -52,27 +73,55 @@ impl Branches {
         say(&old, "old");
         old.psql("SELECT pg_switch_wal()");
         let put = format!("archive_command=cp %p {}/%f", archive.display());
-        let flags = ["--target-lsn", &lsn, "--target-action", "promote", "--restore-command", &fetch, "--set", &put];
+        let flags = [
+            "--target-lsn",
+            &lsn,
+            "--target-action",
+            "promote",
+            "--restore-command",
+            &fetch,
+            "--set",
+            &put,
+        ];
         let new = Cluster::restored_with(version, &repository, &flags);
         new.start();
         assert_eq!(promoted(&new), "before");
         say(&new, "new");
         back_up(&new, &repository);
         say(&new, "newer");
-        new.psql_each(&["SELECT pg_create_restore_point('here')", "SELECT pg_switch_wal()"]);
+        new.psql_each(&[
+            "SELECT pg_create_restore_point('here')",
+            "SELECT pg_switch_wal()",
+        ]);
         back_up(&old, &repository);
         say(&old, "older");
         old.psql("SELECT pg_switch_wal()");
         let listed = fullbore(args!["list", repository, "--json"]).json();
-        let ids = listed.iter().map(|line| line["id"].as_str().unwrap().to_owned()).collect();
-        Self { old, new, repository, fetch, ids }
+        let ids = listed
+            .iter()
+            .map(|line| line["id"].as_str().unwrap().to_owned())
+            .collect();
+        Self {
+            old,
+            new,
+            repository,
+            fetch,
+            ids,
+        }
     }
 
     /// A restore that ends well, started: what it said, and the server.
     fn restored(&self, backup: &str, flags: &[&str]) -> (Ran, Cluster) {
         let restored = Cluster::empty(&self.old.version);
         let from = format!("{}{backup}", self.repository.display());
-        let line = args!["restore", from, "--to", restored.data(), "--set", "archive_mode=off"];
+        let line = args![
+            "restore",
+            from,
+            "--to",
+            restored.data(),
+            "--set",
+            "archive_mode=off"
+        ];
         let ran = fullbore(line.into_iter().chain(flags.iter().map(Into::into))).ends_with(0);
         restored.start();
         (ran, restored)
@@ -84,21 +133,39 @@ fn recovery_begins_on_the_way_to_the_latest_timeline_whoever_was_backed_up_last(
     for version in some_versions() {
         let both = Branches::new(version);
         let fetch = ["--restore-command", &both.fetch];
-        let chosen = format!("backup {} is the last one on the way to timeline 2; later ones", both.ids[1]);
+        let chosen = format!(
+            "backup {} is the last one on the way to timeline 2; later ones",
+            both.ids[1]
+        );
         let (ran, restored) = both.restored("", &fetch);
         assert!(ran.err.contains(&chosen), "{}", ran.err);
         assert_eq!(promoted(&restored), "before new newer");
         let xid = both.new.psql("SELECT xmin FROM t WHERE said = 'newer'");
         for target in [["--target-name", "here"], ["--target-xid", &xid]] {
-            let (ran, restored) = both.restored("", &[&fetch[..], &target, &["--target-action", "promote"]].concat());
+            let (ran, restored) = both.restored(
+                "",
+                &[&fetch[..], &target, &["--target-action", "promote"]].concat(),
+            );
             assert!(ran.err.contains(&chosen), "{}", ran.err);
             assert_eq!(promoted(&restored), "before new newer");
         }
-        let primary = format!("primary_conninfo=host={} user=postgres", both.new.path("").display());
+        let primary = format!(
+            "primary_conninfo=host={} user=postgres",
+            both.new.path("").display()
+        );
         let (ran, standby) = both.restored("", &["--recovery", "standby", "--set", &primary]);
         assert!(ran.err.contains(&chosen), "{}", ran.err);
-        wait_until("the standby follows", || said(&standby) == "before new newer");
-        let plan = fullbore(args!["restore", both.repository, "--recovery", "standby", "--plan", "--json"]);
+        wait_until("the standby follows", || {
+            said(&standby) == "before new newer"
+        });
+        let plan = fullbore(args![
+            "restore",
+            both.repository,
+            "--recovery",
+            "standby",
+            "--plan",
+            "--json"
+        ]);
         assert_eq!(plan.ends_with(0).json()[0]["id"], *both.ids[1]);
     }
 }
@@ -108,9 +175,18 @@ fn what_is_restored_from_a_timeline_that_was_left_starts_and_is_told() {
     for version in some_versions() {
         let both = Branches::new(version);
         let why = "timeline 2 forked at 0/";
-        let newest = format!("the newest backup on the way to timeline 2 is {}", both.ids[1]);
+        let newest = format!(
+            "the newest backup on the way to timeline 2 is {}",
+            both.ids[1]
+        );
         let told = |ran: &Ran, words: &str| {
-            assert!([why, words, &newest].iter().all(|words| ran.err.contains(words)), "{words}: {}", ran.err);
+            assert!(
+                [why, words, &newest]
+                    .iter()
+                    .all(|words| ran.err.contains(words)),
+                "{words}: {}",
+                ran.err
+            );
         };
         let (ran, restored) = both.restored("", &[]);
         told(&ran, "before this backup ended on timeline 1");
@@ -122,12 +198,22 @@ fn what_is_restored_from_a_timeline_that_was_left_starts_and_is_told() {
         let time = now(&both.old);
         say(&both.old, "oldest");
         both.old.psql("SELECT pg_switch_wal()");
-        let flags = ["--restore-command", &both.fetch, "--target-time", &time, "--target-action", "promote"];
+        let flags = [
+            "--restore-command",
+            &both.fetch,
+            "--target-time",
+            &time,
+            "--target-action",
+            "promote",
+        ];
         let (ran, restored) = both.restored(&last, &flags);
         told(&ran, "the server will stay on timeline 1");
         assert_eq!(promoted(&restored), "before old older");
         // What leads on is not spoken of.
-        let (ran, restored) = both.restored(&format!("@{}", both.ids[0]), &["--restore-command", &both.fetch]);
+        let (ran, restored) = both.restored(
+            &format!("@{}", both.ids[0]),
+            &["--restore-command", &both.fetch],
+        );
         assert!(!ran.err.contains("timeline"), "{}", ran.err);
         assert_eq!(promoted(&restored), "before new newer");
     }
@@ -136,7 +222,14 @@ fn what_is_restored_from_a_timeline_that_was_left_starts_and_is_told() {
 /// A restore that recovers from the archive, and begins with whatever backup fits.
 fn recovery(repository: &Path, more: &[&str]) -> Ran {
     let to = repository.parent().unwrap().join("recovered");
-    let line = args!["restore", repository, "--to", &to, "--restore-command", "false"];
+    let line = args![
+        "restore",
+        repository,
+        "--to",
+        &to,
+        "--restore-command",
+        "false"
+    ];
     let ran = fullbore(line.into_iter().chain(more.iter().map(Into::into)));
     let _ = std::fs::remove_dir_all(&to);
     ran
@@ -151,8 +244,12 @@ fn of_two_servers_on_one_timeline_none_is_chosen_to_recover_with() {
         back_up(&live, &repository);
         let copy = Cluster::restored_with(version, &repository, &[]);
         copy.start();
-        let switch =
-            |cluster: &Cluster| cluster.psql_each(&["SELECT pg_create_restore_point('x')", "SELECT pg_switch_wal()"]);
+        let switch = |cluster: &Cluster| {
+            cluster.psql_each(&[
+                "SELECT pg_create_restore_point('x')",
+                "SELECT pg_switch_wal()",
+            ])
+        };
         let pause = || std::thread::sleep(std::time::Duration::from_millis(2100));
         // The copy is where the live server was before: its backup begins behind the end of one that was over.
         (0..2).for_each(|_| switch(&live));
@@ -161,15 +258,36 @@ fn of_two_servers_on_one_timeline_none_is_chosen_to_recover_with() {
         pause();
         back_up(&copy, &repository);
         let time = now(&live);
-        for target in [&["--target-time", &time][..], &["--recovery", "standby"], &["--target-name", "x"]] {
+        for target in [
+            &["--target-time", &time][..],
+            &["--recovery", "standby"],
+            &["--target-name", "x"],
+        ] {
             let ran = recovery(&repository, target).ends_with(2);
-            assert!(ran.err.contains("are of two") && ran.err.contains("had passed before"), "{}", ran.err);
+            assert!(
+                ran.err.contains("are of two") && ran.err.contains("had passed before"),
+                "{}",
+                ran.err
+            );
         }
         let listed = fullbore(args!["list", &repository, "--json"]).json();
-        let ids: Vec<&str> = listed.iter().map(|line| line["id"].as_str().unwrap()).collect();
+        let ids: Vec<&str> = listed
+            .iter()
+            .map(|line| line["id"].as_str().unwrap())
+            .collect();
         let to = live.path("plain");
-        let line = args!["restore", format!("{}@{}", repository.display(), ids[0]), "--to", &to];
-        assert!(fullbore(line).ends_with(0).err.contains("as if no later backup had been made"));
+        let line = args![
+            "restore",
+            format!("{}@{}", repository.display(), ids[0]),
+            "--to",
+            &to
+        ];
+        assert!(
+            fullbore(line)
+                .ends_with(0)
+                .err
+                .contains("as if no later backup had been made")
+        );
         let named = repository.with_file_name(format!("repository@{}", ids[1]));
         recovery(&named, &["--target-time", &time]).ends_with(0);
         fullbore(args!["forget", &repository, ids[2]]).ends_with(0);
@@ -179,7 +297,11 @@ fn of_two_servers_on_one_timeline_none_is_chosen_to_recover_with() {
         pause();
         back_up(&copy, &repository);
         let ran = recovery(&repository, &["--target-time", &now(&live)]).ends_with(0);
-        assert!(ran.err.contains("if that is not the same server"), "{}", ran.err);
+        assert!(
+            ran.err.contains("if that is not the same server"),
+            "{}",
+            ran.err
+        );
         (0..8).for_each(|_| switch(&live));
         pause();
         back_up(&live, &repository);

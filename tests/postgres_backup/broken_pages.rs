@@ -24,7 +24,11 @@ use std::{fs, os::unix::fs::FileExt, path::Path, sync::Arc};
 
 /// Change one byte of a page's content.
 fn flip(file: &Path, page: u64) {
-    let file = fs::File::options().read(true).write(true).open(file).unwrap();
+    let file = fs::File::options()
+        .read(true)
+        .write(true)
+        .open(file)
+        .unwrap();
     let (mut byte, at) = ([0], page * 8192 + 8000);
     file.read_exact_at(&mut byte, at).unwrap();
     file.write_all_at(&[byte[0] ^ 1], at).unwrap();
@@ -36,27 +40,70 @@ fn wrong_pages_are_named_with_their_file_and_everything_else_is_right() {
         let cluster = Cluster::new(version, &[]);
         let (large, small) = (cluster.file_of("large"), cluster.file_of("small"));
         cluster.stop("fast");
-        [3, 200, 1000].iter().for_each(|page| flip(&cluster.data().join(&large), *page));
+        [3, 200, 1000]
+            .iter()
+            .for_each(|page| flip(&cluster.data().join(&large), *page));
         flip(&cluster.data().join(&small), 1);
         cluster.start();
         let ran = cluster.backup("repository", &[]).ends_with(3);
-        assert!(ran.err.contains(&format!("captured, but not as it was: \"{large}\": ")), "{}", ran.err);
-        let of = |path: &str| ran.err.lines().find(|line| line.contains(path)).unwrap().to_owned();
-        assert!(["3", "200", "1000"].iter().all(|page| of(&large).contains(page)), "{}", ran.err);
+        assert!(
+            ran.err
+                .contains(&format!("captured, but not as it was: \"{large}\": ")),
+            "{}",
+            ran.err
+        );
+        let of = |path: &str| {
+            ran.err
+                .lines()
+                .find(|line| line.contains(path))
+                .unwrap()
+                .to_owned()
+        };
+        assert!(
+            ["3", "200", "1000"]
+                .iter()
+                .all(|page| of(&large).contains(page)),
+            "{}",
+            ran.err
+        );
         let repository = cluster.path("repository");
-        let root = fullbore(args!["show", repository, "--json"]).json().remove(0);
+        let root = fullbore(args!["show", repository, "--json"])
+            .json()
+            .remove(0);
         assert_eq!(root["totals"]["bad_pages"], 2, "{}", root["totals"]);
-        let named: Vec<_> = root["not_captured"].as_array().unwrap().iter().map(|file| &file["path"]).collect();
-        assert_eq!(named, [&*small.clone().min(large.clone()), &*small.clone().max(large.clone())]);
+        let named: Vec<_> = root["not_captured"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|file| &file["path"])
+            .collect();
+        assert_eq!(
+            named,
+            [
+                &*small.clone().min(large.clone()),
+                &*small.clone().max(large.clone())
+            ]
+        );
         let entries = fullbore(args!["list", format!("{}@latest", repository.display())]).out;
-        let entry = entries.lines().find(|line| line.contains(&format!("{large} "))).unwrap();
+        let entry = entries
+            .lines()
+            .find(|line| line.contains(&format!("{large} ")))
+            .unwrap();
         assert!(entry.ends_with("(wrong page checksums: 3)"), "{entry}");
         let listed = fullbore(args!["list", repository]).out;
         assert!(listed.contains("(2 with wrong page checksums)"), "{listed}");
-        assert_eq!(fullbore(args!["list", repository, "--json"]).json()[0]["complete"], false);
+        assert_eq!(
+            fullbore(args!["list", repository, "--json"]).json()[0]["complete"],
+            false
+        );
         let restored = Cluster::empty(version);
         let ran = fullbore(args!["restore", repository, "--to", restored.data()]).ends_with(3);
-        assert!(ran.err.contains("note: 2 files had wrong page checksums already, the first is "), "{}", ran.err);
+        assert!(
+            ran.err
+                .contains("note: 2 files had wrong page checksums already, the first is "),
+            "{}",
+            ran.err
+        );
         assert!(ran.err.contains("next: pg_ctl"), "{}", ran.err);
         // What is wrong is stored as it is.
         crate::runs::shell(
@@ -65,7 +112,10 @@ fn wrong_pages_are_named_with_their_file_and_everything_else_is_right() {
         )
         .ends_with(0);
         restored.start();
-        assert_eq!(restored.psql("SELECT count(*) FROM pg_class WHERE relname IN ('large', 'small')"), "2");
+        assert_eq!(
+            restored.psql("SELECT count(*) FROM pg_class WHERE relname IN ('large', 'small')"),
+            "2"
+        );
     }
 }
 
@@ -73,7 +123,11 @@ fn wrong_pages_are_named_with_their_file_and_everything_else_is_right() {
 fn a_cluster_without_checksums_is_not_looked_at() {
     let Some(version) = debian() else { return };
     let cluster = Cluster::stopped(version, &[]);
-    let off = cluster.command("pg_checksums").args(["--disable", "--no-sync", "-D"]).arg(cluster.data()).output();
+    let off = cluster
+        .command("pg_checksums")
+        .args(["--disable", "--no-sync", "-D"])
+        .arg(cluster.data())
+        .output();
     assert!(off.unwrap().status.success());
     cluster.start();
     let small = cluster.file_of("small");
@@ -93,7 +147,12 @@ impl Looked {
     fn new(file: &str, on_disk: &[u8], start_lsn: u64) -> Self {
         let dir = tempfile::tempdir().unwrap();
         write(dir.path().join(file), on_disk);
-        let top = Top { at: vec![], dir: dir::open_root(dir.path()).unwrap(), name: None, role: TopRole::Named };
+        let top = Top {
+            at: vec![],
+            dir: dir::open_root(dir.path()).unwrap(),
+            name: None,
+            role: TopRole::Named,
+        };
         let rules = Rules {
             exclude: Default::default(),
             exclude_caches: false,
@@ -106,17 +165,43 @@ impl Looked {
             overlay: None,
             torn: |_, _| None,
         };
-        let tree = Tree::new(vec![top], Default::default(), Default::default(), Arc::new(rules));
-        let check = Arc::new(PageCheck { trees: vec![Arc::new(tree)], sizes: Sizes::default(), start_lsn });
+        let tree = Tree::new(
+            vec![top],
+            Default::default(),
+            Default::default(),
+            Arc::new(rules),
+        );
+        let check = Arc::new(PageCheck {
+            trees: vec![Arc::new(tree)],
+            sizes: Sizes::default(),
+            start_lsn,
+        });
         Self { dir, check }
     }
 
     /// Pages of `content`, read from `offset` of the file, that are wrong.
     fn bad(&self, file: &str, offset: u64, content: &[u8]) -> Vec<u32> {
-        let kind = Kind::File { size: offset + content.len() as u64, map: None };
-        let large =
-            Large::new(Scanned::new(Entry { path: file.into(), kind, ..Entry::default() }, State::Whole), 1 << 30, 1);
-        let what = What::Piece { file: large.clone(), offset, last: false };
+        let kind = Kind::File {
+            size: offset + content.len() as u64,
+            map: None,
+        };
+        let large = Large::new(
+            Scanned::new(
+                Entry {
+                    path: file.into(),
+                    kind,
+                    ..Entry::default()
+                },
+                State::Whole,
+            ),
+            1 << 30,
+            1,
+        );
+        let what = What::Piece {
+            file: large.clone(),
+            offset,
+            last: false,
+        };
         let len = content.len() as u32;
         let part = Part {
             what,
@@ -130,7 +215,9 @@ impl Looked {
             replaced: false,
             is_first: true,
         };
-        Pages(self.check.clone()).apply(Frame::new(Buf::from(content.to_vec()), vec![part], true)).unwrap();
+        Pages(self.check.clone())
+            .apply(Frame::new(Buf::from(content.to_vec()), vec![part], true))
+            .unwrap();
         let bad = large.bad_pages.lock().unwrap().clone();
         assert!(matches!(State::bad_pages(bad.clone()), State::BadPages(_)));
         bad
@@ -151,15 +238,33 @@ fn a_page_that_was_torn_is_read_again_and_one_that_is_newer_than_the_start_is_no
     let mut torn = good.clone();
     torn[3 * 8192 + 5000] ^= 1;
     let name = "base/5/16384";
-    assert_eq!(Looked::new(name, &good, u64::MAX).bad(name, 0, &good), [0; 0]);
-    assert_eq!(Looked::new(name, &good, u64::MAX).bad(name, 0, &torn), [0; 0], "it is good by now");
+    assert_eq!(
+        Looked::new(name, &good, u64::MAX).bad(name, 0, &good),
+        [0; 0]
+    );
+    assert_eq!(
+        Looked::new(name, &good, u64::MAX).bad(name, 0, &torn),
+        [0; 0],
+        "it is good by now"
+    );
     assert_eq!(Looked::new(name, &torn, u64::MAX).bad(name, 0, &torn), [3]);
-    assert_eq!(Looked::new(name, &torn, 1).bad(name, 0, &torn), [0; 0], "WAL writes it anew");
-    assert_eq!(Looked::new(name, &torn[..8192], u64::MAX).bad(name, 0, &torn), [0; 0], "the file was cut");
+    assert_eq!(
+        Looked::new(name, &torn, 1).bad(name, 0, &torn),
+        [0; 0],
+        "WAL writes it anew"
+    );
+    assert_eq!(
+        Looked::new(name, &torn[..8192], u64::MAX).bad(name, 0, &torn),
+        [0; 0],
+        "the file was cut"
+    );
     let gone = Looked::new(name, &torn, u64::MAX);
     fs::remove_file(gone.dir.path().join(name)).unwrap();
     assert_eq!(gone.bad(name, 0, &torn), [3], "nobody knows better");
-    assert_eq!(Looked::new("base/5/PG_VERSION", &torn, u64::MAX).bad("base/5/PG_VERSION", 0, &torn), [0; 0]);
+    assert_eq!(
+        Looked::new("base/5/PG_VERSION", &torn, u64::MAX).bad("base/5/PG_VERSION", 0, &torn),
+        [0; 0]
+    );
 }
 
 #[test]
@@ -167,9 +272,16 @@ fn numbers_of_pages_go_on_across_segments_of_a_relation() {
     let Some(good) = pages() else { return };
     let name = "base/5/16384.1";
     let all: Vec<u32> = (131_072..131_088).collect();
-    assert_eq!(Looked::new(name, &good, u64::MAX).bad(name, 0, &good), all, "these are the pages of segment 0");
+    assert_eq!(
+        Looked::new(name, &good, u64::MAX).bad(name, 0, &good),
+        all,
+        "these are the pages of segment 0"
+    );
     // At 64 KiB of a file, they are 8 pages further than they say.
     let name = "base/5/16384";
     let later = [vec![0; 8 * 8192], good.clone()].concat();
-    assert_eq!(Looked::new(name, &later, u64::MAX).bad(name, 8 * 8192, &good), (8..24).collect::<Vec<_>>());
+    assert_eq!(
+        Looked::new(name, &later, u64::MAX).bad(name, 8 * 8192, &good),
+        (8..24).collect::<Vec<_>>()
+    );
 }

@@ -37,7 +37,11 @@ const SETTINGS: [&str; 6] = [
 static DEVICES: LazyLock<(PathBuf, PathBuf)> = LazyLock::new(|| {
     let (memory, disk) = (PathBuf::from("/dev/shm"), std::env::temp_dir());
     let room = rustix::fs::statvfs(&memory).map_or(0, |memory| memory.f_bavail * memory.f_frsize);
-    if room > 2 << 30 { (memory, disk) } else { (disk, memory) }
+    if room > 2 << 30 {
+        (memory, disk)
+    } else {
+        (disk, memory)
+    }
 });
 
 /// A cluster. Dropped, its server is stopped at once and its files are removed.
@@ -72,18 +76,42 @@ impl Cluster {
     }
 
     fn init(&self, encoding: &str) {
-        let flags = ["--no-sync", "--no-locale", "--username=postgres", "--auth=trust", "-k", "-E", encoding, "-D"];
-        let done = self.command("initdb").args(flags).arg(self.data()).output().unwrap();
-        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        let flags = [
+            "--no-sync",
+            "--no-locale",
+            "--username=postgres",
+            "--auth=trust",
+            "-k",
+            "-E",
+            encoding,
+            "-D",
+        ];
+        let done = self
+            .command("initdb")
+            .args(flags)
+            .arg(self.data())
+            .output()
+            .unwrap();
+        assert!(
+            done.status.success(),
+            "{}",
+            String::from_utf8_lossy(&done.stderr)
+        );
         self.configure(&SETTINGS);
     }
 
     /// Nothing yet: the directory of a cluster to be.
     pub(crate) fn empty(version: &Version) -> Self {
-        let dir = tempfile::Builder::new().prefix("fullbore-pg").tempdir_in(&DEVICES.0).unwrap();
+        let dir = tempfile::Builder::new()
+            .prefix("fullbore-pg")
+            .tempdir_in(&DEVICES.0)
+            .unwrap();
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
         own(dir.path());
-        Self { version: version.clone(), dir }
+        Self {
+            version: version.clone(),
+            dir,
+        }
     }
 
     /// What `fullbore restore` makes of a backup, not started; its tablespaces are below `spaces` beside it.
@@ -94,7 +122,15 @@ impl Cluster {
     pub(crate) fn restored_with(version: &Version, from: &Path, flags: &[&str]) -> Self {
         let cluster = Self::empty(version);
         let (to, spaces) = (cluster.data(), cluster.path("spaces"));
-        let line = args!["restore", from, "--to", to, "--tablespaces-under", spaces, "--quiet"];
+        let line = args![
+            "restore",
+            from,
+            "--to",
+            to,
+            "--tablespaces-under",
+            spaces,
+            "--quiet"
+        ];
         fullbore(line.into_iter().chain(flags.iter().map(Into::into))).ends_with(0);
         cluster
     }
@@ -120,12 +156,20 @@ impl Cluster {
     }
 
     pub(crate) fn url_as(&self, role: &str) -> String {
-        format!("postgres:///postgres?user={role}&host={}", self.dir.path().display())
+        format!(
+            "postgres:///postgres?user={role}&host={}",
+            self.dir.path().display()
+        )
     }
 
     pub(crate) fn configure(&self, lines: &[&str]) {
-        let mut file = fs::File::options().append(true).open(self.data().join("postgresql.conf")).unwrap();
-        lines.iter().for_each(|line| writeln!(file, "{line}").unwrap());
+        let mut file = fs::File::options()
+            .append(true)
+            .open(self.data().join("postgresql.conf"))
+            .unwrap();
+        lines
+            .iter()
+            .for_each(|line| writeln!(file, "{line}").unwrap());
     }
 
     pub(crate) fn start(&self) {
@@ -140,16 +184,37 @@ impl Cluster {
     /// The same with more on its command line.
     pub(crate) fn starts_with(&self, more: &str) -> bool {
         let mut start = self.command("pg_ctl");
-        start.args(["start", "-w", "-s", "-t", "60", "-l"]).arg(self.path("log")).arg("-D").arg(self.data());
-        start.arg("-o").arg(format!("-k {} {more}", self.dir.path().display()));
+        start
+            .args(["start", "-w", "-s", "-t", "60", "-l"])
+            .arg(self.path("log"))
+            .arg("-D")
+            .arg(self.data());
+        start
+            .arg("-o")
+            .arg(format!("-k {} {more}", self.dir.path().display()));
         // What it writes to must not stay open in the server, or its reader waits for the server.
-        start.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap().success()
+        start
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status()
+            .unwrap()
+            .success()
     }
 
     pub(crate) fn stop(&self, mode: &str) {
         let mut stop = self.command("pg_ctl");
-        let done = stop.args(["stop", "-w", "-s", "-m", mode, "-D"]).arg(self.data()).output().unwrap();
-        assert!(done.status.success(), "{}{}", String::from_utf8_lossy(&done.stderr), self.log());
+        let done = stop
+            .args(["stop", "-w", "-s", "-m", mode, "-D"])
+            .arg(self.data())
+            .output()
+            .unwrap();
+        assert!(
+            done.status.success(),
+            "{}{}",
+            String::from_utf8_lossy(&done.stderr),
+            self.log()
+        );
     }
 
     pub(crate) fn command(&self, program: &str) -> Command {
@@ -164,7 +229,10 @@ impl Cluster {
 
     fn client_of(&self, database: &str) -> postgres::Client {
         let mut config = postgres::Config::new();
-        config.host_path(self.dir.path()).user("postgres").dbname(database);
+        config
+            .host_path(self.dir.path())
+            .user("postgres")
+            .dbname(database);
         config.connect(postgres::NoTls).unwrap()
     }
 
@@ -176,14 +244,22 @@ impl Cluster {
     /// The same in another database.
     pub(crate) fn in_database(&self, database: &str, sql: &str) -> String {
         let mut client = self.client_of(database);
-        let said = client.simple_query(sql).unwrap_or_else(|error| panic!("{sql}: {:?}", error.as_db_error()));
+        let said = client
+            .simple_query(sql)
+            .unwrap_or_else(|error| panic!("{sql}: {:?}", error.as_db_error()));
         let row = |message| match message {
-            postgres::SimpleQueryMessage::Row(row) => {
-                Some((0..row.len()).map(|at| row.get(at).unwrap_or_default()).collect::<Vec<_>>().join("|"))
-            }
+            postgres::SimpleQueryMessage::Row(row) => Some(
+                (0..row.len())
+                    .map(|at| row.get(at).unwrap_or_default())
+                    .collect::<Vec<_>>()
+                    .join("|"),
+            ),
             _ => None,
         };
-        said.into_iter().filter_map(row).collect::<Vec<_>>().join("\n")
+        said.into_iter()
+            .filter_map(row)
+            .collect::<Vec<_>>()
+            .join("\n")
     }
 
     /// Statements that cannot run together with others.
@@ -194,7 +270,11 @@ impl Cluster {
     /// The same, all in one session.
     pub(crate) fn in_session(&self, statements: &[&str]) {
         let mut client = self.client();
-        statements.iter().for_each(|sql| client.batch_execute(sql).unwrap_or_else(|error| panic!("{sql}: {error}")));
+        statements.iter().for_each(|sql| {
+            client
+                .batch_execute(sql)
+                .unwrap_or_else(|error| panic!("{sql}: {error}"))
+        });
     }
 
     pub(crate) fn log(&self) -> String {
@@ -203,13 +283,22 @@ impl Cluster {
 
     /// A backup of it while it runs, to `to` beside its data directory.
     pub(crate) fn backup(&self, to: &str, more: &[&str]) -> Ran {
-        let flags = ["backup", &self.url(), "--to"].map(Into::into).into_iter().chain([self.path(to).into()]);
+        let flags = ["backup", &self.url(), "--to"]
+            .map(Into::into)
+            .into_iter()
+            .chain([self.path(to).into()]);
         fullbore(flags.chain(more.iter().map(Into::into)))
     }
 
     /// A backup of it while it is stopped, to `to` beside its data directory.
     pub(crate) fn backup_offline(&self, to: &str) -> Ran {
-        fullbore(args!["backup", self.data(), "--offline", "--to", self.path(to)])
+        fullbore(args![
+            "backup",
+            self.data(),
+            "--offline",
+            "--to",
+            self.path(to)
+        ])
     }
 
     /// The path of a relation's file, below its data directory.
@@ -238,14 +327,25 @@ impl Cluster {
     /// The manifest of PostgreSQL agrees with what is in the data directory.
     #[track_caller]
     pub(crate) fn assert_verifies(&self) {
-        let own = self.version.program("initdb").with_file_name("pg_verifybackup");
+        let own = self
+            .version
+            .program("initdb")
+            .with_file_name("pg_verifybackup");
         let (program, flags) = match (own.exists(), self.version.major) {
             (true, _) => (own, &[][..]),
             // 17 put the control file in, which that of 18 reads as its own. It reads no WAL of another version.
             (false, 17) => return,
-            (false, _) => (crate::servers::tool("pg_verifybackup").unwrap(), &["-n"][..]),
+            (false, _) => (
+                crate::servers::tool("pg_verifybackup").unwrap(),
+                &["-n"][..],
+            ),
         };
-        let done = as_postgres(program).args(flags).arg(self.data()).current_dir("/").output().unwrap();
+        let done = as_postgres(program)
+            .args(flags)
+            .arg(self.data())
+            .current_dir("/")
+            .output()
+            .unwrap();
         let done = Ran::from(done);
         assert_eq!(done.code, 0, "{}{}", done.out, done.err);
     }
@@ -255,7 +355,10 @@ impl Drop for Cluster {
     fn drop(&mut self) {
         if self.data().join("postmaster.pid").exists() {
             let mut stop = self.command("pg_ctl");
-            let _ = stop.args(["stop", "-w", "-s", "-m", "immediate", "-D"]).arg(self.data()).output();
+            let _ = stop
+                .args(["stop", "-w", "-s", "-m", "immediate", "-D"])
+                .arg(self.data())
+                .output();
         }
         if std::thread::panicking() {
             eprintln!("the log of the server:\n{}", self.log());
@@ -270,18 +373,31 @@ fn template(version: &Version) -> PathBuf {
     let name = blake3::hash(format!("{CONTENT}{SETTINGS:?}").as_bytes()).to_hex();
     let program = fs::metadata(version.program("postgres")).unwrap().len();
     let place = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let made = place.join(format!("cluster-{}-{program}-{}", version.major, &name[..8]));
+    let made = place.join(format!(
+        "cluster-{}-{program}-{}",
+        version.major,
+        &name[..8]
+    ));
     if made.exists() {
         return made;
     }
     let cluster = Cluster::empty(version);
     cluster.init("UTF8");
     cluster.start();
-    cluster.psql_each(&CONTENT.split_inclusive(';').map(str::trim).filter(|sql| !sql.is_empty()).collect::<Vec<_>>());
+    cluster.psql_each(
+        &CONTENT
+            .split_inclusive(';')
+            .map(str::trim)
+            .filter(|sql| !sql.is_empty())
+            .collect::<Vec<_>>(),
+    );
     cluster.stop("fast");
     let half = tempfile::tempdir_in(place).unwrap();
-    shell("cp -a \"$1\" \"$2\" && mv \"$2\" \"$3\"", args![cluster.data(), half.path().join("data"), made])
-        .ends_with(0);
+    shell(
+        "cp -a \"$1\" \"$2\" && mv \"$2\" \"$3\"",
+        args![cluster.data(), half.path().join("data"), made],
+    )
+    .ends_with(0);
     made
 }
 
@@ -294,14 +410,20 @@ pub(crate) fn elsewhere() -> TempDir {
 
 /// The versions that are installed, the oldest that is known first.
 pub(crate) fn versions() -> &'static [Version] {
-    static ALL: LazyLock<Vec<Version>> =
-        LazyLock::new(|| [13, 15, 17, 18].into_iter().filter_map(crate::servers::version).collect());
+    static ALL: LazyLock<Vec<Version>> = LazyLock::new(|| {
+        [13, 15, 17, 18]
+            .into_iter()
+            .filter_map(crate::servers::version)
+            .collect()
+    });
     &ALL
 }
 
 /// Debian's and the newest: for what differs little among versions.
 pub(crate) fn some_versions() -> impl Iterator<Item = &'static Version> {
-    let newest = versions().last().filter(|newest| debian().is_none_or(|debian| debian.major < newest.major));
+    let newest = versions()
+        .last()
+        .filter(|newest| debian().is_none_or(|debian| debian.major < newest.major));
     debian().into_iter().chain(newest)
 }
 

@@ -14,7 +14,8 @@ use std::{fs, path::Path};
 fn stored(repository: &Path) -> (Root, Vec<fullbore::format::page::Record>) {
     let id = names(&repository.join("backups")).pop().unwrap();
     let archive = Archive::open_backup(repository, &id).unwrap();
-    let pages = (0..archive.root.pages.len()).flat_map(|at| archive.page(at).unwrap().records.clone());
+    let pages =
+        (0..archive.root.pages.len()).flat_map(|at| archive.page(at).unwrap().records.clone());
     let records = pages.collect();
     (archive.root, records)
 }
@@ -24,8 +25,13 @@ fn an_incremental_backup_of_a_cluster_is_exported_as_one_that_starts() {
     for version in some_versions() {
         let cluster = Cluster::new(version, &[]);
         let space = cluster.make_dir("space");
-        cluster.psql(&format!("CREATE TABLESPACE space LOCATION '{}'", space.display()));
-        cluster.psql("CREATE TABLE moved TABLESPACE space AS SELECT n FROM generate_series(1, 5000) n");
+        cluster.psql(&format!(
+            "CREATE TABLESPACE space LOCATION '{}'",
+            space.display()
+        ));
+        cluster.psql(
+            "CREATE TABLE moved TABLESPACE space AS SELECT n FROM generate_series(1, 5000) n",
+        );
         cluster.backup("repository", &["--quiet"]).ends_with(0);
         cluster.psql("UPDATE small SET word = 'changed' WHERE n = 7");
         cluster.psql("INSERT INTO moved VALUES (0)");
@@ -34,10 +40,20 @@ fn an_incremental_backup_of_a_cluster_is_exported_as_one_that_starts() {
         assert_eq!(was.bases.len(), 1);
 
         let (file, other) = (cluster.path("x.tar.zst"), cluster.path("other"));
-        fullbore(args!["export", cluster.path("repository"), "--to", file, "--quiet"]).ends_with(0);
+        fullbore(args![
+            "export",
+            cluster.path("repository"),
+            "--to",
+            file,
+            "--quiet"
+        ])
+        .ends_with(0);
         fullbore(args!["export", file, "--to", other, "--quiet"]).ends_with(0);
         let (is, _) = stored(&other);
-        assert_eq!((&was.postgres, &was.totals.bytes, &was.time), (&is.postgres, &is.totals.bytes, &is.time));
+        assert_eq!(
+            (&was.postgres, &was.totals.bytes, &was.time),
+            (&is.postgres, &is.totals.bytes, &is.time)
+        );
         assert!(is.bases.is_empty() && is.pages.iter().any(|page| page.late));
         for from in [&file, &other] {
             fullbore(args!["verify", from, "--data"]).ends_with(0);
@@ -46,7 +62,11 @@ fn an_incremental_backup_of_a_cluster_is_exported_as_one_that_starts() {
         let stock = Cluster::empty(version);
         fs::create_dir(stock.data()).unwrap();
         own(&stock.data());
-        shell("zstd -dc \"$1\" | tar -x -C \"$2\"", args![file, stock.data()]).ends_with(0);
+        shell(
+            "zstd -dc \"$1\" | tar -x -C \"$2\"",
+            args![file, stock.data()],
+        )
+        .ends_with(0);
         put_tablespaces_in_place(&stock);
         assert_starts(&stock, false);
     }
@@ -58,8 +78,14 @@ fn assert_starts(restored: &Cluster, verify: bool) {
     }
     restored.start();
     restored.assert_has_content();
-    assert_eq!(restored.psql("SELECT word FROM small WHERE n = 7"), "changed");
-    assert_eq!(restored.psql("SELECT count(*), sum(n) FROM moved"), "5001|12502500");
+    assert_eq!(
+        restored.psql("SELECT word FROM small WHERE n = 7"),
+        "changed"
+    );
+    assert_eq!(
+        restored.psql("SELECT count(*), sum(n) FROM moved"),
+        "5001|12502500"
+    );
 }
 
 #[test]
@@ -67,11 +93,29 @@ fn a_full_backup_of_a_cluster_is_exported_as_it_is() {
     let Some(version) = debian() else { return };
     let cluster = Cluster::stopped(version, &[]);
     let to = cluster.path("repository");
-    fullbore(args!["backup", cluster.data(), "--offline", "--to", to, "--quiet"]).ends_with(0);
-    fullbore(args!["export", to, "--to", cluster.path("other"), "--quiet"]).ends_with(0);
+    fullbore(args![
+        "backup",
+        cluster.data(),
+        "--offline",
+        "--to",
+        to,
+        "--quiet"
+    ])
+    .ends_with(0);
+    fullbore(args![
+        "export",
+        to,
+        "--to",
+        cluster.path("other"),
+        "--quiet"
+    ])
+    .ends_with(0);
     let ((was, before), (is, after)) = (stored(&to), stored(&cluster.path("other")));
     assert!(before == after, "entries, digests or frames are others");
-    assert_eq!((was.options, was.postgres, was.finished), (is.options, is.postgres, is.finished));
+    assert_eq!(
+        (was.options, was.postgres, was.finished),
+        (is.options, is.postgres, is.finished)
+    );
 }
 
 #[test]
@@ -89,5 +133,8 @@ fn an_incremental_backup_of_a_cluster_is_copied_and_starts() {
     restored.assert_verifies();
     restored.start();
     restored.assert_has_content();
-    assert_eq!(restored.psql("SELECT word FROM small WHERE n = 7"), "changed");
+    assert_eq!(
+        restored.psql("SELECT word FROM small WHERE n = 7"),
+        "changed"
+    );
 }

@@ -21,8 +21,14 @@ impl Load {
     fn of(cluster: &Cluster) -> Option<Self> {
         let pgbench = |flags: &[&str]| {
             let mut command = crate::servers::as_postgres(debian()?.program("pgbench"));
-            command.args(["-h", cluster.path("").to_str()?, "-U", "postgres", "-n"]).args(flags).arg("postgres");
-            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+            command
+                .args(["-h", cluster.path("").to_str()?, "-U", "postgres", "-n"])
+                .args(flags)
+                .arg("postgres");
+            command
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null());
             Some(command)
         };
         assert!(pgbench(&["-i", "-q"])?.status().unwrap().success());
@@ -49,14 +55,19 @@ fn assert_balanced(cluster: &Cluster, before: u64, after: u64) {
     let first = parts.next().unwrap();
     assert!(parts.all(|sum| sum == first), "{sums}");
     let done: u64 = cluster.psql(TRANSACTIONS).parse().unwrap();
-    assert!((before..=after).contains(&done), "{done} transactions, there were {before} to {after}");
+    assert!(
+        (before..=after).contains(&done),
+        "{done} transactions, there were {before} to {after}"
+    );
 }
 
 #[test]
 fn a_backup_under_load_restores_starts_and_is_consistent() {
     for version in versions() {
         let cluster = Cluster::new(version, &[]);
-        let Some(load) = Load::of(&cluster) else { return };
+        let Some(load) = Load::of(&cluster) else {
+            return;
+        };
         thread::sleep(Duration::from_millis(500));
         let before = cluster.psql(TRANSACTIONS).parse().unwrap();
         let repository = cluster.path("repository");
@@ -78,24 +89,49 @@ fn a_backup_under_load_restores_starts_and_is_consistent() {
 /// `backup_manifest` names all files but WAL and itself, and nothing else.
 #[track_caller]
 fn assert_manifest_is_of(restored: &Cluster) {
-    let manifest: Value = serde_json::from_slice(&fs::read(restored.data().join("backup_manifest")).unwrap()).unwrap();
-    let file = |file: &Value| (file["Path"].as_str().unwrap().to_owned(), file["Size"].as_u64().unwrap());
-    let listed: BTreeMap<_, _> = manifest["Files"].as_array().unwrap().iter().map(file).collect();
-    let found = crate::runs::shell("cd \"$1\" && find . -type f -printf '%s %P\\n'", args![restored.data()]);
+    let manifest: Value =
+        serde_json::from_slice(&fs::read(restored.data().join("backup_manifest")).unwrap())
+            .unwrap();
+    let file = |file: &Value| {
+        (
+            file["Path"].as_str().unwrap().to_owned(),
+            file["Size"].as_u64().unwrap(),
+        )
+    };
+    let listed: BTreeMap<_, _> = manifest["Files"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(file)
+        .collect();
+    let found = crate::runs::shell(
+        "cd \"$1\" && find . -type f -printf '%s %P\\n'",
+        args![restored.data()],
+    );
     let there = found.out.lines().map(|line| line.split_once(' ').unwrap());
     let there = there.map(|(size, path)| (path.to_owned(), size.parse().unwrap()));
-    let there: BTreeMap<_, u64> =
-        there.filter(|(path, _)| !path.starts_with("pg_wal/") && path != "backup_manifest").collect();
+    let there: BTreeMap<_, u64> = there
+        .filter(|(path, _)| !path.starts_with("pg_wal/") && path != "backup_manifest")
+        .collect();
     assert_eq!(listed, there);
     assert_eq!(manifest["WAL-Ranges"].as_array().unwrap().len(), 1);
 }
 
 #[track_caller]
 fn assert_checksums_are_right(stopped: &Cluster) {
-    let Some(debian) = debian().filter(|debian| debian.major == stopped.version.major) else { return };
-    let done = crate::servers::as_postgres(debian.program("pg_checksums")).arg("-D").arg(stopped.data()).output();
+    let Some(debian) = debian().filter(|debian| debian.major == stopped.version.major) else {
+        return;
+    };
+    let done = crate::servers::as_postgres(debian.program("pg_checksums"))
+        .arg("-D")
+        .arg(stopped.data())
+        .output();
     let done = done.unwrap();
-    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    assert!(
+        done.status.success(),
+        "{}",
+        String::from_utf8_lossy(&done.stderr)
+    );
 }
 
 #[test]

@@ -19,7 +19,10 @@ fn a_backup_whose_session_is_terminated_fails_and_leaves_no_trace() {
     for version in some_versions() {
         let cluster = Cluster::new(version, &[]);
         let slow = Slow::of_running(&cluster);
-        assert_eq!(cluster.psql("SELECT count(*) FROM pg_replication_slots WHERE temporary AND active"), "1");
+        assert_eq!(
+            cluster.psql("SELECT count(*) FROM pg_replication_slots WHERE temporary AND active"),
+            "1"
+        );
         assert_eq!(cluster.psql(TERMINATE), "t");
         let (ran, _) = slow.end();
         ran.ends_with(1).has_one_error("the backup is void");
@@ -35,8 +38,14 @@ fn a_terminated_session_ends_a_backup_into_a_repository_at_once() {
     let child = started_into(place.path(), args![cluster.url()]);
     let began = std::time::Instant::now();
     assert_eq!(cluster.psql(TERMINATE), "t");
-    Ran::from(child.wait_with_output().unwrap()).ends_with(1).has_one_error("the backup is void");
-    assert!(began.elapsed().as_secs() < 10, "it went on for {:?}", began.elapsed());
+    Ran::from(child.wait_with_output().unwrap())
+        .ends_with(1)
+        .has_one_error("the backup is void");
+    assert!(
+        began.elapsed().as_secs() < 10,
+        "it went on for {:?}",
+        began.elapsed()
+    );
     assert_nothing_is_listed(place.path());
     cluster.assert_nothing_is_left();
 }
@@ -48,7 +57,9 @@ fn a_server_that_is_stopped_ends_the_backup() {
         let (cluster, place) = (Cluster::new(version, &[]), temp());
         let child = started_into(place.path(), args![cluster.url()]);
         cluster.stop(mode);
-        Ran::from(child.wait_with_output().unwrap()).ends_with(1).has_one_error("the backup is void");
+        Ran::from(child.wait_with_output().unwrap())
+            .ends_with(1)
+            .has_one_error("the backup is void");
         assert_nothing_is_listed(place.path());
         cluster.start();
         cluster.assert_nothing_is_left();
@@ -58,18 +69,38 @@ fn a_server_that_is_stopped_ends_the_backup() {
 /// WAL is looked at and opened late, and where the server stops meanwhile it is no longer there.
 #[test]
 fn wal_that_went_with_the_session_is_missed() {
-    let Some(version) = debian().filter(|_| or_skip(has("strace"), "there is no strace")) else { return };
-    for (to, call) in
-        [("repository", "openat"), ("archive.tar.zst", "openat"), ("-", "openat"), ("repository", "statx")]
-    {
+    let Some(version) = debian().filter(|_| or_skip(has("strace"), "there is no strace")) else {
+        return;
+    };
+    for (to, call) in [
+        ("repository", "openat"),
+        ("archive.tar.zst", "openat"),
+        ("-", "openat"),
+        ("repository", "statx"),
+    ] {
         let cluster = Cluster::new(version, &[]);
         cluster.psql_each(&["CREATE TABLE t AS SELECT 1", "SELECT pg_switch_wal()"]);
-        let place = if to == "-" { to.into() } else { cluster.path(to) };
+        let place = if to == "-" {
+            to.into()
+        } else {
+            cluster.path(to)
+        };
         let line = "exec strace -f -qq -o /dev/null -P \"$2\" -P \"$3\" -P \"$4\" -e trace=\"$1\" \
                     -e inject=\"$1\":delay_enter=800000 \"${@:5}\"";
         let from = cluster.psql("SELECT pg_current_wal_lsn()");
-        let at = |n: u32| cluster.psql(&format!("SELECT pg_walfile_name(pg_current_wal_lsn() + {n} * 16777216)"));
-        let program = args![FULLBORE, "backup", cluster.url(), "--no-tricks", "--to", place];
+        let at = |n: u32| {
+            cluster.psql(&format!(
+                "SELECT pg_walfile_name(pg_current_wal_lsn() + {n} * 16777216)"
+            ))
+        };
+        let program = args![
+            FULLBORE,
+            "backup",
+            cluster.url(),
+            "--no-tricks",
+            "--to",
+            place
+        ];
         let segments = args![at(0), at(1), at(2)];
         let mut backup = Command::new("bash");
         let child = backup
@@ -84,11 +115,15 @@ fn wal_that_went_with_the_session_is_missed() {
         let output = std::thread::spawn(|| child.wait_with_output().unwrap());
         // It begins in the next segment but one, and ends that.
         let ended = format!("SELECT pg_current_wal_lsn() >= '{from}'::pg_lsn + 2 * 16777216");
-        wait_until("the backup has ended for the server", || cluster.psql(&ended) == "t" || output.is_finished());
+        wait_until("the backup has ended for the server", || {
+            cluster.psql(&ended) == "t" || output.is_finished()
+        });
         cluster.stop("fast");
         let output = output.join().unwrap();
         let archive = output.stdout.clone();
-        Ran::from(output).ends_with(1).has_one_error("the backup is void");
+        Ran::from(output)
+            .ends_with(1)
+            .has_one_error("the backup is void");
         match to {
             "repository" => assert_nothing_is_listed(&place),
             "-" => {
@@ -103,11 +138,24 @@ fn wal_that_went_with_the_session_is_missed() {
 #[test]
 fn a_backup_gives_up_before_the_disk_of_the_servers_wal_is_full() {
     let Some(version) = debian() else { return };
-    let cluster = Cluster::stopped(version, &["max_wal_size = 48MB", "min_wal_size = 32MB", "wal_keep_size = 0"]);
+    let cluster = Cluster::stopped(
+        version,
+        &[
+            "max_wal_size = 48MB",
+            "min_wal_size = 32MB",
+            "wal_keep_size = 0",
+        ],
+    );
     let disk = cluster.make_dir("disk");
-    let Some(_disk) = Mount::tmpfs(&disk, "320m") else { return };
+    let Some(_disk) = Mount::tmpfs(&disk, "320m") else {
+        return;
+    };
     own(&disk);
-    shell("mv \"$1\"/pg_wal \"$2\"/wal && ln -s \"$2\"/wal \"$1\"/pg_wal", args![cluster.data(), disk]).ends_with(0);
+    shell(
+        "mv \"$1\"/pg_wal \"$2\"/wal && ln -s \"$2\"/wal \"$1\"/pg_wal",
+        args![cluster.data(), disk],
+    )
+    .ends_with(0);
     cluster.start();
     let slow = Slow::of_running(&cluster);
     let slots = || cluster.psql("SELECT count(*) FROM pg_replication_slots");
@@ -120,8 +168,14 @@ fn a_backup_gives_up_before_the_disk_of_the_servers_wal_is_full() {
     }
     assert_eq!(slots(), "0");
     let (ran, _) = slow.end();
-    let ran = ran.ends_with(1).has_one_error("the server's disk would soon be full");
-    assert!(ran.err.contains("MB are free; the slot keeps "), "{}", ran.err);
+    let ran = ran
+        .ends_with(1)
+        .has_one_error("the server's disk would soon be full");
+    assert!(
+        ran.err.contains("MB are free; the slot keeps "),
+        "{}",
+        ran.err
+    );
     cluster.assert_nothing_is_left();
     cluster.stop("fast");
 }
@@ -140,7 +194,10 @@ fn after_a_kill_the_server_lets_go_and_the_next_backup_cleans_up() {
     cluster.backup("repository", &[]).ends_with(0);
     assert_eq!(names(&repository.join("intents")), [""; 0]);
     assert_eq!(names(&repository.join("backups")).len(), 1);
-    assert_eq!(fullbore(args!["list", repository, "--json"]).json().len(), 1);
+    assert_eq!(
+        fullbore(args!["list", repository, "--json"]).json().len(),
+        1
+    );
     let slow = Slow::of_running(&cluster);
     slow.kill();
     cluster.assert_nothing_is_left();
@@ -149,7 +206,11 @@ fn after_a_kill_the_server_lets_go_and_the_next_backup_cleans_up() {
 #[test]
 fn a_server_that_takes_the_wal_away_ends_the_backup_and_the_hint_names_the_setting() {
     let Some(version) = debian() else { return };
-    let settings = ["max_slot_wal_keep_size = 64MB", "max_wal_size = 32MB", "min_wal_size = 32MB"];
+    let settings = [
+        "max_slot_wal_keep_size = 64MB",
+        "max_wal_size = 32MB",
+        "min_wal_size = 32MB",
+    ];
     let cluster = Cluster::new(version, &settings);
     let slow = Slow::of_running(&cluster);
     cluster.psql("CREATE TABLE x (n int)");
@@ -157,8 +218,17 @@ fn a_server_that_takes_the_wal_away_ends_the_backup_and_the_hint_names_the_setti
         cluster.psql_each(&["INSERT INTO x VALUES (1)", "SELECT pg_switch_wal()"]);
     }
     cluster.psql("CHECKPOINT");
-    let ran = slow.end().0.ends_with(1).has_one_error("the backup is void");
-    assert!(ran.err.contains("raise max_slot_wal_keep_size, which is 64MB"), "{}", ran.err);
+    let ran = slow
+        .end()
+        .0
+        .ends_with(1)
+        .has_one_error("the backup is void");
+    assert!(
+        ran.err
+            .contains("raise max_slot_wal_keep_size, which is 64MB"),
+        "{}",
+        ran.err
+    );
     cluster.assert_nothing_is_left();
 }
 
@@ -167,9 +237,18 @@ fn what_was_written_before_the_backup_does_not_count_in_the_limit_of_a_slot() {
     for version in versions() {
         // The first is less than a segment, and the checkpoint of the start ends one.
         for limit in ["1MB", "32MB"] {
-            let cluster = Cluster::new(version, &["wal_keep_size = 0", &format!("max_slot_wal_keep_size = {limit}")]);
+            let cluster = Cluster::new(
+                version,
+                &[
+                    "wal_keep_size = 0",
+                    &format!("max_slot_wal_keep_size = {limit}"),
+                ],
+            );
             for n in 0..4 {
-                cluster.psql_each(&[&format!("CREATE TABLE t{n} AS SELECT {n} AS n"), "SELECT pg_switch_wal()"]);
+                cluster.psql_each(&[
+                    &format!("CREATE TABLE t{n} AS SELECT {n} AS n"),
+                    "SELECT pg_switch_wal()",
+                ]);
             }
             for to in ["repository", "archive.tar.zst"] {
                 cluster.backup(to, &["--quiet"]).ends_with(0);
@@ -185,7 +264,9 @@ fn what_was_written_before_the_backup_does_not_count_in_the_limit_of_a_slot() {
 
 #[test]
 fn a_slot_that_is_not_moved_on_is_not_idle() {
-    let Some(version) = versions().iter().find(|version| version.major >= 18) else { return };
+    let Some(version) = versions().iter().find(|version| version.major >= 18) else {
+        return;
+    };
     let cluster = Cluster::new(version, &["idle_replication_slot_timeout = 2s"]);
     let slow = Slow::of_running(&cluster);
     for _ in 0..6 {
@@ -200,11 +281,19 @@ fn a_cluster_whose_root_is_lost_is_rebuilt_restores_and_starts() {
     for version in some_versions() {
         let cluster = Cluster::new(version, &[]);
         let space = cluster.make_dir("space");
-        cluster.psql(&format!("CREATE TABLESPACE space LOCATION '{}'", space.display()));
+        cluster.psql(&format!(
+            "CREATE TABLESPACE space LOCATION '{}'",
+            space.display()
+        ));
         cluster.psql("CREATE TABLE t TABLESPACE space AS SELECT n FROM generate_series(1, 500) n");
         cluster.backup("repository", &["--quiet"]).ends_with(0);
         let repository = cluster.path("repository");
-        let root = || fullbore(args!["show", repository, "--json"]).ends_with(0).json().remove(0);
+        let root = || {
+            fullbore(args!["show", repository, "--json"])
+                .ends_with(0)
+                .json()
+                .remove(0)
+        };
         let before = root();
         let id = before["id"].as_str().unwrap();
         std::fs::remove_file(repository.join("backups").join(id).join("root.json")).unwrap();
@@ -238,6 +327,9 @@ fn a_cluster_whose_root_is_lost_is_rebuilt_restores_and_starts() {
         let restored = Cluster::restored(version, &repository);
         restored.assert_verifies();
         restored.start();
-        assert_eq!(restored.psql("SELECT count(*), sum(n) FROM t"), "500|125250");
+        assert_eq!(
+            restored.psql("SELECT count(*), sum(n) FROM t"),
+            "500|125250"
+        );
     }
 }

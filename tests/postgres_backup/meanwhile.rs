@@ -48,9 +48,18 @@ fn tables_that_change_while_they_are_read_are_restored_as_they_were_at_the_end()
         assert_eq!(count("extended"), "60000|1800030000");
         assert_eq!(count("created"), "500|125250");
         assert_eq!(count("unlogged"), "0|");
-        assert_eq!(restored.psql("SELECT count(*) FROM large WHERE length(words) > 256"), "800");
-        assert_eq!(restored.psql("SELECT count(*) FROM pg_database WHERE datname = 'another'"), "1");
-        assert_eq!(restored.psql("SELECT count(*) FROM pg_roles WHERE rolname = 'somebody'"), "1");
+        assert_eq!(
+            restored.psql("SELECT count(*) FROM large WHERE length(words) > 256"),
+            "800"
+        );
+        assert_eq!(
+            restored.psql("SELECT count(*) FROM pg_database WHERE datname = 'another'"),
+            "1"
+        );
+        assert_eq!(
+            restored.psql("SELECT count(*) FROM pg_roles WHERE rolname = 'somebody'"),
+            "1"
+        );
     }
 }
 
@@ -63,18 +72,23 @@ fn transactions_that_are_prepared_while_files_are_read_come_back_from_the_wal() 
         let mut prepare = |name: &str| {
             let work = "BEGIN; DELETE FROM small WHERE n = 0";
             session
-                .batch_execute(&format!("{work}; SELECT pg_current_xact_id(); PREPARE TRANSACTION '{name}'"))
+                .batch_execute(&format!(
+                    "{work}; SELECT pg_current_xact_id(); PREPARE TRANSACTION '{name}'"
+                ))
                 .unwrap();
         };
         prepare("before");
         let slow = Slow::of_running(&cluster);
-        ["first", "second", "third"].into_iter().for_each(&mut prepare);
+        ["first", "second", "third"]
+            .into_iter()
+            .for_each(&mut prepare);
         cluster.psql("CHECKPOINT");
         let restored = slow.end_well(&cluster);
         restored.assert_verifies();
         restored.start();
-        let prepared =
-            restored.psql("SELECT string_agg(gid, ' ' ORDER BY transaction::text::int) FROM pg_prepared_xacts");
+        let prepared = restored.psql(
+            "SELECT string_agg(gid, ' ' ORDER BY transaction::text::int) FROM pg_prepared_xacts",
+        );
         assert_eq!(prepared, "before first second third", "{version:?}");
     }
 }
@@ -85,18 +99,25 @@ fn a_database_that_is_moved_makes_the_backup_void_and_a_new_tablespace_is_warned
         let cluster = Cluster::new(version, &[]);
         let create = |name: &str| {
             let at = cluster.make_dir(name);
-            cluster.psql(&format!("CREATE TABLESPACE {name} LOCATION '{}'", at.display()));
+            cluster.psql(&format!(
+                "CREATE TABLESPACE {name} LOCATION '{}'",
+                at.display()
+            ));
             at
         };
         create("early");
         cluster.psql("CREATE DATABASE mover");
         let slow = Slow::of_running(&cluster);
         cluster.psql("ALTER DATABASE mover SET TABLESPACE early");
-        slow.end().0.ends_with(1).has_one_error("database \"mover\" was moved meanwhile");
+        slow.end()
+            .0
+            .ends_with(1)
+            .has_one_error("database \"mover\" was moved meanwhile");
         let slow = Slow::of_running(&cluster);
         let late = create("late");
         cluster.psql("CREATE DATABASE other TABLESPACE early");
-        let said = format!("WARNING: tablespace \"late\" was created at {late:?} while the backup ran");
+        let said =
+            format!("WARNING: tablespace \"late\" was created at {late:?} while the backup ran");
         assert!(slow.end().0.ends_with(0).err.contains(&said), "{said}");
     }
 }
@@ -105,13 +126,21 @@ fn a_database_that_is_moved_makes_the_backup_void_and_a_new_tablespace_is_warned
 fn a_database_that_is_copied_from_one_that_people_work_in_makes_the_backup_void() {
     for version in some_versions() {
         let cluster = Cluster::new(version, &[]);
-        let (by_files, by_wal) =
-            if version.major < 15 { ("", None) } else { (" STRATEGY file_copy", Some(" STRATEGY wal_log")) };
+        let (by_files, by_wal) = if version.major < 15 {
+            ("", None)
+        } else {
+            (" STRATEGY file_copy", Some(" STRATEGY wal_log"))
+        };
         let at = cluster.make_dir("early");
-        cluster.psql(&format!("CREATE TABLESPACE early LOCATION '{}'", at.display()));
+        cluster.psql(&format!(
+            "CREATE TABLESPACE early LOCATION '{}'",
+            at.display()
+        ));
         cluster.psql("CREATE DATABASE worked_in");
         let long = || {
-            cluster.psql("CREATE TABLE long AS SELECT n, repeat('x', 5000) FROM generate_series(1, 3000) n");
+            cluster.psql(
+                "CREATE TABLE long AS SELECT n, repeat('x', 5000) FROM generate_series(1, 3000) n",
+            );
             cluster.psql("DROP TABLE long");
             cluster.psql("SELECT pg_switch_wal()");
         };
@@ -119,18 +148,30 @@ fn a_database_that_is_copied_from_one_that_people_work_in_makes_the_backup_void(
         long();
         cluster.psql("ALTER DATABASE worked_in SET TABLESPACE early");
         cluster.psql("ALTER DATABASE worked_in SET TABLESPACE pg_default");
-        slow.end().0.ends_with(1).has_one_error("database \"worked_in\" was copied or moved meanwhile");
+        slow.end()
+            .0
+            .ends_with(1)
+            .has_one_error("database \"worked_in\" was copied or moved meanwhile");
         let slow = Slow::of_running(&cluster);
         long();
-        cluster.psql(&format!("CREATE DATABASE copied TEMPLATE worked_in{by_files}"));
-        slow.end().0.ends_with(1).has_one_error("database \"copied\" was copied or moved meanwhile");
+        cluster.psql(&format!(
+            "CREATE DATABASE copied TEMPLATE worked_in{by_files}"
+        ));
+        slow.end()
+            .0
+            .ends_with(1)
+            .has_one_error("database \"copied\" was copied or moved meanwhile");
         cluster.psql("DROP TABLESPACE early");
         let slow = Slow::of_running(&cluster);
         long();
         cluster.psql(&format!("CREATE DATABASE of_template{by_files}"));
-        cluster.psql(&format!("CREATE DATABASE gone TEMPLATE worked_in{by_files}"));
+        cluster.psql(&format!(
+            "CREATE DATABASE gone TEMPLATE worked_in{by_files}"
+        ));
         cluster.psql("DROP DATABASE gone");
-        by_wal.into_iter().for_each(|by| _ = cluster.psql(&format!("CREATE DATABASE logged TEMPLATE worked_in{by}")));
+        by_wal.into_iter().for_each(|by| {
+            _ = cluster.psql(&format!("CREATE DATABASE logged TEMPLATE worked_in{by}"))
+        });
         slow.end_well(&cluster).start();
     }
 }
@@ -140,7 +181,11 @@ fn a_database_that_is_copied_from_one_that_people_work_in_makes_the_backup_void(
 fn a_copied_database_makes_a_backup_void_though_its_wal_is_gone() {
     for version in some_versions() {
         let cluster = Cluster::new(version, &[]);
-        let by_files = if version.major < 15 { "" } else { " STRATEGY file_copy" };
+        let by_files = if version.major < 15 {
+            ""
+        } else {
+            " STRATEGY file_copy"
+        };
         cluster.psql("ALTER SYSTEM SET max_wal_size = '32MB'");
         cluster.psql_each(&[
             "ALTER SYSTEM SET min_wal_size = '32MB'",
@@ -149,16 +194,23 @@ fn a_copied_database_makes_a_backup_void_though_its_wal_is_gone() {
         ]);
         let slow = Slow::of(args![cluster.url(), "--wal", "none"]);
         let first = cluster.psql("SELECT pg_walfile_name(pg_current_wal_lsn())");
-        cluster.psql(&format!("CREATE DATABASE copied TEMPLATE worked_in{by_files}"));
+        cluster.psql(&format!(
+            "CREATE DATABASE copied TEMPLATE worked_in{by_files}"
+        ));
         std::thread::sleep(std::time::Duration::from_secs(3));
         let there = || cluster.data().join("pg_wal").join(&first).exists();
         for _ in (0..20).take_while(|_| there()) {
-            cluster.psql("CREATE TABLE long AS SELECT n, repeat('x', 5000) FROM generate_series(1, 3000) n");
+            cluster.psql(
+                "CREATE TABLE long AS SELECT n, repeat('x', 5000) FROM generate_series(1, 3000) n",
+            );
             cluster.psql("DROP TABLE long");
             cluster.psql_each(&["SELECT pg_switch_wal()", "CHECKPOINT"]);
         }
         assert!(!there(), "{first}");
-        slow.end().0.ends_with(1).has_one_error("database \"copied\" was copied or moved meanwhile");
+        slow.end()
+            .0
+            .ends_with(1)
+            .has_one_error("database \"copied\" was copied or moved meanwhile");
     }
 }
 
@@ -169,14 +221,21 @@ fn files_that_wal_does_not_repair_are_whole_if_they_are_replaced_meanwhile() {
             let cluster = Cluster::new(version, &[]);
             cluster.psql_each(&[&format!("ALTER SYSTEM SET work_mem = {before}")]);
             cluster.psql_each(&["SELECT pg_replication_origin_create('a')"]);
-            cluster.psql_each(&["SELECT pg_replication_origin_advance('a', '0/1234')", "CHECKPOINT"]);
+            cluster.psql_each(&[
+                "SELECT pg_replication_origin_advance('a', '0/1234')",
+                "CHECKPOINT",
+            ]);
             let slow = Slow::of_running(&cluster);
             cluster.psql_each(&[&format!("ALTER SYSTEM SET work_mem = {meanwhile}")]);
             cluster.psql_each(&["SELECT pg_replication_origin_create('b')"]);
-            cluster.psql_each(&["SELECT pg_replication_origin_advance('b', '0/5678')", "CHECKPOINT"]);
+            cluster.psql_each(&[
+                "SELECT pg_replication_origin_advance('b', '0/5678')",
+                "CHECKPOINT",
+            ]);
             let restored = slow.end_well(&cluster);
             restored.assert_verifies();
-            let read = |of: &Cluster| std::fs::read(of.data().join("postgresql.auto.conf")).unwrap();
+            let read =
+                |of: &Cluster| std::fs::read(of.data().join("postgresql.auto.conf")).unwrap();
             assert_eq!(read(&restored), read(&cluster));
             restored.start();
             restored.assert_has_content();
@@ -191,11 +250,20 @@ fn a_tablespace_made_meanwhile_comes_back_by_its_wal() {
     let Some(version) = debian() else { return };
     let cluster = Cluster::new(version, &[]);
     let old = cluster.make_dir("old");
-    cluster.psql(&format!("CREATE TABLESPACE old LOCATION '{}'", old.display()));
+    cluster.psql(&format!(
+        "CREATE TABLESPACE old LOCATION '{}'",
+        old.display()
+    ));
     let slow = Slow::of_running(&cluster);
     let new = cluster.make_dir("new");
-    cluster.psql(&format!("CREATE TABLESPACE new LOCATION '{}'", new.display()));
-    cluster.psql_each(&["CREATE TABLE in_new TABLESPACE new AS SELECT n FROM generate_series(1, 500) n", "CHECKPOINT"]);
+    cluster.psql(&format!(
+        "CREATE TABLESPACE new LOCATION '{}'",
+        new.display()
+    ));
+    cluster.psql_each(&[
+        "CREATE TABLE in_new TABLESPACE new AS SELECT n FROM generate_series(1, 500) n",
+        "CHECKPOINT",
+    ]);
     let (ran, archive) = slow.end();
     ran.ends_with(0);
     let restored = Cluster::empty(version);
@@ -216,7 +284,10 @@ fn a_tablespace_that_is_dropped_meanwhile_is_no_error() {
     let Some(version) = debian() else { return };
     let cluster = Cluster::new(version, &[]);
     let place = cluster.make_dir("old");
-    cluster.psql(&format!("CREATE TABLESPACE old LOCATION '{}'", place.display()));
+    cluster.psql(&format!(
+        "CREATE TABLESPACE old LOCATION '{}'",
+        place.display()
+    ));
     let slow = Slow::of_running(&cluster);
     cluster.psql("DROP TABLESPACE old");
     let restored = slow.end_well(&cluster);
@@ -247,7 +318,10 @@ fn two_backups_at_the_same_time_do_not_disturb_each_other() {
     cluster.psql("CREATE TABLE between AS SELECT 1 AS n");
     cluster.backup("repository", &["--quiet"]).ends_with(0);
     cluster.psql("CREATE TABLE after AS SELECT 1 AS n");
-    let (first, second) = (slow.end_well(&cluster), Cluster::restored(version, &cluster.path("repository")));
+    let (first, second) = (
+        slow.end_well(&cluster),
+        Cluster::restored(version, &cluster.path("repository")),
+    );
     let tables = "SELECT string_agg(relname, ' ' ORDER BY 1) FROM pg_class WHERE relname IN ('between', 'after')";
     for (restored, wanted) in [(first, "after between"), (second, "between")] {
         restored.assert_verifies();

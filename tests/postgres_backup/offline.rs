@@ -18,7 +18,10 @@ fn a_cluster_that_was_shut_down_restores_starts_and_verifies() {
     for version in versions() {
         let cluster = Cluster::new(version, &[]);
         let space = cluster.make_dir("space");
-        cluster.psql(&format!("CREATE TABLESPACE space LOCATION '{}'", space.display()));
+        cluster.psql(&format!(
+            "CREATE TABLESPACE space LOCATION '{}'",
+            space.display()
+        ));
         cluster.psql("CREATE UNLOGGED TABLE unlogged AS SELECT n FROM generate_series(1, 500) n");
         cluster.stop("fast");
         let before = cluster.restored_names();
@@ -46,10 +49,14 @@ fn what_stands_in_place_of_a_clusters_own_files_is_not_waited_for() {
         let (path, aside) = (cluster.data().join(name), cluster.path("aside"));
         fs::rename(&path, &aside).unwrap();
         std::os::unix::fs::symlink(&aside, &path).unwrap();
-        offline(&cluster).ends_with(4).has_one_error("it is no regular file");
+        offline(&cluster)
+            .ends_with(4)
+            .has_one_error("it is no regular file");
         fs::remove_file(&path).unwrap();
         fs::File::create(&path).unwrap().set_len(1 << 40).unwrap();
-        offline(&cluster).ends_with(4).has_one_error("it is too large");
+        offline(&cluster)
+            .ends_with(4)
+            .has_one_error("it is too large");
         fs::rename(&aside, &path).unwrap();
     }
 }
@@ -65,12 +72,28 @@ impl Cluster {
 fn a_cluster_that_runs_is_not_backed_up_by_its_path() {
     let Some(version) = debian() else { return };
     let cluster = Cluster::new(version, &[]);
-    let said = format!("cannot back up the cluster at {:?}: it is running and no connection was given", cluster.data());
+    let said = format!(
+        "cannot back up the cluster at {:?}: it is running and no connection was given",
+        cluster.data()
+    );
     let ran = offline(&cluster).ends_with(2).has_one_error(&said);
-    assert!(ran.err.contains("hint:  use postgres://… as the source"), "{}", ran.err);
-    let ran = fullbore(args!["backup", cluster.data(), "--to", cluster.path("repository")]);
+    assert!(
+        ran.err.contains("hint:  use postgres://… as the source"),
+        "{}",
+        ran.err
+    );
+    let ran = fullbore(args![
+        "backup",
+        cluster.data(),
+        "--to",
+        cluster.path("repository")
+    ]);
     let ran = ran.ends_with(2).has_one_error(&said);
-    assert!(ran.err.contains("hint:  use postgres://… as the source"), "{}", ran.err);
+    assert!(
+        ran.err.contains("hint:  use postgres://… as the source"),
+        "{}",
+        ran.err
+    );
     assert!(!cluster.path("repository").exists());
 }
 
@@ -79,11 +102,15 @@ fn a_cluster_that_was_killed_is_not_backed_up() {
     let Some(version) = debian() else { return };
     let cluster = Cluster::new(version, &[]);
     cluster.stop("immediate");
-    let ran = offline(&cluster).ends_with(2).has_one_error("it was not shut down cleanly");
+    let ran = offline(&cluster)
+        .ends_with(2)
+        .has_one_error("it was not shut down cleanly");
     assert!(ran.err.contains("hint:"), "{}", ran.err);
     // What kill -9 leaves names a process that is gone.
     fs::write(cluster.data().join("postmaster.pid"), "4194305\n").unwrap();
-    offline(&cluster).ends_with(2).has_one_error("it was not shut down cleanly");
+    offline(&cluster)
+        .ends_with(2)
+        .has_one_error("it was not shut down cleanly");
     fs::remove_file(cluster.data().join("postmaster.pid")).unwrap();
     assert!(!cluster.path("repository").exists());
 }
@@ -93,12 +120,20 @@ fn a_cluster_that_is_started_meanwhile_voids_the_backup() {
     let Some(version) = debian() else { return };
     let cluster = Cluster::stopped(version, &[]);
     let slow = Slow::of(args![cluster.data(), "--offline"]);
-    let child = started_into(&cluster.path("repository"), args![cluster.data(), "--offline"]);
+    let child = started_into(
+        &cluster.path("repository"),
+        args![cluster.data(), "--offline"],
+    );
     cluster.start();
     // Nor does it help to stop it again.
     cluster.stop("fast");
-    slow.end().0.ends_with(1).has_one_error("was started meanwhile");
-    Ran::from(child.wait_with_output().unwrap()).ends_with(1).has_one_error("was started meanwhile");
+    slow.end()
+        .0
+        .ends_with(1)
+        .has_one_error("was started meanwhile");
+    Ran::from(child.wait_with_output().unwrap())
+        .ends_with(1)
+        .has_one_error("was started meanwhile");
     assert_nothing_is_listed(&cluster.path("repository"));
 }
 
@@ -107,12 +142,25 @@ fn what_is_no_cluster_is_refused() {
     let Some(version) = debian() else { return };
     let cluster = Cluster::stopped(version, &[]);
     let nothing = cluster.make_dir("nothing");
-    let ran = fullbore(args!["backup", nothing, "--offline", "--to", cluster.path("repository")]);
+    let ran = fullbore(args![
+        "backup",
+        nothing,
+        "--offline",
+        "--to",
+        cluster.path("repository")
+    ]);
     assert!([1, 2].contains(&ran.code), "{}", ran.code);
     ran.has_one_error("pg_control");
-    fullbore(args!["backup", nothing, nothing, "--offline", "--to", cluster.path("repository")])
-        .ends_with(2)
-        .has_one_error("--offline takes exactly one PATH");
+    fullbore(args![
+        "backup",
+        nothing,
+        nothing,
+        "--offline",
+        "--to",
+        cluster.path("repository")
+    ])
+    .ends_with(2)
+    .has_one_error("--offline takes exactly one PATH");
 }
 
 #[test]
@@ -121,10 +169,27 @@ fn the_same_stopped_cluster_gives_the_same_tar_twice() {
     let cluster = Cluster::stopped(version, &[]);
     let digest = |workers: &str| {
         let to = cluster.path(&format!("{workers}.tar"));
-        fullbore(args!["backup", cluster.data(), "--offline", "--to", to, "--workers", workers]).ends_with(0);
+        fullbore(args![
+            "backup",
+            cluster.data(),
+            "--offline",
+            "--to",
+            to,
+            "--workers",
+            workers
+        ])
+        .ends_with(0);
         // The manifest has the time it was made.
-        let listed = shell("tar -tvif \"$1\" --full-time | grep -v backup_manifest", args![to]).out;
-        let content = shell("tar -xOif \"$1\" --exclude=backup_manifest | sha256sum", args![to]).out;
+        let listed = shell(
+            "tar -tvif \"$1\" --full-time | grep -v backup_manifest",
+            args![to],
+        )
+        .out;
+        let content = shell(
+            "tar -xOif \"$1\" --exclude=backup_manifest | sha256sum",
+            args![to],
+        )
+        .out;
         (listed, content)
     };
     let (one, many) = (digest("1"), digest("4"));

@@ -18,8 +18,17 @@ use std::{
 };
 
 /// The file of `large` is behind those of two other databases, and so much memory holds neither of them.
-const LITTLE: [&str; 9] =
-    ["--compress", "none", "--workers", "1", "--readers", "1", "--memory", "1M", "--frame-size=64K"];
+const LITTLE: [&str; 9] = [
+    "--compress",
+    "none",
+    "--workers",
+    "1",
+    "--readers",
+    "1",
+    "--memory",
+    "1M",
+    "--frame-size=64K",
+];
 
 /// A backup to standard output.
 pub(crate) struct Slow {
@@ -33,8 +42,17 @@ impl Slow {
         let flags = ["--to", "-"].iter().chain(&LITTLE).map(Into::into);
         let mut child = started(args!["backup"].into_iter().chain(source).chain(flags));
         let mut read = vec![0; 4096];
-        if child.stdout.as_mut().unwrap().read_exact(&mut read).is_err() {
-            panic!("it ended: {}", Ran::from(child.wait_with_output().unwrap()).err);
+        if child
+            .stdout
+            .as_mut()
+            .unwrap()
+            .read_exact(&mut read)
+            .is_err()
+        {
+            panic!(
+                "it ended: {}",
+                Ran::from(child.wait_with_output().unwrap()).err
+            );
         }
         Self { child, read }
     }
@@ -48,7 +66,10 @@ impl Slow {
     pub(crate) fn end(mut self) -> (Ran, Vec<u8>) {
         let output = self.child.wait_with_output().unwrap();
         self.read.extend(&output.stdout);
-        let ran = Ran::from(std::process::Output { stdout: Vec::new(), ..output });
+        let ran = Ran::from(std::process::Output {
+            stdout: Vec::new(),
+            ..output
+        });
         (ran, self.read)
     }
 
@@ -73,7 +94,12 @@ impl Slow {
 pub(crate) fn untar(archive: &[u8], to: &Path) {
     fs::create_dir(to).unwrap();
     let mut tar = std::process::Command::new("tar");
-    let mut tar = tar.args(["-xi", "-C"]).arg(to).stdin(Stdio::piped()).spawn().unwrap();
+    let mut tar = tar
+        .args(["-xi", "-C"])
+        .arg(to)
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
     tar.stdin.take().unwrap().write_all(archive).unwrap();
     assert!(tar.wait().unwrap().success());
 }
@@ -83,18 +109,44 @@ pub(crate) fn held_up(cluster: &Cluster, seconds: u32, codec: &str) -> Child {
     let table = cluster.data().join(cluster.file_of("small"));
     let line = "exec strace -f -qq --seccomp-bpf -o /dev/null -P \"$1\" -e trace=read,pread64,preadv2 \
                 -e inject=read,pread64,preadv2:delay_enter=${2}000000:when=1 \"${@:3}\"";
-    let program = args![FULLBORE, "backup", cluster.url(), "--to", cluster.path("repository"), "--compress", codec];
+    let program = args![
+        FULLBORE,
+        "backup",
+        cluster.url(),
+        "--to",
+        cluster.path("repository"),
+        "--compress",
+        codec
+    ];
     let mut strace = Command::new("bash");
-    let strace = strace.arg("-c").args(args![line, "bash", table, seconds.to_string()]).args(program);
-    strace.stderr(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
+    let strace = strace
+        .arg("-c")
+        .args(args![line, "bash", table, seconds.to_string()])
+        .args(program);
+    strace
+        .stderr(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap()
 }
 
 /// A backup into a repository that has begun to write, and goes on for long.
 pub(crate) fn started_into(repository: &Path, source: impl IntoIterator<Item = OsString>) -> Child {
-    let flags = args!["--to", repository, "--workers", "1", "--compress", "zstd:19", "--memory", "16M"];
+    let flags = args![
+        "--to",
+        repository,
+        "--workers",
+        "1",
+        "--compress",
+        "zstd:19",
+        "--memory",
+        "16M"
+    ];
     let child = started(args!["backup"].into_iter().chain(source).chain(flags));
     wait_until("something is written", || {
-        shell("find \"$1\"/backups -type f -size +0", args![repository]).out.contains("/s01-")
+        shell("find \"$1\"/backups -type f -size +0", args![repository])
+            .out
+            .contains("/s01-")
     });
     child
 }
@@ -105,5 +157,12 @@ pub(crate) fn assert_nothing_is_listed(repository: &Path) {
     let said = crate::runs::fullbore(args!["list", repository, "--json"]);
     assert_eq!(said.out, "", "{}", said.err);
     let roots = names(&repository.join("backups"));
-    assert!(roots.iter().all(|id| !repository.join("backups").join(id).join("root.json").exists()), "{roots:?}");
+    assert!(
+        roots.iter().all(|id| !repository
+            .join("backups")
+            .join(id)
+            .join("root.json")
+            .exists()),
+        "{roots:?}"
+    );
 }

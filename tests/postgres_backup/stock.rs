@@ -12,7 +12,9 @@ use std::{fs, path::Path};
 /// tells the operator who has no fullbore.
 pub(crate) fn put_tablespaces_in_place(restored: &Cluster) {
     let map = restored.data().join("tablespace_map");
-    let Ok(text) = fs::read_to_string(&map) else { return };
+    let Ok(text) = fs::read_to_string(&map) else {
+        return;
+    };
     let moved = text.lines().map(|line| {
         let oid = line.split(' ').next().unwrap();
         let to = restored.path(&format!("space-{oid}"));
@@ -39,7 +41,10 @@ fn assert_starts(cluster: &Cluster, line: &str, from: &Path) {
     restored.assert_has_content();
     let spaces = "SELECT count(*) FROM pg_tablespace";
     if restored.psql(spaces) != "2" {
-        assert_eq!(restored.psql("SELECT count(*), sum(n) FROM elsewhere"), "500|125250");
+        assert_eq!(
+            restored.psql("SELECT count(*), sum(n) FROM elsewhere"),
+            "500|125250"
+        );
     }
 }
 
@@ -47,7 +52,9 @@ fn assert_starts(cluster: &Cluster, line: &str, from: &Path) {
 fn zstd_and_tar_restore_a_cluster_that_starts() {
     for version in some_versions() {
         let cluster = Cluster::new(version, &[]);
-        cluster.backup("repository", &["--segment-size", "2M", "--quiet"]).ends_with(0);
+        cluster
+            .backup("repository", &["--segment-size", "2M", "--quiet"])
+            .ends_with(0);
         let line = "cd \"$1\"/backups/*/ && [ -e s01-000002.tar.zst ] && zstd -dc s*.tar.zst | tar -xi -C \"$2\"";
         assert_starts(&cluster, line, &cluster.path("repository"));
     }
@@ -59,15 +66,24 @@ fn zstd_and_tar_restore_tablespaces_on_this_and_another_device() {
     let (cluster, other) = (Cluster::new(version, &[]), elsewhere());
     let here = cluster.make_dir("here");
     for (name, at, n) in [("here", &*here, "500"), ("there", other.path(), "7")] {
-        cluster.psql(&format!("CREATE TABLESPACE {name} LOCATION '{}'", at.display()));
+        cluster.psql(&format!(
+            "CREATE TABLESPACE {name} LOCATION '{}'",
+            at.display()
+        ));
         let table = if name == "here" { "elsewhere" } else { "far" };
-        cluster.psql(&format!("CREATE TABLE {table} TABLESPACE {name} AS SELECT n FROM generate_series(1, {n}) n"));
+        cluster.psql(&format!(
+            "CREATE TABLE {table} TABLESPACE {name} AS SELECT n FROM generate_series(1, {n}) n"
+        ));
     }
     cluster.backup("repository", &["--quiet"]).ends_with(0);
     let line = "cd \"$1\"/backups/*/ && [ -e s02-000001.tar.zst ] && zstd -dc s*.tar.zst | tar -xi -C \"$2\"";
     assert_starts(&cluster, line, &cluster.path("repository"));
     cluster.backup("one.tar.zst", &["--quiet"]).ends_with(0);
-    assert_starts(&cluster, "zstd -dc \"$1\" | tar -xi -C \"$2\"", &cluster.path("one.tar.zst"));
+    assert_starts(
+        &cluster,
+        "zstd -dc \"$1\" | tar -xi -C \"$2\"",
+        &cluster.path("one.tar.zst"),
+    );
     // As a stream it is restored as `tar` does it, which is said.
     let line = format!(
         "cat \"$1\" | {FULLBORE} restore - --to \"$2\" 2>&1 | tee \"$2.said\" && grep -q 'move them' \"$2.said\""
@@ -79,17 +95,28 @@ fn zstd_and_tar_restore_tablespaces_on_this_and_another_device() {
 fn an_archive_of_each_codec_starts_and_has_plain_headers_only() {
     let Some(version) = debian() else { return };
     let cluster = Cluster::new(version, &[]);
-    for (name, unpack) in
-        [("a.tar.zst", "zstd -dc"), ("a.tar.lz4", "lz4 -dc"), ("a.tar.gz", "gzip -dc"), ("a.tar", "cat")]
-    {
+    for (name, unpack) in [
+        ("a.tar.zst", "zstd -dc"),
+        ("a.tar.lz4", "lz4 -dc"),
+        ("a.tar.gz", "gzip -dc"),
+        ("a.tar", "cat"),
+    ] {
         if !or_skip(has(unpack.split(' ').next().unwrap()), unpack) {
             continue;
         }
         cluster.backup(name, &["--quiet"]).ends_with(0);
         let plain = cluster.path("plain");
-        shell(&format!("{unpack} \"$1\" > \"$2\""), args![cluster.path(name), plain]).ends_with(0);
+        shell(
+            &format!("{unpack} \"$1\" > \"$2\""),
+            args![cluster.path(name), plain],
+        )
+        .ends_with(0);
         assert_plain_headers(&fs::read(plain).unwrap());
-        assert_starts(&cluster, &format!("{unpack} \"$1\" | tar -xi -C \"$2\""), &cluster.path(name));
+        assert_starts(
+            &cluster,
+            &format!("{unpack} \"$1\" | tar -xi -C \"$2\""),
+            &cluster.path(name),
+        );
     }
 }
 
@@ -105,7 +132,11 @@ fn standard_output_into_zstd_and_tar_starts() {
 #[track_caller]
 fn assert_plain_headers(tar: &[u8]) {
     let number = |field: &[u8]| {
-        let digits: String = field.iter().take_while(|c| c.is_ascii_digit()).map(|c| char::from(*c)).collect();
+        let digits: String = field
+            .iter()
+            .take_while(|c| c.is_ascii_digit())
+            .map(|c| char::from(*c))
+            .collect();
         usize::from_str_radix(&digits, 8).unwrap()
     };
     let (mut at, mut members) = (0, 0);
@@ -115,7 +146,11 @@ fn assert_plain_headers(tar: &[u8]) {
             continue;
         }
         assert_eq!(&header[257..265], b"ustar\x0000", "at {at}");
-        assert!(b"05".contains(&header[156]), "a member of type {:?}", char::from(header[156]));
+        assert!(
+            b"05".contains(&header[156]),
+            "a member of type {:?}",
+            char::from(header[156])
+        );
         at += number(&header[124..136]).next_multiple_of(512);
         members += 1;
     }
@@ -128,7 +163,15 @@ fn a_backup_is_the_same_for_stock_tools_and_for_restore() {
     let (cluster, place) = (Cluster::new(version, &[]), temp());
     cluster.backup("repository", &["--quiet"]).ends_with(0);
     let line = "cd \"$1\"/backups/*/ && mkdir \"$2\" && zstd -dc s*.tar.zst | tar -xi -C \"$2\"";
-    shell(line, args![cluster.path("repository"), place.path().join("stock")]).ends_with(0);
+    shell(
+        line,
+        args![cluster.path("repository"), place.path().join("stock")],
+    )
+    .ends_with(0);
     let restored = Cluster::restored(version, &cluster.path("repository"));
-    shell("diff -r \"$1\" \"$2\"", args![place.path().join("stock"), restored.data()]).ends_with(0);
+    shell(
+        "diff -r \"$1\" \"$2\"",
+        args![place.path().join("stock"), restored.data()],
+    )
+    .ends_with(0);
 }

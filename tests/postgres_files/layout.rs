@@ -24,8 +24,14 @@ const STRAY: [&str; 14] = [
 
 #[test]
 fn the_files_of_a_running_cluster_are_those_that_pg_basebackup_takes() {
-    let Some(cluster) = Cluster::new(&[]) else { return };
-    let (root, space, moved) = (cluster.path("data"), cluster.path("space"), cluster.path("moved"));
+    let Some(cluster) = Cluster::new(&[]) else {
+        return;
+    };
+    let (root, space, moved) = (
+        cluster.path("data"),
+        cluster.path("space"),
+        cluster.path("moved"),
+    );
     cluster.make(&space);
     cluster.make(&format!("{root}/base/pgsql_tmp"));
     let server = cluster.start("data").unwrap();
@@ -38,16 +44,36 @@ fn the_files_of_a_running_cluster_are_those_that_pg_basebackup_takes() {
         fs::write(path, "x").unwrap();
     }
     fs::create_dir(format!("{space}/PG_14_202107181")).unwrap();
-    let catalog = control::read(Path::new(&root).join("global/pg_control").as_path()).unwrap().1.catalog;
+    let catalog = control::read(Path::new(&root).join("global/pg_control").as_path())
+        .unwrap()
+        .1
+        .catalog;
     let copy = server.basebackup_with("copy", &["-X", "none", "-T", &format!("{space}={moved}")]);
-    let (layout, mut ours, mut theirs) = (Layout::new(cluster.major, catalog, true), Vec::new(), Vec::new());
-    walk(Path::new(&root), "", &|dir, names| layout.pick(dir, names), &mut ours);
+    let (layout, mut ours, mut theirs) = (
+        Layout::new(cluster.major, catalog, true),
+        Vec::new(),
+        Vec::new(),
+    );
+    walk(
+        Path::new(&root),
+        "",
+        &|dir, names| layout.pick(dir, names),
+        &mut ours,
+    );
     walk(Path::new(&copy), "", &|_, _| {}, &mut theirs);
     // Made for the copy, or read after everything else.
-    let added = ["backup_label", "tablespace_map", "backup_manifest", "global/pg_control"];
+    let added = [
+        "backup_label",
+        "tablespace_map",
+        "backup_manifest",
+        "global/pg_control",
+    ];
     theirs.retain(|path| !added.contains(&path.as_str()));
     ours.sort();
     theirs.sort();
     assert_eq!(ours, theirs);
-    assert!(ours.iter().any(|path| path == "mine/t9_16384") && ours.iter().any(|path| path.ends_with("77777_init")));
+    assert!(
+        ours.iter().any(|path| path == "mine/t9_16384")
+            && ours.iter().any(|path| path.ends_with("77777_init"))
+    );
 }

@@ -28,23 +28,39 @@ fn path_of(file: &Value) -> Vec<u8> {
 /// The manifest of the backup at `copy`, with the files in the order of `original`.
 pub(super) fn again(major: u32, copy: &Path, original: &[u8]) -> Vec<u8> {
     let original: Value = serde_json::from_slice(original).unwrap();
-    let mut manifest = Manifest::new(major, original["System-Identifier"].as_u64().unwrap_or(0)).unwrap();
+    let mut manifest =
+        Manifest::new(major, original["System-Identifier"].as_u64().unwrap_or(0)).unwrap();
     for file in original["Files"].as_array().unwrap() {
         let path = path_of(file);
         let on_disk = copy.join(OsStr::from_bytes(&path));
         let (bytes, meta) = (fs::read(&on_disk).unwrap(), fs::metadata(&on_disk).unwrap());
         // pg_basebackup does not keep times: they are taken from the original.
-        let time: jiff::civil::DateTime =
-            file["Last-Modified"].as_str().unwrap().trim_end_matches(" GMT").parse().unwrap();
-        let seconds = time.to_zoned(jiff::tz::TimeZone::UTC).unwrap().timestamp().as_second();
-        manifest.add(&path, meta.len(), seconds, Some(crc32c(&bytes))).unwrap();
+        let time: jiff::civil::DateTime = file["Last-Modified"]
+            .as_str()
+            .unwrap()
+            .trim_end_matches(" GMT")
+            .parse()
+            .unwrap();
+        let seconds = time
+            .to_zoned(jiff::tz::TimeZone::UTC)
+            .unwrap()
+            .timestamp()
+            .as_second();
+        manifest
+            .add(&path, meta.len(), seconds, Some(crc32c(&bytes)))
+            .unwrap();
     }
     let range = |range: &Value| WalRange {
         timeline: range["Timeline"].as_u64().unwrap() as u32,
         start_lsn: lsn(range["Start-LSN"].as_str().unwrap()),
         end_lsn: lsn(range["End-LSN"].as_str().unwrap()),
     };
-    let ranges: Vec<WalRange> = original["WAL-Ranges"].as_array().unwrap().iter().map(range).collect();
+    let ranges: Vec<WalRange> = original["WAL-Ranges"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(range)
+        .collect();
     let finished = manifest.finish(&ranges).unwrap();
     let mut bytes = vec![0; finished.bytes as usize];
     finished.file.read_exact_at(&mut bytes, 0).unwrap();
@@ -53,7 +69,9 @@ pub(super) fn again(major: u32, copy: &Path, original: &[u8]) -> Vec<u8> {
 
 #[test]
 fn the_manifest_of_a_backup_is_the_one_the_server_writes() {
-    let Some(cluster) = Cluster::new(&[]) else { return };
+    let Some(cluster) = Cluster::new(&[]) else {
+        return;
+    };
     let data = cluster.path("data");
     for name in [&b"odd \"name\"\\\t\x7f\xc3\xa4\x01"[..], b"no\xfftext"] {
         fs::write(Path::new(&data).join(OsStr::from_bytes(name)), name).unwrap();
@@ -62,5 +80,8 @@ fn the_manifest_of_a_backup_is_the_one_the_server_writes() {
     let original = fs::read(format!("{copy}/backup_manifest")).unwrap();
     assert!(original.windows(14).any(|part| part == b"\"Encoded-Path\""));
     let ours = again(cluster.major, Path::new(&copy), &original);
-    assert_eq!(String::from_utf8(ours).unwrap(), String::from_utf8(original).unwrap());
+    assert_eq!(
+        String::from_utf8(ours).unwrap(),
+        String::from_utf8(original).unwrap()
+    );
 }

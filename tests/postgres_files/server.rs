@@ -20,9 +20,20 @@ pub(crate) struct Cluster {
 impl Cluster {
     /// A new cluster of the newest version that is installed, not running; `None` if there is none.
     pub(crate) fn new(options: &[&str]) -> Option<Self> {
-        let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
-        let number = |entry: fs::DirEntry| Some((entry.file_name().to_str()?.parse().ok()?, entry.path().join("bin")));
-        let found = versions.filter_map(number).filter(|(_, bin)| bin.join("pg_basebackup").exists()).max();
+        let versions = fs::read_dir("/usr/lib/postgresql")
+            .into_iter()
+            .flatten()
+            .flatten();
+        let number = |entry: fs::DirEntry| {
+            Some((
+                entry.file_name().to_str()?.parse().ok()?,
+                entry.path().join("bin"),
+            ))
+        };
+        let found = versions
+            .filter_map(number)
+            .filter(|(_, bin)| bin.join("pg_basebackup").exists())
+            .max();
         let Some((major, bin)) = found else {
             eprintln!("skipped: PostgreSQL is not installed");
             return None;
@@ -31,7 +42,14 @@ impl Cluster {
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
         let cluster = Self { major, bin, dir };
         let data = cluster.path("data");
-        cluster.ok("initdb", &[&["-D", &data, "-A", "trust", "-U", "postgres", "-N"], options].concat());
+        cluster.ok(
+            "initdb",
+            &[
+                &["-D", &data, "-A", "trust", "-U", "postgres", "-N"],
+                options,
+            ]
+            .concat(),
+        );
         Some(cluster)
     }
 
@@ -48,16 +66,31 @@ impl Cluster {
 
     /// Run a program of PostgreSQL; as its own user where we are root, for it refuses to be.
     pub(crate) fn run(&self, program: &str, args: &[&str]) -> Output {
-        let (root, program) = (fs::metadata("/proc/self").unwrap().uid() == 0, self.bin.join(program));
+        let (root, program) = (
+            fs::metadata("/proc/self").unwrap().uid() == 0,
+            self.bin.join(program),
+        );
         let mut command = Command::new(if root { Path::new("setpriv") } else { &program });
         if root {
-            command.args(["--reuid=postgres", "--regid=postgres", "--clear-groups"]).arg(&program);
+            command
+                .args(["--reuid=postgres", "--regid=postgres", "--clear-groups"])
+                .arg(&program);
         }
         // A server that stays would keep a pipe open.
         let (out, err) = (self.path("stdout"), self.path("stderr"));
         let open = |path: &str| fs::File::create(path).unwrap();
-        let status = command.args(args).env("LC_ALL", "C").stdout(open(&out)).stderr(open(&err)).status().unwrap();
-        Output { status, stdout: fs::read(out).unwrap(), stderr: fs::read(err).unwrap() }
+        let status = command
+            .args(args)
+            .env("LC_ALL", "C")
+            .stdout(open(&out))
+            .stderr(open(&err))
+            .status()
+            .unwrap();
+        Output {
+            status,
+            stdout: fs::read(out).unwrap(),
+            stderr: fs::read(err).unwrap(),
+        }
     }
 
     /// The same, and it must succeed: what it prints.
@@ -70,12 +103,23 @@ impl Cluster {
 
     /// Start the server of the data directory `name`; its log, if it refuses.
     pub(crate) fn start(&self, name: &str) -> Result<Server<'_>, String> {
-        let (sockets, data, log) = (self.dir.path().to_str().unwrap(), self.path(name), self.path("log"));
-        let options = format!("-c listen_addresses= -c unix_socket_directories={sockets} -c fsync=off");
+        let (sockets, data, log) = (
+            self.dir.path().to_str().unwrap(),
+            self.path(name),
+            self.path("log"),
+        );
+        let options =
+            format!("-c listen_addresses= -c unix_socket_directories={sockets} -c fsync=off");
         let _ = fs::remove_file(&log);
-        let output = self.run("pg_ctl", &["-D", &data, "-o", &options, "-l", &log, "-w", "start"]);
+        let output = self.run(
+            "pg_ctl",
+            &["-D", &data, "-o", &options, "-l", &log, "-w", "start"],
+        );
         match output.status.success() {
-            true => Ok(Server { cluster: self, data }),
+            true => Ok(Server {
+                cluster: self,
+                data,
+            }),
             false => Err(fs::read_to_string(log).unwrap()),
         }
     }
@@ -89,12 +133,26 @@ pub(crate) struct Server<'a> {
 
 impl Server<'_> {
     pub(crate) fn sql(&self, text: &str) -> String {
-        self.client("psql", &["-d", "postgres", "-XAtqc", text]).trim_end().to_owned()
+        self.client("psql", &["-d", "postgres", "-XAtqc", text])
+            .trim_end()
+            .to_owned()
     }
 
     /// Run a program that connects to the server.
     pub(crate) fn client(&self, program: &str, args: &[&str]) -> String {
-        self.cluster.ok(program, &[&["-h", self.cluster.dir.path().to_str().unwrap(), "-U", "postgres"], args].concat())
+        self.cluster.ok(
+            program,
+            &[
+                &[
+                    "-h",
+                    self.cluster.dir.path().to_str().unwrap(),
+                    "-U",
+                    "postgres",
+                ],
+                args,
+            ]
+            .concat(),
+        )
     }
 
     /// A plain copy in the directory `name`, WAL included.
@@ -105,27 +163,52 @@ impl Server<'_> {
     /// The same with other options.
     pub(crate) fn basebackup_with(&self, name: &str, options: &[&str]) -> String {
         let copy = self.cluster.path(name);
-        self.client("pg_basebackup", &[&["-D", &copy, "-c", "fast", "-N"], options].concat());
+        self.client(
+            "pg_basebackup",
+            &[&["-D", &copy, "-c", "fast", "-N"], options].concat(),
+        );
         copy
     }
 }
 
 impl Drop for Server<'_> {
     fn drop(&mut self) {
-        self.cluster.run("pg_ctl", &["-D", &self.data, "-m", "fast", "-w", "stop"]);
+        self.cluster
+            .run("pg_ctl", &["-D", &self.data, "-m", "fast", "-w", "stop"]);
     }
 }
 
 /// Paths of all that is below `dir` of `root` and that `pick` leaves of each directory; those of directories end in `/`.
-pub(crate) fn walk(root: &Path, dir: &str, pick: &dyn Fn(&[u8], &mut Vec<Name>), found: &mut Vec<String>) {
-    let kind = |path: &Path| if path.is_dir() { FileKind::Directory } else { FileKind::File };
-    let entries = fs::read_dir(root.join(dir)).unwrap().map(|entry| entry.unwrap().path());
-    let name = |path: PathBuf| Name { bytes: path.file_name().unwrap().as_bytes().into(), kind: kind(&path), inode: 0 };
+pub(crate) fn walk(
+    root: &Path,
+    dir: &str,
+    pick: &dyn Fn(&[u8], &mut Vec<Name>),
+    found: &mut Vec<String>,
+) {
+    let kind = |path: &Path| {
+        if path.is_dir() {
+            FileKind::Directory
+        } else {
+            FileKind::File
+        }
+    };
+    let entries = fs::read_dir(root.join(dir))
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    let name = |path: PathBuf| Name {
+        bytes: path.file_name().unwrap().as_bytes().into(),
+        kind: kind(&path),
+        inode: 0,
+    };
     let mut names: Vec<Name> = entries.map(name).collect();
     pick(dir.as_bytes(), &mut names);
     for name in names {
         let text = String::from_utf8(name.bytes).unwrap();
-        let path = if dir.is_empty() { text } else { format!("{dir}/{text}") };
+        let path = if dir.is_empty() {
+            text
+        } else {
+            format!("{dir}/{text}")
+        };
         match name.kind {
             FileKind::Directory => {
                 walk(root, &path, pick, found);

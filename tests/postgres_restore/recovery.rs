@@ -19,7 +19,13 @@ use std::{fs, os::unix::fs::MetadataExt};
 
 fn with(place: &Place, recovery: recovery::Options) -> Restore {
     let plan = place.plan();
-    Restore { postgres: Options { recovery, ..plan.postgres.clone() }, ..plan }
+    Restore {
+        postgres: Options {
+            recovery,
+            ..plan.postgres.clone()
+        },
+        ..plan
+    }
 }
 
 fn command() -> (String, String) {
@@ -51,7 +57,10 @@ fn a_target_is_written_for_the_server_and_earlier_ones_become_comments() {
     assert_eq!(conf, wanted);
     let signal = fs::metadata(place.at("to/recovery.signal")).unwrap();
     let top = fs::metadata(place.at("to")).unwrap();
-    assert_eq!((signal.len(), signal.mode() & 0o7777, signal.uid()), (0, 0o600, top.uid()));
+    assert_eq!(
+        (signal.len(), signal.mode() & 0o7777, signal.uid()),
+        (0, 0o600, top.uid())
+    );
     assert!(!place.at("to/standby.signal").exists());
     // The times of directories are those of the backup all the same.
     assert_eq!(top.mtime(), 1_600_000_000);
@@ -71,12 +80,24 @@ fn a_time_is_compared_with_the_end_of_the_backup_not_of_waiting_for_the_archive(
     let words = format!("the backup ended later, at {}", before(60));
     assert_refused(&with(&place, time(&before(61))), Kind::Usage, &words);
     let summary = run(&with(&place, time(&before(60)))).unwrap();
-    let told = |note: &String| note.starts_with("the server will recover to 20") && note.contains("+00");
+    let told =
+        |note: &String| note.starts_with("the server will recover to 20") && note.contains("+00");
     assert!(summary.notes.iter().any(told), "{:?}", summary.notes);
-    let notes = run(&with(&Place::new(), time("2126-11-21 05:45:01+00"))).unwrap().notes;
-    assert!(notes.iter().any(|note| note.contains("that is later than now")), "{notes:?}");
+    let notes = run(&with(&Place::new(), time("2126-11-21 05:45:01+00")))
+        .unwrap()
+        .notes;
+    assert!(
+        notes
+            .iter()
+            .any(|note| note.contains("that is later than now")),
+        "{notes:?}"
+    );
     // Older backups do not say it.
-    assert_refused(&with(&Place::new(), time(&before(60))), Kind::Usage, &root.finished);
+    assert_refused(
+        &with(&Place::new(), time(&before(60))),
+        Kind::Usage,
+        &root.finished,
+    );
 }
 
 #[test]
@@ -92,7 +113,10 @@ fn a_standby_gets_its_signal_and_keeps_no_target() {
     );
     assert_eq!(run(&restore).unwrap().notes, [""; 0]);
     let conf = fs::read_to_string(place.at("to/postgresql.auto.conf")).unwrap();
-    assert!(conf.contains("\n#recovery_target_time") && conf.ends_with("primary_conninfo = 'host=a'\n"), "{conf}");
+    assert!(
+        conf.contains("\n#recovery_target_time") && conf.ends_with("primary_conninfo = 'host=a'\n"),
+        "{conf}"
+    );
     assert!(place.at("to/standby.signal").exists() && !place.at("to/recovery.signal").exists());
 }
 
@@ -107,12 +131,24 @@ fn a_restore_without_recovery_leaves_the_settings_as_they_were() {
 #[test]
 fn settings_are_written_even_if_the_backup_has_none() {
     let mut fixture = cluster();
-    fixture.entries.retain(|(_, entry, ..)| entry.path != b"postgresql.auto.conf");
+    fixture
+        .entries
+        .retain(|(_, entry, ..)| entry.path != b"postgresql.auto.conf");
     let place = Place::with(&fixture, |_| {});
     let settings = vec![("port".into(), "5499".into())];
-    run(&with(&place, recovery::Options { settings, ..Default::default() })).unwrap();
+    run(&with(
+        &place,
+        recovery::Options {
+            settings,
+            ..Default::default()
+        },
+    ))
+    .unwrap();
     let conf = fs::read_to_string(place.at("to/postgresql.auto.conf")).unwrap();
-    assert_eq!(conf, "# set by the restore of backup 20261121T054501Z-k3f9qz\nport = '5499'\n");
+    assert_eq!(
+        conf,
+        "# set by the restore of backup 20261121T054501Z-k3f9qz\nport = '5499'\n"
+    );
     assert_eq!(mode(&place.at("to/postgresql.auto.conf")), 0o600);
     assert!(!place.at("to/recovery.signal").exists());
 }
@@ -120,33 +156,74 @@ fn settings_are_written_even_if_the_backup_has_none() {
 #[test]
 fn targets_that_cannot_be_reached_are_refused_before_anything_is_made() {
     let place = Place::new();
-    let to = |target| recovery::Options { target: Some(target), settings: vec![command()], ..Default::default() };
+    let to = |target| recovery::Options {
+        target: Some(target),
+        settings: vec![command()],
+        ..Default::default()
+    };
     let cases = [
-        (to(Target::Lsn("0/20000FF".into())), "consistent only at 0/2000100"),
-        (to(Target::Time("2026-11-21 05:45:01+00".into())), "the backup ended later, at 2026-11-21T05:45:02Z"),
-        (recovery::Options { timeline: Some("0".into()), ..to(Target::Immediate) }, "timeline 1"),
-        (recovery::Options { mode: Some(Mode::Standby), ..to(Target::Immediate) }, "--recovery point"),
+        (
+            to(Target::Lsn("0/20000FF".into())),
+            "consistent only at 0/2000100",
+        ),
+        (
+            to(Target::Time("2026-11-21 05:45:01+00".into())),
+            "the backup ended later, at 2026-11-21T05:45:02Z",
+        ),
+        (
+            recovery::Options {
+                timeline: Some("0".into()),
+                ..to(Target::Immediate)
+            },
+            "timeline 1",
+        ),
+        (
+            recovery::Options {
+                mode: Some(Mode::Standby),
+                ..to(Target::Immediate)
+            },
+            "--recovery point",
+        ),
     ];
     for (options, words) in cases {
         assert_refused(&with(&place, options), Kind::Usage, words);
-        assert!(!place.at("to").exists() && !place.at("ts").exists(), "{words}");
+        assert!(
+            !place.at("to").exists() && !place.at("ts").exists(),
+            "{words}"
+        );
     }
 }
 
 #[test]
 fn wal_that_nobody_can_fetch_is_an_error_and_a_restore_command_of_the_backup_counts() {
     let archived = |cluster: &mut Cluster| cluster.wal = "archived".into();
-    let point = recovery::Options { mode: Some(Mode::Point), ..Default::default() };
+    let point = recovery::Options {
+        mode: Some(Mode::Point),
+        ..Default::default()
+    };
     let place = Place::with(&cluster(), archived);
-    assert_refused(&with(&place, point.clone()), Kind::Usage, "--restore-command CMD");
+    assert_refused(
+        &with(&place, point.clone()),
+        Kind::Usage,
+        "--restore-command CMD",
+    );
     let notes = run(&place.plan()).unwrap().notes;
-    assert!(notes.len() == 1 && notes[0].contains("the WAL is not in the backup"), "{notes:?}");
+    assert!(
+        notes.len() == 1 && notes[0].contains("the WAL is not in the backup"),
+        "{notes:?}"
+    );
     for conf in ["postgresql.conf", "postgresql.auto.conf"] {
         let mut fixture = cluster();
-        fixture.entries.retain(|(_, entry, ..)| entry.path != conf.as_bytes());
+        fixture
+            .entries
+            .retain(|(_, entry, ..)| entry.path != conf.as_bytes());
         fixture.file(conf, "# a comment\nrestore_command = 'x %p'\n");
         let place = Place::with(&fixture, archived);
-        assert_eq!(run(&with(&place, point.clone())).unwrap().notes, [""; 0], "{conf}");
+        assert_eq!(
+            run(&with(&place, point.clone())).unwrap().notes,
+            [""; 0],
+            "{conf}"
+        );
     }
 }
 
@@ -161,9 +238,20 @@ fn a_target_that_the_server_would_not_start_for_is_refused_before_anything_is_ma
         Target::Immediate,
     ];
     for target in targets {
-        let to = recovery::Options { target: Some(target), ..Default::default() };
-        assert_refused(&with(&place, to.clone()), Kind::Usage, "nothing says how to fetch WAL");
-        assert_refused(&with(&place, to), Kind::Usage, "--restore-command 'cp /archive/%f %p'");
+        let to = recovery::Options {
+            target: Some(target),
+            ..Default::default()
+        };
+        assert_refused(
+            &with(&place, to.clone()),
+            Kind::Usage,
+            "nothing says how to fetch WAL",
+        );
+        assert_refused(
+            &with(&place, to),
+            Kind::Usage,
+            "--restore-command 'cp /archive/%f %p'",
+        );
         assert!(!place.at("to").exists() && !place.at("ts").exists());
     }
 }
@@ -171,35 +259,65 @@ fn a_target_that_the_server_would_not_start_for_is_refused_before_anything_is_ma
 #[test]
 fn what_is_to_be_done_at_a_target_and_after_it_is_said() {
     let next = |target, action| {
-        let to = recovery::Options { target: Some(target), action, settings: vec![command()], ..Default::default() };
+        let to = recovery::Options {
+            target: Some(target),
+            action,
+            settings: vec![command()],
+            ..Default::default()
+        };
         run(&with(&Place::new(), to)).unwrap().next.split_off(1)
     };
     let name = || Target::Name("x".into());
     let said = next(name(), None);
     assert_eq!(said.len(), 3, "{said:?}");
-    assert!(said[0].contains("SELECT pg_wal_replay_resume();"), "{said:?}");
-    assert!(said[1].contains("DROP or TRUNCATE") && said[1].ends_with("--target-action promote"), "{said:?}");
-    assert!(said[2].starts_with("ALTER SYSTEM RESET recovery_target_name; -- "), "{said:?}");
+    assert!(
+        said[0].contains("SELECT pg_wal_replay_resume();"),
+        "{said:?}"
+    );
+    assert!(
+        said[1].contains("DROP or TRUNCATE") && said[1].ends_with("--target-action promote"),
+        "{said:?}"
+    );
+    assert!(
+        said[2].starts_with("ALTER SYSTEM RESET recovery_target_name; -- "),
+        "{said:?}"
+    );
     assert_eq!(next(name(), Some(Action::Promote)), said[2..]);
     // Where the cluster is consistent nothing is locked that was not.
     let immediate = next(Target::Immediate, None);
-    assert!(immediate.len() == 3 && immediate[1].contains("RESET recovery_target; -- "), "{immediate:?}");
+    assert!(
+        immediate.len() == 3 && immediate[1].contains("RESET recovery_target; -- "),
+        "{immediate:?}"
+    );
 }
 
 #[test]
 fn a_configuration_that_is_elsewhere_is_noted() {
     let mut fixture = cluster();
-    fixture.entries.retain(|(_, entry, ..)| entry.path != b"postgresql.conf");
+    fixture
+        .entries
+        .retain(|(_, entry, ..)| entry.path != b"postgresql.conf");
     let place = Place::with(&fixture, |_| {});
     let summary = run(&place.plan()).unwrap();
-    assert_eq!(summary.notes, ["\"postgresql.conf\" is not in the backup: the server had its configuration elsewhere"]);
+    assert_eq!(
+        summary.notes,
+        ["\"postgresql.conf\" is not in the backup: the server had its configuration elsewhere"]
+    );
     // Without it the server does not start, and with the one it had it starts elsewhere.
-    assert!(summary.next[0].contains("\"postgresql.conf\" that sets no data_directory"), "{:?}", summary.next);
+    assert!(
+        summary.next[0].contains("\"postgresql.conf\" that sets no data_directory"),
+        "{:?}",
+        summary.next
+    );
     assert!(summary.next[1].starts_with("pg_ctl"), "{:?}", summary.next);
-    let place =
-        Place::with(&fixture, |cluster| cluster.configuration = vec![Name(b"/etc/pg/postgresql.conf".to_vec())]);
+    let place = Place::with(&fixture, |cluster| {
+        cluster.configuration = vec![Name(b"/etc/pg/postgresql.conf".to_vec())]
+    });
     let notes = run(&place.plan()).unwrap().notes;
-    assert!(notes[0].ends_with("the server had its configuration in \"/etc/pg/postgresql.conf\""), "{notes:?}");
+    assert!(
+        notes[0].ends_with("the server had its configuration in \"/etc/pg/postgresql.conf\""),
+        "{notes:?}"
+    );
 }
 
 #[test]
@@ -209,17 +327,30 @@ fn settings_that_are_damaged_are_found_and_can_be_done_without() {
     let place = Place::with(&fixture, |_| {});
     let archive = Archive::open_backup(&place.at("repo"), &fixture.id).unwrap();
     let found = archive.find(b"postgresql.auto.conf").unwrap();
-    let segment =
-        place.at("repo").join(layout::BACKUPS).join(&fixture.id).join(layout::segment(1, 1, fixture.codec.suffix()));
+    let segment = place
+        .at("repo")
+        .join(layout::BACKUPS)
+        .join(&fixture.id)
+        .join(layout::segment(1, 1, fixture.codec.suffix()));
     let mut bytes = fs::read(&segment).unwrap();
     bytes[found[0].extents[0].frame.offset as usize + 12] ^= 1;
     fs::write(segment, bytes).unwrap();
     let settings = vec![command()];
-    let restore = with(&place, recovery::Options { settings, ..Default::default() });
+    let restore = with(
+        &place,
+        recovery::Options {
+            settings,
+            ..Default::default()
+        },
+    );
     assert_refused(&restore, Kind::Corrupt, "--keep-going");
     fs::remove_dir_all(place.at("to")).unwrap();
     fs::remove_dir_all(place.at("ts")).unwrap();
-    let summary = run(&Restore { keep_going: true, ..restore }).unwrap();
+    let summary = run(&Restore {
+        keep_going: true,
+        ..restore
+    })
+    .unwrap();
     assert_eq!((summary.exit_code(), summary.next.len()), (4, 0));
     assert_eq!(summary.damage[0].files, [b"postgresql.auto.conf"]);
     let conf = fs::read_to_string(place.at("to/postgresql.auto.conf")).unwrap();

@@ -32,7 +32,11 @@ pub struct Ran {
 impl From<Output> for Ran {
     fn from(output: Output) -> Self {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        Self { code: output.status.code().unwrap_or(-1), out: text(&output.stdout), err: text(&output.stderr) }
+        Self {
+            code: output.status.code().unwrap_or(-1),
+            out: text(&output.stdout),
+            err: text(&output.stderr),
+        }
     }
 }
 
@@ -45,21 +49,34 @@ impl Ran {
 
     /// The objects it printed, one a line.
     pub fn json(&self) -> Vec<serde_json::Value> {
-        self.out.lines().map(|line| serde_json::from_str(line).expect(line)).collect()
+        self.out
+            .lines()
+            .map(|line| serde_json::from_str(line).expect(line))
+            .collect()
     }
 
     /// Ended by an error, which is said once, after `error: `.
     #[track_caller]
     pub fn has_one_error(self, words: &str) -> Self {
-        let errors = self.err.lines().filter(|line| line.starts_with("error: ")).count();
+        let errors = self
+            .err
+            .lines()
+            .filter(|line| line.starts_with("error: "))
+            .count();
         assert_eq!(errors, 1, "{}", self.err);
-        assert!(self.err.contains(words), "{words:?} is not in: {}", self.err);
+        assert!(
+            self.err.contains(words),
+            "{words:?} is not in: {}",
+            self.err
+        );
         self
     }
 }
 
 pub fn args<I: IntoIterator<Item = S>, S: AsRef<OsStr>>(args: I) -> Vec<OsString> {
-    args.into_iter().map(|arg| arg.as_ref().to_owned()).collect()
+    args.into_iter()
+        .map(|arg| arg.as_ref().to_owned())
+        .collect()
 }
 
 /// Arguments of any kind that names something.
@@ -91,22 +108,44 @@ pub fn fed(args: impl IntoIterator<Item = OsString>, input: &[u8]) -> Output {
 }
 
 /// A run under strace, which tampers with its system calls as `inject` says; `only` with those on that file.
-pub fn tampered(inject: &str, only: Option<&Path>, args: impl IntoIterator<Item = OsString>) -> Ran {
+pub fn tampered(
+    inject: &str,
+    only: Option<&Path>,
+    args: impl IntoIterator<Item = OsString>,
+) -> Ran {
     let mut command = Command::new("strace");
-    command.args(["-f", "-qq", "-o", "/dev/null", "-e", &format!("inject={inject}")]);
-    command.args(only.into_iter().flat_map(|file| [OsStr::new("-P"), file.as_os_str()]));
+    command.args([
+        "-f",
+        "-qq",
+        "-o",
+        "/dev/null",
+        "-e",
+        &format!("inject={inject}"),
+    ]);
+    command.args(
+        only.into_iter()
+            .flat_map(|file| [OsStr::new("-P"), file.as_os_str()]),
+    );
     command.arg(FULLBORE).args(args).output().unwrap().into()
 }
 
 /// A run that goes on, with pipes all around.
 pub fn started(args: impl IntoIterator<Item = OsString>) -> Child {
-    command(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    command(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
 }
 
 /// A line of shell; `$1` and so on are `args`.
 pub fn shell(line: &str, args: impl IntoIterator<Item = OsString>) -> Ran {
     let mut command = Command::new("bash");
-    command.args(["-o", "pipefail", "-c", line, "bash"]).args(args).stdin(Stdio::null());
+    command
+        .args(["-o", "pipefail", "-c", line, "bash"])
+        .args(args)
+        .stdin(Stdio::null());
     command.output().unwrap().into()
 }
 
@@ -127,13 +166,19 @@ pub fn or_skip(there: bool, why: &str) -> bool {
 }
 
 pub fn temp() -> tempfile::TempDir {
-    tempfile::Builder::new().prefix("fullbore").tempdir().unwrap()
+    tempfile::Builder::new()
+        .prefix("fullbore")
+        .tempdir()
+        .unwrap()
 }
 
 /// Bytes that no codec makes smaller, another series for each seed.
 pub fn noise(seed: u64, len: usize) -> Vec<u8> {
     let mut out = vec![0; len];
-    blake3::Hasher::new().update(&seed.to_le_bytes()).finalize_xof().fill(&mut out);
+    blake3::Hasher::new()
+        .update(&seed.to_le_bytes())
+        .finalize_xof()
+        .fill(&mut out);
     out
 }
 
@@ -164,9 +209,22 @@ pub struct Node {
 
 impl fmt::Debug for Node {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { kind, mode, owner, mtime, size, digest, xattrs, first, data } = self;
+        let Self {
+            kind,
+            mode,
+            owner,
+            mtime,
+            size,
+            digest,
+            xattrs,
+            first,
+            data,
+        } = self;
         let first = String::from_utf8_lossy(first);
-        write!(f, "{kind} {mode:04o} {owner:?} {mtime:?} {size} {digest:.8} {xattrs:?} = {first:?} {data:?}")
+        write!(
+            f,
+            "{kind} {mode:04o} {owner:?} {mtime:?} {size} {digest:.8} {xattrs:?} = {first:?} {data:?}"
+        )
     }
 }
 
@@ -184,17 +242,30 @@ fn look(at: &Path, path: &[u8], shape: &mut Shape, firsts: &mut HashMap<(u64, u6
     let mut node = node(at, &meta);
     if !meta.is_dir() {
         // Links of what holds no content are not kept together.
-        let first = firsts.entry((meta.dev(), meta.ino())).or_insert_with(|| path.to_vec());
-        node.first = if meta.is_file() { first.clone() } else { path.to_vec() };
+        let first = firsts
+            .entry((meta.dev(), meta.ino()))
+            .or_insert_with(|| path.to_vec());
+        node.first = if meta.is_file() {
+            first.clone()
+        } else {
+            path.to_vec()
+        };
     }
     shape.insert(path.to_vec(), node);
     if meta.is_dir() {
         let dir = File::open(at).unwrap();
         let base = PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd()));
-        let mut names: Vec<_> = fs::read_dir(&base).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        let mut names: Vec<_> = fs::read_dir(&base)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name())
+            .collect();
         names.sort();
         for name in names {
-            let below = if path.is_empty() { name.as_bytes().to_vec() } else { [path, name.as_bytes()].join(&b'/') };
+            let below = if path.is_empty() {
+                name.as_bytes().to_vec()
+            } else {
+                [path, name.as_bytes()].join(&b'/')
+            };
             look(&base.join(&name), &below, shape, firsts);
         }
     }
@@ -202,7 +273,10 @@ fn look(at: &Path, path: &[u8], shape: &mut Shape, firsts: &mut HashMap<(u64, u6
 
 fn node(at: &Path, meta: &fs::Metadata) -> Node {
     let kind = meta.file_type();
-    let (major, minor) = (rustix::fs::major(meta.rdev()), rustix::fs::minor(meta.rdev()));
+    let (major, minor) = (
+        rustix::fs::major(meta.rdev()),
+        rustix::fs::minor(meta.rdev()),
+    );
     let said = match () {
         () if kind.is_file() => "file".to_owned(),
         () if kind.is_dir() => "directory".to_owned(),
@@ -212,7 +286,11 @@ fn node(at: &Path, meta: &fs::Metadata) -> Node {
         () if kind.is_char_device() => format!("char {major}:{minor}"),
         () => format!("block {major}:{minor}"),
     };
-    let (digest, data) = if kind.is_file() { content(at, meta.len()) } else { Default::default() };
+    let (digest, data) = if kind.is_file() {
+        content(at, meta.len())
+    } else {
+        Default::default()
+    };
     Node {
         kind: said,
         mode: meta.mode() & 0o7777,
@@ -228,7 +306,9 @@ fn node(at: &Path, meta: &fs::Metadata) -> Node {
 
 /// Digest of the data, and where it is; in whole blocks, since that is what a file system keeps.
 fn content(at: &Path, size: u64) -> (String, Vec<(u64, u64)>) {
-    let Ok(mut file) = File::open(at) else { return ("unreadable".into(), Vec::new()) };
+    let Ok(mut file) = File::open(at) else {
+        return ("unreadable".into(), Vec::new());
+    };
     let (mut hasher, mut data, mut from) = (blake3::Hasher::new(), Vec::new(), 0);
     while let Ok(start) = rustix::fs::seek(&file, SeekFrom::Data(from)) {
         let end = rustix::fs::seek(&file, SeekFrom::Hole(start)).unwrap();
@@ -243,10 +323,15 @@ fn content(at: &Path, size: u64) -> (String, Vec<(u64, u64)>) {
 fn xattrs(at: &Path) -> BTreeMap<String, Vec<u8>> {
     let (mut names, mut value) = (vec![0; 64 << 10], vec![0; 64 << 10]);
     let len = rustix::fs::llistxattr(at, &mut names[..]).unwrap_or(0);
-    let names = names[..len].split(|c| *c == 0).filter(|name| !name.is_empty());
+    let names = names[..len]
+        .split(|c| *c == 0)
+        .filter(|name| !name.is_empty());
     let of = |name: &[u8]| {
         let len = rustix::fs::lgetxattr(at, name, &mut value[..]).unwrap();
-        (String::from_utf8_lossy(name).into_owned(), value[..len].to_vec())
+        (
+            String::from_utf8_lossy(name).into_owned(),
+            value[..len].to_vec(),
+        )
     };
     names.map(of).collect()
 }
@@ -255,19 +340,40 @@ fn xattrs(at: &Path) -> BTreeMap<String, Vec<u8>> {
 #[track_caller]
 pub fn assert_same(before: &Shape, after: &Shape, case: &str) {
     let differences = differences(before, after);
-    assert!(differences.is_empty(), "{case}:\n{}", differences.join("\n"));
+    assert!(
+        differences.is_empty(),
+        "{case}:\n{}",
+        differences.join("\n")
+    );
 }
 
 pub fn differences(before: &Shape, after: &Shape) -> Vec<String> {
     let paths: std::collections::BTreeSet<_> = before.keys().chain(after.keys()).collect();
-    let line =
-        |path: &Vec<u8>| format!("{:?}:\n  {:?}\n  {:?}", OsStr::from_bytes(path), before.get(path), after.get(path));
-    paths.into_iter().filter(|path| before.get(*path) != after.get(*path)).take(20).map(line).collect()
+    let line = |path: &Vec<u8>| {
+        format!(
+            "{:?}:\n  {:?}\n  {:?}",
+            OsStr::from_bytes(path),
+            before.get(path),
+            after.get(path)
+        )
+    };
+    paths
+        .into_iter()
+        .filter(|path| before.get(*path) != after.get(*path))
+        .take(20)
+        .map(line)
+        .collect()
 }
 
 pub fn set_mtime(path: &Path, seconds: i64, nanos: i64) {
-    let time = Timespec { tv_sec: seconds, tv_nsec: nanos as _ };
-    let times = Timestamps { last_access: time, last_modification: time };
+    let time = Timespec {
+        tv_sec: seconds,
+        tv_nsec: nanos as _,
+    };
+    let times = Timestamps {
+        last_access: time,
+        last_modification: time,
+    };
     rustix::fs::utimensat(CWD, path, &times, rustix::fs::AtFlags::SYMLINK_NOFOLLOW).unwrap();
 }
 
@@ -300,7 +406,10 @@ pub fn write(path: impl AsRef<Path>, bytes: impl AsRef<[u8]>) {
 /// A small tree with something of everything an ordinary user may make.
 pub fn sample(dir: &Path) {
     for i in 0..30 {
-        write(dir.join(format!("a/b/f{i:02}")), text(i, (i * i * 11) as usize));
+        write(
+            dir.join(format!("a/b/f{i:02}")),
+            text(i, (i * i * 11) as usize),
+        );
     }
     write(dir.join("large"), noise(1, 2_500_000));
     write(dir.join("words"), text(2, 1_200_001));
@@ -310,7 +419,11 @@ pub fn sample(dir: &Path) {
     std::os::unix::fs::symlink("b/f03", dir.join("a/link")).unwrap();
     std::os::unix::fs::symlink("/nowhere", dir.join("dangling")).unwrap();
     make_fifo(&dir.join("fifo"));
-    write(dir.join("a").join(OsString::from_vec(b"\xff\xfe \n\"'\\".to_vec())), "any bytes");
+    write(
+        dir.join("a")
+            .join(OsString::from_vec(b"\xff\xfe \n\"'\\".to_vec())),
+        "any bytes",
+    );
     let holes = File::create(dir.join("holes")).unwrap();
     holes.set_len(40 << 20).unwrap();
     for (at, seed) in [(4096u64, 3u64), (1 << 20, 4), (30 << 20, 5)] {
@@ -327,9 +440,13 @@ pub fn sample(dir: &Path) {
 /// The segments of the only backup of a repository, in order.
 pub fn segments(repository: &Path) -> Vec<PathBuf> {
     let backup = only(&repository.join("backups"));
-    let mut names: Vec<_> = fs::read_dir(backup).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let mut names: Vec<_> = fs::read_dir(backup)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
     names.retain(|path| {
-        path.file_name().unwrap().as_bytes().starts_with(b"s0") && path.extension() != Some(OsStr::new("manifest"))
+        path.file_name().unwrap().as_bytes().starts_with(b"s0")
+            && path.extension() != Some(OsStr::new("manifest"))
     });
     names.sort();
     names
@@ -337,7 +454,10 @@ pub fn segments(repository: &Path) -> Vec<PathBuf> {
 
 /// The only object in a directory.
 pub fn only(dir: &Path) -> PathBuf {
-    let all: Vec<_> = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let all: Vec<_> = fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
     assert_eq!(all.len(), 1, "{all:?}");
     all[0].clone()
 }
@@ -345,7 +465,9 @@ pub fn only(dir: &Path) -> PathBuf {
 /// Names in a directory; none if it is not there.
 pub fn names(dir: &Path) -> Vec<String> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
-    let mut names: Vec<_> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    let mut names: Vec<_> = entries
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect();
     names.sort();
     names
 }
@@ -357,7 +479,10 @@ impl Mount {
     /// A tmpfs; `None`, said, if that is not permitted.
     pub fn tmpfs(at: &Path, size: &str) -> Option<Self> {
         fs::create_dir_all(at).unwrap();
-        let ran = shell("mount -t tmpfs -o size=$2,mode=755 tmpfs \"$1\"", args![at, size]);
+        let ran = shell(
+            "mount -t tmpfs -o size=$2,mode=755 tmpfs \"$1\"",
+            args![at, size],
+        );
         or_skip(ran.code == 0, "no tmpfs can be mounted here").then(|| Self(at.to_owned()))
     }
 

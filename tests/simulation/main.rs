@@ -17,7 +17,9 @@ use fullbore::{
     },
     repo::{
         objects::Objects,
-        protocol::{Intent, check, forget, give_up, intent_key, refer, remove_abandoned, write_off},
+        protocol::{
+            Intent, check, forget, give_up, intent_key, refer, remove_abandoned, write_off,
+        },
         prune::prune,
         roots::{State, documents, key, needs},
     },
@@ -34,21 +36,51 @@ fn id(number: usize) -> String {
 }
 
 fn source(number: u64) -> Source {
-    Source { host: "h".into(), paths: vec![Name(format!("/{number}").into())], contents: true }
+    Source {
+        host: "h".into(),
+        paths: vec![Name(format!("/{number}").into())],
+        contents: true,
+    }
 }
 
 fn own(number: u32) -> Segment {
-    Segment { stream: 1, number, bytes: 3, frames: 1, plain_bytes: 3, parts: String::new() }
+    Segment {
+        stream: 1,
+        number,
+        bytes: 3,
+        frames: 1,
+        plain_bytes: 3,
+        parts: String::new(),
+    }
 }
 
 fn live(segment: &SegmentId) -> Live {
-    let SegmentId { backup, stream, number } = segment.clone();
-    Live { backup, stream, number, frames: 1, bytes: 3, of_bytes: 3, data_bytes: 0 }
+    let SegmentId {
+        backup,
+        stream,
+        number,
+    } = segment.clone();
+    Live {
+        backup,
+        stream,
+        number,
+        frames: 1,
+        bytes: 3,
+        of_bytes: 3,
+        data_bytes: 0,
+    }
 }
 
 fn segment_key(of: &str, segment: &SegmentId) -> String {
-    let backup = if segment.backup.is_empty() { of } else { &segment.backup };
-    key(backup, &format!("s{:02}-{:06}.tar.zst", segment.stream, segment.number))
+    let backup = if segment.backup.is_empty() {
+        of
+    } else {
+        &segment.backup
+    };
+    key(
+        backup,
+        &format!("s{:02}-{:06}.tar.zst", segment.stream, segment.number),
+    )
 }
 
 /// How a backup in the simulation behaves.
@@ -68,11 +100,19 @@ fn offered(bases: &BTreeMap<String, Root>) -> Offer {
     let (mut segments, mut manifests) = (BTreeSet::new(), BTreeSet::new());
     for (base, root) in bases {
         for live in &root.liveness {
-            let backup = if live.backup.is_empty() { base } else { &live.backup };
+            let backup = if live.backup.is_empty() {
+                base
+            } else {
+                &live.backup
+            };
             segments.insert((backup.clone(), live.number));
         }
         for page in &root.pages {
-            manifests.insert(if page.backup.is_empty() { base.clone() } else { page.backup.clone() });
+            manifests.insert(if page.backup.is_empty() {
+                base.clone()
+            } else {
+                page.backup.clone()
+            });
         }
     }
     (segments, manifests)
@@ -81,7 +121,10 @@ fn offered(bases: &BTreeMap<String, Root>) -> Offer {
 /// Steps 2 to 4, and what came of it: the roots of bases that may be used, segments and manifests to refer to.
 fn choose(actor: &Actor, mut intent: Intent, habits: Habits) -> Result<Offer> {
     let mut bases = BTreeMap::new();
-    for base in fullbore::repo::roots::ids(actor)?.iter().filter(|base| **base != intent.id) {
+    for base in fullbore::repo::roots::ids(actor)?
+        .iter()
+        .filter(|base| **base != intent.id)
+    {
         let wanted = actor.random(3) > 0;
         for file in ["root.json", "partial.json"].iter().filter(|_| wanted) {
             if let Some(bytes) = actor.read(&key(base, file))? {
@@ -96,7 +139,11 @@ fn choose(actor: &Actor, mut intent: Intent, habits: Habits) -> Result<Offer> {
     bases.retain(|base, _| !referred.gone.contains(base));
     let (mut segments, mut manifests) = offered(&bases);
     if habits.minds_tombstones {
-        let entombed: HashSet<_> = referred.tombstones.iter().map(|id| (id.backup.clone(), id.number)).collect();
+        let entombed: HashSet<_> = referred
+            .tombstones
+            .iter()
+            .map(|id| (id.backup.clone(), id.number))
+            .collect();
         segments.retain(|segment| !entombed.contains(segment));
         manifests.retain(|backup| !referred.manifests.contains(backup));
     }
@@ -105,18 +152,55 @@ fn choose(actor: &Actor, mut intent: Intent, habits: Habits) -> Result<Offer> {
     Ok((segments, manifests))
 }
 
-fn root_of(id: &str, source: Source, segments: &[Segment], others: &BTreeSet<(String, u32)>) -> Root {
-    let mine = segments.iter().map(|one| SegmentId { backup: String::new(), stream: 1, number: one.number });
-    let theirs = others.iter().map(|(backup, number)| SegmentId { backup: backup.clone(), stream: 1, number: *number });
-    let options = Options { codec: "zstd".into(), ..Options::default() };
+fn root_of(
+    id: &str,
+    source: Source,
+    segments: &[Segment],
+    others: &BTreeSet<(String, u32)>,
+) -> Root {
+    let mine = segments.iter().map(|one| SegmentId {
+        backup: String::new(),
+        stream: 1,
+        number: one.number,
+    });
+    let theirs = others.iter().map(|(backup, number)| SegmentId {
+        backup: backup.clone(),
+        stream: 1,
+        number: *number,
+    });
+    let options = Options {
+        codec: "zstd".into(),
+        ..Options::default()
+    };
     let liveness = mine.chain(theirs).map(|segment| live(&segment)).collect();
-    Root { format: FORMAT, id: id.into(), source, options, segments: segments.to_vec(), liveness, ..Root::default() }
+    Root {
+        format: FORMAT,
+        id: id.into(),
+        source,
+        options,
+        segments: segments.to_vec(),
+        liveness,
+        ..Root::default()
+    }
 }
 
 fn promise(actor: &Actor, root: &Root) {
-    let mut keys: BTreeSet<String> = root.liveness.iter().map(|live| segment_key(&root.id, &live.id())).collect();
-    let backups = root.pages.iter().map(|page| &page.backup).chain(root.liveness.iter().map(|live| &live.backup));
-    keys.extend(backups.map(|backup| key(if backup.is_empty() { &root.id } else { backup }, "manifest")));
+    let mut keys: BTreeSet<String> = root
+        .liveness
+        .iter()
+        .map(|live| segment_key(&root.id, &live.id()))
+        .collect();
+    let backups = root
+        .pages
+        .iter()
+        .map(|page| &page.backup)
+        .chain(root.liveness.iter().map(|live| &live.backup));
+    keys.extend(backups.map(|backup| {
+        key(
+            if backup.is_empty() { &root.id } else { backup },
+            "manifest",
+        )
+    }));
     keys.insert(key(&root.id, "manifest"));
     actor.promise(&root.id, keys);
 }
@@ -124,7 +208,10 @@ fn promise(actor: &Actor, root: &Root) {
 /// Everything a backup does to a repository.
 fn backup(actor: &Actor, number: usize, habits: Habits) -> Result<()> {
     remove_abandoned(actor)?;
-    let intent = Intent { id: id(number), ..Intent::default() };
+    let intent = Intent {
+        id: id(number),
+        ..Intent::default()
+    };
     actor.announce(&intent_key(&intent.id), &seal(&intent)?)?;
     let done = store(actor, &intent, habits);
     if done.is_err() {
@@ -142,15 +229,29 @@ fn store(actor: &Actor, intent: &Intent, habits: Habits) -> Result<()> {
     let mut mine = Vec::new();
     for number in 1..=actor.random(3) as u32 {
         mine.push(own(number));
-        actor.put(&segment_key(id, &SegmentId { backup: String::new(), stream: 1, number }), b"seg")?;
+        actor.put(
+            &segment_key(
+                id,
+                &SegmentId {
+                    backup: String::new(),
+                    stream: 1,
+                    number,
+                },
+            ),
+            b"seg",
+        )?;
         if actor.random(2) == 0 {
             let partial = root_of(id, source.clone(), &mine, &segments);
             actor.put(&key(id, "partial.json"), &seal(&partial)?)?;
         }
     }
     let mut root = root_of(id, source, &mine, &segments);
-    let page =
-        |backup: &String| PageAt { backup: backup.clone(), manifest_offset: Some(0), bytes: 3, ..PageAt::default() };
+    let page = |backup: &String| PageAt {
+        backup: backup.clone(),
+        manifest_offset: Some(0),
+        bytes: 3,
+        ..PageAt::default()
+    };
     root.pages = manifests.iter().map(page).collect();
     check(actor, &root)?;
     promise(actor, &root);
@@ -185,11 +286,21 @@ fn act(role: Role, number: usize, habits: Habits) -> Box<dyn FnOnce(Actor) + Sen
             Role::EarlyPrune => early_prune(&actor),
             Role::Forget => {
                 let victim = 1 + actor.random(number as u64) as usize;
-                forget(&actor, &id(victim)).and_then(|done| if done { Ok(()) } else { give_up_dead(&actor, victim) })
+                forget(&actor, &id(victim)).and_then(|done| {
+                    if done {
+                        Ok(())
+                    } else {
+                        give_up_dead(&actor, victim)
+                    }
+                })
             }
         };
         if let Some(error) = done.err().filter(is_real) {
-            actor.complain(format!("{number} failed: {} {:?}", error.line(), error.detail));
+            actor.complain(format!(
+                "{number} failed: {} {:?}",
+                error.line(),
+                error.detail
+            ));
         }
     })
 }
@@ -202,12 +313,19 @@ fn early_prune(actor: &Actor) -> Result<()> {
     forgotten.retain(|_, document| document.state == State::Forgotten);
     prune(actor, false)?;
     let documents = documents(actor, BTreeMap::new())?;
-    let listed = documents.values().filter(|document| document.state == State::Listed);
-    let needed: BTreeSet<&String> =
-        listed.filter_map(|document| document.facts.as_ref()).flat_map(|facts| facts.needs.keys()).collect();
+    let listed = documents
+        .values()
+        .filter(|document| document.state == State::Listed);
+    let needed: BTreeSet<&String> = listed
+        .filter_map(|document| document.facts.as_ref())
+        .flat_map(|facts| facts.needs.keys())
+        .collect();
     for id in forgotten.keys() {
         let left = actor.list(&format!("backups/{id}"))?;
-        if left.iter().all(|name| name == "forgotten.json" || needed.contains(&key(id, name))) {
+        if left
+            .iter()
+            .all(|name| name == "forgotten.json" || needed.contains(&key(id, name)))
+        {
             actor.remove(&key(id, "forgotten.json"))?;
         }
     }
@@ -226,7 +344,9 @@ fn give_up_dead(actor: &Actor, victim: usize) -> Result<()> {
 fn settle(world: &Arc<World>) {
     let last = |actor: Actor| {
         let failed = prune(&actor, false).err();
-        failed.into_iter().for_each(|error| actor.complain(format!("the last prune failed: {}", error.line())));
+        failed
+            .into_iter()
+            .for_each(|error| actor.complain(format!("the last prune failed: {}", error.line())));
     };
     world.run(vec![(Box::new(last), None)]);
     let log = world.state().log();
@@ -248,11 +368,27 @@ fn settle(world: &Arc<World>) {
         }
     };
     world.run(vec![(Box::new(look), None)]);
-    let there: BTreeSet<String> = world.state().objects.keys().filter(|key| *key != REPOSITORY).cloned().collect();
+    let there: BTreeSet<String> = world
+        .state()
+        .objects
+        .keys()
+        .filter(|key| *key != REPOSITORY)
+        .cloned()
+        .collect();
     assert_eq!(there, *kept.lock().unwrap(), "{log}");
     // What says that a backup was forgotten is there just as long as anything of it is.
-    for dir in there.iter().filter_map(|key| key.strip_suffix("forgotten.json")) {
-        assert!(there.range(dir.to_owned()..).take_while(|key| key.starts_with(dir)).count() > 1, "{dir}");
+    for dir in there
+        .iter()
+        .filter_map(|key| key.strip_suffix("forgotten.json"))
+    {
+        assert!(
+            there
+                .range(dir.to_owned()..)
+                .take_while(|key| key.starts_with(dir))
+                .count()
+                > 1,
+            "{dir}"
+        );
     }
 }
 
@@ -260,9 +396,19 @@ fn settle(world: &Arc<World>) {
 fn simulate(seed: u64, rounds: Vec<Vec<Planned>>, habits: Habits) -> u64 {
     let world = World::new(seed);
     // What is there of a backup without any document is a loss where no early version was.
-    if !rounds.iter().flatten().any(|(role, _)| matches!(role, Role::EarlyPrune)) {
-        let facts = Repository { keeps_forgotten: true, ..Repository::default() };
-        world.state().objects.insert(REPOSITORY.into(), seal(&facts).unwrap());
+    if !rounds
+        .iter()
+        .flatten()
+        .any(|(role, _)| matches!(role, Role::EarlyPrune))
+    {
+        let facts = Repository {
+            keeps_forgotten: true,
+            ..Repository::default()
+        };
+        world
+            .state()
+            .objects
+            .insert(REPOSITORY.into(), seal(&facts).unwrap());
     }
     let mut number = 0;
     for round in rounds {
@@ -277,7 +423,11 @@ fn simulate(seed: u64, rounds: Vec<Vec<Planned>>, habits: Habits) -> u64 {
 }
 
 fn cases(count: u32) -> ProptestConfig {
-    ProptestConfig { cases: count, failure_persistence: None, ..ProptestConfig::default() }
+    ProptestConfig {
+        cases: count,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    }
 }
 
 proptest! {
@@ -302,21 +452,46 @@ proptest! {
 fn what_a_root_needs_is_what_it_names() {
     let others = [(id(7), 4)].into();
     let root = root_of(&id(8), source(0), &[own(1)], &others);
-    let names = ["backups/20261121T000007Z-aaaaaa/manifest", "backups/20261121T000007Z-aaaaaa/s01-000004.tar.zst"];
+    let names = [
+        "backups/20261121T000007Z-aaaaaa/manifest",
+        "backups/20261121T000007Z-aaaaaa/s01-000004.tar.zst",
+    ];
     let keys: Vec<String> = needs(&root).unwrap().into_keys().collect();
     assert_eq!(keys[..2], names);
-    assert_eq!(keys[2..], [key(&id(8), "manifest"), key(&id(8), "s01-000001.tar.zst")]);
+    assert_eq!(
+        keys[2..],
+        [key(&id(8), "manifest"), key(&id(8), "s01-000001.tar.zst")]
+    );
 }
 
 #[test]
 fn a_backup_that_commits_and_dies_while_it_is_written_off_is_forgotten() {
     let world = World::new(1);
     let work = |actor: Actor| {
-        let (id, root) = (id(1), root_of(&id(1), source(0), &[own(1)], &BTreeSet::new()));
+        let (id, root) = (
+            id(1),
+            root_of(&id(1), source(0), &[own(1)], &BTreeSet::new()),
+        );
         actor.put(&key(&id, "manifest"), b"man").unwrap();
-        actor.put(&segment_key(&id, &SegmentId { backup: String::new(), stream: 1, number: 1 }), b"seg").unwrap();
-        actor.put(&key(&id, "partial.json"), &seal(&root).unwrap()).unwrap();
-        actor.put(&key(&id, "root.json"), &seal(&root).unwrap()).unwrap();
+        actor
+            .put(
+                &segment_key(
+                    &id,
+                    &SegmentId {
+                        backup: String::new(),
+                        stream: 1,
+                        number: 1,
+                    },
+                ),
+                b"seg",
+            )
+            .unwrap();
+        actor
+            .put(&key(&id, "partial.json"), &seal(&root).unwrap())
+            .unwrap();
+        actor
+            .put(&key(&id, "root.json"), &seal(&root).unwrap())
+            .unwrap();
         assert!(write_off(&actor, &id).unwrap());
     };
     world.run(vec![(Box::new(work), None)]);

@@ -82,7 +82,10 @@ impl World {
             broken: None,
             log: Vec::new(),
         };
-        Arc::new(Self { state: Mutex::new(state), turn: Condvar::new() })
+        Arc::new(Self {
+            state: Mutex::new(state),
+            turn: Condvar::new(),
+        })
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
@@ -101,7 +104,10 @@ impl World {
         drop(state);
         std::thread::scope(|scope| {
             for (number, (work, _)) in actors.into_iter().enumerate() {
-                let actor = Actor { world: self.clone(), number };
+                let actor = Actor {
+                    world: self.clone(),
+                    number,
+                };
                 scope.spawn(move || {
                     let ended = Ended(actor.clone());
                     work(actor);
@@ -144,7 +150,8 @@ impl State {
     }
 
     fn is_listed(&self, id: &str) -> bool {
-        self.objects.contains_key(&format!("backups/{id}/root.json"))
+        self.objects
+            .contains_key(&format!("backups/{id}/root.json"))
     }
 
     /// Is all there that the listed backups need?
@@ -152,7 +159,9 @@ impl State {
         let mut lost = None;
         for (id, needs) in self.needs.iter().filter(|(id, _)| self.is_listed(id)) {
             let is_new = touched == format!("backups/{id}/root.json");
-            let missing = needs.iter().find(|key| (is_new || *key == touched) && !self.objects.contains_key(*key));
+            let missing = needs
+                .iter()
+                .find(|key| (is_new || *key == touched) && !self.objects.contains_key(*key));
             lost = lost.or(missing.map(|key| format!("{id} is listed and has lost {key}")));
         }
         if self.broken.is_none() {
@@ -175,10 +184,18 @@ pub(crate) fn is_real(error: &Error) -> bool {
 
 impl Actor {
     /// Wait for the turn, then do one thing that nothing comes between.
-    pub(crate) fn step<T>(&self, what: impl FnOnce() -> String, work: impl FnOnce(&mut State) -> T) -> Result<T> {
+    pub(crate) fn step<T>(
+        &self,
+        what: impl FnOnce() -> String,
+        work: impl FnOnce(&mut State) -> T,
+    ) -> Result<T> {
         let mut state = self.world.state();
         while state.now != self.number {
-            state = self.world.turn.wait(state).unwrap_or_else(|e| e.into_inner());
+            state = self
+                .world
+                .turn
+                .wait(state)
+                .unwrap_or_else(|e| e.into_inner());
         }
         if state.dead.contains(&self.number) {
             return Err(injected(Accident::Crash));
@@ -246,7 +263,9 @@ impl Actor {
     /// Write over an intent in place: first a part of it.
     pub(crate) fn amend(&self, key: &str, bytes: &[u8]) -> Result<()> {
         for end in [bytes.len() / 2, bytes.len()] {
-            let write = |state: &mut State| drop(state.objects.insert(key.to_owned(), bytes[..end].to_vec()));
+            let write = |state: &mut State| {
+                drop(state.objects.insert(key.to_owned(), bytes[..end].to_vec()))
+            };
             self.step(|| format!("writes {end} bytes of {key}"), write)?;
         }
         Ok(())
@@ -276,19 +295,30 @@ impl Objects for Actor {
         self.step(
             || format!("lists {dir}"),
             |state| {
-                let below = state.objects.range(prefix.clone()..).map_while(|(key, _)| key.strip_prefix(&prefix));
-                let names: BTreeSet<_> = below.map(|rest| rest.split('/').next().unwrap_or(rest).to_owned()).collect();
+                let below = state
+                    .objects
+                    .range(prefix.clone()..)
+                    .map_while(|(key, _)| key.strip_prefix(&prefix));
+                let names: BTreeSet<_> = below
+                    .map(|rest| rest.split('/').next().unwrap_or(rest).to_owned())
+                    .collect();
                 names.into_iter().collect()
             },
         )
     }
 
     fn read(&self, key: &str) -> Result<Option<Vec<u8>>> {
-        self.step(|| format!("reads {key}"), |state| state.objects.get(key).cloned())
+        self.step(
+            || format!("reads {key}"),
+            |state| state.objects.get(key).cloned(),
+        )
     }
 
     fn size(&self, key: &str) -> Result<Option<u64>> {
-        self.step(|| format!("looks at {key}"), |state| state.objects.get(key).map(|bytes| bytes.len() as u64))
+        self.step(
+            || format!("looks at {key}"),
+            |state| state.objects.get(key).map(|bytes| bytes.len() as u64),
+        )
     }
 
     fn put(&self, key: &str, bytes: &[u8]) -> Result<()> {
@@ -355,7 +385,14 @@ impl Objects for Actor {
             Seized::Free(())
         };
         let claimed = self.step(|| format!("claims {key}"), what)?;
-        let claim = || Claimed { actor: self.clone(), key: key.to_owned() };
-        Ok(if matches!(claimed, Seized::Free(_)) { Seized::Free(Some(claim())) } else { Seized::Held })
+        let claim = || Claimed {
+            actor: self.clone(),
+            key: key.to_owned(),
+        };
+        Ok(if matches!(claimed, Seized::Free(_)) {
+            Seized::Free(Some(claim()))
+        } else {
+            Seized::Held
+        })
     }
 }

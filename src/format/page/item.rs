@@ -53,7 +53,8 @@ impl Item {
         let mut record = Record::clone(self);
         if let entry::Kind::File { map, .. } = &mut record.entry.kind {
             *map = Some(Vec::new().into());
-            (record.extents, record.digest, record.from, record.more) = (Vec::new(), None, 0, false);
+            (record.extents, record.digest, record.from, record.more) =
+                (Vec::new(), None, 0, false);
         }
         self.with(record)
     }
@@ -61,13 +62,20 @@ impl Item {
     /// The same part of a file that turned out to be like its `last` part.
     #[must_use]
     pub fn like(&self, last: &Self) -> Self {
-        self.with(Record { entry: last.entry.clone(), state: last.state.clone(), ..Record::clone(self) })
+        self.with(Record {
+            entry: last.entry.clone(),
+            state: last.state.clone(),
+            ..Record::clone(self)
+        })
     }
 
     /// The same record as all there is of its file, in a page of its own.
     #[must_use]
     pub fn alone(&self) -> Self {
-        self.with(Record { from: 0, ..Record::clone(self) })
+        self.with(Record {
+            from: 0,
+            ..Record::clone(self)
+        })
     }
 
     /// Of the segments of its page, only those it needs go with it.
@@ -75,13 +83,23 @@ impl Item {
         let mut segments: Vec<SegmentId> = Vec::new();
         for extent in &mut record.extents {
             let id = self.segment(&extent.frame);
-            let at = segments.iter().rposition(|known| known == id).unwrap_or(segments.len());
+            let at = segments
+                .iter()
+                .rposition(|known| known == id)
+                .unwrap_or(segments.len());
             if at == segments.len() {
                 segments.push(id.clone());
             }
             extent.frame.segment = at as u32;
         }
-        let page = Page { segments, records: vec![record], origin: None };
-        Self { page: Arc::new(page), index: 0 }
+        let page = Page {
+            segments,
+            records: vec![record],
+            origin: None,
+        };
+        Self {
+            page: Arc::new(page),
+            index: 0,
+        }
     }
 }

@@ -16,7 +16,9 @@ const PARTS: u64 = 1 << 24;
 /// Does no column of a page have more than there can be? Nothing is decoded by this.
 pub(super) fn fits(plain: &[u8]) -> Result<bool, Error> {
     let mut decoder = Decoder::new(plain);
-    let Some(columns) = decoder.array()? else { return Ok(false) };
+    let Some(columns) = decoder.array()? else {
+        return Ok(false);
+    };
     for column in 0..columns {
         let len = match decoder.datatype()? {
             Type::Array => decoder.probe().array()?.unwrap_or(u64::MAX),
@@ -50,7 +52,9 @@ fn skip(decoder: &mut Decoder<'_>, depth: u32) -> Result<bool, Error> {
         Type::ArrayIndef | Type::MapIndef | Type::BytesIndef | Type::StringIndef => None,
         _ => return decoder.skip().map(|()| true),
     };
-    let Some(items) = items.filter(|_| depth > 0) else { return Ok(false) };
+    let Some(items) = items.filter(|_| depth > 0) else {
+        return Ok(false);
+    };
     for _ in 0..items {
         if !skip(decoder, depth - 1)? {
             return Ok(false);

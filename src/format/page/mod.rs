@@ -70,8 +70,13 @@ pub const UNKNOWN_BLOCK: [u8; BLOCK_DIGEST_BYTES] = [0; BLOCK_DIGEST_BYTES];
 
 /// What is kept of the digests of a piece's blocks, each of `block_bytes`.
 pub fn block_digests(piece: &Piece, block_bytes: u64) -> Vec<[u8; BLOCK_DIGEST_BYTES]> {
-    let kept = if block_bytes < SHORT_BLOCK_BYTES { SHORT_DIGEST_BYTES } else { BLOCK_DIGEST_BYTES };
-    let keep = |digest: &BlockDigest| std::array::from_fn(|at| if at < kept { digest[at] } else { 0 });
+    let kept = if block_bytes < SHORT_BLOCK_BYTES {
+        SHORT_DIGEST_BYTES
+    } else {
+        BLOCK_DIGEST_BYTES
+    };
+    let keep =
+        |digest: &BlockDigest| std::array::from_fn(|at| if at < kept { digest[at] } else { 0 });
     match piece {
         Piece::Blocks(digests) => digests.iter().map(keep).collect(),
         _ => Vec::new(),
@@ -80,7 +85,11 @@ pub fn block_digests(piece: &Piece, block_bytes: u64) -> Vec<[u8; BLOCK_DIGEST_B
 
 /// Is this the block that `kept` was kept of?
 pub fn is_block(kept: &[u8; BLOCK_DIGEST_BYTES], digest: &BlockDigest) -> bool {
-    digest.starts_with(if is_short(kept) { &kept[..SHORT_DIGEST_BYTES] } else { kept })
+    digest.starts_with(if is_short(kept) {
+        &kept[..SHORT_DIGEST_BYTES]
+    } else {
+        kept
+    })
 }
 
 fn is_short(kept: &[u8; BLOCK_DIGEST_BYTES]) -> bool {
@@ -90,12 +99,15 @@ fn is_short(kept: &[u8; BLOCK_DIGEST_BYTES]) -> bool {
 impl Record {
     /// Bytes of what is known of its blocks and chunks.
     pub fn digest_bytes(&self) -> usize {
-        (self.blocks.len() + self.chunks.len()) * BLOCK_DIGEST_BYTES + (self.crcs.len() + self.chunks.len()) * 4
+        (self.blocks.len() + self.chunks.len()) * BLOCK_DIGEST_BYTES
+            + (self.crcs.len() + self.chunks.len()) * 4
     }
 
     /// Digest of the block at `index` of those that this part of the record describes, if it is known.
     pub fn block(&self, index: usize) -> Option<&[u8; BLOCK_DIGEST_BYTES]> {
-        self.blocks.get(index).filter(|digest| **digest != UNKNOWN_BLOCK)
+        self.blocks
+            .get(index)
+            .filter(|digest| **digest != UNKNOWN_BLOCK)
     }
 
     /// Bytes of the file's data up to the end of this part.
@@ -105,7 +117,10 @@ impl Record {
 
     /// Bytes of the file's data that this part of the record describes.
     pub fn described_bytes(&self) -> u64 {
-        self.extents.iter().map(|extent| u64::from(extent.len)).sum()
+        self.extents
+            .iter()
+            .map(|extent| u64::from(extent.len))
+            .sum()
     }
 }
 
@@ -118,7 +133,10 @@ pub fn begin<R: Deref<Target = Record>>(parts: &[R]) -> bool {
 /// Do they say it up to its end?
 pub fn are_all<R: Deref<Target = Record>>(parts: &[R]) -> bool {
     let ends = |last: &R| last.end() == last.entry.data_len() || !last.state.is_stored();
-    begin(parts) && parts.last().is_some_and(|last| !last.more && (ends(last) || !last.entry.is_file()))
+    begin(parts)
+        && parts
+            .last()
+            .is_some_and(|last| !last.more && (ends(last) || !last.entry.is_file()))
 }
 
 /// How well an entry was captured.
@@ -335,7 +353,10 @@ impl Page {
         let failed = |code| bug().because(zstd_safe::get_error_name(code));
         let mut context = zstd_safe::CCtx::try_create().ok_or_else(bug)?;
         // Where the root is lost nothing else says whether a copy of the page is whole.
-        for parameter in [CParameter::CompressionLevel(3), CParameter::ChecksumFlag(true)] {
+        for parameter in [
+            CParameter::CompressionLevel(3),
+            CParameter::ChecksumFlag(true),
+        ] {
             context.set_parameter(parameter).map_err(failed)?;
         }
         context.compress2(&mut out, &plain).map_err(failed)?;
@@ -348,9 +369,12 @@ impl Page {
     /// [`Kind::Corrupt`](crate::error::Kind::Corrupt) if it is not what [`Page::encode`] writes.
     pub fn decode(stored: &[u8]) -> Result<Self> {
         let size = zstd_safe::get_frame_content_size(stored).ok().flatten();
-        let size = size.filter(|n| *n <= MAX_PAGE_BYTES as u64).ok_or_else(|| damaged("it is no page"))?;
+        let size = size
+            .filter(|n| *n <= MAX_PAGE_BYTES as u64)
+            .ok_or_else(|| damaged("it is no page"))?;
         let mut plain = Vec::with_capacity(size as usize);
-        zstd_safe::decompress(&mut plain, stored).map_err(|code| damaged(zstd_safe::get_error_name(code)))?;
+        zstd_safe::decompress(&mut plain, stored)
+            .map_err(|code| damaged(zstd_safe::get_error_name(code)))?;
         Self::from_columns(&plain)
     }
 
@@ -364,10 +388,16 @@ impl Page {
         }
         let columns: Columns = minicbor::decode(plain).map_err(|e| damaged(&e.to_string()))?;
         // They become parts of paths.
-        if !columns.segments.iter().all(|id| id.backup.is_empty() || is_backup_id(&id.backup)) {
+        if !columns
+            .segments
+            .iter()
+            .all(|id| id.backup.is_empty() || is_backup_id(&id.backup))
+        {
             return Err(damaged("the name of a backup is none"));
         }
-        Reader::new(columns).ok_or_else(|| damaged("its columns do not fit"))?.page()
+        Reader::new(columns)
+            .ok_or_else(|| damaged("its columns do not fit"))?
+            .page()
     }
 }
 

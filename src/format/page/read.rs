@@ -50,7 +50,13 @@ impl Reader {
             user: Arc::from(user.as_str()),
             group: Arc::from(group.as_str()),
         };
-        Some(Self { frames, owners: c.owners.iter().map(owner).collect(), last: Last::default(), at: At::default(), c })
+        Some(Self {
+            frames,
+            owners: c.owners.iter().map(owner).collect(),
+            last: Last::default(),
+            at: At::default(),
+            c,
+        })
     }
 
     /// All records.
@@ -61,8 +67,13 @@ impl Reader {
         let count = self.c.kinds.len();
         let mut records: Vec<Record> = Vec::new();
         for index in 0..count {
-            let record = self.record(index).ok_or_else(|| damaged("a column is too short or holds what cannot be"))?;
-            if records.last().is_some_and(|before| entry::order(&before.entry.path, &record.entry.path).is_ge()) {
+            let record = self
+                .record(index)
+                .ok_or_else(|| damaged("a column is too short or holds what cannot be"))?;
+            if records
+                .last()
+                .is_some_and(|before| entry::order(&before.entry.path, &record.entry.path).is_ge())
+            {
                 return Err(damaged("its entries are out of order"));
             }
             records.push(record);
@@ -70,7 +81,11 @@ impl Reader {
         if let Some(last) = records.last_mut() {
             last.more = self.c.more;
         }
-        Ok(Page { segments: self.c.segments, records, origin: None })
+        Ok(Page {
+            segments: self.c.segments,
+            records,
+            origin: None,
+        })
     }
 
     fn record(&mut self, index: usize) -> Option<Record> {
@@ -78,11 +93,28 @@ impl Reader {
         if !entry::is_safe(&path) {
             return None;
         }
-        let mtime = time(&mut self.last.mtime, &self.c.mtimes, &self.c.mtime_nanos, index)?;
-        let ctime = time(&mut self.last.ctime, &self.c.ctimes, &self.c.ctime_nanos, index)?;
-        self.last.inode = self.last.inode.wrapping_add(*self.c.inodes.get(index)? as u64);
+        let mtime = time(
+            &mut self.last.mtime,
+            &self.c.mtimes,
+            &self.c.mtime_nanos,
+            index,
+        )?;
+        let ctime = time(
+            &mut self.last.ctime,
+            &self.c.ctimes,
+            &self.c.ctime_nanos,
+            index,
+        )?;
+        self.last.inode = self
+            .last
+            .inode
+            .wrapping_add(*self.c.inodes.get(index)? as u64);
         let kind = self.kind(*self.c.kinds.get(index)?)?;
-        let extents = if matches!(kind, Kind::File { .. }) { self.extents()? } else { Vec::new() };
+        let extents = if matches!(kind, Kind::File { .. }) {
+            self.extents()?
+        } else {
+            Vec::new()
+        };
         let entry = Entry {
             path,
             kind,
@@ -113,20 +145,28 @@ impl Reader {
 
     fn kind(&mut self, kind: u8) -> Option<Kind> {
         Some(match kind {
-            FILE => Kind::File { size: next(&self.c.sizes, &mut self.at.size)?, map: None },
+            FILE => Kind::File {
+                size: next(&self.c.sizes, &mut self.at.size)?,
+                map: None,
+            },
             SPARSE => {
                 let size = next(&self.c.sizes, &mut self.at.size)?;
                 let (map, end) = self.map()?;
                 match size {
                     // The first versions left the map of a file of which they have nothing.
                     0 => Kind::File { size, map: None },
-                    _ if end <= size => Kind::File { size, map: Some(map) },
+                    _ if end <= size => Kind::File {
+                        size,
+                        map: Some(map),
+                    },
                     _ => return None,
                 }
             }
             DIRECTORY => Kind::Directory,
             SYMLINK => Kind::Symlink(text(&self.c.links, &mut self.at.link)?),
-            HARD_LINK => Kind::HardLink(text(&self.c.links, &mut self.at.link).filter(|path| entry::is_safe(path))?),
+            HARD_LINK => Kind::HardLink(
+                text(&self.c.links, &mut self.at.link).filter(|path| entry::is_safe(path))?,
+            ),
             FIFO => Kind::Fifo,
             CHAR_DEVICE => Kind::CharDevice(self.device()?),
             BLOCK_DEVICE => Kind::BlockDevice(self.device()?),
@@ -154,39 +194,59 @@ impl Reader {
     }
 
     fn xattrs(&mut self, index: u32) -> Vec<(Vec<u8>, Vec<u8>)> {
-        let mine = self.c.xattrs[self.at.xattr..].iter().take_while(|(record, ..)| *record == index);
-        let mine: Vec<_> = mine.map(|(_, name, value)| (name.to_vec(), value.to_vec())).collect();
+        let mine = self.c.xattrs[self.at.xattr..]
+            .iter()
+            .take_while(|(record, ..)| *record == index);
+        let mine: Vec<_> = mine
+            .map(|(_, name, value)| (name.to_vec(), value.to_vec()))
+            .collect();
         self.at.xattr += mine.len();
         mine
     }
 
     fn digest(&mut self, index: usize) -> Option<Option<Digest>> {
         let mut take = |len: usize| {
-            let bytes = self.c.digests.get(self.at.digest..self.at.digest.checked_add(len)?)?;
+            let bytes = self
+                .c
+                .digests
+                .get(self.at.digest..self.at.digest.checked_add(len)?)?;
             self.at.digest += len;
             Some(bytes)
         };
         Some(match *self.c.digest_kinds.get(index)? {
             0 => None,
             1 => Some(Digest::Blake3(take(32)?.try_into().ok()?)),
-            2 => Some(Digest::Crc32c(u32::from_le_bytes(take(4)?.try_into().ok()?))),
+            2 => Some(Digest::Crc32c(u32::from_le_bytes(
+                take(4)?.try_into().ok()?,
+            ))),
             _ => return None,
         })
     }
 
     fn blocks(&mut self, index: u32) -> Option<Vec<[u8; BLOCK_DIGEST_BYTES]>> {
-        let long = Digests { counts: &self.c.block_counts, bytes: &self.c.blocks, width: BLOCK_DIGEST_BYTES };
+        let long = Digests {
+            counts: &self.c.block_counts,
+            bytes: &self.c.blocks,
+            width: BLOCK_DIGEST_BYTES,
+        };
         let blocks = long.next(index, &mut self.at.block_count, &mut self.at.block)?;
         if !blocks.is_empty() {
             return Some(blocks);
         }
-        let short = Digests { counts: &self.c.short_counts, bytes: &self.c.short_blocks, width: SHORT_DIGEST_BYTES };
+        let short = Digests {
+            counts: &self.c.short_counts,
+            bytes: &self.c.short_blocks,
+            width: SHORT_DIGEST_BYTES,
+        };
         short.next(index, &mut self.at.short_count, &mut self.at.short)
     }
 
     fn crcs(&mut self, index: u32) -> Option<Vec<u32>> {
         let count = count_of(index, &self.c.crc_counts, &mut self.at.crc_count);
-        let crcs = self.c.crcs.get(self.at.crc..self.at.crc.checked_add(count)?)?;
+        let crcs = self
+            .c
+            .crcs
+            .get(self.at.crc..self.at.crc.checked_add(count)?)?;
         self.at.crc += count;
         Some(crcs.to_vec())
     }
@@ -195,10 +255,21 @@ impl Reader {
         let count = count_of(index, &self.c.chunk_counts, &mut self.at.chunk_count);
         let (from, end) = (self.at.chunk, self.at.chunk.checked_add(count)?);
         let lens = self.c.chunk_lens.get(from..end)?;
-        let digests = self.c.chunks.get(from * BLOCK_DIGEST_BYTES..end.checked_mul(BLOCK_DIGEST_BYTES)?)?;
+        let digests = self
+            .c
+            .chunks
+            .get(from * BLOCK_DIGEST_BYTES..end.checked_mul(BLOCK_DIGEST_BYTES)?)?;
         self.at.chunk = end;
         let (digests, _) = digests.as_chunks::<BLOCK_DIGEST_BYTES>();
-        Some(lens.iter().zip(digests).map(|(len, digest)| Chunk { len: *len, digest: *digest }).collect())
+        Some(
+            lens.iter()
+                .zip(digests)
+                .map(|(len, digest)| Chunk {
+                    len: *len,
+                    digest: *digest,
+                })
+                .collect(),
+        )
     }
 
     fn extents(&mut self) -> Option<Vec<Extent>> {
@@ -208,7 +279,10 @@ impl Reader {
 
     fn extent(&mut self) -> Option<Extent> {
         let at = self.at.extent;
-        self.last.frame = self.last.frame.wrapping_add(*self.c.extent_frames.get(at)? as u32);
+        self.last.frame = self
+            .last
+            .frame
+            .wrapping_add(*self.c.extent_frames.get(at)? as u32);
         let frame = *self.frames.get(self.last.frame as usize)?;
         let (inner, len) = (*self.c.extent_inner.get(at)?, *self.c.extent_lens.get(at)?);
         self.at.extent += 1;
@@ -226,7 +300,13 @@ impl Reader {
             2 => State::Unreadable(reason.clone()),
             3 => State::Vanished,
             4 => State::Noted,
-            5 => State::BadPages(reason.split(' ').map(str::parse).collect::<Result<_, _>>().ok()?),
+            5 => State::BadPages(
+                reason
+                    .split(' ')
+                    .map(str::parse)
+                    .collect::<Result<_, _>>()
+                    .ok()?,
+            ),
             _ => return None,
         })
     }
@@ -251,7 +331,12 @@ struct Digests<'a> {
 
 impl Digests<'_> {
     /// Those of the record at `index`.
-    fn next(&self, index: u32, counted: &mut usize, at: &mut usize) -> Option<Vec<[u8; BLOCK_DIGEST_BYTES]>> {
+    fn next(
+        &self,
+        index: u32,
+        counted: &mut usize,
+        at: &mut usize,
+    ) -> Option<Vec<[u8; BLOCK_DIGEST_BYTES]>> {
         let count = count_of(index, self.counts, counted);
         let end = at.checked_add(count.checked_mul(self.width)?)?;
         let bytes = self.bytes.get(*at..end)?;
@@ -263,7 +348,9 @@ impl Digests<'_> {
 
 /// How many values the record at `index` has of a column that not all records have: none, unless it is the next that does.
 fn count_of(index: u32, counts: &[(u32, u32)], at: &mut usize) -> usize {
-    let Some((_, count)) = counts.get(*at).filter(|(record, _)| *record == index) else { return 0 };
+    let Some((_, count)) = counts.get(*at).filter(|(record, _)| *record == index) else {
+        return 0;
+    };
     *at += 1;
     *count as usize
 }
@@ -276,7 +363,12 @@ fn decode_frames(c: &Columns) -> Option<Vec<FrameAt>> {
         ((segment as usize) < c.segments.len()).then_some(())?;
         let (stored_len, plain_len) = (*c.frame_stored.get(i)?, *c.frame_plain.get(i)?);
         offset.checked_add(stored_len.into())?; // where it ends
-        Some(FrameAt { segment, offset, stored_len, plain_len })
+        Some(FrameAt {
+            segment,
+            offset,
+            stored_len,
+            plain_len,
+        })
     };
     (0..c.frame_segments.len()).map(&mut frame).collect()
 }
@@ -284,7 +376,10 @@ fn decode_frames(c: &Columns) -> Option<Vec<FrameAt>> {
 fn time(last: &mut i64, seconds: &[i64], nanos: &[u32], index: usize) -> Option<Time> {
     *last = last.wrapping_add(*seconds.get(index)?);
     let nanos = *nanos.get(index)?;
-    (nanos < 1_000_000_000).then_some(Time { seconds: *last, nanos })
+    (nanos < 1_000_000_000).then_some(Time {
+        seconds: *last,
+        nanos,
+    })
 }
 
 fn next<T: Copy>(column: &[T], at: &mut usize) -> Option<T> {

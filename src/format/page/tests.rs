@@ -20,7 +20,10 @@ fn kind() -> impl Strategy<Value = Kind> {
     let device = (any::<u32>(), any::<u32>()).prop_map(|(major, minor)| Device { major, minor });
     prop_oneof![
         any::<u64>().prop_map(|size| Kind::File { size, map: None }),
-        map.prop_map(|map| Kind::File { size: 1 << 60, map: Some(map.into()) }),
+        map.prop_map(|map| Kind::File {
+            size: 1 << 60,
+            map: Some(map.into())
+        }),
         Just(Kind::Directory),
         vec(1u8.., 1..20).prop_map(Kind::Symlink),
         "[a-z]{1,9}".prop_map(|name| Kind::HardLink(name.into())),
@@ -42,22 +45,48 @@ fn time() -> impl Strategy<Value = Time> {
 }
 
 fn extent() -> impl Strategy<Value = Extent> {
-    (0u32..2, any::<u64>(), any::<u32>(), any::<u32>(), any::<u32>()).prop_map(|(segment, offset, stored_len, a, b)| {
-        let frame = FrameAt { segment, offset, stored_len, plain_len: a.max(b) };
-        Extent { frame, inner: a.min(b), len: a.max(b) - a.min(b) }
-    })
+    (
+        0u32..2,
+        any::<u64>(),
+        any::<u32>(),
+        any::<u32>(),
+        any::<u32>(),
+    )
+        .prop_map(|(segment, offset, stored_len, a, b)| {
+            let frame = FrameAt {
+                segment,
+                offset,
+                stored_len,
+                plain_len: a.max(b),
+            };
+            Extent {
+                frame,
+                inner: a.min(b),
+                len: a.max(b) - a.min(b),
+            }
+        })
 }
 
 fn entry() -> impl Strategy<Value = Entry> {
-    let owner = (any::<u32>(), any::<u32>(), "[a-z]{0,4}", "[a-z]{0,4}").prop_map(|(uid, gid, user, group)| Owner {
-        uid,
-        gid,
-        user: user.into(),
-        group: group.into(),
-    });
+    let owner = (any::<u32>(), any::<u32>(), "[a-z]{0,4}", "[a-z]{0,4}").prop_map(
+        |(uid, gid, user, group)| Owner {
+            uid,
+            gid,
+            user: user.into(),
+            group: group.into(),
+        },
+    );
     let xattrs = vec((vec(any::<u8>(), 1..9), vec(any::<u8>(), 0..30)), 0..3);
-    (kind(), 0u32..0o10000, owner, time(), time(), any::<u64>(), xattrs).prop_map(
-        |(kind, mode, owner, mtime, ctime, inode, xattrs)| Entry {
+    (
+        kind(),
+        0u32..0o10000,
+        owner,
+        time(),
+        time(),
+        any::<u64>(),
+        xattrs,
+    )
+        .prop_map(|(kind, mode, owner, mtime, ctime, inode, xattrs)| Entry {
             path: Vec::new(),
             kind,
             mode,
@@ -66,12 +95,14 @@ fn entry() -> impl Strategy<Value = Entry> {
             ctime,
             inode,
             xattrs,
-        },
-    )
+        })
 }
 
 fn record() -> impl Strategy<Value = Record> {
-    let digest = prop_oneof![any::<[u8; 32]>().prop_map(Digest::Blake3), any::<u32>().prop_map(Digest::Crc32c)];
+    let digest = prop_oneof![
+        any::<[u8; 32]>().prop_map(Digest::Blake3),
+        any::<u32>().prop_map(Digest::Crc32c)
+    ];
     let cut = |mut digest: [u8; BLOCK_DIGEST_BYTES]| {
         digest[SHORT_DIGEST_BYTES..].fill(0);
         digest
@@ -80,17 +111,40 @@ fn record() -> impl Strategy<Value = Record> {
     let blocks = prop_oneof![vec(long(), 0..4), vec(long().prop_map(cut), 0..4)];
     let from = prop_oneof![4 => Just(0u64), 1 => any::<u64>()];
     let crcs = vec(any::<u32>(), 0..4);
-    let chunk = (any::<u32>(), any::<[u8; BLOCK_DIGEST_BYTES]>()).prop_map(|(len, digest)| Chunk { len, digest });
+    let chunk = (any::<u32>(), any::<[u8; BLOCK_DIGEST_BYTES]>())
+        .prop_map(|(len, digest)| Chunk { len, digest });
     let chunks = vec(chunk, 0..4);
-    (entry(), state(), option::of(digest), (blocks, crcs, chunks), vec(extent(), 0..4), from).prop_map(
-        |(entry, mut state, digest, (blocks, crcs, chunks), extents, from)| {
-            if entry.kind == Kind::Socket {
-                state = State::Noted;
-            }
-            let extents = if matches!(entry.kind, Kind::File { .. }) { extents } else { Vec::new() };
-            Record { entry, state, digest, blocks, crcs, chunks, extents, from, more: false }
-        },
+    (
+        entry(),
+        state(),
+        option::of(digest),
+        (blocks, crcs, chunks),
+        vec(extent(), 0..4),
+        from,
     )
+        .prop_map(
+            |(entry, mut state, digest, (blocks, crcs, chunks), extents, from)| {
+                if entry.kind == Kind::Socket {
+                    state = State::Noted;
+                }
+                let extents = if matches!(entry.kind, Kind::File { .. }) {
+                    extents
+                } else {
+                    Vec::new()
+                };
+                Record {
+                    entry,
+                    state,
+                    digest,
+                    blocks,
+                    crcs,
+                    chunks,
+                    extents,
+                    from,
+                    more: false,
+                }
+            },
+        )
 }
 
 fn page() -> impl Strategy<Value = Page> {
@@ -98,9 +152,21 @@ fn page() -> impl Strategy<Value = Page> {
         for (i, record) in records.iter_mut().enumerate() {
             record.entry.path = format!("dir/{i:04}-\u{e9}").into_bytes();
         }
-        records.iter_mut().last().into_iter().for_each(|last| last.more = more);
-        let segment = |number| SegmentId { backup: String::new(), stream: 1, number };
-        Page { segments: vec![segment(1), segment(2)], records, origin: None }
+        records
+            .iter_mut()
+            .last()
+            .into_iter()
+            .for_each(|last| last.more = more);
+        let segment = |number| SegmentId {
+            backup: String::new(),
+            stream: 1,
+            number,
+        };
+        Page {
+            segments: vec![segment(1), segment(2)],
+            records,
+            origin: None,
+        }
     })
 }
 
@@ -136,37 +202,103 @@ fn zstd_safe_plain(stored: &[u8]) -> Vec<u8> {
 
 #[test]
 fn a_socket_is_noted_whatever_the_page_says() {
-    let entry = Entry { path: b"socket".to_vec(), kind: Kind::Socket, ..Entry::default() };
-    let page = Page { records: vec![Record { entry, ..Record::default() }], ..Page::default() };
-    assert_eq!(Page::decode(&page.encode().unwrap()).unwrap().records[0].state, State::Noted);
+    let entry = Entry {
+        path: b"socket".to_vec(),
+        kind: Kind::Socket,
+        ..Entry::default()
+    };
+    let page = Page {
+        records: vec![Record {
+            entry,
+            ..Record::default()
+        }],
+        ..Page::default()
+    };
+    assert_eq!(
+        Page::decode(&page.encode().unwrap()).unwrap().records[0].state,
+        State::Noted
+    );
 }
 
 #[test]
 fn a_page_that_names_what_is_no_backup_is_damaged() {
-    for (backup, is_whole) in [("", true), ("20261121T054501Z-k3f9qz", true), ("../../x", false), ("a/b", false)] {
-        let id = SegmentId { backup: backup.into(), stream: 1, number: 1 };
-        let page = Page { segments: vec![SegmentId::default(), id], ..Page::default() };
-        assert_eq!(Page::decode(&page.encode().unwrap()).is_ok(), is_whole, "{backup}");
+    for (backup, is_whole) in [
+        ("", true),
+        ("20261121T054501Z-k3f9qz", true),
+        ("../../x", false),
+        ("a/b", false),
+    ] {
+        let id = SegmentId {
+            backup: backup.into(),
+            stream: 1,
+            number: 1,
+        };
+        let page = Page {
+            segments: vec![SegmentId::default(), id],
+            ..Page::default()
+        };
+        assert_eq!(
+            Page::decode(&page.encode().unwrap()).is_ok(),
+            is_whole,
+            "{backup}"
+        );
     }
 }
 
 #[test]
 fn a_page_with_more_than_a_page_can_have_is_not_written() {
     let record = |at: usize| {
-        let entry = Entry { path: format!("{at:08}").into_bytes(), kind: Kind::Directory, ..Entry::default() };
-        Record { entry, ..Record::default() }
+        let entry = Entry {
+            path: format!("{at:08}").into_bytes(),
+            kind: Kind::Directory,
+            ..Entry::default()
+        };
+        Record {
+            entry,
+            ..Record::default()
+        }
     };
-    let records = |count| Page { records: (0..count).map(record).collect(), ..Page::default() };
+    let records = |count| Page {
+        records: (0..count).map(record).collect(),
+        ..Page::default()
+    };
     assert!(Page::decode(&records(2 * MAX_RECORDS).encode().unwrap()).is_ok());
     assert!(records(9 * MAX_RECORDS).encode().is_err());
 
-    let frame = FrameAt { segment: 0, offset: 0, stored_len: 1, plain_len: 1 };
+    let frame = FrameAt {
+        segment: 0,
+        offset: 0,
+        stored_len: 1,
+        plain_len: 1,
+    };
     let extents = |count| {
-        let kind = Kind::File { size: count as u64, map: None };
-        let extents = vec![Extent { frame, inner: 0, len: 1 }; count];
-        let entry = Entry { path: b"f".to_vec(), kind, ..Entry::default() };
-        let records = vec![Record { entry, extents, ..Record::default() }];
-        Page { segments: vec![SegmentId::default()], records, ..Page::default() }
+        let kind = Kind::File {
+            size: count as u64,
+            map: None,
+        };
+        let extents = vec![
+            Extent {
+                frame,
+                inner: 0,
+                len: 1
+            };
+            count
+        ];
+        let entry = Entry {
+            path: b"f".to_vec(),
+            kind,
+            ..Entry::default()
+        };
+        let records = vec![Record {
+            entry,
+            extents,
+            ..Record::default()
+        }];
+        Page {
+            segments: vec![SegmentId::default()],
+            records,
+            ..Page::default()
+        }
     };
     assert!(Page::decode(&extents(2 * MAX_EXTENTS).encode().unwrap()).is_ok());
     assert!(extents(17 * MAX_EXTENTS).encode().is_err());

@@ -23,13 +23,26 @@ impl Writer {
         c.paths.extend_from_slice(&entry.path);
         c.paths.push(0);
         c.modes.push(entry.mode);
-        c.mtimes.push(entry.mtime.seconds.wrapping_sub(self.last.mtime));
+        c.mtimes
+            .push(entry.mtime.seconds.wrapping_sub(self.last.mtime));
         c.mtime_nanos.push(entry.mtime.nanos);
-        c.ctimes.push(entry.ctime.seconds.wrapping_sub(self.last.ctime));
+        c.ctimes
+            .push(entry.ctime.seconds.wrapping_sub(self.last.ctime));
         c.ctime_nanos.push(entry.ctime.nanos);
-        c.inodes.push(entry.inode.wrapping_sub(self.last.inode) as i64);
-        c.xattrs.extend(entry.xattrs.iter().map(|(k, v)| (index, k.clone().into(), v.clone().into())));
-        self.last = Last { mtime: entry.mtime.seconds, ctime: entry.ctime.seconds, inode: entry.inode, ..self.last };
+        c.inodes
+            .push(entry.inode.wrapping_sub(self.last.inode) as i64);
+        c.xattrs.extend(
+            entry
+                .xattrs
+                .iter()
+                .map(|(k, v)| (index, k.clone().into(), v.clone().into())),
+        );
+        self.last = Last {
+            mtime: entry.mtime.seconds,
+            ctime: entry.ctime.seconds,
+            inode: entry.inode,
+            ..self.last
+        };
         self.owner(&entry.owner);
         self.kind(&entry.kind);
         self.state(index, record);
@@ -44,7 +57,12 @@ impl Writer {
         let next = self.owners.len() as u32;
         let index = *self.owners.entry(owner.clone()).or_insert(next);
         if index == next {
-            let row = (owner.uid, owner.gid, owner.user.to_string(), owner.group.to_string());
+            let row = (
+                owner.uid,
+                owner.gid,
+                owner.user.to_string(),
+                owner.group.to_string(),
+            );
             self.columns.owners.push(row);
         }
         self.columns.owner.push(index);
@@ -72,7 +90,9 @@ impl Writer {
                 c.links.extend_from_slice(target);
                 c.links.push(0);
             }
-            Kind::CharDevice(device) | Kind::BlockDevice(device) => c.devices.push((device.major, device.minor)),
+            Kind::CharDevice(device) | Kind::BlockDevice(device) => {
+                c.devices.push((device.major, device.minor))
+            }
             Kind::Directory | Kind::Fifo | Kind::Socket => {}
         }
     }
@@ -84,7 +104,14 @@ impl Writer {
             State::Unreadable(reason) => (2, reason.clone()),
             State::Vanished => (3, String::new()),
             State::Noted => (4, String::new()),
-            State::BadPages(pages) => (5, pages.iter().map(u32::to_string).collect::<Vec<_>>().join(" ")),
+            State::BadPages(pages) => (
+                5,
+                pages
+                    .iter()
+                    .map(u32::to_string)
+                    .collect::<Vec<_>>()
+                    .join(" "),
+            ),
         };
         if state > 0 {
             self.columns.states.push((index, state, reason));
@@ -110,10 +137,16 @@ impl Writer {
         let count = (index, record.blocks.len() as u32);
         if record.blocks.iter().any(|block| !is_short(block)) {
             c.block_counts.push(count);
-            record.blocks.iter().for_each(|block| c.blocks.extend_from_slice(block));
+            record
+                .blocks
+                .iter()
+                .for_each(|block| c.blocks.extend_from_slice(block));
         } else if !record.blocks.is_empty() {
             c.short_counts.push(count);
-            record.blocks.iter().for_each(|block| c.short_blocks.extend_from_slice(&block[..SHORT_DIGEST_BYTES]));
+            record.blocks.iter().for_each(|block| {
+                c.short_blocks
+                    .extend_from_slice(&block[..SHORT_DIGEST_BYTES])
+            });
         }
         if !record.crcs.is_empty() {
             c.crc_counts.push((index, record.crcs.len() as u32));
@@ -121,8 +154,12 @@ impl Writer {
         }
         if !record.chunks.is_empty() {
             c.chunk_counts.push((index, record.chunks.len() as u32));
-            c.chunk_lens.extend(record.chunks.iter().map(|chunk| chunk.len));
-            record.chunks.iter().for_each(|chunk| c.chunks.extend_from_slice(&chunk.digest));
+            c.chunk_lens
+                .extend(record.chunks.iter().map(|chunk| chunk.len));
+            record
+                .chunks
+                .iter()
+                .for_each(|chunk| c.chunks.extend_from_slice(&chunk.digest));
         }
     }
 
@@ -132,12 +169,14 @@ impl Writer {
         let c = &mut self.columns;
         if index == next {
             c.frame_segments.push(extent.frame.segment);
-            c.frame_offsets.push(extent.frame.offset.wrapping_sub(self.last.offset) as i64);
+            c.frame_offsets
+                .push(extent.frame.offset.wrapping_sub(self.last.offset) as i64);
             c.frame_stored.push(extent.frame.stored_len);
             c.frame_plain.push(extent.frame.plain_len);
             self.last.offset = extent.frame.offset;
         }
-        c.extent_frames.push(index.wrapping_sub(self.last.frame) as i32);
+        c.extent_frames
+            .push(index.wrapping_sub(self.last.frame) as i32);
         c.extent_inner.push(extent.inner);
         c.extent_lens.push(extent.len);
         self.last.frame = index;

@@ -57,7 +57,13 @@ impl NamedAcl {
         uid: impl Fn(&str) -> Option<u32>,
         gid: impl Fn(&str) -> Option<u32>,
     ) -> Result<Xattr, &'static str> {
-        let number = |tag, name: &str| if tag == NAMED_USER { uid(name) } else { gid(name) };
+        let number = |tag, name: &str| {
+            if tag == NAMED_USER {
+                uid(name)
+            } else {
+                gid(name)
+            }
+        };
         match parse_with(&self.text, &number) {
             Parsed::Raw(raw) => Ok((self.attribute.to_vec(), raw)),
             Parsed::Names => Err("not all of their names are known here"),
@@ -72,9 +78,12 @@ impl NamedAcl {
             return mode;
         }
         let group = match parse_with(&self.text, &|_, _| Some(0)) {
-            Parsed::Raw(raw) => {
-                raw[4..].as_chunks::<ENTRY>().0.iter().find(|entry| entry[0] == GROUP as u8).map(|entry| entry[2])
-            }
+            Parsed::Raw(raw) => raw[4..]
+                .as_chunks::<ENTRY>()
+                .0
+                .iter()
+                .find(|entry| entry[0] == GROUP as u8)
+                .map(|entry| entry[2]),
             Parsed::Names | Parsed::Malformed => None,
         };
         mode & !0o070 | (u32::from(group.unwrap_or(0)) << 3 & mode)
@@ -92,20 +101,33 @@ pub(super) fn is_expressible(raw: &[u8]) -> bool {
     raw.len() > 4
         && raw.starts_with(&VERSION.to_le_bytes())
         && raw[4..].len().is_multiple_of(ENTRY)
-        && raw[4..].as_chunks::<ENTRY>().0.iter().all(|entry| word(entry).is_some())
-        && raw[4..].as_chunks::<ENTRY>().0.iter().is_sorted_by_key(|entry| entry[0])
+        && raw[4..]
+            .as_chunks::<ENTRY>()
+            .0
+            .iter()
+            .all(|entry| word(entry).is_some())
+        && raw[4..]
+            .as_chunks::<ENTRY>()
+            .0
+            .iter()
+            .is_sorted_by_key(|entry| entry[0])
 }
 
 /// Append the text of `raw`, for which [`is_expressible`] holds.
 pub(super) fn write_text(raw: &[u8], out: &mut Vec<u8>) {
     for (index, entry) in raw[4..].as_chunks::<ENTRY>().0.iter().enumerate() {
-        let Some((name, number)) = word(entry) else { continue };
+        let Some((name, number)) = word(entry) else {
+            continue;
+        };
         out.extend_from_slice(if index == 0 { b"" } else { b"," });
         let _ = match number {
             Some(number) => write!(out, "{name}:{number}:"),
             None => write!(out, "{name}::"),
         };
-        out.extend([(4, b'r'), (2, b'w'), (1, b'x')].map(|(bit, c)| if entry[2] & bit == 0 { b'-' } else { c }));
+        out.extend(
+            [(4, b'r'), (2, b'w'), (1, b'x')]
+                .map(|(bit, c)| if entry[2] & bit == 0 { b'-' } else { c }),
+        );
     }
 }
 
@@ -127,20 +149,37 @@ pub(super) fn parse(text: &[u8]) -> Parsed {
 
 /// As [`parse`]; `number` knows the number of a name, by the tag of its entry.
 fn parse_with(text: &[u8], number: &dyn Fn(u16, &str) -> Option<u32>) -> Parsed {
-    let Ok(text) = std::str::from_utf8(text) else { return Parsed::Malformed };
+    let Ok(text) = std::str::from_utf8(text) else {
+        return Parsed::Malformed;
+    };
     let mut entries = Vec::new();
-    let separators: &[char] = if text.contains([',', '\n']) { &[',', '\n'] } else { &[' ', '\t'] };
-    for item in text.split(separators).map(str::trim).filter(|item| !item.is_empty()) {
+    let separators: &[char] = if text.contains([',', '\n']) {
+        &[',', '\n']
+    } else {
+        &[' ', '\t']
+    };
+    for item in text
+        .split(separators)
+        .map(str::trim)
+        .filter(|item| !item.is_empty())
+    {
         match parse_entry(item, number) {
             Ok(entry) => entries.push(entry),
             Err(other) => return other,
         }
     }
-    if entries.is_empty() { Parsed::Malformed } else { Parsed::Raw(raw(entries)) }
+    if entries.is_empty() {
+        Parsed::Malformed
+    } else {
+        Parsed::Raw(raw(entries))
+    }
 }
 
 /// Tag, permissions and number of one entry: `user:joe:r--:1000`, `user:1000:r--`, `u::rwx`, or Solaris' `mask:r--`.
-fn parse_entry(item: &str, number: &dyn Fn(u16, &str) -> Option<u32>) -> Result<(u16, u16, u32), Parsed> {
+fn parse_entry(
+    item: &str,
+    number: &dyn Fn(u16, &str) -> Option<u32>,
+) -> Result<(u16, u16, u32), Parsed> {
     let item = item.strip_prefix("default:").unwrap_or(item);
     let mut fields = item.split(':');
     let word = fields.next().unwrap_or_default();
@@ -157,7 +196,9 @@ fn parse_entry(item: &str, number: &dyn Fn(u16, &str) -> Option<u32>) -> Result<
         return Ok((tag, permissions, NOBODY));
     }
     let stated = stated.unwrap_or(who).parse().ok();
-    let number = stated.or_else(|| number(tag, &unescaped(who)?)).ok_or(Parsed::Names)?;
+    let number = stated
+        .or_else(|| number(tag, &unescaped(who)?))
+        .ok_or(Parsed::Names)?;
     Ok((tag, permissions, number))
 }
 
@@ -167,9 +208,16 @@ fn unescaped(name: &str) -> Option<String> {
     let mut plain = Vec::with_capacity(rest.len());
     while let Some((first, after)) = rest.split_first() {
         let (byte, after) = match rest {
-            [b'\\', high @ b'0'..=b'3', middle @ b'0'..=b'7', low @ b'0'..=b'7', after @ ..] => {
-                ((high - b'0') << 6 | (middle - b'0') << 3 | (low - b'0'), after)
-            }
+            [
+                b'\\',
+                high @ b'0'..=b'3',
+                middle @ b'0'..=b'7',
+                low @ b'0'..=b'7',
+                after @ ..,
+            ] => (
+                (high - b'0') << 6 | (middle - b'0') << 3 | (low - b'0'),
+                after,
+            ),
             _ => (*first, after),
         };
         plain.push(byte);
@@ -181,7 +229,9 @@ fn unescaped(name: &str) -> Option<String> {
 /// The tag of a word or its first letter.
 fn tag(word: &str, named: bool) -> Option<u16> {
     let is = |known: &str| known == word || known[..1] == *word;
-    TAGS.iter().find(|(_, known, names)| is(known) && *names == named).map(|(tag, ..)| *tag)
+    TAGS.iter()
+        .find(|(_, known, names)| is(known) && *names == named)
+        .map(|(tag, ..)| *tag)
 }
 
 fn parse_permissions(text: &str) -> Option<u16> {
@@ -210,7 +260,8 @@ fn raw(mut entries: Vec<(u16, u16, u32)>) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    const TEXT: &[u8] = b"user::rwx,user:1000:r--,group::r-x,group:4294967294:-w-,mask::r-x,other::r--";
+    const TEXT: &[u8] =
+        b"user::rwx,user:1000:r--,group::r-x,group:4294967294:-w-,mask::r-x,other::r--";
 
     fn bytes(text: &[u8]) -> Vec<u8> {
         match parse(text) {
@@ -244,15 +295,26 @@ mod tests {
 
     #[test]
     fn names_get_their_numbers_here_or_leave_the_group_what_it_had() {
-        let list = |attribute, text: &str| NamedAcl { attribute, text: text.into() };
-        let named = "user::rwx,user:joe:r--,group::r-x,group:staff:-w-:4294967294,mask::r-x,other::r--";
+        let list = |attribute, text: &str| NamedAcl {
+            attribute,
+            text: text.into(),
+        };
+        let named =
+            "user::rwx,user:joe:r--,group::r-x,group:staff:-w-:4294967294,mask::r-x,other::r--";
         let acl = list(ACLS[0].0, named);
         let found = acl.resolve(|name| (name == "joe").then_some(1000), |_| None);
         assert_eq!(found, Ok((ACLS[0].0.to_vec(), bytes(TEXT))));
         assert!(acl.resolve(|_| None, |_| Some(1)).is_err());
         let private = list(ACLS[0].0, "u::rw-,u:joe:rwx,g::---,m::rwx,o::---");
-        assert_eq!((private.mode_without(0o4670), acl.mode_without(0o750)), (0o4600, 0o750));
-        assert_eq!(list(ACLS[1].0, named).mode_without(0o770), 0o770, "what is made in a directory is another matter");
+        assert_eq!(
+            (private.mode_without(0o4670), acl.mode_without(0o750)),
+            (0o4600, 0o750)
+        );
+        assert_eq!(
+            list(ACLS[1].0, named).mode_without(0o770),
+            0o770,
+            "what is made in a directory is another matter"
+        );
     }
 
     #[test]
@@ -261,13 +323,22 @@ mod tests {
             b"user::rwx\nuser:joe doe:r--:1000\ngroup::r-x\ngroup:domain users:-w-:4294967294\nmask::r-x,other::r--";
         assert_eq!(bytes(stated), bytes(TEXT));
         assert_eq!(
-            bytes(b"user::rwx  user:1000:r-- group::r-x\tgroup:4294967294:-w- mask::r-x other::r--"),
+            bytes(
+                b"user::rwx  user:1000:r-- group::r-x\tgroup:4294967294:-w- mask::r-x other::r--"
+            ),
             bytes(TEXT)
         );
         for name in ["domain users", "domain\\040users", "d\\157main users"] {
-            let text = format!("user::rwx,user:1000:r--,group::r-x,group:{name}:-w-,mask::r-x,other::r--");
-            let acl = NamedAcl { attribute: ACLS[0].0, text: text.into_bytes() };
-            let found = acl.resolve(|_| None, |name| (name == "domain users").then_some(u32::MAX - 1));
+            let text =
+                format!("user::rwx,user:1000:r--,group::r-x,group:{name}:-w-,mask::r-x,other::r--");
+            let acl = NamedAcl {
+                attribute: ACLS[0].0,
+                text: text.into_bytes(),
+            };
+            let found = acl.resolve(
+                |_| None,
+                |name| (name == "domain users").then_some(u32::MAX - 1),
+            );
             assert_eq!(found, Ok((ACLS[0].0.to_vec(), bytes(TEXT))), "{name}");
         }
         assert_eq!(unescaped("a\\40b\\400\\").as_deref(), Some("a\\40b\\400\\"));
@@ -276,7 +347,15 @@ mod tests {
 
     #[test]
     fn what_is_not_a_list_is_malformed() {
-        for bad in [&b""[..], b"user", b"user::rwq", b"owner@:r:allow", b"mask:5:r--", b"u:1:r:2:3:4:5", b"\xff"] {
+        for bad in [
+            &b""[..],
+            b"user",
+            b"user::rwq",
+            b"owner@:r:allow",
+            b"mask:5:r--",
+            b"u:1:r:2:3:4:5",
+            b"\xff",
+        ] {
             assert_eq!(parse(bad), Parsed::Malformed, "{bad:?}");
         }
     }
@@ -289,6 +368,10 @@ mod tests {
             bad[at] = value;
             assert!(!is_expressible(&bad), "{at}");
         }
-        assert!(!is_expressible(&raw[..raw.len() - 1]) && !is_expressible(&raw[..4]) && !is_expressible(b""));
+        assert!(
+            !is_expressible(&raw[..raw.len() - 1])
+                && !is_expressible(&raw[..4])
+                && !is_expressible(b"")
+        );
     }
 }

@@ -62,7 +62,9 @@ impl Attributes {
             b"mtime" => self.mtime = unless_empty(value, time)?,
             b"ctime" => self.ctime = unless_empty(value, time)?,
             _ if key.starts_with(b"GNU.sparse.") => self.sparse.set(&key[11..], value)?,
-            _ if key.starts_with(XATTR) => self.xattrs.push((decoded(&key[XATTR.len()..]), value.to_vec())),
+            _ if key.starts_with(XATTR) => self
+                .xattrs
+                .push((decoded(&key[XATTR.len()..]), value.to_vec())),
             _ => self.set_acl(key, value),
         }
         Some(())
@@ -70,10 +72,18 @@ impl Attributes {
 
     /// A list that cannot be read is no damage: other programs write what they like.
     fn set_acl(&mut self, key: &[u8], value: &[u8]) {
-        let Some((name, _)) = ACLS.iter().find(|(_, known)| *known == key && !value.is_empty()) else { return };
+        let Some((name, _)) = ACLS
+            .iter()
+            .find(|(_, known)| *known == key && !value.is_empty())
+        else {
+            return;
+        };
         match acl::parse(value) {
             acl::Parsed::Raw(raw) => self.xattrs.push((name.to_vec(), raw)),
-            _ => self.named_acls.push(NamedAcl { attribute: name, text: value.to_vec() }),
+            _ => self.named_acls.push(NamedAcl {
+                attribute: name,
+                text: value.to_vec(),
+            }),
         }
     }
 
@@ -81,7 +91,11 @@ impl Attributes {
     pub(super) fn take_xattrs(&mut self) -> Vec<Xattr> {
         let mut xattrs = std::mem::take(&mut self.xattrs);
         let mut seen = HashSet::new();
-        let mut last: Vec<bool> = xattrs.iter().rev().map(|(name, _)| seen.insert(name.as_slice())).collect();
+        let mut last: Vec<bool> = xattrs
+            .iter()
+            .rev()
+            .map(|(name, _)| seen.insert(name.as_slice()))
+            .collect();
         xattrs.retain(|_| last.pop() == Some(true));
         xattrs
     }
@@ -122,7 +136,10 @@ fn cut_record(body: &[u8]) -> Option<(&[u8], &[u8])> {
 /// The numbers of version 0.1: offsets and lengths in turn, with commas.
 fn list(value: &[u8]) -> Option<Vec<u64>> {
     let items = value.split(|c| *c == b',').filter(|item| !item.is_empty());
-    items.take(2 * (sparse::MAX_RUNS + 1) + 1).map(size).collect()
+    items
+        .take(2 * (sparse::MAX_RUNS + 1) + 1)
+        .map(size)
+        .collect()
 }
 
 fn text(value: &[u8]) -> Option<Vec<u8>> {
@@ -131,13 +148,19 @@ fn text(value: &[u8]) -> Option<Vec<u8>> {
 
 /// The outer `None` is a malformed value, the inner one an empty value.
 fn unless_empty<T>(value: &[u8], parse: impl Fn(&[u8]) -> Option<T>) -> Option<Option<T>> {
-    if value.is_empty() { Some(None) } else { parse(value).map(Some) }
+    if value.is_empty() {
+        Some(None)
+    } else {
+        parse(value).map(Some)
+    }
 }
 
 /// Decimal digits and nothing else, at most 2^63 - 1 as sizes of files are.
 fn size(value: &[u8]) -> Option<u64> {
     let digit = |c: &u8| c.is_ascii_digit().then(|| u64::from(c - b'0'));
-    let sum = value.iter().try_fold(0u64, |sum, c| sum.checked_mul(10)?.checked_add(digit(c)?))?;
+    let sum = value
+        .iter()
+        .try_fold(0u64, |sum, c| sum.checked_mul(10)?.checked_add(digit(c)?))?;
     (!value.is_empty() && i64::try_from(sum).is_ok()).then_some(sum)
 }
 
@@ -147,28 +170,50 @@ fn integer(value: &[u8]) -> Option<i64> {
 
 /// A decimal number of seconds; digits after the ninth decimal are cut off.
 fn time(value: &[u8]) -> Option<Time> {
-    let (negative, value) = value.strip_prefix(b"-").map_or((false, value), |rest| (true, rest));
+    let (negative, value) = value
+        .strip_prefix(b"-")
+        .map_or((false, value), |rest| (true, rest));
     let (whole, fraction) = match value.iter().position(|c| *c == b'.') {
         Some(dot) => (&value[..dot], &value[dot + 1..]),
         None => (value, &b""[..]),
     };
-    let whole = if whole.is_empty() && !fraction.is_empty() { 0 } else { size_or_limit(whole)? };
+    let whole = if whole.is_empty() && !fraction.is_empty() {
+        0
+    } else {
+        size_or_limit(whole)?
+    };
     let nanos = nanos(fraction)?;
     Some(match (negative, nanos) {
-        (false, _) => Time { seconds: i64::try_from(whole).ok()?, nanos },
-        (true, 0) => Time { seconds: 0i64.checked_sub_unsigned(whole)?, nanos },
-        (true, _) => Time { seconds: (-1i64).checked_sub_unsigned(whole)?, nanos: 1_000_000_000 - nanos },
+        (false, _) => Time {
+            seconds: i64::try_from(whole).ok()?,
+            nanos,
+        },
+        (true, 0) => Time {
+            seconds: 0i64.checked_sub_unsigned(whole)?,
+            nanos,
+        },
+        (true, _) => Time {
+            seconds: (-1i64).checked_sub_unsigned(whole)?,
+            nanos: 1_000_000_000 - nanos,
+        },
     })
 }
 
 /// Like [`size`], and 2^63 besides: the earliest time there is.
 fn size_or_limit(value: &[u8]) -> Option<u64> {
-    if value == b"9223372036854775808" { Some(1 << 63) } else { size(value) }
+    if value == b"9223372036854775808" {
+        Some(1 << 63)
+    } else {
+        size(value)
+    }
 }
 
 fn nanos(fraction: &[u8]) -> Option<u32> {
     let zeros = std::iter::repeat(&b'0');
-    let digits = fraction.iter().all(u8::is_ascii_digit).then(|| fraction.iter().chain(zeros).take(9))?;
+    let digits = fraction
+        .iter()
+        .all(u8::is_ascii_digit)
+        .then(|| fraction.iter().chain(zeros).take(9))?;
     Some(digits.fold(0, |nanos, c| nanos * 10 + u32::from(c - b'0')))
 }
 
@@ -246,9 +291,17 @@ mod tests {
             ("7.1234567899", 7, 123_456_789),
             ("-9223372036854775808", i64::MIN, 0),
         ] {
-            assert_eq!(time(text.as_bytes()), Some(Time { seconds, nanos }), "{text}");
+            assert_eq!(
+                time(text.as_bytes()),
+                Some(Time { seconds, nanos }),
+                "{text}"
+            );
         }
-        assert!([&b""[..], b"-", b".", b"1.-5", b"-9223372036854775808.5"].iter().all(|bad| time(bad).is_none()));
+        assert!(
+            [&b""[..], b"-", b".", b"1.-5", b"-9223372036854775808.5"]
+                .iter()
+                .all(|bad| time(bad).is_none())
+        );
     }
 
     #[test]
@@ -259,9 +312,16 @@ mod tests {
 
     #[test]
     fn the_last_attribute_of_a_name_wins() {
-        let body = b"25 SCHILY.xattr.user.a=1\n25 SCHILY.xattr.user.b=2\n25 SCHILY.xattr.user.a=3\n";
+        let body =
+            b"25 SCHILY.xattr.user.a=1\n25 SCHILY.xattr.user.b=2\n25 SCHILY.xattr.user.a=3\n";
         let xattrs = read(body).unwrap().take_xattrs();
-        assert_eq!(xattrs, [(b"user.b".to_vec(), b"2".to_vec()), (b"user.a".to_vec(), b"3".to_vec())]);
+        assert_eq!(
+            xattrs,
+            [
+                (b"user.b".to_vec(), b"2".to_vec()),
+                (b"user.a".to_vec(), b"3".to_vec())
+            ]
+        );
     }
 
     #[test]

@@ -75,7 +75,10 @@ pub(super) fn number(field: &[u8]) -> Option<i64> {
 }
 
 fn octal(field: &[u8]) -> Option<i64> {
-    let digits = field.trim_ascii_start().split(|c| matches!(c, 0 | b' ')).next()?;
+    let digits = field
+        .trim_ascii_start()
+        .split(|c| matches!(c, 0 | b' '))
+        .next()?;
     digits.iter().try_fold(0i64, |value, digit| match digit {
         b'0'..=b'7' => value.checked_mul(8)?.checked_add(i64::from(digit - b'0')),
         _ => None,
@@ -85,7 +88,9 @@ fn octal(field: &[u8]) -> Option<i64> {
 fn base256(field: &[u8]) -> Option<i64> {
     // The bit below the mark is the sign. Fields are at most 12 bytes, 95 bits.
     let first = i128::from(field[0] & 0x7f) - if field[0] & 0x40 == 0 { 0 } else { 0x80 };
-    let value = field[1..].iter().fold(first, |value, byte| (value << 8) | i128::from(*byte));
+    let value = field[1..]
+        .iter()
+        .fold(first, |value, byte| (value << 8) | i128::from(*byte));
     i64::try_from(value).ok()
 }
 

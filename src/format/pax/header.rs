@@ -46,7 +46,9 @@ impl Header {
     pub(super) fn special(&self, names: &Names) -> Result<Kind> {
         Ok(match self.block[field::TYPEFLAG] {
             b'1' => Kind::HardLink(clean(&names.link)),
-            b'2' if names.link.contains(&0) => return Err(damaged(self.at, "the target of a link has a NUL")),
+            b'2' if names.link.contains(&0) => {
+                return Err(damaged(self.at, "the target of a link has a NUL"));
+            }
             b'2' => Kind::Symlink(names.link.clone()),
             b'3' => Kind::CharDevice(self.device()?),
             b'4' => Kind::BlockDevice(self.device()?),
@@ -56,12 +58,22 @@ impl Header {
     }
 
     fn device(&self) -> Result<Device> {
-        let part =
-            |place| u32::try_from(self.number(place)?).map_err(|_| damaged(self.at, "a device number is too large"));
-        Ok(Device { major: part(field::MAJOR)?, minor: part(field::MINOR)? })
+        let part = |place| {
+            u32::try_from(self.number(place)?)
+                .map_err(|_| damaged(self.at, "a device number is too large"))
+        };
+        Ok(Device {
+            major: part(field::MAJOR)?,
+            minor: part(field::MINOR)?,
+        })
     }
 
-    pub(super) fn entry(&self, name: &[u8], kind: Kind, mut attributes: Attributes) -> Result<Entry> {
+    pub(super) fn entry(
+        &self,
+        name: &[u8],
+        kind: Kind,
+        mut attributes: Attributes,
+    ) -> Result<Entry> {
         let path = clean(name);
         let hollow = matches!(&kind, Kind::HardLink(target) if target.is_empty());
         if hollow || (path.is_empty() && kind != Kind::Directory) {
@@ -69,7 +81,10 @@ impl Header {
         }
         let mtime = match attributes.mtime {
             Some(mtime) => mtime,
-            None => Time { seconds: self.signed(field::MTIME)?, nanos: 0 },
+            None => Time {
+                seconds: self.signed(field::MTIME)?,
+                nanos: 0,
+            },
         };
         Ok(Entry {
             path,
@@ -93,7 +108,9 @@ impl Header {
         };
         let name = |record: &Option<Vec<u8>>, place| match record {
             Some(name) => owner_name(name),
-            None if self.block[field::MAGIC].starts_with(b"ustar") => owner_name(sure_owner(&self.block[place])),
+            None if self.block[field::MAGIC].starts_with(b"ustar") => {
+                owner_name(sure_owner(&self.block[place]))
+            }
             None => Arc::default(),
         };
         Ok(Owner {
@@ -111,7 +128,11 @@ const NOBODY: u32 = 65534;
 /// The name of a user or group in a field; no name if it may be the beginning of a longer one.
 fn sure_owner(field: &[u8]) -> &[u8] {
     let name = text(field);
-    if name.len() > field::MAX_SURE_OWNER { b"" } else { name }
+    if name.len() > field::MAX_SURE_OWNER {
+        b""
+    } else {
+        name
+    }
 }
 
 /// A name that is not text is as good as none.
@@ -127,8 +148,17 @@ pub(super) struct Names {
 
 impl Names {
     /// With the name and the link that GNU members before the header have set.
-    pub(super) fn of(header: &Header, gnu: (Option<Vec<u8>>, Option<Vec<u8>>), attributes: &mut Attributes) -> Self {
-        let path = attributes.sparse.name.take().or(attributes.path.take()).or(gnu.0);
+    pub(super) fn of(
+        header: &Header,
+        gnu: (Option<Vec<u8>>, Option<Vec<u8>>),
+        attributes: &mut Attributes,
+    ) -> Self {
+        let path = attributes
+            .sparse
+            .name
+            .take()
+            .or(attributes.path.take())
+            .or(gnu.0);
         let link = attributes.link.take().or(gnu.1);
         Self {
             path: path.unwrap_or_else(|| header.name()),
@@ -140,7 +170,9 @@ impl Names {
 /// The path that a name means, below the root of the archive: without `.`, and without slashes that are doubled or stand at
 /// either end.
 fn clean(name: &[u8]) -> Path {
-    let parts = name.split(|c| *c == b'/').filter(|part| !part.is_empty() && *part != b".");
+    let parts = name
+        .split(|c| *c == b'/')
+        .filter(|part| !part.is_empty() && *part != b".");
     parts.collect::<Vec<_>>().join(&b'/')
 }
 

@@ -57,7 +57,9 @@ pub const fn padding(len: u64) -> usize {
 }
 
 /// The raw attributes that hold access control lists, and the records that carry their text.
-const ACLS: [(&[u8], &[u8]); 2] =
-    [(b"system.posix_acl_access", b"SCHILY.acl.access"), (b"system.posix_acl_default", b"SCHILY.acl.default")];
+const ACLS: [(&[u8], &[u8]); 2] = [
+    (b"system.posix_acl_access", b"SCHILY.acl.access"),
+    (b"system.posix_acl_default", b"SCHILY.acl.default"),
+];
 /// Prefix of the records of all other attributes.
 const XATTR: &[u8] = b"SCHILY.xattr.";

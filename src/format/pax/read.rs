@@ -105,7 +105,11 @@ impl Reader {
         loop {
             let at = self.position;
             let Some(block) = self.block(input)? else {
-                return if pending.is_empty() { Ok(None) } else { Err(cut_off(at)) };
+                return if pending.is_empty() {
+                    Ok(None)
+                } else {
+                    Err(cut_off(at))
+                };
             };
             if block == [0; BLOCK] && pending.is_empty() {
                 self.zeros += 1;
@@ -178,13 +182,25 @@ impl Reader {
     }
 
     /// Append the content of a member of ours, at most `max` bytes, to `body`, and pass over its padding.
-    fn body(&mut self, input: &mut dyn Read, header: &Header, max: usize, body: &mut Vec<u8>) -> Result<()> {
+    fn body(
+        &mut self,
+        input: &mut dyn Read,
+        header: &Header,
+        max: usize,
+        body: &mut Vec<u8>,
+    ) -> Result<()> {
         let len = header.size()?;
         if len > max as u64 {
-            return Err(damaged(header.at, format!("a header extends over {len} bytes, where {max} are possible")));
+            return Err(damaged(
+                header.at,
+                format!("a header extends over {len} bytes, where {max} are possible"),
+            ));
         }
         // Grows with the bytes that come, whatever the header promised.
-        let count = (&mut *input).take(len).read_to_end(body).map_err(unreadable)?;
+        let count = (&mut *input)
+            .take(len)
+            .read_to_end(body)
+            .map_err(unreadable)?;
         if (count as u64) < len {
             return Err(cut_off(self.position));
         }
@@ -195,19 +211,34 @@ impl Reader {
 
     /// Count `len` bytes of content and their padding as read.
     fn pass(&mut self, len: u64) {
-        self.position = self.position.saturating_add(len).saturating_add(padding(len) as u64);
+        self.position = self
+            .position
+            .saturating_add(len)
+            .saturating_add(padding(len) as u64);
     }
 
-    fn records(&mut self, input: &mut dyn Read, header: &Header, pending: &mut Pending) -> Result<()> {
+    fn records(
+        &mut self,
+        input: &mut dyn Read,
+        header: &Header,
+        pending: &mut Pending,
+    ) -> Result<()> {
         pending.has_records = true;
-        self.body(input, header, MAX_RECORDS - pending.records.len(), &mut pending.records)
+        self.body(
+            input,
+            header,
+            MAX_RECORDS - pending.records.len(),
+            &mut pending.records,
+        )
     }
 
     fn globals(&mut self, input: &mut dyn Read, header: &Header) -> Result<()> {
         let mut body = Vec::new();
         self.body(input, header, MAX_GLOBALS - self.globals_len, &mut body)?;
         self.globals_len += body.len();
-        self.globals.read(&body).ok_or_else(|| damaged(header.at, MALFORMED))
+        self.globals
+            .read(&body)
+            .ok_or_else(|| damaged(header.at, MALFORMED))
     }
 
     fn long(&mut self, input: &mut dyn Read, header: &Header) -> Result<Vec<u8>> {
@@ -219,7 +250,9 @@ impl Reader {
 
     fn member(&mut self, input: &mut dyn Read, header: &Header, pending: Pending) -> Result<Found> {
         let mut attributes = self.globals.clone();
-        attributes.read(&pending.records).ok_or_else(|| damaged(header.at, MALFORMED))?;
+        attributes
+            .read(&pending.records)
+            .ok_or_else(|| damaged(header.at, MALFORMED))?;
         let names = Names::of(header, (pending.name, pending.link), &mut attributes);
         let size = attributes.size.map_or_else(|| header.size(), Ok)?;
         let typeflag = header.block[field::TYPEFLAG];
@@ -231,16 +264,28 @@ impl Reader {
             b'1'..=b'6' => (header.special(&names)?, 0),
             _ => {
                 self.pass(size);
-                return Ok(Found::Unknown(Unknown { name: names.path, typeflag, stored_len: size }));
+                return Ok(Found::Unknown(Unknown {
+                    name: names.path,
+                    typeflag,
+                    stored_len: size,
+                }));
             }
         };
         self.pass(stored_len);
         if !stays_within(&names.path) || (typeflag == b'1' && !stays_within(&names.link)) {
-            return Ok(Found::Outside(Unknown { name: names.path, typeflag, stored_len }));
+            return Ok(Found::Outside(Unknown {
+                name: names.path,
+                typeflag,
+                stored_len,
+            }));
         }
         let named_acls = std::mem::take(&mut attributes.named_acls);
         let entry = header.entry(&names.path, kind, attributes)?;
-        Ok(Found::Member(Member { entry, stored_len, named_acls }))
+        Ok(Found::Member(Member {
+            entry,
+            stored_len,
+            named_acls,
+        }))
     }
 
     /// A regular file of which `stored` bytes follow, and how many after its map.
@@ -253,18 +298,33 @@ impl Reader {
     ) -> Result<(Kind, u64)> {
         let sparse = &attributes.sparse;
         let bad = || damaged(header.at, "the map of a sparse file is malformed");
-        let (size, pairs, stored) = match (header.block[field::TYPEFLAG], sparse.major, sparse.minor) {
-            (b'S', ..) => (header.number(OLD_SIZE)?, self.old_map(input, header)?, stored),
-            (_, Some(1), Some(0)) => {
-                let (pairs, len) = self.map(input, stored)?.ok_or_else(bad)?;
-                (sparse.size.ok_or_else(bad)?, pairs, stored - len)
-            }
-            (_, None | Some(0), _) if sparse.pairs.is_some() => {
-                (sparse.size.ok_or_else(bad)?, sparse.pairs.clone().unwrap_or_default(), stored)
-            }
-            (_, None | Some(0), _) => return Ok((Kind::File { size: stored, map: None }, stored)),
-            (_, Some(major), minor) => return Err(newer_sparse(header.at, major, minor)),
-        };
+        let (size, pairs, stored) =
+            match (header.block[field::TYPEFLAG], sparse.major, sparse.minor) {
+                (b'S', ..) => (
+                    header.number(OLD_SIZE)?,
+                    self.old_map(input, header)?,
+                    stored,
+                ),
+                (_, Some(1), Some(0)) => {
+                    let (pairs, len) = self.map(input, stored)?.ok_or_else(bad)?;
+                    (sparse.size.ok_or_else(bad)?, pairs, stored - len)
+                }
+                (_, None | Some(0), _) if sparse.pairs.is_some() => (
+                    sparse.size.ok_or_else(bad)?,
+                    sparse.pairs.clone().unwrap_or_default(),
+                    stored,
+                ),
+                (_, None | Some(0), _) => {
+                    return Ok((
+                        Kind::File {
+                            size: stored,
+                            map: None,
+                        },
+                        stored,
+                    ));
+                }
+                (_, Some(major), minor) => return Err(newer_sparse(header.at, major, minor)),
+            };
         let map = read_map(&pairs, size, stored).ok_or_else(bad)?;
         Ok((Kind::File { size, map }, stored))
     }
@@ -311,10 +371,12 @@ pub fn begins(start: &[u8]) -> bool {
 /// [`ErrorKind::Corrupt`] if the bytes end before, or the error of `input`.
 pub fn skip_padding(input: &mut dyn Read, len: u64) -> Result<()> {
     let mut block = [0; BLOCK];
-    input.read_exact(&mut block[..padding(len)]).map_err(|error| match error.kind() {
-        std::io::ErrorKind::UnexpectedEof => cut_off_in_member(),
-        _ => unreadable(error),
-    })
+    input
+        .read_exact(&mut block[..padding(len)])
+        .map_err(|error| match error.kind() {
+            std::io::ErrorKind::UnexpectedEof => cut_off_in_member(),
+            _ => unreadable(error),
+        })
 }
 
 /// Read and drop `len` bytes of content and their padding.
@@ -322,7 +384,8 @@ pub fn skip_padding(input: &mut dyn Read, len: u64) -> Result<()> {
 /// # Errors
 /// As [`skip_padding`].
 pub fn skip(input: &mut dyn Read, len: u64) -> Result<()> {
-    let count = std::io::copy(&mut (&mut *input).take(len), &mut std::io::sink()).map_err(unreadable)?;
+    let count =
+        std::io::copy(&mut (&mut *input).take(len), &mut std::io::sink()).map_err(unreadable)?;
     if count < len {
         return Err(cut_off_in_member());
     }
@@ -355,8 +418,10 @@ fn cut_off_in_member() -> Error {
 }
 
 fn newer_sparse(at: u64, major: u64, minor: Option<u64>) -> Error {
-    let what =
-        format!("cannot read the tar at byte {at}: it has a sparse file of version {major}.{}", minor.unwrap_or(0));
+    let what = format!(
+        "cannot read the tar at byte {at}: it has a sparse file of version {major}.{}",
+        minor.unwrap_or(0)
+    );
     Error::new(ErrorKind::Unsupported, what)
 }
 

@@ -19,7 +19,11 @@ pub const MAX_RUNS: usize = 1 << 20;
 /// GNU tar pads each run to whole blocks and other tools do not; where runs are whole blocks they agree. A map that is
 /// good already is returned as it is. Runs must be ascending and within the file.
 pub fn storable_map(map: Map, size: u64) -> Option<Map> {
-    let map = if is_storable(&map, size) { map } else { widen(&map, size).into() };
+    let map = if is_storable(&map, size) {
+        map
+    } else {
+        widen(&map, size).into()
+    };
     let whole = matches!(map[..], [run] if run.len == size) || size == 0;
     (!whole && map.len() <= MAX_RUNS).then_some(map)
 }
@@ -32,7 +36,10 @@ fn widen(map: &[Run], size: u64) -> Vec<Run> {
         let end = (run.offset + run.len).next_multiple_of(block).min(size);
         match wide.last_mut() {
             Some(last) if start <= last.offset + last.len => last.len = end - last.offset,
-            _ => wide.push(Run { offset: start, len: end - start }),
+            _ => wide.push(Run {
+                offset: start,
+                len: end - start,
+            }),
         }
     }
     wide
@@ -40,7 +47,9 @@ fn widen(map: &[Run], size: u64) -> Vec<Run> {
 
 /// Is the map ascending, within the file, and made of whole blocks but for the end of the last run?
 pub(super) fn is_storable(map: &[Run], size: u64) -> bool {
-    let blocks = map.split_last().is_none_or(|(_, runs)| runs.iter().all(|run| run.len % BLOCK as u64 == 0));
+    let blocks = map
+        .split_last()
+        .is_none_or(|(_, runs)| runs.iter().all(|run| run.len % BLOCK as u64 == 0));
     let mut end = None;
     blocks
         && map.iter().all(|run| {
@@ -52,7 +61,10 @@ pub(super) fn is_storable(map: &[Run], size: u64) -> bool {
 
 /// Bytes that [`write_map`] appends, without its padding.
 pub(super) fn map_len(map: &[Run], size: u64) -> u64 {
-    let runs: u64 = map.iter().map(|run| digits(run.offset) + digits(run.len) + 2).sum();
+    let runs: u64 = map
+        .iter()
+        .map(|run| digits(run.offset) + digits(run.len) + 2)
+        .sum();
     digits(map.len() as u64 + 1) + 1 + runs + digits(size) + 1 + 2
 }
 
@@ -76,7 +88,9 @@ pub(super) fn write_map(map: &[Run], size: u64, out: &mut Vec<u8>) {
 /// Empty runs are dropped and runs that touch are merged. The outer `None` is a map that cannot be; the inner one says
 /// that there are no holes.
 pub(super) fn read_map(pairs: &[u64], size: u64, stored: u64) -> Option<Option<Map>> {
-    let (pairs, []) = pairs.as_chunks::<2>() else { return None };
+    let (pairs, []) = pairs.as_chunks::<2>() else {
+        return None;
+    };
     let mut runs: Vec<Run> = Vec::new();
     let (mut end, mut sum) = (0u64, 0u64);
     for &[offset, len] in pairs {
@@ -125,7 +139,14 @@ impl MapLines {
     fn end_line(&mut self) -> Option<bool> {
         let value = self.line.take()?;
         match &mut self.left {
-            None => self.left = Some(usize::try_from(value).ok().filter(|runs| *runs <= MAX_RUNS + 1)? * 2),
+            None => {
+                self.left = Some(
+                    usize::try_from(value)
+                        .ok()
+                        .filter(|runs| *runs <= MAX_RUNS + 1)?
+                        * 2,
+                )
+            }
             Some(left) => {
                 *left -= 1;
                 self.pairs.push(value);
@@ -149,7 +170,12 @@ pub(super) const OLD_SIZE: std::ops::Range<usize> = 483..495;
 
 /// Append the offsets and lengths in `fields`, 12 bytes each, up to the first unused ones. `None` if one is not a number.
 pub(super) fn read_old(fields: &[u8], pairs: &mut Vec<u64>) -> Option<()> {
-    for pair in fields.as_chunks::<24>().0.iter().take_while(|pair| pair[12] != 0) {
+    for pair in fields
+        .as_chunks::<24>()
+        .0
+        .iter()
+        .take_while(|pair| pair[12] != 0)
+    {
         for field in pair.as_chunks::<12>().0 {
             pairs.push(u64::try_from(number(field)?).ok()?);
         }
@@ -163,7 +189,10 @@ mod tests {
     use proptest::prelude::*;
 
     fn runs(pairs: &[(u64, u64)]) -> Map {
-        pairs.iter().map(|&(offset, len)| Run { offset, len }).collect()
+        pairs
+            .iter()
+            .map(|&(offset, len)| Run { offset, len })
+            .collect()
     }
 
     #[test]

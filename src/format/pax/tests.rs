@@ -17,7 +17,12 @@ fn header(entry: &Entry) -> Vec<u8> {
 }
 
 fn file(path: &[u8], size: u64) -> Entry {
-    Entry { path: path.to_vec(), kind: Kind::File { size, map: None }, mode: 0o644, ..Entry::default() }
+    Entry {
+        path: path.to_vec(),
+        kind: Kind::File { size, map: None },
+        mode: 0o644,
+        ..Entry::default()
+    }
 }
 
 /// A header block of another make.
@@ -40,8 +45,14 @@ fn with_body(block: field::Block, body: &[u8]) -> Vec<u8> {
 
 /// An `x` or `g` member of records without their lengths, each below 98 bytes.
 fn pax(typeflag: u8, records: &[&str]) -> Vec<u8> {
-    let body: String = records.iter().map(|record| format!("{:02} {record}\n", record.len() + 4)).collect();
-    with_body(foreign(b"pax", typeflag, body.len() as i64), body.as_bytes())
+    let body: String = records
+        .iter()
+        .map(|record| format!("{:02} {record}\n", record.len() + 4))
+        .collect();
+    with_body(
+        foreign(b"pax", typeflag, body.len() as i64),
+        body.as_bytes(),
+    )
 }
 
 fn empty(name: &[u8]) -> Vec<u8> {
@@ -87,8 +98,16 @@ fn refusal(bytes: &[u8]) -> String {
 
 #[test]
 fn what_ustar_holds_takes_one_block() {
-    let mut entry = file(&[[b'a'; 155].as_slice(), b"/", &[b'b'; 100]].concat(), 0o77777777777);
-    entry.owner = Owner { uid: 0o7777777, gid: 0o7777777, user: "u".repeat(30).into(), group: "é".into() };
+    let mut entry = file(
+        &[[b'a'; 155].as_slice(), b"/", &[b'b'; 100]].concat(),
+        0o77777777777,
+    );
+    entry.owner = Owner {
+        uid: 0o7777777,
+        gid: 0o7777777,
+        user: "u".repeat(30).into(),
+        group: "é".into(),
+    };
     entry.mtime.seconds = 0o77777777777;
     assert!(is_plain_ustar(&entry));
     assert_eq!(header(&entry).len(), BLOCK);
@@ -104,29 +123,83 @@ fn each_value_that_ustar_cannot_hold_takes_a_record_of_its_own() {
         assert_eq!(bytes.len(), 3 * BLOCK);
         String::from_utf8(field::text(&bytes[BLOCK..]).to_vec()).unwrap()
     };
-    assert_eq!(change(|e| e.kind = Kind::File { size: 1 << 33, map: None }), "19 size=8589934592\n");
-    assert_eq!(change(|e| e.owner.uid = 3_000_000_000), "18 uid=3000000000\n");
+    assert_eq!(
+        change(|e| e.kind = Kind::File {
+            size: 1 << 33,
+            map: None
+        }),
+        "19 size=8589934592\n"
+    );
+    assert_eq!(
+        change(|e| e.owner.uid = 3_000_000_000),
+        "18 uid=3000000000\n"
+    );
     assert_eq!(change(|e| e.owner.gid = 1 << 21), "15 gid=2097152\n");
-    assert_eq!(change(|e| e.owner.user = "u".repeat(31).into()), format!("41 uname={}\n", "u".repeat(31)));
-    assert_eq!(change(|e| e.owner.group = "é".repeat(16).into()), format!("42 gname={}\n", "é".repeat(16)));
-    assert_eq!(change(|e| e.mtime = Time { seconds: 1, nanos: 500 }), "19 mtime=1.0000005\n");
-    assert_eq!(change(|e| e.mtime = Time { seconds: -2, nanos: 250_000_000 }), "15 mtime=-1.75\n");
+    assert_eq!(
+        change(|e| e.owner.user = "u".repeat(31).into()),
+        format!("41 uname={}\n", "u".repeat(31))
+    );
+    assert_eq!(
+        change(|e| e.owner.group = "é".repeat(16).into()),
+        format!("42 gname={}\n", "é".repeat(16))
+    );
+    assert_eq!(
+        change(|e| e.mtime = Time {
+            seconds: 1,
+            nanos: 500
+        }),
+        "19 mtime=1.0000005\n"
+    );
+    assert_eq!(
+        change(|e| e.mtime = Time {
+            seconds: -2,
+            nanos: 250_000_000
+        }),
+        "15 mtime=-1.75\n"
+    );
     assert_eq!(change(|e| e.mtime.seconds = -1), "12 mtime=-1\n");
-    assert_eq!(change(|e| e.mtime.seconds = 1 << 33), "20 mtime=8589934592\n");
-    assert_eq!(change(|e| e.path = vec![b'p'; 101]), format!("111 path={}\n", "p".repeat(101)));
-    assert_eq!(change(|e| e.kind = Kind::Symlink(vec![b'l'; 101])), format!("115 linkpath={}\n", "l".repeat(101)));
-    assert_eq!(change(|e| e.xattrs = vec![(b"user.a=b".to_vec(), b"=".to_vec())]), "29 SCHILY.xattr.user.a%3Db==\n");
+    assert_eq!(
+        change(|e| e.mtime.seconds = 1 << 33),
+        "20 mtime=8589934592\n"
+    );
+    assert_eq!(
+        change(|e| e.path = vec![b'p'; 101]),
+        format!("111 path={}\n", "p".repeat(101))
+    );
+    assert_eq!(
+        change(|e| e.kind = Kind::Symlink(vec![b'l'; 101])),
+        format!("115 linkpath={}\n", "l".repeat(101))
+    );
+    assert_eq!(
+        change(|e| e.xattrs = vec![(b"user.a=b".to_vec(), b"=".to_vec())]),
+        "29 SCHILY.xattr.user.a%3Db==\n"
+    );
 }
 
 #[test]
 fn the_field_of_an_owner_holds_the_whole_name_or_nothing() {
-    for (name, in_field) in [("u".repeat(31), true), ("u".repeat(32), false), ("é".repeat(16), false)] {
+    for (name, in_field) in [
+        ("u".repeat(31), true),
+        ("u".repeat(32), false),
+        ("é".repeat(16), false),
+    ] {
         let mut entry = file(b"f", 0);
-        entry.owner = Owner { uid: 1, gid: 2, user: name.clone().into(), group: name.clone().into() };
+        entry.owner = Owner {
+            uid: 1,
+            gid: 2,
+            user: name.clone().into(),
+            group: name.clone().into(),
+        };
         let bytes = header(&entry);
         let block = &bytes[bytes.len() - BLOCK..];
         let expected = if in_field { name.as_bytes() } else { b"" };
-        assert_eq!((field::text(&block[field::USER]), field::text(&block[field::GROUP])), (expected, expected));
+        assert_eq!(
+            (
+                field::text(&block[field::USER]),
+                field::text(&block[field::GROUP])
+            ),
+            (expected, expected)
+        );
         assert_eq!(first(&bytes).unwrap().entry, entry);
     }
 }
@@ -143,7 +216,10 @@ fn an_owner_whose_name_another_program_may_have_cut_is_known_by_number_alone() {
         field::seal(&mut block);
         let owner = first(&block).unwrap().entry.owner;
         let expected = if is_read { &*name } else { "" };
-        assert_eq!((owner.uid, &*owner.user, &*owner.group), (70_002, expected, expected));
+        assert_eq!(
+            (owner.uid, &*owner.user, &*owner.group),
+            (70_002, expected, expected)
+        );
     }
 }
 
@@ -152,22 +228,37 @@ fn long_names_that_are_not_ascii_stand_in_gnu_members() {
     let mut entry = file(&[0xff; 101], 0);
     entry.kind = Kind::Symlink(vec![0xfe; 101]);
     let bytes = header(&entry);
-    let types: Vec<u8> = bytes.chunks(BLOCK).map(|block| block[field::TYPEFLAG]).collect();
-    assert_eq!((types[0], types[2], types[4], bytes.len()), (b'K', b'L', b'2', 5 * BLOCK));
+    let types: Vec<u8> = bytes
+        .chunks(BLOCK)
+        .map(|block| block[field::TYPEFLAG])
+        .collect();
+    assert_eq!(
+        (types[0], types[2], types[4], bytes.len()),
+        (b'K', b'L', b'2', 5 * BLOCK)
+    );
     assert!(!is_plain_ustar(&entry));
 }
 
 #[test]
 fn device_numbers_over_octal_are_not_plain_and_come_back() {
-    let device = Device { major: 5, minor: u32::MAX };
-    let entry = Entry { kind: Kind::BlockDevice(device), ..file(b"d", 0) };
+    let device = Device {
+        major: 5,
+        minor: u32::MAX,
+    };
+    let entry = Entry {
+        kind: Kind::BlockDevice(device),
+        ..file(b"d", 0)
+    };
     assert!(!is_plain_ustar(&entry));
     assert_eq!(first(&header(&entry)).unwrap().entry, entry);
 }
 
 #[test]
 fn the_root_is_a_directory_of_its_own_name() {
-    let root = Entry { kind: Kind::Directory, ..Entry::default() };
+    let root = Entry {
+        kind: Kind::Directory,
+        ..Entry::default()
+    };
     let bytes = header(&root);
     assert_eq!(field::text(&bytes[field::NAME]), b"./");
     assert_eq!(first(&bytes).unwrap().entry, root);
@@ -175,8 +266,16 @@ fn the_root_is_a_directory_of_its_own_name() {
 
 #[test]
 fn what_cannot_be_stored_is_a_defect_of_the_caller() {
-    let with = |kind| Entry { kind, ..file(b"a", 0) };
-    let sparse = |runs: &[Run]| with(Kind::File { size: 2000, map: Some(runs.into()) });
+    let with = |kind| Entry {
+        kind,
+        ..file(b"a", 0)
+    };
+    let sparse = |runs: &[Run]| {
+        with(Kind::File {
+            size: 2000,
+            map: Some(runs.into()),
+        })
+    };
     for bad in [
         with(Kind::Socket),
         with(Kind::HardLink(b"../x".to_vec())),
@@ -185,12 +284,34 @@ fn what_cannot_be_stored_is_a_defect_of_the_caller() {
         file(b"/a", 0),
         file(b"", 0),
         file(b"a", u64::MAX),
-        sparse(&[Run { offset: 0, len: 100 }, Run { offset: 512, len: 1 }]),
-        sparse(&[Run { offset: 1999, len: 2 }]),
-        sparse(&[Run { offset: 512, len: 512 }, Run { offset: 0, len: 1 }]),
+        sparse(&[
+            Run {
+                offset: 0,
+                len: 100,
+            },
+            Run {
+                offset: 512,
+                len: 1,
+            },
+        ]),
+        sparse(&[Run {
+            offset: 1999,
+            len: 2,
+        }]),
+        sparse(&[
+            Run {
+                offset: 512,
+                len: 512,
+            },
+            Run { offset: 0, len: 1 },
+        ]),
     ] {
         let mut out = vec![7];
-        assert_eq!(write_header(&bad, &mut out).unwrap_err().kind, ErrorKind::Bug, "{bad:?}");
+        assert_eq!(
+            write_header(&bad, &mut out).unwrap_err().kind,
+            ErrorKind::Bug,
+            "{bad:?}"
+        );
         assert_eq!(out, [7]);
     }
 }
@@ -200,7 +321,10 @@ fn more_records_than_are_read_are_not_written() {
     let mut entry = file(b"a", 0);
     entry.xattrs = vec![(b"user.a".to_vec(), vec![0; MAX_RECORDS])];
     let mut out = vec![7];
-    assert_eq!(write_header(&entry, &mut out).unwrap_err().kind, ErrorKind::Unsupported);
+    assert_eq!(
+        write_header(&entry, &mut out).unwrap_err().kind,
+        ErrorKind::Unsupported
+    );
     assert_eq!(out, [7]);
 }
 
@@ -211,7 +335,14 @@ fn leads_out(bytes: &[u8]) -> bool {
 
 #[test]
 fn names_that_leave_the_archive_are_told_apart() {
-    for bad in [&b"../x"[..], b"/../x", b"a/../../b", b"a/../b", b"a/..", b".."] {
+    for bad in [
+        &b"../x"[..],
+        b"/../x",
+        b"a/../../b",
+        b"a/../b",
+        b"a/..",
+        b"..",
+    ] {
         assert!(leads_out(&foreign(bad, b'0', 0)), "{bad:?}");
         let mut link = foreign(b"l", b'1', 0);
         field::put_text(&mut link[field::LINK], bad);
@@ -222,19 +353,32 @@ fn names_that_leave_the_archive_are_told_apart() {
         assert!(leads_out(&[pax(b'x', &[bad]), empty(b"a")].concat()));
     }
     assert!(refusal(&empty(b".")).contains("no name"));
-    assert_eq!(members(&empty(b"//etc/./passwd"))[0].entry.path, b"etc/passwd");
+    assert_eq!(
+        members(&empty(b"//etc/./passwd"))[0].entry.path,
+        b"etc/passwd"
+    );
 }
 
 #[test]
 fn what_follows_the_end_and_is_no_archive_is_none_of_it() {
     let one = [empty(b"a"), END.to_vec()].concat();
-    for (tail, trailed) in [(vec![0; 700], false), (vec![7; 700], true), (vec![7; 20], true)] {
+    for (tail, trailed) in [
+        (vec![0; 700], false),
+        (vec![7; 700], true),
+        (vec![7; 20], true),
+    ] {
         let (mut reader, bytes) = (Reader::new(), [one.clone(), tail].concat());
         let mut input = &bytes[..];
-        assert!(reader.next(&mut input).unwrap().is_some() && reader.next(&mut input).unwrap().is_none());
+        assert!(
+            reader.next(&mut input).unwrap().is_some()
+                && reader.next(&mut input).unwrap().is_none()
+        );
         assert_eq!((reader.has_ended(), reader.was_trailed()), (true, trailed));
     }
-    for tail in [[vec![7; BLOCK], empty(b"b")].concat(), [vec![7; BLOCK], END.to_vec()].concat()] {
+    for tail in [
+        [vec![7; BLOCK], empty(b"b")].concat(),
+        [vec![7; BLOCK], END.to_vec()].concat(),
+    ] {
         assert!(refusal(&[one.clone(), tail].concat()).contains("checksum"));
     }
     assert!(refusal(&[empty(b"a"), vec![0; BLOCK], vec![7; BLOCK]].concat()).contains("checksum"));
@@ -246,7 +390,10 @@ fn what_lost_its_beginning_is_no_archive_without_members() {
     assert!(refusal(&[0; 21 * BLOCK]).contains("nothing but zeros"));
     for tail in [20, 700, 9000] {
         let said = refusal(&[END.to_vec(), vec![7; tail]].concat());
-        assert!(said.contains("checksum") || said.contains("cut off"), "{said}");
+        assert!(
+            said.contains("checksum") || said.contains("cut off"),
+            "{said}"
+        );
     }
 }
 
@@ -257,7 +404,10 @@ fn names_are_freed_of_dots_and_slashes() {
     assert_eq!(name(b"./a/", b'5').path, b"a");
     assert_eq!(name(b"./", b'5').path, b"");
     assert_eq!(name(b"old/", 0).kind, Kind::Directory);
-    assert_eq!(name(b"contiguous", b'7').kind, Kind::File { size: 0, map: None });
+    assert_eq!(
+        name(b"contiguous", b'7').kind,
+        Kind::File { size: 0, map: None }
+    );
 }
 
 #[test]
@@ -271,16 +421,30 @@ fn records_are_for_the_next_file_and_not_for_the_long_name_between() {
     ]
     .concat();
     let read = members(&bytes);
-    assert_eq!((&read[0].entry.path[..], read[0].stored_len), (&b"long"[..], 513));
-    assert_eq!((&read[1].entry.path[..], read[1].stored_len), (&b"after"[..], 0));
+    assert_eq!(
+        (&read[0].entry.path[..], read[0].stored_len),
+        (&b"long"[..], 513)
+    );
+    assert_eq!(
+        (&read[1].entry.path[..], read[1].stored_len),
+        (&b"after"[..], 0)
+    );
 }
 
 #[test]
 fn global_records_hold_until_a_member_says_otherwise() {
-    let bytes =
-        [pax(b'g', &["comment=0123", "uname=joe"]), empty(b"a"), pax(b'x', &["uname=bob"]), empty(b"b"), empty(b"c")]
-            .concat();
-    let users: Vec<_> = members(&bytes).iter().map(|member| member.entry.owner.user.to_string()).collect();
+    let bytes = [
+        pax(b'g', &["comment=0123", "uname=joe"]),
+        empty(b"a"),
+        pax(b'x', &["uname=bob"]),
+        empty(b"b"),
+        empty(b"c"),
+    ]
+    .concat();
+    let users: Vec<_> = members(&bytes)
+        .iter()
+        .map(|member| member.entry.owner.user.to_string())
+        .collect();
     assert_eq!(users, ["joe", "bob", "joe"]);
 }
 
@@ -308,16 +472,35 @@ fn an_archive_cut_off_anywhere_but_between_members_is_refused() {
 
 #[test]
 fn a_member_of_an_unknown_type_is_said_to_be_there() {
-    let bytes = [with_body(foreign(b"label", b'V', 5), b"12345"), header(&file(b"a", 0))].concat();
+    let bytes = [
+        with_body(foreign(b"label", b'V', 5), b"12345"),
+        header(&file(b"a", 0)),
+    ]
+    .concat();
     let (found, _) = read_all(&bytes).unwrap();
-    assert_eq!(found[0], Found::Unknown(Unknown { name: b"label".to_vec(), typeflag: b'V', stored_len: 5 }));
+    assert_eq!(
+        found[0],
+        Found::Unknown(Unknown {
+            name: b"label".to_vec(),
+            typeflag: b'V',
+            stored_len: 5
+        })
+    );
     assert!(matches!(&found[1], Found::Member(member) if member.entry.path == b"a"));
 }
 
 #[test]
 fn permissions_of_users_without_numbers_are_kept_apart() {
-    let bytes = [pax(b'x', &["SCHILY.acl.access=user::rw-,user:joe:r--"]), empty(b"a")].concat();
-    assert!(members(&bytes)[0].named_acls[0].to_string().contains("user:joe:r--"));
+    let bytes = [
+        pax(b'x', &["SCHILY.acl.access=user::rw-,user:joe:r--"]),
+        empty(b"a"),
+    ]
+    .concat();
+    assert!(
+        members(&bytes)[0].named_acls[0]
+            .to_string()
+            .contains("user:joe:r--")
+    );
 }
 
 #[test]
@@ -325,8 +508,21 @@ fn lengths_beyond_reason_are_refused_before_memory_is_taken() {
     for typeflag in *b"xgLK" {
         assert!(refusal(&foreign(b"a", typeflag, 1 << 60)).contains("are possible"));
     }
-    let records = pax(b'x', &["GNU.sparse.major=1", "GNU.sparse.minor=0", "GNU.sparse.realsize=9"]);
-    for map in [&b"99999999999\n"[..], b"1\n18446744073709551616\n0\n", b"1\n0\nx\n", b"1\n8\n2\n", b"1\n9\n0\n"] {
+    let records = pax(
+        b'x',
+        &[
+            "GNU.sparse.major=1",
+            "GNU.sparse.minor=0",
+            "GNU.sparse.realsize=9",
+        ],
+    );
+    for map in [
+        &b"99999999999\n"[..],
+        b"1\n18446744073709551616\n0\n",
+        b"1\n0\nx\n",
+        b"1\n8\n2\n",
+        b"1\n9\n0\n",
+    ] {
         let bytes = [&records[..], &with_body(foreign(b"s", b'0', 1 << 40), map)].concat();
         assert!(refusal(&bytes).contains("map"));
     }
@@ -334,14 +530,20 @@ fn lengths_beyond_reason_are_refused_before_memory_is_taken() {
 
 #[test]
 fn a_newer_kind_of_sparse_file_is_not_called_damage() {
-    let bytes = [pax(b'x', &["GNU.sparse.major=2", "GNU.sparse.minor=0"]), empty(b"a")].concat();
+    let bytes = [
+        pax(b'x', &["GNU.sparse.major=2", "GNU.sparse.minor=0"]),
+        empty(b"a"),
+    ]
+    .concat();
     assert_eq!(read_all(&bytes).unwrap_err().kind, ErrorKind::Unsupported);
 }
 
 fn path() -> impl Strategy<Value = Path> {
     let byte = prop_oneof![4 => 1u8..=255, 4 => b'a'..=b'z', 1 => Just(b'/')];
     let part = prop_oneof![vec(byte, 1..40), vec(b'a'..=b'z', 1..300)];
-    vec(part, 1..9).prop_map(|parts| parts.join(&b'/')).prop_filter("safe", |path| is_safe(path))
+    vec(part, 1..9)
+        .prop_map(|parts| parts.join(&b'/'))
+        .prop_filter("safe", |path| is_safe(path))
 }
 
 fn kind() -> impl Strategy<Value = Kind> {
@@ -349,7 +551,12 @@ fn kind() -> impl Strategy<Value = Kind> {
     prop_oneof![
         (0u64..=1 << 60).prop_map(|size| Kind::File { size, map: None }),
         (0u64..2000).prop_map(|size| Kind::File { size, map: None }),
-        (vec((1u64..1 << 40, 1u64..1 << 31), 0..60), 1u64..1 << 50, 1u64..512).prop_map(sparse),
+        (
+            vec((1u64..1 << 40, 1u64..1 << 31), 0..60),
+            1u64..1 << 50,
+            1u64..512
+        )
+            .prop_map(sparse),
         Just(Kind::Directory),
         vec(1u8..=255, 1..300).prop_map(Kind::Symlink),
         path().prop_map(Kind::HardLink),
@@ -363,13 +570,19 @@ fn sparse((gaps, tail, odd): (Vec<(u64, u64)>, u64, u64)) -> Kind {
     let mut end = 0;
     let mut runs: Vec<Run> = Vec::new();
     for (gap, len) in gaps {
-        runs.push(Run { offset: end + gap, len: len * 512 });
+        runs.push(Run {
+            offset: end + gap,
+            len: len * 512,
+        });
         end += gap + len * 512;
     }
     if let Some(last) = runs.last_mut() {
         (last.len, end) = (last.len + odd, end + odd);
     }
-    Kind::File { size: end + tail, map: Some(runs.into()) }
+    Kind::File {
+        size: end + tail,
+        map: Some(runs.into()),
+    }
 }
 
 fn acl() -> impl Strategy<Value = Xattr> {
@@ -387,7 +600,10 @@ fn acl() -> impl Strategy<Value = Xattr> {
 }
 
 fn xattrs() -> impl Strategy<Value = Vec<Xattr>> {
-    let name = prop_oneof!["user[.][a-z%=23D5]{1,12}".prop_map(String::into_bytes), vec(1u8..=255, 1..20)];
+    let name = prop_oneof![
+        "user[.][a-z%=23D5]{1,12}".prop_map(String::into_bytes),
+        vec(1u8..=255, 1..20)
+    ];
     let odd_acl = vec(any::<u8>(), 0..30).prop_map(|raw| (ACLS[0].0.to_vec(), raw));
     let xattr = prop_oneof![4 => (name, vec(any::<u8>(), 0..200)), 1 => acl(), 1 => odd_acl];
     vec(xattr, 0..5).prop_map(|mut xattrs| {
@@ -399,7 +615,8 @@ fn xattrs() -> impl Strategy<Value = Vec<Xattr>> {
 
 fn time() -> impl Strategy<Value = Time> {
     let seconds = prop_oneof![any::<i64>(), -100i64..100, 0i64..1 << 34];
-    (seconds, prop_oneof![Just(0), 0u32..1_000_000_000]).prop_map(|(seconds, nanos)| Time { seconds, nanos })
+    (seconds, prop_oneof![Just(0), 0u32..1_000_000_000])
+        .prop_map(|(seconds, nanos)| Time { seconds, nanos })
 }
 
 fn owner() -> impl Strategy<Value = Owner> {

@@ -86,11 +86,26 @@ fn plan(entry: &Entry) -> Result<Plan<'_>> {
     };
     let link_place = Place::of(link, link.len() <= field::LINK.len());
     if name.len().max(link.len()) >= MAX_NAME {
-        return Err(Error::new(ErrorKind::Unsupported, format!("cannot store {}: its name is too long", shown(entry))));
+        return Err(Error::new(
+            ErrorKind::Unsupported,
+            format!("cannot store {}: its name is too long", shown(entry)),
+        ));
     }
-    let map_len = sparse.map_or(0, |(map, size)| sparse::map_len(map, size).next_multiple_of(BLOCK as u64));
+    let map_len = sparse.map_or(0, |(map, size)| {
+        sparse::map_len(map, size).next_multiple_of(BLOCK as u64)
+    });
     let size = map_len + entry.data_len();
-    Ok(Plan { entry, typeflag, name, name_place, link, link_place, device, sparse, size })
+    Ok(Plan {
+        entry,
+        typeflag,
+        name,
+        name_place,
+        link,
+        link_place,
+        device,
+        sparse,
+        size,
+    })
 }
 
 /// Type flag, link target and device number of an entry.
@@ -99,7 +114,9 @@ fn typed(entry: &Entry) -> Result<(u8, &[u8], Option<Device>)> {
         Kind::File { .. } => (b'0', b"", None),
         Kind::HardLink(target) if is_safe(target) && !target.is_empty() => (b'1', target, None),
         Kind::HardLink(_) => return Err(bug(entry, "the target of the link is not safe")),
-        Kind::Symlink(target) if target.contains(&0) => return Err(bug(entry, "its target has a NUL")),
+        Kind::Symlink(target) if target.contains(&0) => {
+            return Err(bug(entry, "its target has a NUL"));
+        }
         Kind::Symlink(target) => (b'2', target, None),
         Kind::CharDevice(device) => (b'3', b"", Some(*device)),
         Kind::BlockDevice(device) => (b'4', b"", Some(*device)),
@@ -122,17 +139,23 @@ fn member_name(entry: &Entry) -> Result<Cow<'_, [u8]>> {
 
 fn sparse_map(entry: &Entry) -> Result<Option<(&[Run], u64)>> {
     match &entry.kind {
-        Kind::File { size, .. } if i64::try_from(*size).is_err() => Err(bug(entry, "its size is not one")),
-        Kind::File { size, map: Some(map) } if map.len() <= MAX_RUNS && sparse::is_storable(map, *size) => {
-            Ok(Some((map, *size)))
+        Kind::File { size, .. } if i64::try_from(*size).is_err() => {
+            Err(bug(entry, "its size is not one"))
         }
+        Kind::File {
+            size,
+            map: Some(map),
+        } if map.len() <= MAX_RUNS && sparse::is_storable(map, *size) => Ok(Some((map, *size))),
         Kind::File { map: Some(_), .. } => Err(bug(entry, "its map is not one of whole blocks")),
         _ => Ok(None),
     }
 }
 
 fn bug(entry: &Entry, why: &str) -> Error {
-    Error::new(ErrorKind::Bug, format!("cannot store {}: {why}", shown(entry)))
+    Error::new(
+        ErrorKind::Bug,
+        format!("cannot store {}: {why}", shown(entry)),
+    )
 }
 
 /// The path as messages show it, of a length that fits a line.
@@ -167,7 +190,10 @@ fn member_block(plan: &Plan) -> Block {
     match plan.sparse {
         // As GNU tar does it, so that a tool that does not know the records cannot put map and data in the file's place.
         Some(_) if plan.name_place == Place::Record => {
-            put_name(&mut block, &[b"GNUSparseFile.0/", &plan.name[..plan.name.len().min(200)]].concat());
+            put_name(
+                &mut block,
+                &[b"GNUSparseFile.0/", &plan.name[..plan.name.len().min(200)]].concat(),
+            );
         }
         _ => put_name(&mut block, &plan.name),
     }
@@ -199,7 +225,14 @@ fn put_owner(field: &mut [u8], name: &str) {
 /// A POSIX header block with a type and a size; owner, mode and time are zero.
 fn block(typeflag: u8, size: u64) -> Block {
     let mut block = [0; BLOCK];
-    for zero in [field::MODE, field::UID, field::GID, field::MTIME, field::MAJOR, field::MINOR] {
+    for zero in [
+        field::MODE,
+        field::UID,
+        field::GID,
+        field::MTIME,
+        field::MAJOR,
+        field::MINOR,
+    ] {
         put_number(&mut block[zero], 0);
     }
     put_number(&mut block[field::SIZE], size as i64);
@@ -251,7 +284,12 @@ fn write_long(typeflag: u8, name: &[u8], out: &mut Vec<u8>) {
 
 /// Is there anything that the header block cannot say? Names aside that go to GNU members.
 fn needs_records(plan: &Plan) -> bool {
-    let Entry { owner, mtime, xattrs, .. } = plan.entry;
+    let Entry {
+        owner,
+        mtime,
+        xattrs,
+        ..
+    } = plan.entry;
     let is_large = |id: u32| i64::from(id) > octal_max(8);
     plan.name_place == Place::Record
         || plan.link_place == Place::Record
@@ -283,20 +321,31 @@ fn write_records(plan: &Plan, out: &mut Vec<u8>) -> Result<()> {
     write_all_records(plan, out);
     let len = out.len() - header - BLOCK;
     if len > MAX_RECORDS {
-        let what = format!("cannot store {}: its attributes take {len} bytes", shown(plan.entry));
+        let what = format!(
+            "cannot store {}: its attributes take {len} bytes",
+            shown(plan.entry)
+        );
         return Err(Error::new(ErrorKind::Unsupported, what));
     }
     out.resize(out.len() + padding(len as u64), 0);
     let mut block = block(b'x', len as u64);
     put_number(&mut block[field::MODE], 0o644);
-    put_name(&mut block, &[b"PaxHeaders.0/", &plan.name[..plan.name.len().min(87)]].concat());
+    put_name(
+        &mut block,
+        &[b"PaxHeaders.0/", &plan.name[..plan.name.len().min(87)]].concat(),
+    );
     field::seal(&mut block);
     out[header..header + BLOCK].copy_from_slice(&block);
     Ok(())
 }
 
 fn write_all_records(plan: &Plan, out: &mut Vec<u8>) {
-    let Entry { owner, mtime, xattrs, .. } = plan.entry;
+    let Entry {
+        owner,
+        mtime,
+        xattrs,
+        ..
+    } = plan.entry;
     if let Some((_, size)) = plan.sparse {
         write_sparse_records(plan, size, out);
     } else if plan.name_place == Place::Record {
@@ -330,7 +379,9 @@ fn write_sparse_records(plan: &Plan, size: u64, out: &mut Vec<u8>) {
     number_record(out, b"GNU.sparse.major=", 1);
     number_record(out, b"GNU.sparse.minor=", 0);
     if plan.name_place == Place::Record {
-        record(out, b"GNU.sparse.name=", |out| out.extend_from_slice(&plan.name));
+        record(out, b"GNU.sparse.name=", |out| {
+            out.extend_from_slice(&plan.name)
+        });
     }
     number_record(out, b"GNU.sparse.realsize=", size);
 }
@@ -397,8 +448,14 @@ fn prefix(rest: usize, digits: &mut [u8; 20]) -> usize {
 fn write_time(time: Time, out: &mut Vec<u8>) {
     let nanos = time.nanos.min(999_999_999);
     let (sign, seconds, nanos) = match time.seconds {
-        seconds if seconds < 0 && nanos > 0 => ("-", (seconds + 1).unsigned_abs(), 1_000_000_000 - nanos),
-        seconds => (if seconds < 0 { "-" } else { "" }, seconds.unsigned_abs(), nanos),
+        seconds if seconds < 0 && nanos > 0 => {
+            ("-", (seconds + 1).unsigned_abs(), 1_000_000_000 - nanos)
+        }
+        seconds => (
+            if seconds < 0 { "-" } else { "" },
+            seconds.unsigned_abs(),
+            nanos,
+        ),
     };
     let _ = write!(out, "{sign}{seconds}");
     if nanos > 0 {

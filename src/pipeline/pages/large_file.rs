@@ -33,19 +33,38 @@ pub(super) struct Open {
 
 impl Pages {
     /// Where the content of a piece is.
-    pub(super) fn extents(&mut self, here: &Extent, runs: Option<&[Stored]>, known: Option<&Known>) {
-        let Some(mut open) = self.open.take() else { return };
-        let whole = [Stored::Here { inner: here.inner, len: here.len }];
-        open.is_new |= runs.unwrap_or(&whole).iter().any(|run| matches!(run, Stored::Here { len: 1.., .. }));
+    pub(super) fn extents(
+        &mut self,
+        here: &Extent,
+        runs: Option<&[Stored]>,
+        known: Option<&Known>,
+    ) {
+        let Some(mut open) = self.open.take() else {
+            return;
+        };
+        let whole = [Stored::Here {
+            inner: here.inner,
+            len: here.len,
+        }];
+        open.is_new |= runs
+            .unwrap_or(&whole)
+            .iter()
+            .any(|run| matches!(run, Stored::Here { len: 1.., .. }));
         for run in runs.unwrap_or(&whole) {
             match (*run, known) {
                 (Stored::Here { inner, len }, _) if len > 0 => {
-                    open.record.extents.push(Extent { frame: here.frame, inner, len });
+                    open.record.extents.push(Extent {
+                        frame: here.frame,
+                        inner,
+                        len,
+                    });
                 }
                 (Stored::Kept { at, len }, Some(known)) => {
                     sizes::add(&mut self.totals.kept_bytes, len.into());
                     let mut found = Vec::new();
-                    open.finder.find(known, at, len.into(), |item, extent| found.push((item.clone(), extent)));
+                    open.finder.find(known, at, len.into(), |item, extent| {
+                        found.push((item.clone(), extent))
+                    });
                     for (item, extent) in found {
                         join(&mut open.record.extents, self.ours(&item, extent));
                     }
@@ -57,18 +76,33 @@ impl Pages {
     }
 
     pub(super) fn head(&mut self, entry: Entry) {
-        let record = Record { entry, ..Record::default() };
+        let record = Record {
+            entry,
+            ..Record::default()
+        };
         self.unmirror();
         let (joiner, finder) = (Joiner::default(), Finder::default());
         let [is_new, is_patched, differs, lacks_crcs] = [false; 4];
         let (crc32c, data_bytes) = (None, 0);
-        let open = Open { record, joiner, finder, is_new, is_patched, differs, lacks_crcs, crc32c, data_bytes };
+        let open = Open {
+            record,
+            joiner,
+            finder,
+            is_new,
+            is_patched,
+            differs,
+            lacks_crcs,
+            crc32c,
+            data_bytes,
+        };
         self.open = Some(open);
     }
 
     pub(super) fn digests(&mut self, len: u32, piece: &Piece, crcs: Vec<u32>) {
         let Some(open) = &mut self.open else { return };
-        open.record.blocks.extend(block_digests(piece, self.block_bytes));
+        open.record
+            .blocks
+            .extend(block_digests(piece, self.block_bytes));
         open.joiner.push(piece);
         open.crc32c = self.crcs.join(open.crc32c, &crcs, len.into());
         open.record.crcs.extend(crcs);
@@ -77,7 +111,13 @@ impl Pages {
     /// Of a piece that was not read as a whole: the digests and CRCs of blocks that nothing changed in are what they were;
     /// those of blocks that were read as a whole are in `read`, one after the other. Others are not known, nor is the
     /// digest of the file.
-    pub(super) fn carry(&mut self, known: &Known, offset: u64, runs: &[Stored], read: (&Piece, &[u32])) {
+    pub(super) fn carry(
+        &mut self,
+        known: &Known,
+        offset: u64,
+        runs: &[Stored],
+        read: (&Piece, &[u32]),
+    ) {
         let Some(open) = &mut self.open else { return };
         let (block, mut at) = (self.block_bytes, offset);
         let (digests, crcs) = (block_digests(read.0, block), read.1.iter().copied());
@@ -86,15 +126,21 @@ impl Pages {
         for run in runs {
             let (Stored::Here { len, .. } | Stored::Kept { len, .. }) = *run;
             if matches!(run, Stored::Here { .. }) && len > 0 {
-                touched.extend((at / block..=(at + u64::from(len) - 1) / block).map(|block| (block, read.next())));
+                touched.extend(
+                    (at / block..=(at + u64::from(len) - 1) / block)
+                        .map(|block| (block, read.next())),
+                );
             }
             at += u64::from(len);
         }
         let mut all_crcs = Some(Vec::new());
-        for (number, place) in (offset / block..at.div_ceil(block)).map(|number| (number, number * block)) {
+        for (number, place) in
+            (offset / block..at.div_ceil(block)).map(|number| (number, number * block))
+        {
             let (digest, crc) = match touched.get(&number) {
                 Some(read) => {
-                    open.differs |= read.is_none_or(|(digest, _)| known.block(place, block) != Some(&digest));
+                    open.differs |=
+                        read.is_none_or(|(digest, _)| known.block(place, block) != Some(&digest));
                     read.unzip()
                 }
                 None => (known.block(place, block).copied(), known.crc(place, block)),
@@ -128,7 +174,16 @@ impl Pages {
 
     fn close(&mut self, file: &Large) {
         let Some(open) = self.open.take() else { return };
-        let Open { mut record, joiner, mut crc32c, data_bytes, is_patched, is_new, differs, .. } = open;
+        let Open {
+            mut record,
+            joiner,
+            mut crc32c,
+            data_bytes,
+            is_patched,
+            is_new,
+            differs,
+            ..
+        } = open;
         if let (true, Kind::File { size, .. }) = (file.is_endless(), &mut record.entry.kind) {
             *size = data_bytes;
         }
@@ -144,19 +199,34 @@ impl Pages {
             record.blocks.clear();
         }
         let is_same_content = is_patched && !differs && record.state != State::Changed;
-        if let Some(known) = file.known.as_ref().filter(|known| is_same_content && is_as_long(known, data_bytes)) {
+        if let Some(known) = file
+            .known
+            .as_ref()
+            .filter(|known| is_same_content && is_as_long(known, data_bytes))
+        {
             (record.digest, crc32c) = (known.last().digest, self.crc_of(known));
             if record.from == 0 {
-                record.crcs = known.parts.iter().flat_map(|part| &part.crcs).copied().collect();
+                record.crcs = known
+                    .parts
+                    .iter()
+                    .flat_map(|part| &part.crcs)
+                    .copied()
+                    .collect();
             }
         }
         if let Some(reason) = file.failed.get() {
             self.lose(&mut record, reason);
         }
-        let known = file.known.as_ref().filter(|known| !is_new && is_same(&record, known));
+        let known = file
+            .known
+            .as_ref()
+            .filter(|known| !is_new && is_same(&record, known));
         self.totals.kept += u64::from(file.known.is_some() && !is_new);
         match known {
-            Some(known) => known.parts.iter().for_each(|item| self.mirror(item, crc32c)),
+            Some(known) => known
+                .parts
+                .iter()
+                .for_each(|item| self.mirror(item, crc32c)),
             None => {
                 self.refer_to_earlier(&record);
                 self.push(record, crc32c);
@@ -169,7 +239,12 @@ impl Pages {
         self.lost_links.insert(record.entry.path.clone());
         record.entry.lose_content();
         let (state, from) = (State::Unreadable(reason.to_owned()), record.from);
-        *record = Record { entry: std::mem::take(&mut record.entry), state, from, ..Record::default() };
+        *record = Record {
+            entry: std::mem::take(&mut record.entry),
+            state,
+            from,
+            ..Record::default()
+        };
     }
 
     pub(super) fn part(&mut self) {
@@ -177,11 +252,19 @@ impl Pages {
         if open.record.extents.is_empty() {
             return; // its header has passed and nothing else: it can stand in the next page as a whole
         }
-        let next = Record { entry: open.record.entry.clone(), from: open.data_bytes, ..Record::default() };
+        let next = Record {
+            entry: open.record.entry.clone(),
+            from: open.data_bytes,
+            ..Record::default()
+        };
         // What it has of earlier segments stays in this page, which knows their numbers.
         let mut part = std::mem::replace(&mut open.record, next);
         part.more = true;
-        if let Kind::File { size: size @ u64::MAX, .. } = &mut part.entry.kind {
+        if let Kind::File {
+            size: size @ u64::MAX,
+            ..
+        } = &mut part.entry.kind
+        {
             *size = open.data_bytes; // so much is known of a stream
         }
         self.refer_to_earlier(&part);
@@ -192,7 +275,9 @@ impl Pages {
 /// Is a file that was read what it was? Its parts of earlier pages have been stored again by now, if it has any.
 fn is_same(record: &Record, known: &Known) -> bool {
     let then = &known.parts[0];
-    let same = record.entry == then.entry && record.state == then.state && record.digest == known.last().digest;
+    let same = record.entry == then.entry
+        && record.state == then.state
+        && record.digest == known.last().digest;
     record.from == 0 && same
 }
 
@@ -203,7 +288,9 @@ fn is_as_long(known: &Known, data_bytes: u64) -> bool {
 /// Add an extent, joined with the one before it where they touch.
 fn join(extents: &mut Vec<Extent>, extent: Extent) {
     match extents.last_mut() {
-        Some(last) if last.frame == extent.frame && last.inner + last.len == extent.inner => last.len += extent.len,
+        Some(last) if last.frame == extent.frame && last.inner + last.len == extent.inner => {
+            last.len += extent.len
+        }
         _ => extents.push(extent),
     }
 }

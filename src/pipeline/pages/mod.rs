@@ -13,8 +13,8 @@ use crate::{
         digest::{BlockCrcs, Joiner, Piece},
         entry::{Entry, Kind, Path},
         page::{
-            Extent, FrameAt, MAX_DIGEST_BYTES, MAX_EXTENTS, MAX_RECORDS, MAX_TEXT_BYTES, Page, Record, SegmentId,
-            State, block_digests,
+            Extent, FrameAt, MAX_DIGEST_BYTES, MAX_EXTENTS, MAX_RECORDS, MAX_TEXT_BYTES, Page,
+            Record, SegmentId, State, block_digests,
         },
         root::{BAD_PAGES, CHANGED, Live, MAX_NOT_CAPTURED, Name, NotCaptured, PageAt, Totals},
         sizes,
@@ -100,7 +100,11 @@ impl Pages {
 
     /// The next part, and the frame it is in.
     pub fn add(&mut self, frame: FrameAt, part: Part) {
-        let extent = Extent { frame, inner: part.inner, len: part.len };
+        let extent = Extent {
+            frame,
+            inner: part.inner,
+            len: part.len,
+        };
         if let What::Whole(entry, _) | What::Head(entry, _) = &part.what
             && part.replaced
         {
@@ -109,16 +113,33 @@ impl Pages {
         match part.what {
             What::Whole(entry, state) => match (part.known, part.runs) {
                 (Some(known), Some(_)) => self.known(entry, state, &known),
-                _ => self.whole(entry, state, extent, &part.piece, (part.crcs, part.is_first)),
+                _ => self.whole(
+                    entry,
+                    state,
+                    extent,
+                    &part.piece,
+                    (part.crcs, part.is_first),
+                ),
             },
             What::Head(entry, _) => self.head(entry),
-            What::Piece { ref file, offset, last } => {
+            What::Piece {
+                ref file,
+                offset,
+                last,
+            } => {
                 self.extents(&extent, part.runs.as_deref(), file.known.as_ref());
-                match (file.known.as_ref().filter(|known| known.changed.is_some()), &part.runs) {
-                    (Some(known), Some(runs)) => self.carry(known, offset, runs, (&part.piece, &part.crcs)),
+                match (
+                    file.known.as_ref().filter(|known| known.changed.is_some()),
+                    &part.runs,
+                ) {
+                    (Some(known), Some(runs)) => {
+                        self.carry(known, offset, runs, (&part.piece, &part.crcs))
+                    }
                     _ => self.digests(part.len, &part.piece, part.crcs),
                 }
-                self.open.iter_mut().for_each(|open| open.record.chunks.extend(&part.chunks));
+                self.open
+                    .iter_mut()
+                    .for_each(|open| open.record.chunks.extend(&part.chunks));
                 self.piece(part.len, last.then_some(&**file));
             }
         }
@@ -138,10 +159,25 @@ impl Pages {
         if !state.is_stored() {
             entry.lose_content();
         }
-        let extents = if extent.len > 0 && state.is_stored() { vec![extent] } else { Vec::new() };
+        let extents = if extent.len > 0 && state.is_stored() {
+            vec![extent]
+        } else {
+            Vec::new()
+        };
         let crc32c = self.crcs.join(None, &crcs, extent.len.into());
         let (blocks, digest) = (block_digests(piece, self.block_bytes), joiner.finish());
-        self.push(Record { blocks, digest, crcs, extents, entry, state, ..Record::default() }, crc32c);
+        self.push(
+            Record {
+                blocks,
+                digest,
+                crcs,
+                extents,
+                entry,
+                state,
+                ..Record::default()
+            },
+            crc32c,
+        );
     }
 
     /// Another name of a file that could not be read, or was replaced before, could not be read either.
@@ -200,8 +236,14 @@ impl Pages {
             State::Whole => return,
             State::Changed => (&mut self.totals.changed, CHANGED.to_owned()),
             State::Unreadable(reason) => (&mut self.totals.unreadable, reason.clone()),
-            State::Vanished => (&mut self.totals.vanished, "vanished before it was read".to_owned()),
-            State::Noted => (&mut self.totals.sockets, "sockets are not stored".to_owned()),
+            State::Vanished => (
+                &mut self.totals.vanished,
+                "vanished before it was read".to_owned(),
+            ),
+            State::Noted => (
+                &mut self.totals.sockets,
+                "sockets are not stored".to_owned(),
+            ),
             State::BadPages(pages) => (&mut self.totals.bad_pages, bad_pages(pages)),
         };
         *counter += 1;
@@ -213,9 +255,11 @@ impl Pages {
 
     /// Should the page be closed before the next frame?
     pub fn is_full(&self) -> bool {
-        let (open, digests) =
-            self.open.as_ref().map_or((0, 0), |open| (open.record.extents.len(), open.record.digest_bytes()));
-        let full = |count: usize, max: usize| count >= if self.within { max + max / 2 } else { max };
+        let (open, digests) = self.open.as_ref().map_or((0, 0), |open| {
+            (open.record.extents.len(), open.record.digest_bytes())
+        });
+        let full =
+            |count: usize, max: usize| count >= if self.within { max + max / 2 } else { max };
         full(self.page.records.len(), MAX_RECORDS)
             || full(self.extents + open, MAX_EXTENTS)
             || full(self.text_bytes, MAX_TEXT_BYTES)
@@ -251,7 +295,10 @@ impl Pages {
             }
             let number = self.own.number_of(own);
             for record in &page.records {
-                let extents = record.extents.iter().filter(|extent| extent.frame.segment == 0);
+                let extents = record
+                    .extents
+                    .iter()
+                    .filter(|extent| extent.frame.segment == 0);
                 extents.for_each(|extent| self.own.count(number, record, extent));
             }
         }
@@ -260,12 +307,17 @@ impl Pages {
 
     /// Is there a page to be stored?
     pub fn has_own(&self) -> bool {
-        self.closed.iter().any(|closed| matches!(closed, Closed::Own(_)))
+        self.closed
+            .iter()
+            .any(|closed| matches!(closed, Closed::Own(_)))
     }
 
     /// Is nothing closed, or about to be?
     pub fn is_empty(&self) -> bool {
-        self.closed.is_empty() && self.page.records.is_empty() && self.mirror.is_none() && self.open.is_none()
+        self.closed.is_empty()
+            && self.page.records.is_empty()
+            && self.mirror.is_none()
+            && self.open.is_none()
     }
 
     /// What was referred to of other backups.
@@ -283,7 +335,11 @@ impl Pages {
 fn bad_pages(pages: &[u32]) -> String {
     const SHOWN: usize = 10;
     let shown: Vec<_> = pages.iter().take(SHOWN).map(u32::to_string).collect();
-    let more = if pages.len() > SHOWN { format!(" and {} more", pages.len() - SHOWN) } else { String::new() };
+    let more = if pages.len() > SHOWN {
+        format!(" and {} more", pages.len() - SHOWN)
+    } else {
+        String::new()
+    };
     let blocks = if pages.len() == 1 { "block" } else { "blocks" };
     format!("{BAD_PAGES}: {blocks} {}{more}", shown.join(", "))
 }
@@ -298,11 +354,23 @@ mod tests {
     fn a_page_is_closed_before_its_digests_are_too_many_to_be_read_again() {
         let mut pages = Pages::new(0, 4096, Arc::new(|_, _| {}));
         let scanned = Scanned::new(
-            Entry { path: b"large".to_vec(), kind: Kind::File { size: u64::MAX >> 1, map: None }, ..Entry::default() },
+            Entry {
+                path: b"large".to_vec(),
+                kind: Kind::File {
+                    size: u64::MAX >> 1,
+                    map: None,
+                },
+                ..Entry::default()
+            },
             State::Whole,
         );
         let file = Large::new(scanned.clone(), u64::MAX >> 1, u64::MAX);
-        let frame = |offset| FrameAt { segment: 0, offset, stored_len: 1, plain_len: 64 << 20 };
+        let frame = |offset| FrameAt {
+            segment: 0,
+            offset,
+            stored_len: 1,
+            plain_len: 64 << 20,
+        };
         let part = |what, len, piece| Part {
             what,
             inner: 0,
@@ -315,17 +383,29 @@ mod tests {
             is_first: false,
             replaced: false,
         };
-        pages.add(frame(0), part(What::Head(scanned.entry, file.clone()), 0, Piece::None));
+        pages.add(
+            frame(0),
+            part(What::Head(scanned.entry, file.clone()), 0, Piece::None),
+        );
         let mut count = 0;
         while !pages.is_full() {
-            let what = What::Piece { file: file.clone(), offset: count << 26, last: false };
-            pages.add(frame(count + 1), part(what, 64 << 20, Piece::Blocks(vec![[7; 32]; 16_384])));
+            let what = What::Piece {
+                file: file.clone(),
+                offset: count << 26,
+                last: false,
+            };
+            pages.add(
+                frame(count + 1),
+                part(what, 64 << 20, Piece::Blocks(vec![[7; 32]; 16_384])),
+            );
             count += 1;
             assert!(count < 1000, "{count}");
         }
         pages.close_page();
         let closed = pages.take(&SegmentId::default());
-        let Some(Closed::Own(page)) = closed.first() else { panic!("no page") };
+        let Some(Closed::Own(page)) = closed.first() else {
+            panic!("no page")
+        };
         assert!(Page::decode(&page.encode().unwrap()).is_ok());
     }
 
@@ -334,10 +414,19 @@ mod tests {
     fn other_names_of_a_file_that_was_replaced_are_not_captured() {
         let mut pages = Pages::new(0, 0, Arc::new(|_, _| {}));
         let mut add = |path: &str, kind: Kind, replaced: bool| {
-            let entry = Entry { path: path.into(), kind, ..Entry::default() };
+            let entry = Entry {
+                path: path.into(),
+                kind,
+                ..Entry::default()
+            };
             let what = What::Whole(entry, State::Whole);
             let (runs, crcs, chunks) = (None, Vec::new(), Vec::new());
-            let frame = FrameAt { segment: 0, offset: 0, stored_len: 1, plain_len: 1 };
+            let frame = FrameAt {
+                segment: 0,
+                offset: 0,
+                stored_len: 1,
+                plain_len: 1,
+            };
             let part = Part {
                 what,
                 inner: 0,
@@ -356,7 +445,14 @@ mod tests {
             add(name, Kind::File { size: 0, map: None }, replaced);
             add(&format!("other {name}"), Kind::HardLink(name.into()), false);
         }
-        let named: Vec<_> = pages.not_captured.iter().map(|lost| (&lost.path.0[..], &lost.reason[..])).collect();
-        assert_eq!((named, pages.totals.unreadable), (vec![(&b"other a"[..], LOST_LINK)], 1));
+        let named: Vec<_> = pages
+            .not_captured
+            .iter()
+            .map(|lost| (&lost.path.0[..], &lost.reason[..]))
+            .collect();
+        assert_eq!(
+            (named, pages.totals.unreadable),
+            (vec![(&b"other a"[..], LOST_LINK)], 1)
+        );
     }
 }

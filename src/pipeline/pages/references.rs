@@ -17,14 +17,21 @@ impl Pages {
     pub(super) fn known(&mut self, entry: Entry, mut state: State, known: &Known) {
         self.check_link(&entry, &mut state, true);
         self.totals.kept += u64::from(entry.is_file());
-        sizes::add(&mut self.totals.kept_bytes, sizes::sum(known.parts.iter().map(|part| part.described_bytes())));
+        sizes::add(
+            &mut self.totals.kept_bytes,
+            sizes::sum(known.parts.iter().map(|part| part.described_bytes())),
+        );
         let crc32c = self.crc_of(known);
         for item in known.parts.iter() {
             let is_same = known.trust == Trust::Same && state.is_stored() == item.state.is_stored();
             if is_same || (item.entry == entry && item.state == state) {
                 self.mirror(item, crc32c);
             } else {
-                let record = Record { entry: entry.clone(), state: state.clone(), ..Record::clone(item) };
+                let record = Record {
+                    entry: entry.clone(),
+                    state: state.clone(),
+                    ..Record::clone(item)
+                };
                 self.refer(item, record, crc32c);
             }
         }
@@ -49,7 +56,8 @@ impl Pages {
     }
 
     fn may_close(&self) -> bool {
-        self.mirror.is_none() && (self.page.records.is_empty() || self.page.records.len() >= MIN_RECORDS)
+        self.mirror.is_none()
+            && (self.page.records.is_empty() || self.page.records.len() >= MIN_RECORDS)
     }
 
     fn complete_mirror(&mut self) {
@@ -63,7 +71,9 @@ impl Pages {
 
     /// Something comes that the mirrored page does not have next: what came of it stands in a page of our own.
     pub(super) fn unmirror(&mut self) {
-        let Some((page, count)) = self.mirror.take() else { return };
+        let Some((page, count)) = self.mirror.take() else {
+            return;
+        };
         for item in (0..count).filter_map(|index| Item::new(page.clone(), index)) {
             self.append(&item, Record::clone(&item));
         }
@@ -86,7 +96,11 @@ impl Pages {
 
     /// Put a record with the extents of `item` into the page; counted is it already.
     fn append(&mut self, item: &Item, mut record: Record) {
-        record.extents = item.extents.iter().map(|extent| self.ours(item, *extent)).collect();
+        record.extents = item
+            .extents
+            .iter()
+            .map(|extent| self.ours(item, *extent))
+            .collect();
         let more = record.more;
         self.within = item.index() + 1 < item.page().records.len();
         self.store(record);
@@ -113,15 +127,27 @@ impl Pages {
 
     /// CRC-32C of a file as it was, if it is known.
     pub(super) fn crc_of(&self, known: &Known) -> Option<u32> {
-        let has_all = |part: &Item| part.crcs.len() as u64 == part.described_bytes().div_ceil(self.block_bytes);
-        let join = |crc, part: &Item| has_all(part).then(|| self.crcs.join(crc, &part.crcs, part.described_bytes()));
+        let has_all = |part: &Item| {
+            part.crcs.len() as u64 == part.described_bytes().div_ceil(self.block_bytes)
+        };
+        let join = |crc, part: &Item| {
+            has_all(part).then(|| self.crcs.join(crc, &part.crcs, part.described_bytes()))
+        };
         known.parts.iter().try_fold(None, join).flatten()
     }
 
     /// Count what a record of this page refers to of earlier segments.
     pub(super) fn refer_to_earlier(&mut self, record: &Record) {
-        for extent in record.extents.iter().filter(|extent| extent.frame.segment > 0) {
-            self.references.count(self.numbers[extent.frame.segment as usize - 1], record, extent);
+        for extent in record
+            .extents
+            .iter()
+            .filter(|extent| extent.frame.segment > 0)
+        {
+            self.references.count(
+                self.numbers[extent.frame.segment as usize - 1],
+                record,
+                extent,
+            );
         }
     }
 }

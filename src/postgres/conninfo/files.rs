@@ -18,34 +18,55 @@ pub(super) fn service(name: &str, files: &[impl AsRef<Path>]) -> Result<Given> {
         let text = match fs::read_to_string(file) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            Err(error) => return Err(Error::io(format!("could not read the service file {file:?}"), error)),
+            Err(error) => {
+                return Err(Error::io(
+                    format!("could not read the service file {file:?}"),
+                    error,
+                ));
+            }
         };
-        let found = section(name, &text).map_err(|error| error.detail(format!("in the service file {file:?}")))?;
+        let found = section(name, &text)
+            .map_err(|error| error.detail(format!("in the service file {file:?}")))?;
         if let Some(given) = found {
             return Ok(given);
         }
     }
-    let looked: Vec<_> = files.iter().map(|file| format!("{:?}", file.as_ref())).collect();
-    Err(Error::new(Kind::NotFound, format!("there is no service {name:?} in {}", looked.join(" or "))))
+    let looked: Vec<_> = files
+        .iter()
+        .map(|file| format!("{:?}", file.as_ref()))
+        .collect();
+    Err(Error::new(
+        Kind::NotFound,
+        format!("there is no service {name:?} in {}", looked.join(" or ")),
+    ))
 }
 
 /// The lines below `[name]`, up to the next section.
 fn section(name: &str, text: &str) -> Result<Option<Given>> {
     let heading = format!("[{name}]");
-    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let lines = text
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty() && !line.starts_with('#'));
     let mut lines = lines.skip_while(|line| *line != heading);
     if lines.next().is_none() {
         return Ok(None);
     }
     let mut given = Given::new();
     for line in lines.take_while(|line| !line.starts_with('[')) {
-        let (key, value) = line
-            .split_once('=')
-            .ok_or_else(|| Error::new(Kind::Usage, format!("a line of service {name:?} has no \"=\"")))?;
+        let (key, value) = line.split_once('=').ok_or_else(|| {
+            Error::new(
+                Kind::Usage,
+                format!("a line of service {name:?} has no \"=\""),
+            )
+        })?;
         match parse::keyword(key.trim())? {
             // As libpq: a service does not name another.
             "service" | "servicefile" => {
-                return Err(Error::new(Kind::Usage, format!("service {name:?} names another service")));
+                return Err(Error::new(
+                    Kind::Usage,
+                    format!("service {name:?} names another service"),
+                ));
             }
             // As libpq: the first of two counts.
             key => given.entry(key).or_insert_with(|| value.trim().to_owned()),
@@ -58,16 +79,30 @@ fn section(name: &str, text: &str) -> Result<Option<Given>> {
 ///
 /// As libpq: a file that is not there holds nothing; one that others may read is ignored with a warning.
 pub(super) fn passwords(file: &Path) -> Result<Vec<[String; 5]>, String> {
-    let Ok(meta) = fs::metadata(file) else { return Ok(Vec::new()) };
+    let Ok(meta) = fs::metadata(file) else {
+        return Ok(Vec::new());
+    };
     if !meta.is_file() {
-        return Err(format!("the password file {file:?} is ignored: it is no regular file"));
+        return Err(format!(
+            "the password file {file:?} is ignored: it is no regular file"
+        ));
     }
     if meta.mode() & 0o077 != 0 {
-        return Err(format!("the password file {file:?} is ignored: others may read it; make it u=rw (0600)"));
+        return Err(format!(
+            "the password file {file:?} is ignored: others may read it; make it u=rw (0600)"
+        ));
     }
-    let text = fs::read(file)
-        .map_err(|error| format!("the password file {file:?} is ignored: {}", crate::error::reason(&error)))?;
-    Ok(String::from_utf8_lossy(&text).lines().filter(|line| !line.starts_with('#')).filter_map(fields).collect())
+    let text = fs::read(file).map_err(|error| {
+        format!(
+            "the password file {file:?} is ignored: {}",
+            crate::error::reason(&error)
+        )
+    })?;
+    Ok(String::from_utf8_lossy(&text)
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .filter_map(fields)
+        .collect())
 }
 
 /// `host:port:database:user:password`; a backslash takes the next character as it is.
@@ -87,10 +122,16 @@ fn fields(line: &str) -> Option<[String; 5]> {
 
 /// The password of the first line that fits.
 pub(super) fn password(lines: &[[String; 5]], wanted: [&str; 4], file: &Path) -> Option<Secret> {
-    let fits =
-        |line: &&[String; 5]| line.iter().zip(wanted).all(|(said, is)| said == "*" || said.replace("\\*", "*") == is);
+    let fits = |line: &&[String; 5]| {
+        line.iter()
+            .zip(wanted)
+            .all(|(said, is)| said == "*" || said.replace("\\*", "*") == is)
+    };
     let line = lines.iter().find(fits)?;
-    Some(Secret { text: line[4].clone(), from: format!("{file:?}") })
+    Some(Secret {
+        text: line[4].clone(),
+        from: format!("{file:?}"),
+    })
 }
 
 #[cfg(test)]
@@ -102,11 +143,17 @@ mod tests {
     fn a_service_ends_where_the_next_begins() {
         let text = "# ours\nhost=no\n[a]\nhost=one\nport=1\nhost=two\n\n[b]\ndbname=x y\n";
         let given = section("a", text).unwrap().unwrap();
-        assert_eq!(given, [("host", "one".to_owned()), ("port", "1".to_owned())].into());
+        assert_eq!(
+            given,
+            [("host", "one".to_owned()), ("port", "1".to_owned())].into()
+        );
         assert_eq!(section("b", text).unwrap().unwrap()["dbname"], "x y");
         assert_eq!(section("c", text).unwrap(), None);
         assert!(section("d", "[d]\nservice=a").is_err());
-        assert_eq!(section("d", "[d]\nhots=a").unwrap_err().what, "there is no connection parameter \"hots\"");
+        assert_eq!(
+            section("d", "[d]\nhots=a").unwrap_err().what,
+            "there is no connection parameter \"hots\""
+        );
     }
 
     #[test]
@@ -132,6 +179,10 @@ mod tests {
         fs::write(&file, "*:*:*:*:x\n").unwrap();
         fs::set_permissions(&file, Permissions::from_mode(0o640)).unwrap();
         assert!(passwords(&file).unwrap_err().contains("others may read it"));
-        assert!(passwords(dir.path()).unwrap_err().contains("no regular file"));
+        assert!(
+            passwords(dir.path())
+                .unwrap_err()
+                .contains("no regular file")
+        );
     }
 }

@@ -89,9 +89,12 @@ impl Params {
         let (given, from) = precedence::layered(text, environment)?;
         let text = |name: &str| given.get(name).filter(|value| !value.is_empty()).cloned();
         let mut warnings = Vec::new();
-        let user = text("user").or_else(|| environment.user.clone()).ok_or_else(|| {
-            Error::new(Kind::Usage, "cannot tell as whom to connect").hint("name a user, as in postgres://user@host")
-        })?;
+        let user = text("user")
+            .or_else(|| environment.user.clone())
+            .ok_or_else(|| {
+                Error::new(Kind::Usage, "cannot tell as whom to connect")
+                    .hint("name a user, as in postgres://user@host")
+            })?;
         let mut params = Self {
             hosts: hosts(&given, environment)?,
             user,
@@ -108,7 +111,10 @@ impl Params {
         };
         match text("password") {
             Some(text) => params.hosts.iter_mut().for_each(|host| {
-                host.password = Some(Secret { text: text.clone(), from: from.clone() });
+                host.password = Some(Secret {
+                    text: text.clone(),
+                    from: from.clone(),
+                });
             }),
             None => params.look_up_passwords(text("passfile"), environment, &mut warnings),
         }
@@ -116,8 +122,18 @@ impl Params {
         Ok(params)
     }
 
-    fn look_up_passwords(&mut self, file: Option<String>, environment: &Environment, warnings: &mut Vec<String>) {
-        let Some(file) = file.map(PathBuf::from).or_else(|| environment.at_home(".pgpass")) else { return };
+    fn look_up_passwords(
+        &mut self,
+        file: Option<String>,
+        environment: &Environment,
+        warnings: &mut Vec<String>,
+    ) {
+        let Some(file) = file
+            .map(PathBuf::from)
+            .or_else(|| environment.at_home(".pgpass"))
+        else {
+            return;
+        };
         let lines = match files::passwords(&file) {
             Ok(lines) => lines,
             Err(warning) => return warnings.push(warning),
@@ -145,11 +161,19 @@ fn wanted(given: &Given) -> Result<Wanted> {
 /// As many as there are names, or addresses if there are no names.
 fn hosts(given: &Given, environment: &Environment) -> Result<Vec<Host>> {
     let list = |name: &str| -> Vec<&str> {
-        given.get(name).filter(|value| !value.is_empty()).map_or(Vec::new(), |value| value.split(',').collect())
+        given
+            .get(name)
+            .filter(|value| !value.is_empty())
+            .map_or(Vec::new(), |value| value.split(',').collect())
     };
     let (names, addresses, ports) = (list("host"), list("hostaddr"), list("port"));
     let count = names.len().max(addresses.len()).max(1);
-    let odd = |what: &str, is: usize| Error::new(Kind::Usage, format!("there are {count} hosts and {is} {what}"));
+    let odd = |what: &str, is: usize| {
+        Error::new(
+            Kind::Usage,
+            format!("there are {count} hosts and {is} {what}"),
+        )
+    };
     if !names.is_empty() && !addresses.is_empty() && names.len() != addresses.len() {
         return Err(odd("addresses", addresses.len()));
     }
@@ -158,14 +182,31 @@ fn hosts(given: &Given, environment: &Environment) -> Result<Vec<Host>> {
     }
     let mut hosts = Vec::new();
     for at in 0..count {
-        let port = match ports.get(at).or(ports.first()).map(|port| port.trim()).filter(|port| !port.is_empty()) {
-            Some(port) => port.parse().ok().filter(|port| *port > 0).ok_or_else(|| meaningless("port", port))?,
+        let port = match ports
+            .get(at)
+            .or(ports.first())
+            .map(|port| port.trim())
+            .filter(|port| !port.is_empty())
+        {
+            Some(port) => port
+                .parse()
+                .ok()
+                .filter(|port| *port > 0)
+                .ok_or_else(|| meaningless("port", port))?,
             None => DEFAULT_PORT,
         };
-        let part =
-            |list: &[&str]| list.get(at).map(|part| part.trim()).filter(|part| !part.is_empty()).map(str::to_owned);
+        let part = |list: &[&str]| {
+            list.get(at)
+                .map(|part| part.trim())
+                .filter(|part| !part.is_empty())
+                .map(str::to_owned)
+        };
         let address = part(&addresses)
-            .map(|address| address.parse().map_err(|_| meaningless("hostaddr", &address)))
+            .map(|address| {
+                address
+                    .parse()
+                    .map_err(|_| meaningless("hostaddr", &address))
+            })
             .transpose()?;
         let places = match (part(&names), address) {
             (Some(name), None) if name.starts_with('/') => vec![Place::Socket(name.into())],
@@ -173,7 +214,11 @@ fn hosts(given: &Given, environment: &Environment) -> Result<Vec<Host>> {
             (None, Some(address)) => vec![Place::Network(address.to_string(), Some(address))],
             (None, None) => default_places(port, environment),
         };
-        hosts.extend(places.into_iter().map(|place| Host { place, port, password: None }));
+        hosts.extend(places.into_iter().map(|place| Host {
+            place,
+            port,
+            password: None,
+        }));
     }
     Ok(hosts)
 }
@@ -181,14 +226,26 @@ fn hosts(given: &Given, environment: &Environment) -> Result<Vec<Host>> {
 /// The sockets that are there, else this machine by its name.
 fn default_places(port: u16, environment: &Environment) -> Vec<Place> {
     let there = |dir: &&PathBuf| dir.join(format!(".s.PGSQL.{port}")).exists();
-    let places: Vec<_> = environment.socket_directories.iter().filter(there).cloned().map(Place::Socket).collect();
-    if places.is_empty() { vec![Place::Network("localhost".into(), None)] } else { places }
+    let places: Vec<_> = environment
+        .socket_directories
+        .iter()
+        .filter(there)
+        .cloned()
+        .map(Place::Socket)
+        .collect();
+    if places.is_empty() {
+        vec![Place::Network("localhost".into(), None)]
+    } else {
+        places
+    }
 }
 
 impl Host {
     fn name_in_passfile(&self, environment: &Environment) -> String {
         match &self.place {
-            Place::Socket(dir) if environment.socket_directories.contains(dir) => "localhost".into(),
+            Place::Socket(dir) if environment.socket_directories.contains(dir) => {
+                "localhost".into()
+            }
             Place::Socket(dir) => dir.to_string_lossy().into_owned(),
             Place::Network(name, _) => name.clone(),
         }
@@ -217,7 +274,10 @@ mod tests {
 
     fn environment(variables: &[(&str, &str)]) -> Environment {
         Environment {
-            variables: variables.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect(),
+            variables: variables
+                .iter()
+                .map(|(name, value)| ((*name).into(), (*value).into()))
+                .collect(),
             user: Some("me".into()),
             home: None,
             socket_directories: vec![],
@@ -233,16 +293,30 @@ mod tests {
     }
 
     fn places(params: &Params) -> Vec<(Place, u16)> {
-        params.hosts.iter().map(|host| (host.place.clone(), host.port)).collect()
+        params
+            .hosts
+            .iter()
+            .map(|host| (host.place.clone(), host.port))
+            .collect()
     }
 
     #[test]
     fn nothing_given_is_this_machine_as_this_user() {
         let params = params("", &[]);
-        assert_eq!((&*params.user, &*params.dbname, &*params.application_name), ("me", "postgres", "fullbore"));
+        assert_eq!(
+            (&*params.user, &*params.dbname, &*params.application_name),
+            ("me", "postgres", "fullbore")
+        );
         assert_eq!(places(&params), [(network("localhost"), 5432)]);
-        assert_eq!((params.tls.mode, params.tls.channel_binding), (SslMode::Prefer, Binding::Prefer));
-        assert!(params.connect_timeout.is_none() && params.keepalive.wanted && params.hosts[0].password.is_none());
+        assert_eq!(
+            (params.tls.mode, params.tls.channel_binding),
+            (SslMode::Prefer, Binding::Prefer)
+        );
+        assert!(
+            params.connect_timeout.is_none()
+                && params.keepalive.wanted
+                && params.hosts[0].password.is_none()
+        );
     }
 
     #[test]
@@ -253,14 +327,24 @@ mod tests {
             socket_directories: vec!["/nonexistent".into(), dir.path().into()],
             ..environment(&[("PGPORT", "7")])
         };
-        assert_eq!(places(&Params::new("", &nearby).unwrap()), [(Place::Socket(dir.path().into()), 7)]);
-        assert_eq!(places(&Params::new("port=8", &nearby).unwrap()), [(network("localhost"), 8)]);
+        assert_eq!(
+            places(&Params::new("", &nearby).unwrap()),
+            [(Place::Socket(dir.path().into()), 7)]
+        );
+        assert_eq!(
+            places(&Params::new("port=8", &nearby).unwrap()),
+            [(network("localhost"), 8)]
+        );
     }
 
     #[test]
     fn what_is_said_comes_before_the_service_and_that_before_the_environment() {
         let dir = tempfile::tempdir().unwrap();
-        fs::write(dir.path().join("pg_service.conf"), "[s]\nuser=service\ndbname=service\nport=2\n").unwrap();
+        fs::write(
+            dir.path().join("pg_service.conf"),
+            "[s]\nuser=service\ndbname=service\nport=2\n",
+        )
+        .unwrap();
         let variables = [
             ("PGSYSCONFDIR", dir.path().to_str().unwrap()),
             ("PGUSER", "env"),
@@ -275,34 +359,77 @@ mod tests {
         assert_eq!(params.connect_timeout, Some(Duration::from_secs(5)));
         let error = Params::new("service=t", &environment(&variables)).unwrap_err();
         assert_eq!(error.kind, Kind::NotFound);
-        assert!(error.what.starts_with("there is no service \"t\" in "), "{}", error.what);
+        assert!(
+            error.what.starts_with("there is no service \"t\" in "),
+            "{}",
+            error.what
+        );
     }
 
     #[test]
     fn hosts_addresses_and_ports_go_together() {
         let all = params("host=a,/run,b hostaddr=,,::1 port=1,,3", &[]);
         let address = Place::Network("b".into(), Some("::1".parse().unwrap()));
-        assert_eq!(places(&all), [(network("a"), 1), (Place::Socket("/run".into()), 5432), (address, 3)]);
+        assert_eq!(
+            places(&all),
+            [
+                (network("a"), 1),
+                (Place::Socket("/run".into()), 5432),
+                (address, 3)
+            ]
+        );
         let address = Place::Network("127.0.0.1".into(), Some("127.0.0.1".parse().unwrap()));
-        assert_eq!(places(&params("hostaddr=127.0.0.1", &[])), [(address, 5432)]);
-        assert_eq!(places(&params("host=a,b port=7", &[])), [(network("a"), 7), (network("b"), 7)]);
-        for bad in ["host=a,b port=1,2,3", "host=a,b hostaddr=::1", "port=0", "port=65536", "port=x", "hostaddr=a"] {
-            assert_eq!(Params::new(bad, &environment(&[])).unwrap_err().kind, Kind::Usage, "{bad}");
+        assert_eq!(
+            places(&params("hostaddr=127.0.0.1", &[])),
+            [(address, 5432)]
+        );
+        assert_eq!(
+            places(&params("host=a,b port=7", &[])),
+            [(network("a"), 7), (network("b"), 7)]
+        );
+        for bad in [
+            "host=a,b port=1,2,3",
+            "host=a,b hostaddr=::1",
+            "port=0",
+            "port=65536",
+            "port=x",
+            "hostaddr=a",
+        ] {
+            assert_eq!(
+                Params::new(bad, &environment(&[])).unwrap_err().kind,
+                Kind::Usage,
+                "{bad}"
+            );
         }
     }
 
     #[test]
     fn a_value_without_meaning_is_named() {
         for (text, what) in [
-            ("sslmode=x", "the connection parameter \"sslmode\" cannot be \"x\""),
-            ("connect_timeout=x", "the connection parameter \"connect_timeout\" cannot be \"x\""),
-            ("sslrootcert=system sslmode=require", "sslrootcert=system needs sslmode=verify-full"),
-            ("sslnegotiation=direct", "sslnegotiation=direct needs sslmode=require or more"),
+            (
+                "sslmode=x",
+                "the connection parameter \"sslmode\" cannot be \"x\"",
+            ),
+            (
+                "connect_timeout=x",
+                "the connection parameter \"connect_timeout\" cannot be \"x\"",
+            ),
+            (
+                "sslrootcert=system sslmode=require",
+                "sslrootcert=system needs sslmode=verify-full",
+            ),
+            (
+                "sslnegotiation=direct",
+                "sslnegotiation=direct needs sslmode=require or more",
+            ),
         ] {
             let error = Params::new(text, &environment(&[])).unwrap_err();
             assert_eq!((error.kind, &*error.what), (Kind::Usage, what));
         }
-        assert_eq!(params("sslrootcert=system", &[]).tls.mode, SslMode::VerifyFull);
+        assert_eq!(
+            params("sslrootcert=system", &[]).tls.mode,
+            SslMode::VerifyFull
+        );
         let refused = Params::new("", &environment(&[("PGREQUIREPEER", "x")])).unwrap_err();
         assert_eq!(refused.kind, Kind::Unsupported);
     }
@@ -314,23 +441,51 @@ mod tests {
         fs::create_dir(&dir).unwrap();
         fs::write(dir.join("root.crt"), "").unwrap();
         fs::write(home.path().join(".pgpass"), "localhost:*:*:*:hushhush\n").unwrap();
-        fs::set_permissions(home.path().join(".pgpass"), fs::Permissions::from_mode(0o600)).unwrap();
+        fs::set_permissions(
+            home.path().join(".pgpass"),
+            fs::Permissions::from_mode(0o600),
+        )
+        .unwrap();
         let variables = [("HOME", home.path().to_str().unwrap())];
         let mut found = params("", &variables);
-        assert_eq!((&found.tls.roots, &found.tls.identity), (&Roots::File(dir.join("root.crt")), &None));
+        assert_eq!(
+            (&found.tls.roots, &found.tls.identity),
+            (&Roots::File(dir.join("root.crt")), &None)
+        );
         assert_eq!(found.hosts[0].password.take().unwrap().text, "hushhush");
-        assert!(params("host=elsewhere", &variables).hosts[0].password.is_none());
-        let known = Environment { home: Some(home.path().into()), ..environment(&[("HOME", "")]) };
+        assert!(
+            params("host=elsewhere", &variables).hosts[0]
+                .password
+                .is_none()
+        );
+        let known = Environment {
+            home: Some(home.path().into()),
+            ..environment(&[("HOME", "")])
+        };
         let found = Params::new("", &known).unwrap();
-        assert_eq!(found.tls.roots, Roots::File(dir.join("root.crt")), "as the system knows it, where nobody says it");
-        fs::set_permissions(home.path().join(".pgpass"), fs::Permissions::from_mode(0o644)).unwrap();
+        assert_eq!(
+            found.tls.roots,
+            Roots::File(dir.join("root.crt")),
+            "as the system knows it, where nobody says it"
+        );
+        fs::set_permissions(
+            home.path().join(".pgpass"),
+            fs::Permissions::from_mode(0o644),
+        )
+        .unwrap();
         let found = params("", &variables);
-        assert!(found.hosts[0].password.is_none() && found.warnings.len() == 1, "{found:?}");
+        assert!(
+            found.hosts[0].password.is_none() && found.warnings.len() == 1,
+            "{found:?}"
+        );
     }
 
     #[test]
     fn no_debug_shows_a_password() {
-        for params in [params("postgres://u:hushhush@h", &[]), params("", &[("PGPASSWORD", "hushhush")])] {
+        for params in [
+            params("postgres://u:hushhush@h", &[]),
+            params("", &[("PGPASSWORD", "hushhush")]),
+        ] {
             assert_eq!(params.hosts[0].password.as_ref().unwrap().text, "hushhush");
             assert!(!format!("{params:?}").contains("hushhush"));
         }

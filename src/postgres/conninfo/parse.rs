@@ -55,8 +55,16 @@ pub(super) const KEYWORDS: [(&str, &str, Use); 51] = [
     ("scram_server_key", "", Ignored),
     ("service", "PGSERVICE", Honoured),
     ("servicefile", "PGSERVICEFILE", Honoured),
-    ("ssl_max_protocol_version", "PGSSLMAXPROTOCOLVERSION", Ignored),
-    ("ssl_min_protocol_version", "PGSSLMINPROTOCOLVERSION", Refused),
+    (
+        "ssl_max_protocol_version",
+        "PGSSLMAXPROTOCOLVERSION",
+        Ignored,
+    ),
+    (
+        "ssl_min_protocol_version",
+        "PGSSLMINPROTOCOLVERSION",
+        Refused,
+    ),
     ("sslcert", "PGSSLCERT", Honoured),
     ("sslcertmode", "PGSSLCERTMODE", Refused),
     ("sslcompression", "PGSSLCOMPRESSION", Ignored),
@@ -80,12 +88,16 @@ pub(super) const KEYWORDS: [(&str, &str, Use); 51] = [
 /// [`Kind::Usage`] with the name if it is none, [`Kind::Unsupported`] if it is refused.
 pub(super) fn keyword(name: &str) -> Result<&'static str> {
     match KEYWORDS.iter().find(|(known, ..)| *known == name) {
-        Some((known, _, Refused)) => {
-            Err(Error::new(Kind::Unsupported, format!("cannot honour the connection parameter {known:?}"))
-                .hint("leave it out, if the connection may do without"))
-        }
+        Some((known, _, Refused)) => Err(Error::new(
+            Kind::Unsupported,
+            format!("cannot honour the connection parameter {known:?}"),
+        )
+        .hint("leave it out, if the connection may do without")),
         Some((known, ..)) => Ok(known),
-        None => Err(Error::new(Kind::Usage, format!("there is no connection parameter {name:?}"))),
+        None => Err(Error::new(
+            Kind::Usage,
+            format!("there is no connection parameter {name:?}"),
+        )),
     }
 }
 
@@ -94,8 +106,16 @@ pub(super) fn keyword(name: &str) -> Result<&'static str> {
 /// # Errors
 /// [`Kind::Usage`] if it is neither, or a keyword is unknown.
 pub(super) fn parse(text: &str) -> Result<Given> {
-    let is_ours = |scheme: &str| ["postgres", "postgresql"].iter().any(|known| scheme.eq_ignore_ascii_case(known));
-    match text.split_once("://").filter(|(scheme, _)| is_ours(scheme)).map(|(_, rest)| rest) {
+    let is_ours = |scheme: &str| {
+        ["postgres", "postgresql"]
+            .iter()
+            .any(|known| scheme.eq_ignore_ascii_case(known))
+    };
+    match text
+        .split_once("://")
+        .filter(|(scheme, _)| is_ours(scheme))
+        .map(|(_, rest)| rest)
+    {
         Some(rest) => url(rest),
         None => pairs(text),
     }
@@ -123,7 +143,9 @@ fn url(rest: &str) -> Result<Given> {
     authority(&mut given, hosts)?;
     put(&mut given, "dbname", decoded(dbname)?);
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-        let (name, value) = pair.split_once('=').ok_or_else(|| unreadable("a parameter of the URL has no \"=\""))?;
+        let (name, value) = pair
+            .split_once('=')
+            .ok_or_else(|| unreadable("a parameter of the URL has no \"=\""))?;
         match (&*decoded(name)?, decoded(value)?) {
             ("ssl", value) if value == "true" => given.insert("sslmode", "require".into()),
             (name, value) => given.insert(keyword(name)?, value),
@@ -144,7 +166,11 @@ fn authority(given: &mut Given, hosts: &str) -> Result<()> {
         let (name, port) = match host.strip_prefix('[').map(|host| host.split_once(']')) {
             Some(Some((name, ""))) => (name, ""),
             Some(Some((name, port))) if port.starts_with(':') => (name, &port[1..]),
-            Some(_) => return Err(unreadable("a \"[\" begins an address that \"]\" does not end")),
+            Some(_) => {
+                return Err(unreadable(
+                    "a \"[\" begins an address that \"]\" does not end",
+                ));
+            }
             None => host.split_once(':').unwrap_or((host, "")),
         };
         names.push(decoded(name)?);
@@ -167,10 +193,17 @@ fn decoded(text: &str) -> Result<String> {
             rest = tail;
             continue;
         }
-        let digit = |at: usize| tail.get(at).and_then(|&digit| char::from(digit).to_digit(16));
+        let digit = |at: usize| {
+            tail.get(at)
+                .and_then(|&digit| char::from(digit).to_digit(16))
+        };
         match digit(0).zip(digit(1)) {
             Some((high, low)) if high + low > 0 => bytes.push((high * 16 + low) as u8),
-            _ => return Err(unreadable("a \"%\" is not followed by two hexadecimal digits")),
+            _ => {
+                return Err(unreadable(
+                    "a \"%\" is not followed by two hexadecimal digits",
+                ));
+            }
         }
         rest = &tail[2..];
     }
@@ -181,7 +214,9 @@ fn decoded(text: &str) -> Result<String> {
 fn pairs(text: &str) -> Result<Given> {
     let (mut given, mut rest) = (Given::new(), text.trim_start());
     while !rest.is_empty() {
-        let (name, tail) = rest.split_once('=').ok_or_else(|| unreadable("there is a word without \"=\""))?;
+        let (name, tail) = rest
+            .split_once('=')
+            .ok_or_else(|| unreadable("there is a word without \"=\""))?;
         let name = name.trim_end();
         if name.contains(char::is_whitespace) {
             return Err(unreadable("there is a word without \"=\""));
@@ -212,22 +247,44 @@ fn value(text: &str) -> Result<(String, &str)> {
 }
 
 pub(super) fn meaningless(name: &str, value: &str) -> Error {
-    Error::new(Kind::Usage, format!("the connection parameter {name:?} cannot be {value:?}"))
+    Error::new(
+        Kind::Usage,
+        format!("the connection parameter {name:?} cannot be {value:?}"),
+    )
 }
 
 pub(super) fn number<T: FromStr>(given: &Given, name: &str) -> Result<Option<T>> {
-    let value = given.get(name).map(|value| value.trim()).filter(|value| !value.is_empty());
-    value.map(|value| value.parse().map_err(|_| meaningless(name, value))).transpose()
+    let value = given
+        .get(name)
+        .map(|value| value.trim())
+        .filter(|value| !value.is_empty());
+    value
+        .map(|value| value.parse().map_err(|_| meaningless(name, value)))
+        .transpose()
 }
 
 /// The value as one of those that have a meaning.
-pub(super) fn one_of<T: Copy>(given: &Given, name: &str, values: &[(&str, T)], default: T) -> Result<T> {
-    match given.get(name).map(String::as_str).filter(|value| !value.is_empty()) {
+pub(super) fn one_of<T: Copy>(
+    given: &Given,
+    name: &str,
+    values: &[(&str, T)],
+    default: T,
+) -> Result<T> {
+    match given
+        .get(name)
+        .map(String::as_str)
+        .filter(|value| !value.is_empty())
+    {
         None => Ok(default),
         Some(value) => {
-            let found = values.iter().find(|(known, _)| *known == value).map(|(_, meaning)| *meaning);
+            let found = values
+                .iter()
+                .find(|(known, _)| *known == value)
+                .map(|(_, meaning)| *meaning);
             let known: Vec<_> = values.iter().map(|(known, _)| *known).collect();
-            found.ok_or_else(|| meaningless(name, value).hint(format!("it is one of {}", known.join(", "))))
+            found.ok_or_else(|| {
+                meaningless(name, value).hint(format!("it is one of {}", known.join(", ")))
+            })
         }
     }
 }
@@ -242,7 +299,10 @@ mod tests {
 
     fn is(text: &str, wanted: &[(&str, &str)]) {
         let found = said(text);
-        let found: Vec<_> = found.iter().map(|(name, value)| (*name, &**value)).collect();
+        let found: Vec<_> = found
+            .iter()
+            .map(|(name, value)| (*name, &**value))
+            .collect();
         assert_eq!(found, wanted, "{text}");
     }
 
@@ -254,10 +314,22 @@ mod tests {
         is("PostgreSQL:///db", &[("dbname", "db")]);
         is(
             "postgres://me:p%40s%2Fs?x@db.example:6432/my%20db",
-            &[("dbname", "my db"), ("host", "db.example"), ("password", "p@s/s?x"), ("port", "6432"), ("user", "me")],
+            &[
+                ("dbname", "my db"),
+                ("host", "db.example"),
+                ("password", "p@s/s?x"),
+                ("port", "6432"),
+                ("user", "me"),
+            ],
         );
-        is("postgres://[::1]:5433,b,c:1/", &[("host", "::1,b,c"), ("port", "5433,,1")]);
-        is("postgres://%2Fvar%2Frun:5433/x", &[("dbname", "x"), ("host", "/var/run"), ("port", "5433")]);
+        is(
+            "postgres://[::1]:5433,b,c:1/",
+            &[("host", "::1,b,c"), ("port", "5433,,1")],
+        );
+        is(
+            "postgres://%2Fvar%2Frun:5433/x",
+            &[("dbname", "x"), ("host", "/var/run"), ("port", "5433")],
+        );
         is(
             "postgres:///x?host=/tmp&sslmode=verify-full&ssl=true",
             &[("dbname", "x"), ("host", "/tmp"), ("sslmode", "require")],
@@ -270,8 +342,14 @@ mod tests {
         is("", &[]);
         is("  host=a   port = 1 ", &[("host", "a"), ("port", "1")]);
         is(r"password='it''s'", &[("password", "it's")]);
-        is(r"password='a b\'c\\d' user=x", &[("password", r"a b'c\d"), ("user", "x")]);
-        is(r"password=a\ b\'c dbname=''", &[("dbname", ""), ("password", "a b'c")]);
+        is(
+            r"password='a b\'c\\d' user=x",
+            &[("password", r"a b'c\d"), ("user", "x")],
+        );
+        is(
+            r"password=a\ b\'c dbname=''",
+            &[("dbname", ""), ("password", "a b'c")],
+        );
         is("host=a host=b", &[("host", "b")]);
     }
 
@@ -291,8 +369,14 @@ mod tests {
             assert_eq!(error.kind, Kind::Usage);
             assert!(!format!("{error:?}").contains("secret"), "{error:?}");
         }
-        assert_eq!(parse("hots=a").unwrap_err().what, "there is no connection parameter \"hots\"");
-        assert_eq!(parse("postgres://a?hots=a").unwrap_err().what, "there is no connection parameter \"hots\"");
+        assert_eq!(
+            parse("hots=a").unwrap_err().what,
+            "there is no connection parameter \"hots\""
+        );
+        assert_eq!(
+            parse("postgres://a?hots=a").unwrap_err().what,
+            "there is no connection parameter \"hots\""
+        );
         assert_eq!(parse("sslcrl=a").unwrap_err().kind, Kind::Unsupported);
     }
 }

@@ -48,7 +48,10 @@ impl Environment {
 
     /// A file in the user's home directory.
     pub(super) fn at_home(&self, file: &str) -> Option<PathBuf> {
-        let said = self.variable("HOME").filter(|home| !home.is_empty()).map(PathBuf::from);
+        let said = self
+            .variable("HOME")
+            .filter(|home| !home.is_empty())
+            .map(PathBuf::from);
         Some(said.or_else(|| self.home.clone())?.join(file))
     }
 }
@@ -56,17 +59,31 @@ impl Environment {
 /// All that is given, first come first; and where the password came from.
 pub(super) fn layered(text: &str, environment: &Environment) -> Result<(Given, String)> {
     let mut given = parse::parse(text)?;
-    let mut from = if given.contains_key("password") { "the connection string" } else { "PGPASSWORD" }.to_owned();
+    let mut from = if given.contains_key("password") {
+        "the connection string"
+    } else {
+        "PGPASSWORD"
+    }
+    .to_owned();
     let named = |given: &Given, name: &str, variable: &str| {
-        let named = given.get(name).map(String::as_str).or_else(|| environment.variable(variable));
+        let named = given
+            .get(name)
+            .map(String::as_str)
+            .or_else(|| environment.variable(variable));
         named.filter(|named| !named.is_empty()).map(str::to_owned)
     };
     if let Some(service) = named(&given, "service", "PGSERVICE") {
         let own = named(&given, "servicefile", "PGSERVICEFILE").map(PathBuf::from);
         // Where Debian's libpq looks.
-        let system = environment.variable("PGSYSCONFDIR").unwrap_or("/etc/postgresql-common");
-        let files = own.or_else(|| environment.at_home(".pg_service.conf")).into_iter();
-        let files: Vec<_> = files.chain([Path::new(system).join("pg_service.conf")]).collect();
+        let system = environment
+            .variable("PGSYSCONFDIR")
+            .unwrap_or("/etc/postgresql-common");
+        let files = own
+            .or_else(|| environment.at_home(".pg_service.conf"))
+            .into_iter();
+        let files: Vec<_> = files
+            .chain([Path::new(system).join("pg_service.conf")])
+            .collect();
         for (name, value) in files::service(&service, &files)? {
             if name == "password" && !given.contains_key(name) {
                 from = format!("service {service:?}");
@@ -74,14 +91,25 @@ pub(super) fn layered(text: &str, environment: &Environment) -> Result<(Given, S
             given.entry(name).or_insert(value);
         }
     }
-    for (name, variable, _) in KEYWORDS.iter().filter(|(.., becomes)| *becomes != Use::Ignored) {
-        match environment.variable(variable).filter(|value| !value.is_empty()) {
-            Some(value) if !given.contains_key(name) => given.insert(parse::keyword(name)?, value.to_owned()),
+    for (name, variable, _) in KEYWORDS
+        .iter()
+        .filter(|(.., becomes)| *becomes != Use::Ignored)
+    {
+        match environment
+            .variable(variable)
+            .filter(|value| !value.is_empty())
+        {
+            Some(value) if !given.contains_key(name) => {
+                given.insert(parse::keyword(name)?, value.to_owned())
+            }
             _ => None,
         };
     }
     match given.get("gssencmode").map(String::as_str) {
-        Some("require") => Err(Error::new(Kind::Unsupported, "cannot encrypt a connection with GSSAPI")),
+        Some("require") => Err(Error::new(
+            Kind::Unsupported,
+            "cannot encrypt a connection with GSSAPI",
+        )),
         _ => Ok((given, from)),
     }
 }

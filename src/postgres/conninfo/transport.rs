@@ -72,7 +72,10 @@ pub struct Keepalive {
 impl Tls {
     pub(super) fn new(given: &Given, environment: &Environment) -> Result<Self> {
         let path = |name: &str, default: &str| {
-            let named = given.get(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+            let named = given
+                .get(name)
+                .filter(|value| !value.is_empty())
+                .map(PathBuf::from);
             named.or_else(|| environment.at_home(default).filter(|path| path.exists()))
         };
         let roots = match path("sslrootcert", ".postgresql/root.crt") {
@@ -81,15 +84,30 @@ impl Tls {
             None => Roots::None,
         };
         let system = roots == Roots::System;
-        let default = if system { SslMode::VerifyFull } else { SslMode::Prefer };
+        let default = if system {
+            SslMode::VerifyFull
+        } else {
+            SslMode::Prefer
+        };
         let mode = one_of(given, "sslmode", &SslMode::NAMES, default)?;
         if system && mode != SslMode::VerifyFull {
             // As libpq: anybody can have a certificate that the system trusts, for another name.
-            return Err(Error::new(Kind::Usage, "sslrootcert=system needs sslmode=verify-full"));
+            return Err(Error::new(
+                Kind::Usage,
+                "sslrootcert=system needs sslmode=verify-full",
+            ));
         }
-        let direct = one_of(given, "sslnegotiation", &[("postgres", false), ("direct", true)], false)?;
+        let direct = one_of(
+            given,
+            "sslnegotiation",
+            &[("postgres", false), ("direct", true)],
+            false,
+        )?;
         if direct && mode < SslMode::Require {
-            return Err(Error::new(Kind::Usage, "sslnegotiation=direct needs sslmode=require or more"));
+            return Err(Error::new(
+                Kind::Usage,
+                "sslnegotiation=direct needs sslmode=require or more",
+            ));
         }
         Ok(Self {
             mode,
@@ -119,7 +137,11 @@ impl SslMode {
 }
 
 impl Binding {
-    const NAMES: [(&str, Self); 3] = [("disable", Self::Disable), ("prefer", Self::Prefer), ("require", Self::Require)];
+    const NAMES: [(&str, Self); 3] = [
+        ("disable", Self::Disable),
+        ("prefer", Self::Prefer),
+        ("require", Self::Require),
+    ];
 }
 
 impl Keepalive {
@@ -135,8 +157,12 @@ impl Keepalive {
             wanted: number::<i64>(given, "keepalives")? != Some(0),
             idle: seconds("keepalives_idle", 10)?,
             interval: seconds("keepalives_interval", 10)?,
-            count: number(given, "keepalives_count")?.filter(|&count| count > 0).unwrap_or(6),
-            user_timeout: Duration::from_millis(number(given, "tcp_user_timeout")?.unwrap_or(60_000)),
+            count: number(given, "keepalives_count")?
+                .filter(|&count| count > 0)
+                .unwrap_or(6),
+            user_timeout: Duration::from_millis(
+                number(given, "tcp_user_timeout")?.unwrap_or(60_000),
+            ),
         })
     }
 }

@@ -19,7 +19,12 @@ const ARCHIVES_ANEW: &str = "once the server is open it will archive a timeline 
 
 /// What the server will want and not have: `follows` says whether its configuration, of which the backup may have all, names an archive
 /// or a primary.
-pub(crate) fn missing(mode: Mode, cluster: &Cluster, follows: bool, is_all: bool) -> Option<String> {
+pub(crate) fn missing(
+    mode: Mode,
+    cluster: &Cluster,
+    follows: bool,
+    is_all: bool,
+) -> Option<String> {
     let included = !cluster.online || cluster.wal == "included";
     let note = match mode {
         Mode::None if !included => {
@@ -46,8 +51,9 @@ pub(crate) fn nothing_fetches(options: &Options, cluster: &Cluster) -> Error {
     } else {
         ""
     };
-    Error::new(Kind::Usage, what)
-        .hint(format!("say it with --restore-command CMD, as in --restore-command 'cp /archive/%f %p'{or_not}"))
+    Error::new(Kind::Usage, what).hint(format!(
+        "say it with --restore-command CMD, as in --restore-command 'cp /archive/%f %p'{or_not}"
+    ))
 }
 
 /// What a server that asks no archive must be given by hand.
@@ -65,8 +71,15 @@ pub(crate) fn fetch(recovery: &Recovery, cluster: &Cluster) -> Option<String> {
 
 /// That the server will be a second one with the subscriptions of the one that was backed up.
 pub(crate) fn subscriptions(options: &Options, cluster: &Cluster) -> Option<String> {
-    let is_set = options.settings.iter().any(|(name, _)| name == APPLY_WORKERS);
-    let count: u64 = cluster.databases.iter().map(|database| u64::from(database.subscriptions)).sum();
+    let is_set = options
+        .settings
+        .iter()
+        .any(|(name, _)| name == APPLY_WORKERS);
+    let count: u64 = cluster
+        .databases
+        .iter()
+        .map(|database| u64::from(database.subscriptions))
+        .sum();
     (count > 0 && !is_set).then(|| {
         format!(
             "the databases have logical subscriptions ({count}): as soon as the server is open for writing it takes the changes that \
@@ -88,24 +101,41 @@ pub(crate) fn meanwhile(cluster: &Cluster) -> impl Iterator<Item = String> {
 
 /// That the cluster has a later timeline, which does not lead on from the backup, and what comes of it.
 pub(crate) fn beside(mode: Mode, options: &Options, cluster: &Cluster, fork: &Fork) -> String {
-    let Fork { timeline, newest, .. } = fork;
+    let Fork {
+        timeline, newest, ..
+    } = fork;
     let own = cluster.timeline;
     let why = match fork.left {
-        Some((next, at)) => format!("timeline {next} forked at {at}, before this backup ended on timeline {own}"),
-        None => format!("timeline {timeline} did not come from timeline {own}, which this backup ended on"),
+        Some((next, at)) => {
+            format!("timeline {next} forked at {at}, before this backup ended on timeline {own}")
+        }
+        None => format!(
+            "timeline {timeline} did not come from timeline {own}, which this backup ended on"
+        ),
     };
     let and = match mode {
         Mode::None => String::new(),
-        Mode::Point if options.timeline.is_none() => format!("the server will stay on timeline {own}; "),
-        Mode::Point => "the server will not get there, and may not start (--target-timeline current does); ".to_owned(),
-        Mode::Standby => format!("a standby made from it cannot follow a server on timeline {timeline}; "),
+        Mode::Point if options.timeline.is_none() => {
+            format!("the server will stay on timeline {own}; ")
+        }
+        Mode::Point => {
+            "the server will not get there, and may not start (--target-timeline current does); "
+                .to_owned()
+        }
+        Mode::Standby => {
+            format!("a standby made from it cannot follow a server on timeline {timeline}; ")
+        }
     };
     format!("{why}: {and}the newest backup on the way to timeline {timeline} is {newest}")
 }
 
 /// That it will archive, as the server that was backed up does.
 pub(crate) fn archiving(mode: Mode, options: &Options, known: &Known<'_>) -> Option<String> {
-    let chosen = options.settings.iter().rev().find(|(name, _)| name == "archive_mode");
+    let chosen = options
+        .settings
+        .iter()
+        .rev()
+        .find(|(name, _)| name == "archive_mode");
     let archives = chosen.map_or(known.archives, |(_, value)| archives(value));
     let note = match mode {
         Mode::None => ARCHIVES,
@@ -118,7 +148,9 @@ pub(crate) fn archiving(mode: Mode, options: &Options, known: &Known<'_>) -> Opt
 
 /// Does this value of `archive_mode` have a server archive?
 pub fn archives(value: &str) -> bool {
-    !["off", "false", "no", "0"].iter().any(|off| value.eq_ignore_ascii_case(off))
+    !["off", "false", "no", "0"]
+        .iter()
+        .any(|off| value.eq_ignore_ascii_case(off))
 }
 
 #[cfg(test)]
@@ -128,13 +160,32 @@ mod tests {
     #[test]
     fn a_server_that_would_archive_on_the_timeline_of_another_is_spoken_of() {
         let said = |mode, settings: &[(&str, &str)]| {
-            let settings = settings.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
-            let options = Options { settings, ..Options::default() };
-            archiving(mode, &options, &Known { archives: true, ..Known::default() }).unwrap_or_default()
+            let settings = settings
+                .iter()
+                .map(|(name, value)| ((*name).into(), (*value).into()))
+                .collect();
+            let options = Options {
+                settings,
+                ..Options::default()
+            };
+            archiving(
+                mode,
+                &options,
+                &Known {
+                    archives: true,
+                    ..Known::default()
+                },
+            )
+            .unwrap_or_default()
         };
-        for (mode, words) in [(Mode::None, "along the timeline of the backup"), (Mode::Point, "a timeline of its own")]
-        {
-            assert!(said(mode, &[]).contains(words) && said(mode, &[("archive_mode", "always")]).contains(words));
+        for (mode, words) in [
+            (Mode::None, "along the timeline of the backup"),
+            (Mode::Point, "a timeline of its own"),
+        ] {
+            assert!(
+                said(mode, &[]).contains(words)
+                    && said(mode, &[("archive_mode", "always")]).contains(words)
+            );
             assert_eq!(said(mode, &[("archive_mode", "off")]), "");
         }
         assert_eq!(said(Mode::Standby, &[]), "");

@@ -6,13 +6,18 @@ pub const FILES: [&str; 3] = ["postgresql.conf", "pg_hba.conf", "pg_ident.conf"]
 /// What the text of a configuration file sets, and which files it includes, in order: names in small letters, and values.
 pub fn settings(text: &[u8]) -> Vec<(String, String)> {
     let text = String::from_utf8_lossy(text);
-    text.lines().filter_map(assignment).map(|(name, value)| (name.to_ascii_lowercase(), unquoted(value))).collect()
+    text.lines()
+        .filter_map(assignment)
+        .map(|(name, value)| (name.to_ascii_lowercase(), unquoted(value)))
+        .collect()
 }
 
 /// Name and raw value of a line that sets something.
 fn assignment(line: &str) -> Option<(&str, &str)> {
     let line = line.trim_start();
-    let end = line.find(|c: char| !(c.is_ascii_alphanumeric() || "_.$".contains(c))).unwrap_or(line.len());
+    let end = line
+        .find(|c: char| !(c.is_ascii_alphanumeric() || "_.$".contains(c)))
+        .unwrap_or(line.len());
     let (name, rest) = line.split_at(end);
     let rest = rest.trim_start();
     let value = rest.strip_prefix('=').unwrap_or(rest).trim();
@@ -22,7 +27,11 @@ fn assignment(line: &str) -> Option<(&str, &str)> {
 /// What stands in quotes, or up to the first space.
 fn unquoted(value: &str) -> String {
     let Some(inner) = value.strip_prefix('\'') else {
-        return value.split([' ', '\t', '#']).next().unwrap_or_default().to_owned();
+        return value
+            .split([' ', '\t', '#'])
+            .next()
+            .unwrap_or_default()
+            .to_owned();
     };
     let (mut text, mut chars) = (String::new(), inner.chars().peekable());
     while let Some(c) = chars.next() {
@@ -72,15 +81,23 @@ mod tests {
 
     #[test]
     fn values_are_found_as_the_server_finds_them() {
-        let text = b"#a = 1\n a = 'x'\nA  'it''s \\'here\\'' # why\nb=3#x\nc = ''\nd = on\n  # d = off\n";
-        let found: Vec<_> = settings(text).into_iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let text =
+            b"#a = 1\n a = 'x'\nA  'it''s \\'here\\'' # why\nb=3#x\nc = ''\nd = on\n  # d = off\n";
+        let found: Vec<_> = settings(text)
+            .into_iter()
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect();
         assert_eq!(found, ["a=x", "a=it's 'here'", "b=3", "c=", "d=on"]);
     }
 
     #[test]
     fn earlier_targets_become_comments_and_values_are_quoted() {
         let old = b"# Do not edit\nRecovery_target_time = 'x'\nrecovery_target_timelines = 1\nwork_mem = 1";
-        let new = amend(old, &[("restore_command".into(), r"cp 'a\b' %p".into())], "ID");
+        let new = amend(
+            old,
+            &[("restore_command".into(), r"cp 'a\b' %p".into())],
+            "ID",
+        );
         assert_eq!(
             String::from_utf8(new).unwrap(),
             "# Do not edit\n#Recovery_target_time = 'x'\n#recovery_target_timelines = 1\nwork_mem = 1\n\

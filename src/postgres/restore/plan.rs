@@ -82,14 +82,14 @@ pub enum Fate {
 }
 
 /// What a server does at a target, unless told.
-const STANDS_STILL: &str =
-    "at the target the server can only be read; if it is the right one, SELECT pg_wal_replay_resume();";
+const STANDS_STILL: &str = "at the target the server can only be read; if it is the right one, SELECT pg_wal_replay_resume();";
 /// The startup process holds the locks of transactions that it has replayed in part, as long as it stands still.
 const IS_LOCKED: &str = "right before a DROP or TRUNCATE that table is locked until the server is open, and reading it waits for ever: \
     to read it, restore a copy with --target-action promote";
 
 /// Why a setting is to be reset when the server is open.
-const IS_PASSING: &str = "it is for this recovery alone, and a standby made from this server would obey it too";
+const IS_PASSING: &str =
+    "it is for this recovery alone, and a standby made from this server would obey it too";
 
 impl Plan {
     /// The plan for a cluster.
@@ -99,9 +99,13 @@ impl Plan {
     pub fn new(options: &Options, cluster: &Cluster, known: &Known<'_>) -> Result<Self> {
         let mut mounts = crate::postgres::restore::tablespaces::mounts(options, cluster)?;
         let unwanted = unwanted(options, cluster)?;
-        let (mut recovery, mut notes) = crate::postgres::restore::recovery::plan(&options.recovery, cluster, known)?;
+        let (mut recovery, mut notes) =
+            crate::postgres::restore::recovery::plan(&options.recovery, cluster, known)?;
         notes.extend(crate::postgres::restore::advice::meanwhile(cluster));
-        notes.extend(crate::postgres::restore::advice::subscriptions(&options.recovery, cluster));
+        notes.extend(crate::postgres::restore::advice::subscriptions(
+            &options.recovery,
+            cluster,
+        ));
         let mut next = Vec::new();
         if options.recovery.stands_still() {
             next.push(STANDS_STILL.to_owned());
@@ -109,12 +113,18 @@ impl Plan {
         if options.recovery.may_stand_before_a_drop() {
             next.push(IS_LOCKED.to_owned());
         }
-        next.extend(recovery.passing().map(|name| format!("ALTER SYSTEM RESET {name}; -- {IS_PASSING}")));
+        next.extend(
+            recovery
+                .passing()
+                .map(|name| format!("ALTER SYSTEM RESET {name}; -- {IS_PASSING}")),
+        );
         next.extend(unwanted.iter().flat_map(|database| drop_database(database)));
         // WAL speaks of pages that it does not bring, of hash indexes also where pages have checksums: in those that are holes now,
         // recovery would stop.
         if cluster.online && !unwanted.is_empty() {
-            recovery.settings.push((IGNORE_INVALID_PAGES.to_owned(), "on".to_owned()));
+            recovery
+                .settings
+                .push((IGNORE_INVALID_PAGES.to_owned(), "on".to_owned()));
             next.push(format!("ALTER SYSTEM RESET {IGNORE_INVALID_PAGES};"));
         }
         // A server without `backup_label` would start from the wrong checkpoint, and nobody would notice (rule 9).
@@ -130,12 +140,23 @@ impl Plan {
         left_out.extend(recovery.changes_settings().then_some(AUTO_CONF));
         // The server would make our links anew, from where the tablespaces were (rule 36).
         left_out.extend((!mounts.is_empty()).then_some(TABLESPACE_MAP));
-        mounts.extend(options.waldir.as_deref().map(crate::postgres::restore::tablespaces::wal).transpose()?);
+        mounts.extend(
+            options
+                .waldir
+                .as_deref()
+                .map(crate::postgres::restore::tablespaces::wal)
+                .transpose()?,
+        );
         Ok(Self {
-            last: Some(Last { path: PG_CONTROL.to_vec(), only_with }),
+            last: Some(Last {
+                path: PG_CONTROL.to_vec(),
+                only_with,
+            }),
             mounts,
             notes,
-            before_start: crate::postgres::restore::advice::fetch(&recovery, cluster).into_iter().collect(),
+            before_start: crate::postgres::restore::advice::fetch(&recovery, cluster)
+                .into_iter()
+                .collect(),
             recovery,
             next,
             in_place: false,
@@ -147,7 +168,8 @@ impl Plan {
     /// Leave out a transaction that was prepared, by its file in `pg_twophase`, if it is of a database that comes back empty: nobody
     /// could end it there, nor drop the database because of it. Is it?
     pub fn leave_out_prepared(&mut self, path: &[u8], content: &[u8]) -> bool {
-        let is_lost = database_of_prepared(content).is_some_and(|database| self.emptied.contains(&database));
+        let is_lost =
+            database_of_prepared(content).is_some_and(|database| self.emptied.contains(&database));
         self.left_out.extend(is_lost.then(|| path.to_vec()));
         is_lost
     }
@@ -160,10 +182,16 @@ impl Plan {
     /// Is the entry at `path` in a tablespace beside what servers have there? Where a tablespace goes is the word of the
     /// backup, and of a forged one it may be a place where other names mean something.
     pub fn strays(&self, path: &[u8]) -> bool {
-        self.mounts.iter().filter(|mount| mount.at != path && entry::is_within(path, &mount.at)).any(|mount| {
-            let name = path[mount.at.len() + 1..].split(|byte| *byte == b'/').next().unwrap_or_default();
-            !mount.may_hold(name)
-        })
+        self.mounts
+            .iter()
+            .filter(|mount| mount.at != path && entry::is_within(path, &mount.at))
+            .any(|mount| {
+                let name = path[mount.at.len() + 1..]
+                    .split(|byte| *byte == b'/')
+                    .next()
+                    .unwrap_or_default();
+                !mount.may_hold(name)
+            })
     }
 
     /// Is the entry at `path` not restored? Something else may be written there, so its other names are no links to that.
@@ -190,8 +218,14 @@ fn database_of(path: &[u8]) -> Option<u32> {
 /// The database that a prepared transaction is of, by its file: `TwoPhaseFileHeader` of twophase.c, from 13 to 18, begins with a magic
 /// number, the length, the transaction's number, and that of the database, 4 bytes each.
 fn database_of_prepared(content: &[u8]) -> Option<u32> {
-    let number = |at: usize| Some(u32::from_ne_bytes(content.get(at..at + 4)?.try_into().ok()?));
-    (number(4)? as usize == content.len()).then(|| number(12)).flatten()
+    let number = |at: usize| {
+        Some(u32::from_ne_bytes(
+            content.get(at..at + 4)?.try_into().ok()?,
+        ))
+    };
+    (number(4)? as usize == content.len())
+        .then(|| number(12))
+        .flatten()
 }
 
 /// Numbers and names of the databases that are not wanted. Templates and `postgres` always are.
@@ -199,30 +233,54 @@ fn unwanted<'a>(options: &Options, cluster: &'a Cluster) -> Result<Vec<&'a Datab
     if options.databases.is_empty() {
         return Ok(Vec::new());
     }
-    let is_there = |name: &&String| cluster.databases.iter().any(|database| database.name.0 == name.as_bytes());
+    let is_there = |name: &&String| {
+        cluster
+            .databases
+            .iter()
+            .any(|database| database.name.0 == name.as_bytes())
+    };
     if let Some(missing) = options.databases.iter().find(|name| !is_there(name)) {
-        let names: Vec<String> = cluster.databases.iter().map(|database| quoted(&database.name.0)).collect();
-        let names = if names.is_empty() { "none by name".to_owned() } else { names.join(", ") };
+        let names: Vec<String> = cluster
+            .databases
+            .iter()
+            .map(|database| quoted(&database.name.0))
+            .collect();
+        let names = if names.is_empty() {
+            "none by name".to_owned()
+        } else {
+            names.join(", ")
+        };
         return Err(Error::new(
             Kind::Usage,
             format!("cannot restore database {missing:?}: the backup does not have it"),
         )
         .hint(format!("it knows {names}")));
     }
-    let is_wanted = |name: &[u8]| options.databases.iter().any(|wanted| wanted.as_bytes() == name);
+    let is_wanted = |name: &[u8]| {
+        options
+            .databases
+            .iter()
+            .any(|wanted| wanted.as_bytes() == name)
+    };
     let kept = |name: &[u8]| name == MAINTENANCE || is_wanted(name);
-    Ok(cluster.databases.iter().filter(|database| !database.template && !kept(&database.name.0)).collect())
+    Ok(cluster
+        .databases
+        .iter()
+        .filter(|database| !database.template && !kept(&database.name.0))
+        .collect())
 }
 
 /// The statement; where the name cannot be written, one for `psql` that makes it. A database that has subscriptions is not dropped, and
 /// they can be dropped only in there.
 fn drop_database(database: &Database) -> impl Iterator<Item = String> {
     let oid = database.oid;
-    let subscribes =
-        (database.subscriptions > 0).then(|| format!("DELETE FROM pg_subscription WHERE subdbid = {oid};"));
+    let subscribes = (database.subscriptions > 0)
+        .then(|| format!("DELETE FROM pg_subscription WHERE subdbid = {oid};"));
     let drop = match str::from_utf8(&database.name.0) {
         Ok(name) => format!("DROP DATABASE \"{}\";", name.replace('"', "\"\"")),
-        Err(_) => format!("SELECT format('DROP DATABASE %I', datname) FROM pg_database WHERE oid = {oid} \\gexec"),
+        Err(_) => format!(
+            "SELECT format('DROP DATABASE %I', datname) FROM pg_database WHERE oid = {oid} \\gexec"
+        ),
     };
     subscribes.into_iter().chain([drop])
 }

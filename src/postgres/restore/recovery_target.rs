@@ -22,7 +22,8 @@ pub enum Target {
     Immediate,
 }
 
-const EARLIER: &str = "a backup is wanted that ended before that; `fullbore list` shows which there are";
+const EARLIER: &str =
+    "a backup is wanted that ended before that; `fullbore list` shows which there are";
 
 /// As the server reads it whatever its own time zone.
 fn utc(time: Timestamp) -> String {
@@ -32,19 +33,31 @@ fn utc(time: Timestamp) -> String {
 /// What is said of a time that is recovered to.
 pub(crate) fn until(text: &str, now: Option<Timestamp>) -> Result<String> {
     let time = moment(text)?;
-    let later = "; that is later than now: if the WAL does not come to it, recovery ends with an error";
-    let later = if now.is_some_and(|now| now < time) { later } else { "" };
+    let later =
+        "; that is later than now: if the WAL does not come to it, recovery ends with an error";
+    let later = if now.is_some_and(|now| now < time) {
+        later
+    } else {
+        ""
+    };
     Ok(format!("the server will recover to {}{later}", utc(time)))
 }
 
 /// A time; without an offset it is local time here.
 fn moment(text: &str) -> Result<Timestamp> {
-    let local = |time: DateTime| time.to_zoned(TimeZone::system()).map(|zoned| zoned.timestamp());
-    let parsed = text.parse::<Timestamp>().or_else(|_| text.parse::<Zoned>().map(|zoned| zoned.timestamp()));
-    parsed.or_else(|_| text.parse::<DateTime>().and_then(local)).map_err(|_| {
-        let what = format!("cannot recover to time {text:?}: it is no time");
-        Error::new(Kind::Usage, what).hint("use a time like \"2026-11-21 05:45:01+00\"")
-    })
+    let local = |time: DateTime| {
+        time.to_zoned(TimeZone::system())
+            .map(|zoned| zoned.timestamp())
+    };
+    let parsed = text
+        .parse::<Timestamp>()
+        .or_else(|_| text.parse::<Zoned>().map(|zoned| zoned.timestamp()));
+    parsed
+        .or_else(|_| text.parse::<DateTime>().and_then(local))
+        .map_err(|_| {
+            let what = format!("cannot recover to time {text:?}: it is no time");
+            Error::new(Kind::Usage, what).hint("use a time like \"2026-11-21 05:45:01+00\"")
+        })
 }
 
 /// The time in UTC, if the backup had ended by then.
@@ -75,7 +88,10 @@ pub(crate) fn lsn<'a>(text: &'a str, cluster: &Cluster) -> Result<&'a str> {
 /// An empty one would be no target to the server: it would go on to the end of the archive.
 pub(crate) fn name(text: &str) -> Result<&str> {
     if text.is_empty() {
-        return Err(Error::new(Kind::Usage, "cannot recover to a restore point without a name"));
+        return Err(Error::new(
+            Kind::Usage,
+            "cannot recover to a restore point without a name",
+        ));
     }
     Ok(text)
 }
@@ -84,7 +100,10 @@ pub(crate) fn name(text: &str) -> Result<&str> {
 pub(crate) fn xid(text: &str) -> Result<u64> {
     match text.parse::<u64>() {
         Ok(number) => Ok(number),
-        Err(_) => Err(Error::new(Kind::Usage, format!("cannot recover to transaction {text:?}: it is no number"))),
+        Err(_) => Err(Error::new(
+            Kind::Usage,
+            format!("cannot recover to transaction {text:?}: it is no number"),
+        )),
     }
 }
 
@@ -96,7 +115,12 @@ mod tests {
     fn a_time_that_is_later_than_now_is_spoken_of() {
         let at = |text: &str| text.parse::<Timestamp>().unwrap();
         let said = |now| until("2026-11-21T05:45:02Z", now).unwrap();
-        assert!(said(Some(at("2026-11-21T05:45:01Z"))).contains("05:45:02.000000+00; that is later than now"));
-        assert!(said(Some(at("2026-11-21T05:45:02Z"))).ends_with("+00") && said(None).ends_with("+00"));
+        assert!(
+            said(Some(at("2026-11-21T05:45:01Z")))
+                .contains("05:45:02.000000+00; that is later than now")
+        );
+        assert!(
+            said(Some(at("2026-11-21T05:45:02Z"))).ends_with("+00") && said(None).ends_with("+00")
+        );
     }
 }

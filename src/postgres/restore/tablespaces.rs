@@ -13,24 +13,35 @@ use std::{
 };
 
 /// What to try if a tablespace cannot be where it is to be.
-pub const HINT: &str =
-    "--tablespace OLD=NEW restores a tablespace elsewhere, --tablespaces-under DIR all of them, --waldir DIR the WAL";
+pub const HINT: &str = "--tablespace OLD=NEW restores a tablespace elsewhere, --tablespaces-under DIR all of them, --waldir DIR the WAL";
 
 /// A mount for each tablespace that is not in the data directory.
 pub(super) fn mounts(options: &Options, cluster: &Cluster) -> Result<Vec<Mount>> {
     for (old, _) in &options.tablespaces {
-        if !cluster.tablespaces.iter().any(|tablespace| is_called(tablespace, old)) {
+        if !cluster
+            .tablespaces
+            .iter()
+            .any(|tablespace| is_called(tablespace, old))
+        {
             return Err(unknown(old, cluster));
         }
     }
     // One that was made in place is at its location.
     let elsewhere = |tablespace: &&Tablespace| tablespace.location.0 != tablespace.path();
-    cluster.tablespaces.iter().filter(elsewhere).map(|tablespace| mount(options, tablespace, cluster.major)).collect()
+    cluster
+        .tablespaces
+        .iter()
+        .filter(elsewhere)
+        .map(|tablespace| mount(options, tablespace, cluster.major))
+        .collect()
 }
 
 /// In one location clusters of several versions may have a directory each, as after `pg_upgrade` (rule 10).
 pub fn shared(major: u32) -> Shared {
-    Shared { all: b"PG_".to_vec(), own: format!("PG_{major}_").into_bytes() }
+    Shared {
+        all: b"PG_".to_vec(),
+        own: format!("PG_{major}_").into_bytes(),
+    }
 }
 
 /// Is it restored to where the backup says that it was, and not to where the operator says?
@@ -39,7 +50,10 @@ pub fn is_where_it_was(options: &Options, tablespace: &Tablespace) -> bool {
 }
 
 fn chosen<'a>(options: &'a Options, tablespace: &Tablespace) -> Option<&'a (Vec<u8>, PathBuf)> {
-    options.tablespaces.iter().find(|(old, _)| is_called(tablespace, old))
+    options
+        .tablespaces
+        .iter()
+        .find(|(old, _)| is_called(tablespace, old))
 }
 
 fn mount(options: &Options, tablespace: &Tablespace, major: u32) -> Result<Mount> {
@@ -50,28 +64,45 @@ fn mount(options: &Options, tablespace: &Tablespace, major: u32) -> Result<Mount
         (None, None) => PathBuf::from(OsStr::from_bytes(&tablespace.location.0)),
     };
     match plain(&directory) {
-        Some(directory) => {
-            Ok(Mount { at: tablespace.path(), directory, shared: Some(shared(major)), ..Mount::default() })
-        }
-        None => Err(misplaced(&format!("tablespace {}", quoted(&tablespace.name.0)), &directory)),
+        Some(directory) => Ok(Mount {
+            at: tablespace.path(),
+            directory,
+            shared: Some(shared(major)),
+            ..Mount::default()
+        }),
+        None => Err(misplaced(
+            &format!("tablespace {}", quoted(&tablespace.name.0)),
+            &directory,
+        )),
     }
 }
 
 /// A mount for the WAL.
 pub(super) fn wal(dir: &Path) -> Result<Mount> {
     let directory = plain(&absolute(dir)?).ok_or_else(|| misplaced("the WAL", dir))?;
-    Ok(Mount { at: PG_WAL.into(), directory, ..Mount::default() })
+    Ok(Mount {
+        at: PG_WAL.into(),
+        directory,
+        ..Mount::default()
+    })
 }
 
 /// Without a slash at its end, as the server writes its links. It refuses relative ones; `..` would be another directory for it
 /// than for us if a link is on the way.
 fn plain(directory: &Path) -> Option<PathBuf> {
-    let is_plain = directory.is_absolute() && !directory.components().any(|part| part == Component::ParentDir);
+    let is_plain = directory.is_absolute()
+        && !directory
+            .components()
+            .any(|part| part == Component::ParentDir);
     is_plain.then(|| directory.components().collect())
 }
 
 fn misplaced(what: &str, directory: &Path) -> Error {
-    Error::new(Kind::Usage, format!("cannot restore {what} to {directory:?}: that is no absolute path")).hint(HINT)
+    Error::new(
+        Kind::Usage,
+        format!("cannot restore {what} to {directory:?}: that is no absolute path"),
+    )
+    .hint(HINT)
 }
 
 fn absolute(dir: &Path) -> Result<PathBuf> {
@@ -81,21 +112,47 @@ fn absolute(dir: &Path) -> Result<PathBuf> {
 /// Its name, if that can be the name of a directory, else its number.
 fn own_name(tablespace: &Tablespace) -> OsString {
     let name = &tablespace.name.0[..];
-    let is_plain = !matches!(name, b"" | b"." | b"..") && !name.iter().any(|byte| matches!(byte, b'/' | 0));
-    if is_plain { OsStr::from_bytes(name).into() } else { tablespace.oid.to_string().into() }
+    let is_plain =
+        !matches!(name, b"" | b"." | b"..") && !name.iter().any(|byte| matches!(byte, b'/' | 0));
+    if is_plain {
+        OsStr::from_bytes(name).into()
+    } else {
+        tablespace.oid.to_string().into()
+    }
 }
 
 fn is_called(tablespace: &Tablespace, old: &[u8]) -> bool {
-    let location = |path: &[u8]| Path::new(OsStr::from_bytes(path)).components().collect::<PathBuf>();
+    let location = |path: &[u8]| {
+        Path::new(OsStr::from_bytes(path))
+            .components()
+            .collect::<PathBuf>()
+    };
     old == tablespace.name.0
         || old == tablespace.oid.to_string().as_bytes()
         || location(old) == location(&tablespace.location.0)
 }
 
 fn unknown(old: &[u8], cluster: &Cluster) -> Error {
-    let known = |t: &Tablespace| format!("{} ({}) at {}", quoted(&t.name.0), t.oid, quoted(&t.location.0));
+    let known = |t: &Tablespace| {
+        format!(
+            "{} ({}) at {}",
+            quoted(&t.name.0),
+            t.oid,
+            quoted(&t.location.0)
+        )
+    };
     let known: Vec<String> = cluster.tablespaces.iter().map(known).collect();
-    let known = if known.is_empty() { "no tablespaces".to_owned() } else { known.join(", ") };
-    Error::new(Kind::Usage, format!("cannot restore tablespace {} elsewhere: the backup does not have it", quoted(old)))
-        .hint(format!("it has {known}"))
+    let known = if known.is_empty() {
+        "no tablespaces".to_owned()
+    } else {
+        known.join(", ")
+    };
+    Error::new(
+        Kind::Usage,
+        format!(
+            "cannot restore tablespace {} elsewhere: the backup does not have it",
+            quoted(old)
+        ),
+    )
+    .hint(format!("it has {known}"))
 }

@@ -40,31 +40,57 @@ impl Session {
         let rows = self.raw_rows("could not ask the server where its databases are", sql, &[])?;
         let database = |row: &Row| {
             let (oid, name, space) = (row.get(0)?, Name(row.get(1)?), row.get(2)?);
-            Ok(Database { oid, name, space, is_template: row.get(3)?, version: row.get(4)? })
+            Ok(Database {
+                oid,
+                name,
+                space,
+                is_template: row.get(3)?,
+                version: row.get(4)?,
+            })
         };
         let databases = rows.iter().map(database).collect::<Result<_>>()?;
-        Ok(Catalog { databases, tablespaces: self.tablespaces()? })
+        Ok(Catalog {
+            databases,
+            tablespaces: self.tablespaces()?,
+        })
     }
 }
 
 impl Catalog {
     /// A database that is in another tablespace now.
     pub fn moved<'a>(&self, now: &'a Self) -> Option<&'a Name> {
-        let was_elsewhere = |one: &&Database| self.of(one.oid).is_some_and(|before| before.space != one.space);
-        now.databases.iter().find(was_elsewhere).map(|one| &one.name)
+        let was_elsewhere = |one: &&Database| {
+            self.of(one.oid)
+                .is_some_and(|before| before.space != one.space)
+        };
+        now.databases
+            .iter()
+            .find(was_elsewhere)
+            .map(|one| &one.name)
     }
 
     /// A database that is there `now` and was copied in the meantime such that recovery cannot copy it. It can where that was from a
     /// template, which nobody works in.
     pub fn spoiled<'a>(&self, now: &'a Self, copied: &[Copied]) -> Option<&'a Name> {
-        let is_template = |oid| self.of(oid).and(now.of(oid)).is_some_and(|from| from.is_template);
+        let is_template = |oid| {
+            self.of(oid)
+                .and(now.of(oid))
+                .is_some_and(|from| from.is_template)
+        };
         let spoils = |copy: &&Copied| copy.from == copy.database || !is_template(copy.from);
-        copied.iter().filter(spoils).find_map(|copy| now.of(copy.database)).map(|one| &one.name)
+        copied
+            .iter()
+            .filter(spoils)
+            .find_map(|copy| now.of(copy.database))
+            .map(|one| &one.name)
     }
 
     /// A database that is there `now` and was not.
     pub fn made<'a>(&self, now: &'a Self) -> Option<&'a Name> {
-        now.databases.iter().find(|one| self.of(one.oid).is_none()).map(|one| &one.name)
+        now.databases
+            .iter()
+            .find(|one| self.of(one.oid).is_none())
+            .map(|one| &one.name)
     }
 
     fn of(&self, oid: u32) -> Option<&Database> {
@@ -88,7 +114,13 @@ mod tests {
                 .iter()
                 .map(|&(oid, space)| {
                     let (name, is_template) = (format!("{oid}").as_str().into(), oid == 1);
-                    Database { oid, name, space, is_template, ..Database::default() }
+                    Database {
+                        oid,
+                        name,
+                        space,
+                        is_template,
+                        ..Database::default()
+                    }
                 })
                 .collect(),
             tablespaces: vec![(1663, "pg_default".into())],
@@ -97,11 +129,17 @@ mod tests {
         assert_eq!(before.moved(&of(&[(1, 1663), (6, 1663), (7, 9)])), None);
         assert_eq!(before.moved(&of(&[(1, 1663), (5, 9)])), Some(&"5".into()));
         assert!(before.is_new(9) && !before.is_new(1663));
-        let (now, copy) = (of(&[(1, 1663), (5, 1663), (7, 1663)]), |database, from| [Copied { database, from }]);
+        let (now, copy) = (of(&[(1, 1663), (5, 1663), (7, 1663)]), |database, from| {
+            [Copied { database, from }]
+        });
         assert_eq!(before.spoiled(&now, &copy(7, 1)), None, "from a template");
         assert_eq!(before.spoiled(&now, &copy(8, 5)), None, "and dropped again");
         for (database, from, name) in [(7, 5, "7"), (7, 6, "7"), (5, 5, "5")] {
-            assert_eq!(before.spoiled(&now, &copy(database, from)), Some(&name.into()), "{database} from {from}");
+            assert_eq!(
+                before.spoiled(&now, &copy(database, from)),
+                Some(&name.into()),
+                "{database} from {from}"
+            );
         }
     }
 }

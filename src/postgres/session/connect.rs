@@ -55,8 +55,13 @@ pub(super) fn connect(params: &Params) -> Result<Session> {
         }
     }
     let mut failures = failures.into_iter();
-    let first = failures.next().unwrap_or_else(|| Error::new(Kind::Usage, "there is no host to connect to"));
-    let others: Vec<_> = failures.map(|error| error.line()).filter(|line| *line != first.line()).collect();
+    let first = failures
+        .next()
+        .unwrap_or_else(|| Error::new(Kind::Usage, "there is no host to connect to"));
+    let others: Vec<_> = failures
+        .map(|error| error.line())
+        .filter(|line| *line != first.line())
+        .collect();
     Err(others.into_iter().fold(first, Error::detail))
 }
 
@@ -71,7 +76,10 @@ fn suitable(session: Session, wanted: Wanted) -> Result<Session> {
     if fits {
         Ok(session)
     } else {
-        Err(Error::new(Kind::Unreachable, format!("the server at {} is {is}", session.place)))
+        Err(Error::new(
+            Kind::Unreachable,
+            format!("the server at {} is {is}", session.place),
+        ))
     }
 }
 
@@ -91,7 +99,10 @@ fn session(params: &Params, host: &Host) -> Result<Session> {
         in_backup: false,
     };
     let changing = "could not change the settings of the session";
-    session.client()?.batch_execute(FIRST).map_err(|error| failed(changing, &error))?;
+    session
+        .client()?
+        .batch_execute(FIRST)
+        .map_err(|error| failed(changing, &error))?;
     session.rows(changing, SETTINGS, &[])?;
     let sql = "SELECT current_setting('server_version_num')::int, pg_is_in_recovery(), pg_backend_pid(), \
                nullif(current_setting('max_slot_wal_keep_size', true), '-1')";
@@ -102,8 +113,11 @@ fn session(params: &Params, host: &Host) -> Result<Session> {
     session.slot_limit = row.get(3)?;
     match session.major() {
         OLDEST.. => Ok(session),
-        old => Err(Error::new(Kind::Unsupported, format!("cannot back up PostgreSQL {old}"))
-            .hint("the oldest version that can be backed up is 13")),
+        old => Err(Error::new(
+            Kind::Unsupported,
+            format!("cannot back up PostgreSQL {old}"),
+        )
+        .hint("the oldest version that can be backed up is 13")),
     }
 }
 
@@ -123,7 +137,9 @@ fn client(params: &Params, host: &Host) -> Result<Client> {
     for way in ways(params, host) {
         let mut config = config(params, host);
         config.ssl_mode(*way);
-        let tls = (*way != config::SslMode::Disable).then(|| tls::connector(&params.tls)).transpose()?;
+        let tls = (*way != config::SslMode::Disable)
+            .then(|| tls::connector(&params.tls))
+            .transpose()?;
         match within(params.connect_timeout, config, tls) {
             Ok(client) => return Ok(client),
             Err(failure) => {
@@ -135,11 +151,16 @@ fn client(params: &Params, host: &Host) -> Result<Client> {
             }
         }
     }
-    let what = format!("could not connect to the server at {host} as {:?}", params.user);
+    let what = format!(
+        "could not connect to the server at {host} as {:?}",
+        params.user
+    );
     Err(match first {
         Some(Failure::Server(error)) => explained(failed(&what, &error), &error, host),
-        Some(Failure::Late(limit)) => Error::new(Kind::Unreachable, what)
-            .because(format!("no answer within {} seconds, the connect_timeout", limit.as_secs())),
+        Some(Failure::Late(limit)) => Error::new(Kind::Unreachable, what).because(format!(
+            "no answer within {} seconds, the connect_timeout",
+            limit.as_secs()
+        )),
         Some(Failure::NoThread(error)) => error,
         None => Error::new(Kind::Bug, what),
     })
@@ -165,12 +186,18 @@ impl Failure {
 }
 
 /// Connect, or give up. The crate's own limit ends when the socket is open, and a server can be silent after that.
-fn within(limit: Option<Duration>, config: Config, tls: Option<MakeRustlsConnect>) -> Result<Client, Failure> {
+fn within(
+    limit: Option<Duration>,
+    config: Config,
+    tls: Option<MakeRustlsConnect>,
+) -> Result<Client, Failure> {
     let connect = move || match tls {
         Some(tls) => config.connect(tls),
         None => config.connect(NoTls),
     };
-    let Some(limit) = limit else { return connect().map_err(Failure::Server) };
+    let Some(limit) = limit else {
+        return connect().map_err(Failure::Server);
+    };
     let (done, answer) = mpsc::channel();
     // Nobody listens any more if it was too late.
     start(move || drop(done.send(connect()))).map_err(Failure::NoThread)?;
@@ -182,7 +209,11 @@ fn within(limit: Option<Duration>, config: Config, tls: Option<MakeRustlsConnect
 
 fn config(params: &Params, host: &Host) -> Config {
     let mut config = Config::new();
-    config.user(&params.user).dbname(&params.dbname).application_name(&params.application_name).port(host.port);
+    config
+        .user(&params.user)
+        .dbname(&params.dbname)
+        .application_name(&params.application_name)
+        .port(host.port);
     match &host.place {
         Place::Socket(dir) => config.host_path(dir),
         Place::Network(name, address) => {
@@ -207,7 +238,10 @@ fn config(params: &Params, host: &Host) -> Config {
         config.ssl_negotiation(config::SslNegotiation::Direct);
     }
     let keepalive = &params.keepalive;
-    config.keepalives(keepalive.wanted).keepalives_idle(keepalive.idle).keepalives_interval(keepalive.interval);
+    config
+        .keepalives(keepalive.wanted)
+        .keepalives_idle(keepalive.idle)
+        .keepalives_interval(keepalive.interval);
     config.keepalives_retries(keepalive.count);
     if !keepalive.user_timeout.is_zero() {
         config.tcp_user_timeout(keepalive.user_timeout);
@@ -244,7 +278,9 @@ fn explained(error: Error, cause: &postgres::Error, host: &Host) -> Error {
 /// An error of the server, with its detail and its hint, or of the connection to it.
 pub(super) fn failed(what: &str, error: &postgres::Error) -> Error {
     let failed = Error::new(kind(error), what).because(reason(error));
-    let Some(said) = error.as_db_error() else { return failed };
+    let Some(said) = error.as_db_error() else {
+        return failed;
+    };
     let failed = said.detail().into_iter().fold(failed, Error::detail);
     match said.hint() {
         Some(hint) => failed.hint(hint.trim_end_matches('.').to_owned()),
@@ -254,7 +290,9 @@ pub(super) fn failed(what: &str, error: &postgres::Error) -> Error {
 
 /// Has the server ended the session with it? The connection shows that only a moment later.
 pub(super) fn is_fatal(error: &postgres::Error) -> bool {
-    let severity = error.as_db_error().and_then(postgres::error::DbError::parsed_severity);
+    let severity = error
+        .as_db_error()
+        .and_then(postgres::error::DbError::parsed_severity);
     matches!(severity, Some(Severity::Fatal | Severity::Panic))
 }
 
@@ -262,7 +300,11 @@ fn kind(error: &postgres::Error) -> Kind {
     let Some(code) = error.code() else {
         // To try again brings neither a password nor another certificate.
         let hopeless = reason(error).contains("password missing") || is_about_certificates(error);
-        return if hopeless { Kind::Permission } else { Kind::Unreachable };
+        return if hopeless {
+            Kind::Permission
+        } else {
+            Kind::Unreachable
+        };
     };
     match code.code() {
         "28000" | "28P01" | "42501" => Kind::Permission,
@@ -275,18 +317,30 @@ fn kind(error: &postgres::Error) -> Kind {
 
 fn is_about_certificates(error: &postgres::Error) -> bool {
     use rustls::Error::{AlertReceived, InvalidCertificate};
-    let inside = innermost(error).downcast_ref::<io::Error>().and_then(io::Error::get_ref);
-    matches!(inside.and_then(|inside| inside.downcast_ref()), Some(InvalidCertificate(_) | AlertReceived(_)))
+    let inside = innermost(error)
+        .downcast_ref::<io::Error>()
+        .and_then(io::Error::get_ref);
+    matches!(
+        inside.and_then(|inside| inside.downcast_ref()),
+        Some(InvalidCertificate(_) | AlertReceived(_))
+    )
 }
 
 fn is_nobody_there(error: &postgres::Error) -> bool {
-    let system = innermost(error).downcast_ref::<io::Error>().map(io::Error::kind);
-    matches!(system, Some(io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused))
+    let system = innermost(error)
+        .downcast_ref::<io::Error>()
+        .map(io::Error::kind);
+    matches!(
+        system,
+        Some(io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
+    )
 }
 
 fn innermost(error: &postgres::Error) -> &(dyn std::error::Error + 'static) {
     let outer: &(dyn std::error::Error + 'static) = error;
-    iter::successors(Some(outer), |error| error.source()).last().unwrap_or(outer)
+    iter::successors(Some(outer), |error| error.source())
+        .last()
+        .unwrap_or(outer)
 }
 
 /// Why, in the words of the one who knows best: the server, or the innermost cause.

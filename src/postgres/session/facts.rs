@@ -112,8 +112,14 @@ impl Session {
     }
 
     pub(super) fn tablespaces(&mut self) -> Result<Vec<(u32, Name)>> {
-        let rows = self.raw_rows("could not ask the server for its tablespaces", TABLESPACES, &[])?;
-        rows.iter().map(|row| Ok((row.get(0)?, Name(row.get(1)?)))).collect()
+        let rows = self.raw_rows(
+            "could not ask the server for its tablespaces",
+            TABLESPACES,
+            &[],
+        )?;
+        rows.iter()
+            .map(|row| Ok((row.get(0)?, Name(row.get(1)?))))
+            .collect()
     }
 
     fn databases(&mut self) -> Result<Vec<Database>> {
@@ -133,31 +139,52 @@ impl Session {
     fn may_back_up(&mut self) -> Result<bool> {
         let needed = match self.major() {
             15.. => ["pg_backup_start(text, boolean)", "pg_backup_stop(boolean)"],
-            _ => ["pg_start_backup(text, boolean, boolean)", "pg_stop_backup(boolean, boolean)"],
+            _ => [
+                "pg_start_backup(text, boolean, boolean)",
+                "pg_stop_backup(boolean, boolean)",
+            ],
         };
         let role = self.row("could not ask the server for the role", ROLE, &[])?;
-        let (name, ident, superuser): (String, String, bool) = (role.get(0)?, role.get(1)?, role.get(2)?);
+        let (name, ident, superuser): (String, String, bool) =
+            (role.get(0)?, role.get(1)?, role.get(2)?);
         let mut missing = Vec::new();
         for function in needed.iter().filter(|_| !superuser) {
             let sql = "SELECT has_function_privilege($1, 'execute')";
-            let row = self.row("could not ask for a privilege", sql, &[(function, Type::TEXT)])?;
+            let row = self.row(
+                "could not ask for a privilege",
+                sql,
+                &[(function, Type::TEXT)],
+            )?;
             if !row.get::<bool>(0)? {
-                missing.push(format!("GRANT EXECUTE ON FUNCTION pg_catalog.{function} TO {ident};"));
+                missing.push(format!(
+                    "GRANT EXECUTE ON FUNCTION pg_catalog.{function} TO {ident};"
+                ));
             }
         }
         if missing.is_empty() {
             return role.get(3);
         }
         // Also what it will want next: the place of the data directory, and a slot.
-        missing.extend([format!("GRANT pg_read_all_settings TO {ident};"), format!("ALTER ROLE {ident} REPLICATION;")]);
-        let error = Error::new(Kind::Permission, format!("the role {name:?} may not take a backup"));
-        Err(missing
-            .into_iter()
-            .fold(error, Error::detail)
-            .hint(format!("connect as a superuser, or have one run these in database {:?}", self.database()?)))
+        missing.extend([
+            format!("GRANT pg_read_all_settings TO {ident};"),
+            format!("ALTER ROLE {ident} REPLICATION;"),
+        ]);
+        let error = Error::new(
+            Kind::Permission,
+            format!("the role {name:?} may not take a backup"),
+        );
+        Err(missing.into_iter().fold(error, Error::detail).hint(format!(
+            "connect as a superuser, or have one run these in database {:?}",
+            self.database()?
+        )))
     }
 
     fn database(&mut self) -> Result<String> {
-        self.row("could not ask for the database", "SELECT current_database()::text", &[])?.get(0)
+        self.row(
+            "could not ask for the database",
+            "SELECT current_database()::text",
+            &[],
+        )?
+        .get(0)
     }
 }

@@ -46,11 +46,18 @@ impl Held {
     /// # Errors
     /// If the system has no thread for it.
     pub fn new(session: Session, params: &Params, room: Option<Room>) -> Result<Self> {
-        let shared = Arc::new(Shared { session: Mutex::new(Some(session)), lost: OnceLock::new() });
+        let shared = Arc::new(Shared {
+            session: Mutex::new(Some(session)),
+            lost: OnceLock::new(),
+        });
         let (stop, stopped) = channel();
         let asked = Arc::clone(&shared);
         start(move || asked.ask_until(&stopped, room))?;
-        Ok(Self { shared, params: params.clone(), _stop: stop })
+        Ok(Self {
+            shared,
+            params: params.clone(),
+            _stop: stop,
+        })
     }
 
     /// Is the session still there, as far as was noticed? Costs one load, from any thread.
@@ -75,8 +82,11 @@ impl Held {
     /// # Errors
     /// Those of `ask`, and of a session with the same server.
     pub fn beside<T>(&self, ask: impl FnOnce(&mut Session) -> Result<T>) -> Result<T> {
-        let holder = self.with(|session| Ok(session.slot.clone().map(|slot| (slot, session.process))))?;
-        let Some((slot, process)) = holder else { return self.with(ask) };
+        let holder =
+            self.with(|session| Ok(session.slot.clone().map(|slot| (slot, session.process))))?;
+        let Some((slot, process)) = holder else {
+            return self.with(ask);
+        };
         let mut session = Session::connect(&self.params)?;
         session.is_beside(&slot, process)?;
         ask(&mut session)
@@ -96,13 +106,16 @@ impl Shared {
     fn ask_until(&self, stopped: &Receiver<()>, mut room: Option<Room>) {
         while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(EVERY) {
             // Of any other kind is, for one, that somebody has cancelled the question.
-            if let Err(error) = self.with(|session| session.alive().and_then(|()| session.keep_slot()))
+            if let Err(error) =
+                self.with(|session| session.alive().and_then(|()| session.keep_slot()))
                 && error.kind == Kind::Unreachable
             {
                 self.lose(error);
                 return;
             }
-            let crowded = room.as_mut().and_then(|room| self.with(|session| room.check(session)).err());
+            let crowded = room
+                .as_mut()
+                .and_then(|room| self.with(|session| room.check(session)).err());
             if let Some(error) = crowded.filter(|error| error.kind == Kind::Unreachable) {
                 self.lose(error);
                 return self.give_up();
@@ -126,7 +139,9 @@ impl Shared {
     fn with<T>(&self, run: impl FnOnce(&mut Session) -> Result<T>) -> Result<T> {
         let mut session = self.session.locked();
         self.check()?;
-        let Some(open) = session.as_mut() else { return Err(void("the session has ended")) };
+        let Some(open) = session.as_mut() else {
+            return Err(void("the session has ended"));
+        };
         let done = run(open);
         if open.is_closed() {
             session.take();
@@ -145,11 +160,18 @@ impl Shared {
 impl Loss {
     fn of(error: Error) -> Self {
         let why = error.source.map_or(error.what, |source| source.to_string());
-        Self { why, detail: error.detail, hint: error.hint.map(Into::into) }
+        Self {
+            why,
+            detail: error.detail,
+            hint: error.hint.map(Into::into),
+        }
     }
 
     fn error(&self) -> Error {
-        let error = Error { detail: self.detail.clone(), ..void(&self.why) };
+        let error = Error {
+            detail: self.detail.clone(),
+            ..void(&self.why)
+        };
         self.hint.iter().cloned().fold(error, Error::hint)
     }
 }

@@ -26,7 +26,8 @@ use postgres::{
 use std::hash::{BuildHasher, Hasher, RandomState};
 
 /// The server's clock, as RFC 3339 in UTC.
-const NOW: &str = "to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')";
+const NOW: &str =
+    "to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')";
 
 /// A connection to a server that is known to be new enough.
 pub struct Session {
@@ -94,7 +95,9 @@ impl Session {
     }
 
     fn client(&mut self) -> Result<&mut Client> {
-        self.client.as_mut().ok_or_else(|| void("the session has ended"))
+        self.client
+            .as_mut()
+            .ok_or_else(|| void("the session has ended"))
     }
 
     /// Has the server, or the way to it, ended the session?
@@ -111,9 +114,19 @@ impl Session {
     /// # Errors
     /// [`Kind::Permission`] or [`Kind::Unsupported`] with what to change, if the server cannot.
     pub fn hold_wal(&mut self) -> Result<Lsn> {
-        let name = format!("fullbore_{}_{:08x}", std::process::id(), RandomState::new().build_hasher().finish() as u32);
+        let name = format!(
+            "fullbore_{}_{:08x}",
+            std::process::id(),
+            RandomState::new().build_hasher().finish() as u32
+        );
         let sql = "SELECT lsn::text FROM pg_create_physical_replication_slot($1, true, true)";
-        let row = self.row("could not create a replication slot", sql, &[(&name, Type::NAME)]).map_err(slot_hint)?;
+        let row = self
+            .row(
+                "could not create a replication slot",
+                sql,
+                &[(&name, Type::NAME)],
+            )
+            .map_err(slot_hint)?;
         self.slot = Some(name);
         row.get::<&str>(0)?.parse()
     }
@@ -126,7 +139,10 @@ impl Session {
         if self.hold_wal()? <= start {
             return Ok(());
         }
-        Err(void("there was another checkpoint before the server could be told to keep its WAL").hint("run it again"))
+        Err(
+            void("there was another checkpoint before the server could be told to keep its WAL")
+                .hint("run it again"),
+        )
     }
 
     /// Does the server keep WAL for a slot only up to a limit?
@@ -136,7 +152,11 @@ impl Session {
 
     /// The function that says up to where WAL is in files.
     fn written(&self) -> &'static str {
-        if self.standby { "pg_last_wal_receive_lsn()" } else { "pg_current_wal_lsn()" }
+        if self.standby {
+            "pg_last_wal_receive_lsn()"
+        } else {
+            "pg_current_wal_lsn()"
+        }
     }
 
     /// Up to where a primary has written WAL.
@@ -144,9 +164,13 @@ impl Session {
     /// # Errors
     /// If the session is lost.
     pub fn wal_end(&mut self) -> Result<Lsn> {
-        self.row("could not ask for the end of the WAL", "SELECT pg_current_wal_lsn()::text", &[])?
-            .get::<&str>(0)?
-            .parse()
+        self.row(
+            "could not ask for the end of the WAL",
+            "SELECT pg_current_wal_lsn()::text",
+            &[],
+        )?
+        .get::<&str>(0)?
+        .parse()
     }
 
     /// Have the server keep WAL no longer that is before `from`, if the role may say so.
@@ -154,24 +178,43 @@ impl Session {
     /// # Errors
     /// The server's; [`Kind::Unreachable`] if the session is lost.
     pub fn keep_from(&mut self, from: Lsn) -> Result<()> {
-        let Some(slot) = self.slot.clone() else { return Ok(()) };
-        let may = "SELECT has_function_privilege('pg_replication_slot_advance(name, pg_lsn)', 'execute')";
-        if !self.row("could not ask for a privilege", may, &[])?.get::<bool>(0)? {
+        let Some(slot) = self.slot.clone() else {
+            return Ok(());
+        };
+        let may =
+            "SELECT has_function_privilege('pg_replication_slot_advance(name, pg_lsn)', 'execute')";
+        if !self
+            .row("could not ask for a privilege", may, &[])?
+            .get::<bool>(0)?
+        {
             return Ok(());
         }
         let sql = "SELECT pg_replication_slot_advance(slot_name, $2::pg_lsn)::text FROM pg_replication_slots \
                    WHERE slot_name = $1 AND restart_lsn <= $2::pg_lsn";
-        let params: [(&(dyn ToSql + Sync), Type); 2] = [(&slot, Type::NAME), (&from.to_string(), Type::TEXT)];
-        self.rows("could not move the replication slot on", sql, &params).map(drop)
+        let params: [(&(dyn ToSql + Sync), Type); 2] =
+            [(&slot, Type::NAME), (&from.to_string(), Type::TEXT)];
+        self.rows("could not move the replication slot on", sql, &params)
+            .map(drop)
     }
 
     /// Move the slot on to where it is: from version 18 on, one that is never moved counts as idle, though its session is there.
     fn keep_slot(&mut self) -> Result<()> {
-        let Some(slot) = self.slot.clone().filter(|_| self.major() >= 18) else { return Ok(()) };
+        let Some(slot) = self.slot.clone().filter(|_| self.major() >= 18) else {
+            return Ok(());
+        };
         let sql = "SELECT restart_lsn::text FROM pg_replication_slots \
                    WHERE slot_name = $1 AND current_setting('idle_replication_slot_timeout') <> '0'";
-        let rows = self.rows("could not ask for the replication slot", sql, &[(&slot, Type::NAME)])?;
-        match rows.first().map(|row| row.get::<Option<&str>>(0)).transpose()?.flatten() {
+        let rows = self.rows(
+            "could not ask for the replication slot",
+            sql,
+            &[(&slot, Type::NAME)],
+        )?;
+        match rows
+            .first()
+            .map(|row| row.get::<Option<&str>>(0))
+            .transpose()?
+            .flatten()
+        {
             Some(from) => self.keep_from(from.parse()?),
             None => Ok(()),
         }
@@ -186,7 +229,10 @@ impl Session {
     fn is_beside(&mut self, slot: &str, process: i32) -> Result<()> {
         let sql = "SELECT count(*) = 1 FROM pg_replication_slots WHERE slot_name = $1 AND active_pid = $2";
         let what = "could not ask for the replication slot";
-        match self.row(what, sql, &[(&slot, Type::NAME), (&process, Type::INT4)])?.get::<bool>(0)? {
+        match self
+            .row(what, sql, &[(&slot, Type::NAME), (&process, Type::INT4)])?
+            .get::<bool>(0)?
+        {
             true => Ok(()),
             false => Err(Error::new(Kind::Unreachable, what).because("another server answered")),
         }
@@ -197,9 +243,16 @@ impl Session {
     /// # Errors
     /// If the session is lost.
     pub fn release_wal(&mut self) -> Result<()> {
-        let Some(name) = self.slot.take() else { return Ok(()) };
+        let Some(name) = self.slot.take() else {
+            return Ok(());
+        };
         let sql = "SELECT pg_drop_replication_slot($1)::text";
-        self.rows("could not drop the replication slot", sql, &[(&name, Type::NAME)]).map(drop)
+        self.rows(
+            "could not drop the replication slot",
+            sql,
+            &[(&name, Type::NAME)],
+        )
+        .map(drop)
     }
 
     /// The process of the server that serves us, by the server's own number.
@@ -220,7 +273,11 @@ impl Session {
             _ => "SELECT pg_start_backup($1, $2, false)::text",
         };
         self.alive()?;
-        let row = self.row("could not start the backup", sql, &[(&label, Type::TEXT), (&fast, Type::BOOL)])?;
+        let row = self.row(
+            "could not start the backup",
+            sql,
+            &[(&label, Type::TEXT), (&fast, Type::BOOL)],
+        )?;
         self.in_backup = true;
         row.get::<&str>(0)?.parse()
     }
@@ -238,15 +295,36 @@ impl Session {
             15.. => "pg_backup_stop($1)",
             _ => "pg_stop_backup(false, $1)",
         };
-        let sql = format!("SELECT lsn::text, textsend(labelfile), textsend(spcmapfile), {NOW} FROM {call}");
-        let row = self.raw_row("could not end the backup", &sql, &[(&wait_for_archive, Type::BOOL)])?;
+        let sql = format!(
+            "SELECT lsn::text, textsend(labelfile), textsend(spcmapfile), {NOW} FROM {call}"
+        );
+        let row = self.raw_row(
+            "could not end the backup",
+            &sql,
+            &[(&wait_for_archive, Type::BOOL)],
+        )?;
         self.in_backup = false;
         let (lsn, backup_label): (&str, Vec<u8>) = (row.get(0)?, row.get(1)?);
-        let start_timeline = start_timeline(&backup_label)
-            .ok_or_else(|| Error::new(Kind::Unsupported, "cannot find the timeline in the server's backup label"))?;
-        let timeline = if self.standby { self.timeline()?.max(start_timeline) } else { start_timeline };
+        let start_timeline = start_timeline(&backup_label).ok_or_else(|| {
+            Error::new(
+                Kind::Unsupported,
+                "cannot find the timeline in the server's backup label",
+            )
+        })?;
+        let timeline = if self.standby {
+            self.timeline()?.max(start_timeline)
+        } else {
+            start_timeline
+        };
         let tablespace_map = row.get::<Option<Vec<u8>>>(2)?.unwrap_or_default();
-        Ok(Stopped { lsn: lsn.parse()?, time: row.get(3)?, backup_label, tablespace_map, start_timeline, timeline })
+        Ok(Stopped {
+            lsn: lsn.parse()?,
+            time: row.get(3)?,
+            backup_label,
+            tablespace_map,
+            start_timeline,
+            timeline,
+        })
     }
 
     /// Is the session still the one it was?
@@ -256,12 +334,18 @@ impl Session {
     /// behind a pool of connections.
     pub fn alive(&mut self) -> Result<()> {
         if let Some(why) = &self.dropped {
-            let what = "the server has dropped the replication slot, as it does when a statement fails";
+            let what =
+                "the server has dropped the replication slot, as it does when a statement fails";
             return Err(void(what).detail(why.clone()).hint("run it again"));
         }
-        let row = self.row("could not ask the server", "SELECT pg_is_in_recovery(), pg_backend_pid()", &[])?;
+        let row = self.row(
+            "could not ask the server",
+            "SELECT pg_is_in_recovery(), pg_backend_pid()",
+            &[],
+        )?;
         if self.standby && !row.get::<bool>(0)? {
-            return Err(void("the standby was promoted").hint("run it again, from the new primary or another standby"));
+            return Err(void("the standby was promoted")
+                .hint("run it again, from the new primary or another standby"));
         }
         if row.get::<i32>(1)? != self.process {
             return Err(void("another process of the server answered")
@@ -293,7 +377,12 @@ impl Session {
         // A history file sorts behind the segments of its timeline's parent, and a partial segment is not the segment.
         let segment = |name: &&String| !name.ends_with(".history") && !name.ends_with(".partial");
         let done = at.as_ref().filter(segment).is_some_and(|at| **at >= *last);
-        Ok(Archived { done, count: row.get(2)?, last: at, failing })
+        Ok(Archived {
+            done,
+            count: row.get(2)?,
+            last: at,
+            failing,
+        })
     }
 
     /// End the current WAL segment, so that it is archived, and get its name (rules 6 and 26).
@@ -302,13 +391,19 @@ impl Session {
     /// [`Kind::Unsupported`] on a standby: only the primary can; [`Kind::Permission`].
     pub fn switch_wal(&mut self) -> Result<String> {
         if self.standby {
-            return Err(Error::new(Kind::Unsupported, "cannot end a WAL segment on a standby")
-                .hint("on the primary, run `SELECT pg_switch_wal()`"));
+            return Err(
+                Error::new(Kind::Unsupported, "cannot end a WAL segment on a standby")
+                    .hint("on the primary, run `SELECT pg_switch_wal()`"),
+            );
         }
         // A segment that nothing was written to is not ended, so something is.
         let note = "SELECT pg_logical_emit_message(false, 'fullbore', 'switch')::text";
         self.row("could not write to the WAL", note, &[])?;
-        let row = self.row("could not end the WAL segment", "SELECT pg_walfile_name(pg_switch_wal())", &[]);
+        let row = self.row(
+            "could not end the WAL segment",
+            "SELECT pg_walfile_name(pg_switch_wal())",
+            &[],
+        );
         row.map_err(switch_hint)?.get(0)
     }
 
@@ -321,18 +416,37 @@ impl Session {
         } else {
             "SELECT pg_walfile_name(pg_current_wal_insert_lsn())"
         };
-        let name: String = self.row("could not ask for the timeline", sql, &[])?.get(0)?;
+        let name: String = self
+            .row("could not ask for the timeline", sql, &[])?
+            .get(0)?;
         name.get(..8)
             .and_then(|digits| u32::from_str_radix(digits, 16).ok())
-            .ok_or_else(|| Error::new(Kind::Unsupported, format!("{name:?} is no name of a WAL segment")))
+            .ok_or_else(|| {
+                Error::new(
+                    Kind::Unsupported,
+                    format!("{name:?} is no name of a WAL segment"),
+                )
+            })
     }
 
     /// The server drops what a slot holds once that exceeds `max_slot_wal_keep_size`.
     fn still_held(&mut self) -> Result<()> {
-        let Some(slot) = self.slot.clone() else { return Ok(()) };
+        let Some(slot) = self.slot.clone() else {
+            return Ok(());
+        };
         let sql = "SELECT coalesce((SELECT wal_status FROM pg_replication_slots WHERE slot_name = $1), 'lost')";
-        match self.row("could not ask for the replication slot", sql, &[(&slot, Type::NAME)])?.get::<&str>(0)? {
-            "lost" => Err(void("the server has removed WAL that the backup needs").hint(self.after_loss())),
+        match self
+            .row(
+                "could not ask for the replication slot",
+                sql,
+                &[(&slot, Type::NAME)],
+            )?
+            .get::<&str>(0)?
+        {
+            "lost" => {
+                Err(void("the server has removed WAL that the backup needs")
+                    .hint(self.after_loss()))
+            }
             _ => Ok(()),
         }
     }
@@ -352,9 +466,12 @@ impl Session {
     }
 
     fn lost(&self, error: &postgres::Error) -> Error {
-        void(&format!("the session with the server at {} was lost", self.place))
-            .detail(connect::reason(error))
-            .hint(self.after_loss())
+        void(&format!(
+            "the session with the server at {} was lost",
+            self.place
+        ))
+        .detail(connect::reason(error))
+        .hint(self.after_loss())
     }
 }
 
@@ -365,24 +482,38 @@ fn void(why: &str) -> Error {
 
 /// What to change, by the server's reason.
 fn slot_hint(error: Error) -> Error {
-    let Some(why) = error.source.as_ref().map(ToString::to_string) else { return error };
+    let Some(why) = error.source.as_ref().map(ToString::to_string) else {
+        return error;
+    };
     let hint = match () {
-        () if error.kind == Kind::Permission => "the role needs REPLICATION: `ALTER ROLE … REPLICATION`",
-        () if why.contains("max_replication_slots") || why.contains("all replication slots are in use") => {
+        () if error.kind == Kind::Permission => {
+            "the role needs REPLICATION: `ALTER ROLE … REPLICATION`"
+        }
+        () if why.contains("max_replication_slots")
+            || why.contains("all replication slots are in use") =>
+        {
             "raise max_replication_slots on the server, or drop a slot that nobody uses"
         }
         () if why.contains("wal_level") => "set wal_level = replica on the server",
         () => return error,
     };
-    Error { kind: if error.kind == Kind::Permission { error.kind } else { Kind::Unsupported }, ..error }.hint(hint)
+    Error {
+        kind: if error.kind == Kind::Permission {
+            error.kind
+        } else {
+            Kind::Unsupported
+        },
+        ..error
+    }
+    .hint(hint)
 }
 
 /// A role that may back up need not be one that may do this.
 fn switch_hint(error: Error) -> Error {
     match error.kind {
-        Kind::Permission => {
-            error.hint("`GRANT EXECUTE ON FUNCTION pg_catalog.pg_switch_wal() TO …`, or take --wal included")
-        }
+        Kind::Permission => error.hint(
+            "`GRANT EXECUTE ON FUNCTION pg_catalog.pg_switch_wal() TO …`, or take --wal included",
+        ),
         _ => error,
     }
 }
@@ -390,8 +521,14 @@ fn switch_hint(error: Error) -> Error {
 /// The number in the line `START TIMELINE: 1`.
 fn start_timeline(label: &[u8]) -> Option<u32> {
     let prefix = b"START TIMELINE: ";
-    let line = label.split(|&byte| byte == b'\n').find(|line| line.starts_with(prefix))?;
-    std::str::from_utf8(&line[prefix.len()..]).ok()?.trim().parse().ok()
+    let line = label
+        .split(|&byte| byte == b'\n')
+        .find(|line| line.starts_with(prefix))?;
+    std::str::from_utf8(&line[prefix.len()..])
+        .ok()?
+        .trim()
+        .parse()
+        .ok()
 }
 
 #[cfg(test)]

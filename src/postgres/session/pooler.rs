@@ -34,9 +34,12 @@ pub(super) fn refuse_used(client: &mut Client, connected: impl FnOnce() -> Durat
         // Who may not know is believed; and the statement may not have been the last one.
         Err(error) if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
             let rolled_back = client.batch_execute("ROLLBACK");
-            return rolled_back.map_err(|error| failed("could not ask how old the session is", &error));
+            return rolled_back
+                .map_err(|error| failed("could not ask how old the session is", &error));
         }
-        said => said.map_err(|error| failed("could not ask how old the session is", &error).hint(hint))?,
+        said => {
+            said.map_err(|error| failed("could not ask how old the session is", &error).hint(hint))?
+        }
     };
     let connected = connected();
     let age = said.iter().find_map(|message| match message {
@@ -45,8 +48,14 @@ pub(super) fn refuse_used(client: &mut Client, connected: impl FnOnce() -> Durat
     });
     match age {
         Some(age) if age > (connected + DOUBT).as_secs_f64() => {
-            let why = format!("the server's session is {age:.0} seconds old, and the connection is new");
-            Err(Error::new(Kind::Unsupported, "cannot back up through a pool of connections").because(why).hint(hint))
+            let why =
+                format!("the server's session is {age:.0} seconds old, and the connection is new");
+            Err(Error::new(
+                Kind::Unsupported,
+                "cannot back up through a pool of connections",
+            )
+            .because(why)
+            .hint(hint))
         }
         _ => Ok(()),
     }
@@ -54,7 +63,9 @@ pub(super) fn refuse_used(client: &mut Client, connected: impl FnOnce() -> Durat
 
 impl Drop for Session {
     fn drop(&mut self) {
-        let Some(mut client) = self.client.take().filter(|client| !client.is_closed()) else { return };
+        let Some(mut client) = self.client.take().filter(|client| !client.is_closed()) else {
+            return;
+        };
         let (slot, process) = (self.slot.take(), self.in_backup.then_some(self.process));
         let (done, tidied) = mpsc::channel();
         let tidy = move || {
@@ -65,7 +76,9 @@ impl Drop for Session {
             let _ = client.batch_execute("DISCARD ALL");
             // Nothing else ends the backup mode without ending the backup as if it were whole.
             if let Some(process) = process {
-                let _ = client.batch_execute(&format!("SELECT pg_catalog.pg_terminate_backend({process})"));
+                let _ = client.batch_execute(&format!(
+                    "SELECT pg_catalog.pg_terminate_backend({process})"
+                ));
             }
             drop(client);
             done.send(())

@@ -18,8 +18,11 @@ impl Row {
     pub(super) fn get<'a, T: FromSql<'a>>(&'a self, at: usize) -> Result<T> {
         let failed = |error| {
             let name = self.0.columns().get(at).map_or("", |column| column.name());
-            Error::new(Kind::Unsupported, format!("cannot understand the server's answer: column {at}, {name:?}"))
-                .because(connect::reason(&error))
+            Error::new(
+                Kind::Unsupported,
+                format!("cannot understand the server's answer: column {at}, {name:?}"),
+            )
+            .because(connect::reason(&error))
         };
         self.0.try_get(at).map_err(failed)
     }
@@ -39,7 +42,8 @@ impl Session {
         sql: &str,
         params: &[(&(dyn ToSql + Sync), Type)],
     ) -> Result<Vec<Row>> {
-        let encode = |encoding: &str| format!("SELECT set_config('client_encoding', '{encoding}', false)");
+        let encode =
+            |encoding: &str| format!("SELECT set_config('client_encoding', '{encoding}', false)");
         self.rows(what, &encode("SQL_ASCII"), &[])?;
         let rows = self.rows(what, sql, params);
         self.rows(what, &encode("UTF8"), &[])?;
@@ -47,16 +51,31 @@ impl Session {
     }
 
     /// The one row of that.
-    pub(super) fn raw_row(&mut self, what: &str, sql: &str, params: &[(&(dyn ToSql + Sync), Type)]) -> Result<Row> {
+    pub(super) fn raw_row(
+        &mut self,
+        what: &str,
+        sql: &str,
+        params: &[(&(dyn ToSql + Sync), Type)],
+    ) -> Result<Row> {
         one(what, self.raw_rows(what, sql, params)?)
     }
 
     /// The one row of an answer.
-    pub(super) fn row(&mut self, what: &str, sql: &str, params: &[(&(dyn ToSql + Sync), Type)]) -> Result<Row> {
+    pub(super) fn row(
+        &mut self,
+        what: &str,
+        sql: &str,
+        params: &[(&(dyn ToSql + Sync), Type)],
+    ) -> Result<Row> {
         one(what, self.rows(what, sql, params)?)
     }
 
-    pub(super) fn rows(&mut self, what: &str, sql: &str, params: &[(&(dyn ToSql + Sync), Type)]) -> Result<Vec<Row>> {
+    pub(super) fn rows(
+        &mut self,
+        what: &str,
+        sql: &str,
+        params: &[(&(dyn ToSql + Sync), Type)],
+    ) -> Result<Vec<Row>> {
         match self.client()?.query_typed(sql, params) {
             Ok(rows) => Ok(rows.into_iter().map(Row).collect()),
             Err(error) if self.is_closed() || connect::is_fatal(&error) => Err(self.lost(&error)),
@@ -72,5 +91,6 @@ impl Session {
 }
 
 fn one(what: &str, mut rows: Vec<Row>) -> Result<Row> {
-    rows.pop().ok_or_else(|| Error::new(Kind::System, what).because("the server gave no row"))
+    rows.pop()
+        .ok_or_else(|| Error::new(Kind::System, what).because("the server gave no row"))
 }

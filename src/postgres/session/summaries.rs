@@ -41,7 +41,9 @@ impl Session {
         let until = Instant::now() + patience;
         let state = "SELECT summarized_lsn::text FROM pg_get_wal_summarizer_state()";
         loop {
-            let reached: String = self.row("could not ask for the summaries of the WAL", state, &[])?.get(0)?;
+            let reached: String = self
+                .row("could not ask for the summaries of the WAL", state, &[])?
+                .get(0)?;
             if reached.parse::<Lsn>()? >= lsn {
                 return Ok(true);
             }
@@ -58,7 +60,8 @@ impl Session {
     /// If the session is lost.
     pub fn server_start(&mut self) -> Result<String> {
         let sql = "SELECT extract(epoch FROM pg_postmaster_start_time())::text";
-        self.row("could not ask when the server was started", sql, &[])?.get(0)
+        self.row("could not ask when the server was started", sql, &[])?
+            .get(0)
     }
 
     /// The summaries there are of a timeline.
@@ -67,25 +70,48 @@ impl Session {
     /// If the session is lost, or the role may not ask.
     pub fn summaries(&mut self, timeline: u32) -> Result<Vec<Span>> {
         let sql = "SELECT start_lsn::text, end_lsn::text FROM pg_available_wal_summaries() WHERE tli = $1";
-        let rows = self.rows("could not list the summaries of the WAL", sql, &[(&i64::from(timeline), Type::INT8)])?;
-        rows.iter().map(|row| Ok((row.get::<&str>(0)?.parse()?, row.get::<&str>(1)?.parse()?))).collect()
+        let rows = self.rows(
+            "could not list the summaries of the WAL",
+            sql,
+            &[(&i64::from(timeline), Type::INT8)],
+        )?;
+        rows.iter()
+            .map(|row| Ok((row.get::<&str>(0)?.parse()?, row.get::<&str>(1)?.parse()?)))
+            .collect()
     }
 
     /// Call `each` with the lines of one summary, as they come.
     ///
     /// # Errors
     /// If the session is lost, or the summary has been removed.
-    pub fn summary(&mut self, timeline: u32, (from, to): Span, mut each: impl FnMut(Line)) -> Result<()> {
-        let failed = |error: postgres::Error| connect::failed("could not read a summary of the WAL", &error);
+    pub fn summary(
+        &mut self,
+        timeline: u32,
+        (from, to): Span,
+        mut each: impl FnMut(Line),
+    ) -> Result<()> {
+        let failed =
+            |error: postgres::Error| connect::failed("could not read a summary of the WAL", &error);
         let (timeline, from, to) = (i64::from(timeline), from.to_string(), to.to_string());
-        let params: [(&(dyn ToSql + Sync), Type); 3] =
-            [(&timeline, Type::INT8), (&from, Type::TEXT), (&to, Type::TEXT)];
-        let mut rows = self.client()?.query_typed_raw(CONTENTS, params).map_err(failed)?;
+        let params: [(&(dyn ToSql + Sync), Type); 3] = [
+            (&timeline, Type::INT8),
+            (&from, Type::TEXT),
+            (&to, Type::TEXT),
+        ];
+        let mut rows = self
+            .client()?
+            .query_typed_raw(CONTENTS, params)
+            .map_err(failed)?;
         while let Some(row) = rows.next().map_err(failed)? {
             let row = Row(row);
             let relation = (row.get(0)?, row.get(1)?, row.get(2)?);
             let block = u32::try_from(row.get::<i64>(4)?).unwrap_or(0);
-            each(Line { relation, fork: row.get(3)?, block, is_limit: row.get(5)? });
+            each(Line {
+                relation,
+                fork: row.get(3)?,
+                block,
+                is_limit: row.get(5)?,
+            });
         }
         Ok(())
     }

@@ -36,20 +36,31 @@ pub(crate) fn early_enough(restore: &Restore, last: Archive) -> Result<Archive> 
         return Ok(last);
     }
     let mut all = Kin::all(Path::new(&restore.from))?;
-    let Some((newest, cluster)) = all.members().next_back() else { return Ok(last) };
+    let Some((newest, cluster)) = all.members().next_back() else {
+        return Ok(last);
+    };
     let (id, system_identifier) = (newest.id.clone(), cluster.system_identifier.clone());
     let is_last = id == last.root.id;
     let count = all.backups.len();
     all.retain(&system_identifier);
     if (recovery.is_choosy() || !is_last) && all.backups.len() < count {
-        let what = format!("cannot tell which cluster is meant: {:?} has backups of several", restore.from);
-        return Err(Error::new(Kind::Usage, what).hint("name a backup: @ID; `fullbore list` shows them"));
+        let what = format!(
+            "cannot tell which cluster is meant: {:?} has backups of several",
+            restore.from
+        );
+        return Err(
+            Error::new(Kind::Usage, what).hint("name a backup: @ID; `fullbore list` shows them")
+        );
     }
     let id = match all.beginning(recovery) {
         Some(chosen) => all.must_be_of_one_past(chosen)?,
         None => id,
     };
-    if id == last.root.id { Ok(last) } else { open(named(&restore.from, &id)) }
+    if id == last.root.id {
+        Ok(last)
+    } else {
+        open(named(&restore.from, &id))
+    }
 }
 
 /// The backups of clusters in a repository, oldest first; mostly of one. What cannot be read is not among them.
@@ -69,21 +80,31 @@ impl Kin {
 
     fn all(repository: &Path) -> Result<Self> {
         let roots = list_backups(repository)?.filter_map(|(_, root)| root.ok());
-        Ok(Self { repository: repository.into(), backups: roots.filter(|root| root.postgres.is_some()).collect() })
+        Ok(Self {
+            repository: repository.into(),
+            backups: roots.filter(|root| root.postgres.is_some()).collect(),
+        })
     }
 
     fn retain(&mut self, system_identifier: &str) {
-        let of = |root: &Root| root.postgres.as_ref().map(|cluster| cluster.system_identifier == system_identifier);
+        let of = |root: &Root| {
+            root.postgres
+                .as_ref()
+                .map(|cluster| cluster.system_identifier == system_identifier)
+        };
         self.backups.retain(|root| of(root) == Some(true));
     }
 
     fn members(&self) -> impl DoubleEndedIterator<Item = (&Root, &Cluster)> + Clone {
-        self.backups.iter().filter_map(|root| Some((root, root.postgres.as_ref()?)))
+        self.backups
+            .iter()
+            .filter_map(|root| Some((root, root.postgres.as_ref()?)))
     }
 
     /// Those of servers that wrote this timeline; a standby may be behind its primary.
     fn of_primaries(&self, timeline: u32) -> impl DoubleEndedIterator<Item = (&Root, &Cluster)> {
-        self.members().filter(move |(_, cluster)| cluster.timeline == timeline && !cluster.standby)
+        self.members()
+            .filter(move |(_, cluster)| cluster.timeline == timeline && !cluster.standby)
     }
 
     /// The one that recovery begins with; `None` if it may be any.
@@ -93,9 +114,13 @@ impl Kin {
         }
         let way = self.way(recovery);
         // Of one of which it is not known nobody can tell whether a timeline leads on from there.
-        let leads = |cluster: &Cluster| way.as_ref().is_none_or(|(_, way)| leads_on(way, cluster).unwrap_or(false));
+        let leads = |cluster: &Cluster| {
+            way.as_ref()
+                .is_none_or(|(_, way)| leads_on(way, cluster).unwrap_or(false))
+        };
         let mut on_way = self.members().filter(|(_, cluster)| leads(cluster));
-        let can = |(root, cluster): &(&Root, &Cluster)| recovery.can_begin_with(cluster, root.captured());
+        let can =
+            |(root, cluster): &(&Root, &Cluster)| recovery.can_begin_with(cluster, root.captured());
         let found = on_way.clone().rfind(can).or_else(|| on_way.next());
         found.map(|(root, _)| root)
     }
@@ -106,18 +131,29 @@ impl Kin {
     /// # Errors
     /// [`Kind::Usage`].
     fn must_be_of_one_past(&self, chosen: &Root) -> Result<String> {
-        let timeline = chosen.postgres.as_ref().map_or(0, |cluster| cluster.timeline);
+        let timeline = chosen
+            .postgres
+            .as_ref()
+            .map_or(0, |cluster| cluster.timeline);
         let all: Vec<_> = self.of_primaries(timeline).collect();
-        let Some((one, other, why)) = (0..all.len()).rev().find_map(|at| of_two_pasts(all[at], &all[..at])) else {
+        let Some((one, other, why)) = (0..all.len())
+            .rev()
+            .find_map(|at| of_two_pasts(all[at], &all[..at]))
+        else {
             return Ok(chosen.id.clone());
         };
-        let what = format!("cannot tell which past of the cluster is meant: backups {other} and {one} are of two");
+        let what = format!(
+            "cannot tell which past of the cluster is meant: backups {other} and {one} are of two"
+        );
         let why = format!("both are of timeline {timeline}, and {why}");
-        let best =
-            format!("the last one that may lead to the target is @{}, of {}", chosen.id, source_text(&chosen.source));
-        Err(Error::new(Kind::Usage, what)
-            .because(why)
-            .hint(format!("name a backup, or forget those of the past that was given up; {best}")))
+        let best = format!(
+            "the last one that may lead to the target is @{}, of {}",
+            chosen.id,
+            source_text(&chosen.source)
+        );
+        Err(Error::new(Kind::Usage, what).because(why).hint(format!(
+            "name a backup, or forget those of the past that was given up; {best}"
+        )))
     }
 
     /// The timeline that recovery ends on, and all on the way there; `None` if that of each backup leads there, as far as is known.
@@ -127,10 +163,15 @@ impl Kin {
         if timelines().all(|timeline| timeline == wanted) {
             return None;
         }
-        let (root, _) = self.members().rfind(|(_, cluster)| cluster.timeline == wanted)?;
+        let (root, _) = self
+            .members()
+            .rfind(|(_, cluster)| cluster.timeline == wanted)?;
         let archive = Archive::open_backup(&self.repository, &root.id).ok()?;
         let (_, history) = small_file(&archive, history_of(wanted).as_bytes()).ok()??;
-        Some((wanted, Timelines::of(&String::from_utf8_lossy(&history), wanted)?))
+        Some((
+            wanted,
+            Timelines::of(&String::from_utf8_lossy(&history), wanted)?,
+        ))
     }
 
     /// How a backup of this cluster is not on that way, if it is known that it is not.
@@ -139,14 +180,27 @@ impl Kin {
         if leads_on(&way, cluster)? {
             return None;
         }
-        let (newest, _) = self.members().rfind(|(_, other)| leads_on(&way, other) == Some(true))?;
-        Some(Fork { timeline, left: way.left(cluster.timeline), newest: newest.id.clone() })
+        let (newest, _) = self
+            .members()
+            .rfind(|(_, other)| leads_on(&way, other) == Some(true))?;
+        Some(Fork {
+            timeline,
+            left: way.left(cluster.timeline),
+            newest: newest.id.clone(),
+        })
     }
 
     /// What is to be said where the backup that was chosen is of another server than those before it on its timeline: of one that was
     /// moved, or of a copy.
-    pub(crate) fn note_of_another(&self, restore: &Restore, root: &Root, cluster: &Cluster) -> Option<String> {
-        let before = self.of_primaries(cluster.timeline).rfind(|(before, _)| before.id < root.id);
+    pub(crate) fn note_of_another(
+        &self,
+        restore: &Restore,
+        root: &Root,
+        cluster: &Cluster,
+    ) -> Option<String> {
+        let before = self
+            .of_primaries(cluster.timeline)
+            .rfind(|(before, _)| before.id < root.id);
         let (before, _) = before.filter(|(before, _)| before.source != root.source)?;
         (was_chosen(restore) && !cluster.standby).then(|| {
             let (this, other) = (source_text(&root.source), source_text(&before.source));
@@ -160,7 +214,8 @@ impl Kin {
 
     /// What is to be said where the server goes on along the timeline of a backup as if later ones had not been made.
     pub(crate) fn note_of_later(&self, root: &Root, cluster: &Cluster) -> Option<String> {
-        let is_later = |(other, of): &(&Root, &Cluster)| other.id > root.id && of.timeline == cluster.timeline;
+        let is_later =
+            |(other, of): &(&Root, &Cluster)| other.id > root.id && of.timeline == cluster.timeline;
         let (later, _) = self.members().rfind(is_later)?;
         Some(format!(
             "the server goes on along timeline {} as if no later backup had been made, and the last of them is {}: if it takes the \
@@ -178,11 +233,16 @@ impl Kin {
         }
         let id = &root.id;
         if recovery.is_choosy() {
-            return Some(format!("backup {id} is the last one that can be recovered to the target"));
+            return Some(format!(
+                "backup {id} is the last one that can be recovered to the target"
+            ));
         }
-        let timeline = recovery.wanted_timeline(self.members().map(|(_, cluster)| cluster.timeline))?;
+        let timeline =
+            recovery.wanted_timeline(self.members().map(|(_, cluster)| cluster.timeline))?;
         let why = "later ones are of a timeline that was left before they ended";
-        Some(format!("backup {id} is the last one on the way to timeline {timeline}; {why}, @ID takes one of them"))
+        Some(format!(
+            "backup {id} is the last one on the way to timeline {timeline}; {why}, @ID takes one of them"
+        ))
     }
 }
 
@@ -196,11 +256,20 @@ fn of_two_pasts<'a>(
     (root, cluster): (&'a Root, &Cluster),
     earlier: &[(&'a Root, &Cluster)],
 ) -> Option<(&'a str, &'a str, &'static str)> {
-    let last_where = |is_it: &dyn Fn(&Root, &Cluster) -> bool| earlier.iter().rev().find(|(root, of)| is_it(root, of));
-    if let Some((before, _)) = last_where(&|before, of| begins_too_early(root, cluster, before, of)) {
-        return Some((&root.id, &before.id, "the second began at a place in the WAL that the first had passed before"));
+    let last_where = |is_it: &dyn Fn(&Root, &Cluster) -> bool| {
+        earlier.iter().rev().find(|(root, of)| is_it(root, of))
+    };
+    if let Some((before, _)) = last_where(&|before, of| begins_too_early(root, cluster, before, of))
+    {
+        return Some((
+            &root.id,
+            &before.id,
+            "the second began at a place in the WAL that the first had passed before",
+        ));
     }
-    let (before, _) = earlier.last().filter(|(before, _)| before.source != root.source)?;
+    let (before, _) = earlier
+        .last()
+        .filter(|(before, _)| before.source != root.source)?;
     last_where(&|before, _| before.source == root.source)?;
     Some((&root.id, &before.id, "two servers were backed up in turn"))
 }
@@ -210,13 +279,22 @@ fn begins_too_early(root: &Root, cluster: &Cluster, before: &Root, earlier: &Clu
     let place = |text: &str| text.parse::<Lsn>().ok();
     let begin = place(&cluster.start_lsn).or_else(|| place(&cluster.stop_lsn));
     let time = |text: &str| text.parse::<Timestamp>().ok();
-    let was_over = time(&before.finished).zip(time(&root.time)).is_some_and(|(end, begin)| end < begin);
-    was_over && begin.zip(place(&earlier.stop_lsn)).is_some_and(|(begin, end)| begin < end)
+    let was_over = time(&before.finished)
+        .zip(time(&root.time))
+        .is_some_and(|(end, begin)| end < begin);
+    was_over
+        && begin
+            .zip(place(&earlier.stop_lsn))
+            .is_some_and(|(begin, end)| begin < end)
 }
 
 /// Does a way lead on from where a backup of this cluster ended? `None` if that is not known.
 fn leads_on(way: &Timelines, cluster: &Cluster) -> Option<bool> {
     let stop: Option<Lsn> = cluster.stop_lsn.parse().ok();
     let is_last = way.leads_on(cluster.timeline, Lsn(u64::MAX));
-    if is_last { Some(true) } else { stop.map(|stop| way.leads_on(cluster.timeline, stop)) }
+    if is_last {
+        Some(true)
+    } else {
+        stop.map(|stop| way.leads_on(cluster.timeline, stop))
+    }
 }

@@ -58,17 +58,40 @@ impl Configuration {
         let to = std::path::absolute(to).unwrap_or_else(|_| to.to_owned());
         let mut links = Vec::new();
         for name in conf::FILES.map(str::as_bytes) {
-            let Some(target) = link(archive, name)? else { continue };
-            if within(&to, b"", &target).map_or(Ok(None), |path| text(archive, &path))?.is_none() {
+            let Some(target) = link(archive, name)? else {
+                continue;
+            };
+            if within(&to, b"", &target)
+                .map_or(Ok(None), |path| text(archive, &path))?
+                .is_none()
+            {
                 links.push((name, target));
             }
         }
-        let mut reader = Reader { archive, to: &to, found: Vec::new(), lacking: Vec::new(), is_too_deep: false };
+        let mut reader = Reader {
+            archive,
+            to: &to,
+            found: Vec::new(),
+            lacking: Vec::new(),
+            is_too_deep: false,
+        };
         let has_main = reader.file(MAIN, 0)?;
         let main = has_main.then_some(std::mem::take(&mut reader.found));
         reader.file(AUTO_CONF, 0)?;
-        let Reader { found: auto, lacking, is_too_deep, .. } = reader;
-        Ok(Self { main, auto, links, lacking, is_too_deep, to })
+        let Reader {
+            found: auto,
+            lacking,
+            is_too_deep,
+            ..
+        } = reader;
+        Ok(Self {
+            main,
+            auto,
+            links,
+            lacking,
+            is_too_deep,
+            to,
+        })
     }
 
     /// Is all of it in the backup?
@@ -85,45 +108,79 @@ impl Configuration {
     /// What the restored server will share with the old one, or not have.
     pub(crate) fn notes(&self, cluster: &Cluster) -> Vec<String> {
         let link = |(name, target): &(&[u8], EntryPath)| {
-            format!("{} is a link to {}, which is not in the backup", quoted(name), quoted(target))
+            format!(
+                "{} is a link to {}, which is not in the backup",
+                quoted(name),
+                quoted(target)
+            )
         };
-        let shared = SHARED.into_iter().filter_map(|name| Some((name, self.elsewhere(self.value(name)?)?)));
+        let shared = SHARED
+            .into_iter()
+            .filter_map(|name| Some((name, self.elsewhere(self.value(name)?)?)));
         let lacking = |(file, path): &(EntryPath, String)| {
-            format!("{} includes {path:?}, which is not in the backup", quoted(file))
+            format!(
+                "{} includes {path:?}, which is not in the backup",
+                quoted(file)
+            )
         };
         let missing = self.main.is_none() && !self.links.iter().any(|(name, _)| *name == MAIN);
         let missing = missing.then(|| not_in_the_backup(cluster));
-        let shared =
-            shared.map(|(name, path)| format!("{name} is set to {path:?}: the restored server uses that file too"));
+        let shared = shared.map(|(name, path)| {
+            format!("{name} is set to {path:?}: the restored server uses that file too")
+        });
         let links = self.links.iter().map(link);
-        let deep = self
-            .is_too_deep
-            .then(|| "files of the configuration include each other: no server starts with that".to_owned());
-        missing.into_iter().chain(links).chain(self.lacking.iter().map(lacking)).chain(deep).chain(shared).collect()
+        let deep = self.is_too_deep.then(|| {
+            "files of the configuration include each other: no server starts with that".to_owned()
+        });
+        missing
+            .into_iter()
+            .chain(links)
+            .chain(self.lacking.iter().map(lacking))
+            .chain(deep)
+            .chain(shared)
+            .collect()
     }
 
     /// What is to be done before the server is started.
     pub(crate) fn before_start(&self, cluster: &Cluster) -> Option<String> {
-        let Some(main) = &self.main else { return (!is_as_it_was(cluster, &self.to)).then(|| self.bring()) };
+        let Some(main) = &self.main else {
+            return (!is_as_it_was(cluster, &self.to)).then(|| self.bring());
+        };
         // The server looks for this one in `postgresql.conf` alone, and in what that includes.
         let data = last(main, "data_directory")?;
         let (value, conf) = (self.elsewhere(data.value.clone())?, self.at(&data.file));
-        Some(format!("take data_directory = {value:?} out of {}: with it the server starts there", quoted(&conf)))
+        Some(format!(
+            "take data_directory = {value:?} out of {}: with it the server starts there",
+            quoted(&conf)
+        ))
     }
 
     /// With the place of the old data directory in it, the server would start there. What is copied to a link is written to where
     /// that leads: to what the old server has.
     fn bring(&self) -> String {
-        let links: Vec<_> = self.links.iter().map(|(name, _)| quoted(&self.at(name))).collect();
+        let links: Vec<_> = self
+            .links
+            .iter()
+            .map(|(name, _)| quoted(&self.at(name)))
+            .collect();
         let first = match &links[..] {
             [] => String::new(),
-            links => format!("remove {}, so that nothing is written to where that leads; then ", links.join(" and ")),
+            links => format!(
+                "remove {}, so that nothing is written to where that leads; then ",
+                links.join(" and ")
+            ),
         };
-        format!("{first}put \"pg_hba.conf\" and a \"postgresql.conf\" that sets no data_directory into {:?}", self.to)
+        format!(
+            "{first}put \"pg_hba.conf\" and a \"postgresql.conf\" that sets no data_directory into {:?}",
+            self.to
+        )
     }
 
     fn at(&self, name: &[u8]) -> EntryPath {
-        self.to.join(OsStr::from_bytes(name)).into_os_string().into_encoded_bytes()
+        self.to
+            .join(OsStr::from_bytes(name))
+            .into_os_string()
+            .into_encoded_bytes()
     }
 
     /// The path, unless it is below what is restored.
@@ -135,8 +192,14 @@ impl Configuration {
 /// Is `to` where the cluster was, and its configuration, which is elsewhere, still there?
 pub(crate) fn is_as_it_was(cluster: &Cluster, to: &Path) -> bool {
     let there = |name: &Name| real_path(Path::new(OsStr::from_bytes(&name.0))).ok();
-    let is_in_place = there(&cluster.data_directory).is_some_and(|data| real_path(to).is_ok_and(|to| to == data));
-    is_in_place && !cluster.configuration.is_empty() && cluster.configuration.iter().all(|path| there(path).is_some())
+    let is_in_place =
+        there(&cluster.data_directory).is_some_and(|data| real_path(to).is_ok_and(|to| to == data));
+    is_in_place
+        && !cluster.configuration.is_empty()
+        && cluster
+            .configuration
+            .iter()
+            .all(|path| there(path).is_some())
 }
 
 /// Files as the server reads them: what they include stands where that is said.
@@ -156,17 +219,27 @@ impl Reader<'_> {
         if self.is_too_deep {
             return Ok(true);
         }
-        let Some(real) = self.real(path)? else { return Ok(false) };
-        let Some(text) = text(self.archive, &real)? else { return Ok(false) };
+        let Some(real) = self.real(path)? else {
+            return Ok(false);
+        };
+        let Some(text) = text(self.archive, &real)? else {
+            return Ok(false);
+        };
         for (name, value) in conf::settings(&text) {
             let included = within(self.to, entry::split(path).0, value.as_bytes());
             let is_there = match (name.as_str(), included) {
                 ("include" | "include_if_exists" | "include_dir", None) => false,
                 ("include", Some(path)) => self.file(&path, depth + 1)?,
-                ("include_if_exists", Some(path)) => self.file(&path, depth + 1)? || !self.archive.has(&path)?,
+                ("include_if_exists", Some(path)) => {
+                    self.file(&path, depth + 1)? || !self.archive.has(&path)?
+                }
                 ("include_dir", Some(path)) => self.directory(&path, depth + 1)?,
                 _ => {
-                    self.found.push(Setting { file: path.to_vec(), name, value });
+                    self.found.push(Setting {
+                        file: path.to_vec(),
+                        name,
+                        value,
+                    });
                     continue;
                 }
             };
@@ -182,12 +255,17 @@ impl Reader<'_> {
         if self.is_too_deep {
             return Ok(true);
         }
-        let Some(real) = self.real(path)?.filter(|real| real.is_empty() || self.archive.has(real).unwrap_or(true))
+        let Some(real) = self
+            .real(path)?
+            .filter(|real| real.is_empty() || self.archive.has(real).unwrap_or(true))
         else {
             return Ok(false);
         };
         // What cannot be read is told by the restore itself.
-        let items = self.archive.records(&Selection::new(&[&real])?, false).flatten();
+        let items = self
+            .archive
+            .records(&Selection::new(&[&real])?, false)
+            .flatten();
         let name = |item: Item| {
             let (above, name) = entry::split(&item.entry.path);
             let is_read = above == real && name.ends_with(b".conf") && !name.starts_with(b".");
@@ -198,7 +276,8 @@ impl Reader<'_> {
         for name in names {
             let below = entry::join(path, &name);
             if !self.file(&below, depth)? {
-                self.lacking.push((below.clone(), String::from_utf8_lossy(&below).into_owned()));
+                self.lacking
+                    .push((below.clone(), String::from_utf8_lossy(&below).into_owned()));
             }
         }
         Ok(true)
@@ -219,8 +298,16 @@ fn last<'a>(settings: &'a [Setting], name: &str) -> Option<&'a Setting> {
 }
 
 fn not_in_the_backup(cluster: &Cluster) -> String {
-    let places: Vec<_> = cluster.configuration.iter().map(|path| quoted(&path.0)).collect();
-    let places = if places.is_empty() { "elsewhere".to_owned() } else { format!("in {}", places.join(", ")) };
+    let places: Vec<_> = cluster
+        .configuration
+        .iter()
+        .map(|path| quoted(&path.0))
+        .collect();
+    let places = if places.is_empty() {
+        "elsewhere".to_owned()
+    } else {
+        format!("in {}", places.join(", "))
+    };
     format!("\"postgresql.conf\" is not in the backup: the server had its configuration {places}")
 }
 

@@ -21,16 +21,34 @@ use crate::{
 ///
 /// # Errors
 /// [`Kind::Permission`] if it is another's, or the system's.
-pub(crate) fn refuse_foreign(restore: &Restore, archive: &Archive, cluster: &Cluster, plan: &mut Plan) -> Result<()> {
+pub(crate) fn refuse_foreign(
+    restore: &Restore,
+    archive: &Archive,
+    cluster: &Cluster,
+    plan: &mut Plan,
+) -> Result<()> {
     if platform::user().0 != 0 {
         return Ok(());
     }
-    for tablespace in cluster.tablespaces.iter().filter(|space| tablespaces::is_where_it_was(&restore.postgres, space))
+    for tablespace in cluster
+        .tablespaces
+        .iter()
+        .filter(|space| tablespaces::is_where_it_was(&restore.postgres, space))
     {
         let path = tablespace.path();
-        let Some(mount) = plan.mounts.iter_mut().find(|mount| mount.at == path) else { continue };
-        let owner = archive.find(&path)?.first().map(|item| item.entry.owner.clone()).unwrap_or_default();
-        let here = if restore.numeric_owner { None } else { Names::default().uid(&owner.user) };
+        let Some(mount) = plan.mounts.iter_mut().find(|mount| mount.at == path) else {
+            continue;
+        };
+        let owner = archive
+            .find(&path)?
+            .first()
+            .map(|item| item.entry.owner.clone())
+            .unwrap_or_default();
+        let here = if restore.numeric_owner {
+            None
+        } else {
+            Names::default().uid(&owner.user)
+        };
         let uid = here.unwrap_or(owner.uid);
         must_be_held(mount, tablespace, uid, &owner)?;
         mount.holder = Some(uid);
@@ -46,12 +64,27 @@ fn must_be_held(mount: &Mount, tablespace: &Tablespace, uid: u32, owner: &Owner)
         return Ok(());
     }
     let (whose, hint) = if there == directory {
-        (format!("it belongs to user {holder}"), tablespaces::HINT.to_owned())
+        (
+            format!("it belongs to user {holder}"),
+            tablespaces::HINT.to_owned(),
+        )
     } else {
-        let user = if owner.user.is_empty() { uid.to_string() } else { owner.user.to_string() };
-        let hint = format!("`install -d -o {user} -m 700 {directory:?}` makes it; {}", tablespaces::HINT);
-        (format!("it is not there, and {there:?} belongs to user {holder}"), hint)
+        let user = if owner.user.is_empty() {
+            uid.to_string()
+        } else {
+            owner.user.to_string()
+        };
+        let hint = format!(
+            "`install -d -o {user} -m 700 {directory:?}` makes it; {}",
+            tablespaces::HINT
+        );
+        (
+            format!("it is not there, and {there:?} belongs to user {holder}"),
+            hint,
+        )
     };
     let why = "of what only a backup names, root takes what the owner of the tablespace has, and nothing of root's";
-    Err(Error::new(Kind::Permission, format!("{what}: {whose}")).because(why).hint(hint))
+    Err(Error::new(Kind::Permission, format!("{what}: {whose}"))
+        .because(why)
+        .hint(hint))
 }

@@ -75,9 +75,21 @@ pub struct Changes {
 
 impl<'a> Delta<'a> {
     /// Do `restore`, which overwrites; what does not belong is removed if `delete`, after `say` was told of it.
-    pub fn new(restore: &'a Restore, delete: bool, say: &'a (dyn Fn(&[EntryPath]) -> Result<()> + Sync)) -> Self {
+    pub fn new(
+        restore: &'a Restore,
+        delete: bool,
+        say: &'a (dyn Fn(&[EntryPath]) -> Result<()> + Sync),
+    ) -> Self {
         let [same, changed, written] = Default::default();
-        Self { restore, delete, say, same, changed, written, linked: Mutex::default() }
+        Self {
+            restore,
+            delete,
+            say,
+            same,
+            changed,
+            written,
+            linked: Mutex::default(),
+        }
     }
 
     /// Was no other file of the backup found to be this one?
@@ -96,10 +108,16 @@ impl<'a> Delta<'a> {
         if archive.root.postgres.is_some() && selection.holds(PG_CONTROL) && !self.delete {
             let what = "cannot restore a cluster into one that is there and leave what is newer than the backup";
             let why = "the server would take it for its own";
-            return Err(Error::new(ErrorKind::Usage, what).because(why).hint("say --delete as well"));
+            return Err(Error::new(ErrorKind::Usage, what)
+                .because(why)
+                .hint("say --delete as well"));
         }
         // With --overwrite a cluster that is there is refused, because of what would stay; here that is removed.
-        Restore { overwrite: false, ..self.restore.clone() }.run_in(archive, meter, Some(self))
+        Restore {
+            overwrite: false,
+            ..self.restore.clone()
+        }
+        .run_in(archive, meter, Some(self))
     }
 
     /// Only say what does not belong, and would be removed.
@@ -114,13 +132,19 @@ impl<'a> Delta<'a> {
         let plan = cluster::plan(self.restore, &archive, &selection)?;
         let layout = cluster::layout(self.restore, &archive, &selection, &plan);
         let unnamed = unnamed_losses::loss_affects(&archive, &selection)?;
-        self.announce(&archive, &selection, &plan, &layout, unnamed).map(drop)
+        self.announce(&archive, &selection, &plan, &layout, unnamed)
+            .map(drop)
     }
 
     pub(crate) fn changes(&self, removed: u64) -> Changes {
         let [same, changed, written_bytes] =
             [&self.same, &self.changed, &self.written].map(|count| count.load(Relaxed));
-        Changes { same, changed, removed, written_bytes }
+        Changes {
+            same,
+            changed,
+            removed,
+            written_bytes,
+        }
     }
 
     /// What does not belong; what of it is to be removed was said. `unnamed` is why there may be less in the backup than there
@@ -152,7 +176,9 @@ impl<'a> Delta<'a> {
 
     /// Everything but hard links and the metadata of directories.
     pub(crate) fn content(&self, run: &Run<'_>, hands: &Hands<'_>) -> Result<()> {
-        run.meter.total_bytes.store(run.archive.root.totals.bytes, Relaxed);
+        run.meter
+            .total_bytes
+            .store(run.archive.root.totals.bytes, Relaxed);
         let mut writer = Writer::new(&run.tree);
         let mut batch = Batch::default();
         let mut going_on = HashMap::new();
@@ -170,7 +196,9 @@ impl<'a> Delta<'a> {
         Work::new(self, run, hands).batch(batch, &mut going_on)?;
         // The page with the rest of them is damaged, as was reported.
         let work = Work::new(self, run, hands);
-        going_on.into_iter().try_for_each(|(path, target)| work.give_up(&path, target.patch.is_touched()))
+        going_on
+            .into_iter()
+            .try_for_each(|(path, target)| work.give_up(&path, target.patch.is_touched()))
     }
 }
 
@@ -184,7 +212,10 @@ pub(crate) struct Batch {
 impl Batch {
     fn add(&mut self, item: Item) {
         sizes::add(&mut self.bytes, item.described_bytes());
-        sizes::add(&mut self.bytes, xattr_bytes(&item.entry.xattrs) as u64 * HELD);
+        sizes::add(
+            &mut self.bytes,
+            xattr_bytes(&item.entry.xattrs) as u64 * HELD,
+        );
         self.items.push(item);
     }
 }

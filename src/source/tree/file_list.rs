@@ -22,11 +22,20 @@ use std::{iter::once, sync::Arc};
 ///
 /// # Errors
 /// If the backup goes to the top.
-pub(super) fn listed(inner: Arc<Inner>, list: Vec<Path>) -> Result<impl Iterator<Item = Result<Scanned>> + Send> {
+pub(super) fn listed(
+    inner: Arc<Inner>,
+    list: Vec<Path>,
+) -> Result<impl Iterator<Item = Result<Scanned>> + Send> {
     inner.check_tops()?;
     let top = inner.look(b"");
     let (dev, links) = (top.dev, Links::default());
-    let mut listed = Listed { inner, links, dev, last: Path::new(), barred: None };
+    let mut listed = Listed {
+        inner,
+        links,
+        dev,
+        last: Path::new(),
+        barred: None,
+    };
     let below = list.into_iter().flat_map(move |path| listed.objects(path));
     Ok(once(top.scanned).chain(below).map(|mut scanned| {
         if scanned.state == State::Vanished {
@@ -51,7 +60,11 @@ struct Listed {
 impl Listed {
     /// What to deliver for a name: it, after the directories above it that were not delivered yet; or nothing.
     fn objects(&mut self, path: Path) -> Vec<Scanned> {
-        if self.barred.as_ref().is_some_and(|dir| is_within(&path, dir)) {
+        if self
+            .barred
+            .as_ref()
+            .is_some_and(|dir| is_within(&path, dir))
+        {
             return Vec::new();
         }
         let mut object = self.inner.look(&path);
@@ -60,11 +73,17 @@ impl Listed {
             return Vec::new();
         }
         let mut objects = self.above(&path);
-        if let Some(dir) = objects.iter().find(|dir| self.inner.is_barred(dir, self.dev)) {
+        if let Some(dir) = objects
+            .iter()
+            .find(|dir| self.inner.is_barred(dir, self.dev))
+        {
             self.barred = Some(dir.scanned.entry.path.clone());
             return Vec::new();
         }
-        self.barred = self.inner.is_barred(&object, self.dev).then(|| path.clone());
+        self.barred = self
+            .inner
+            .is_barred(&object, self.dev)
+            .then(|| path.clone());
         if !object.scanned.state.is_stored()
             && let Some(why) = self.link_above(&path)
         {
@@ -78,7 +97,11 @@ impl Listed {
 
     /// Why there is nothing of this name, if a link stands above it.
     fn link_above(&self, path: &[u8]) -> Option<String> {
-        let slashes = path.iter().enumerate().filter(|(_, c)| **c == b'/').map(|(at, _)| &path[..at]);
+        let slashes = path
+            .iter()
+            .enumerate()
+            .filter(|(_, c)| **c == b'/')
+            .map(|(at, _)| &path[..at]);
         let mut above = slashes.map(|dir| self.inner.look(dir).scanned.entry);
         above.find_map(|entry| match entry.kind {
             Kind::Symlink(target) => {
@@ -91,8 +114,14 @@ impl Listed {
 
     /// The directories above a name that are there and were not delivered yet.
     fn above(&self, path: &[u8]) -> Vec<Child> {
-        let slashes = path.iter().enumerate().filter(|(_, c)| **c == b'/').map(|(at, _)| &path[..at]);
+        let slashes = path
+            .iter()
+            .enumerate()
+            .filter(|(_, c)| **c == b'/')
+            .map(|(at, _)| &path[..at]);
         let new = slashes.filter(|dir| !is_within(&self.last, dir));
-        new.map(|dir| self.inner.look(dir)).filter(|dir| dir.scanned.state != State::Vanished).collect()
+        new.map(|dir| self.inner.look(dir))
+            .filter(|dir| dir.scanned.state != State::Vanished)
+            .collect()
     }
 }

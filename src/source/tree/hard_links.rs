@@ -41,21 +41,29 @@ impl Links {
         let firsts = self.firsts.entry(child.dev).or_default();
         let left = match firsts.get_mut(&inode).filter(|first| first.mark() == mark) {
             Some(first) => {
-                child.scanned.entry.kind = Kind::HardLink(join(self.directories.path(first.directory()), first.name()));
+                child.scanned.entry.kind =
+                    Kind::HardLink(join(self.directories.path(first.directory()), first.name()));
                 first.pass()
             }
             None => {
                 child.scanned.is_first = true;
                 let (directory, name) = split(&child.scanned.entry.path);
-                let first = First::new(child.nlink - 1, mark, self.directories.enter(directory), name);
+                let first = First::new(
+                    child.nlink - 1,
+                    mark,
+                    self.directories.enter(directory),
+                    name,
+                );
                 let old = firsts.insert(inode, first);
-                old.iter().for_each(|old| self.directories.leave(old.directory()));
+                old.iter()
+                    .for_each(|old| self.directories.leave(old.directory()));
                 return;
             }
         };
         if left == 0 {
             let last = firsts.remove(&inode);
-            last.iter().for_each(|first| self.directories.leave(first.directory()));
+            last.iter()
+                .for_each(|first| self.directories.leave(first.directory()));
         }
     }
 
@@ -63,14 +71,25 @@ impl Links {
     fn mark(&self, Scanned { born, entry, .. }: &Scanned) -> u64 {
         match born {
             Some(born) => self.marks.hash_one((born.seconds, born.nanos)),
-            None => self.marks.hash_one((entry.size(), entry.mtime.seconds, entry.mtime.nanos)),
+            None => self
+                .marks
+                .hash_one((entry.size(), entry.mtime.seconds, entry.mtime.nanos)),
         }
     }
 }
 
 impl First {
     fn new(left: u32, mark: u64, directory: u32, name: &[u8]) -> Self {
-        Self([&left.to_le_bytes()[..], &mark.to_le_bytes(), &directory.to_le_bytes(), name].concat().into())
+        Self(
+            [
+                &left.to_le_bytes()[..],
+                &mark.to_le_bytes(),
+                &directory.to_le_bytes(),
+                name,
+            ]
+            .concat()
+            .into(),
+        )
     }
 
     fn bytes<const N: usize>(&self, at: usize) -> [u8; N] {
@@ -123,7 +142,8 @@ impl Directories {
             Some(last) => last,
             None => {
                 let number = self.free.pop().unwrap_or(self.all.len() as u32);
-                self.all.resize_with(self.all.len().max(number as usize + 1), Shared::default);
+                self.all
+                    .resize_with(self.all.len().max(number as usize + 1), Shared::default);
                 self.all[number as usize].path = path.into();
                 number
             }
@@ -159,9 +179,24 @@ mod tests {
     fn file(path: &str, born: Option<i64>, (size, mtime): (u64, i64)) -> Child {
         let time = |seconds| Time { seconds, nanos: 0 };
         let kind = Kind::File { size, map: None };
-        let entry = Entry { path: path.into(), kind, mtime: time(mtime), inode: 7, ..Entry::default() };
-        let scanned = Scanned { born: born.map(time), ..Scanned::new(entry, State::Whole) };
-        Child { scanned, dev: 1, nlink: 3, listing: Ahead::Not, is_only_way: false }
+        let entry = Entry {
+            path: path.into(),
+            kind,
+            mtime: time(mtime),
+            inode: 7,
+            ..Entry::default()
+        };
+        let scanned = Scanned {
+            born: born.map(time),
+            ..Scanned::new(entry, State::Whole)
+        };
+        Child {
+            scanned,
+            dev: 1,
+            nlink: 3,
+            listing: Ahead::Not,
+            is_only_way: false,
+        }
     }
 
     /// What each of the names is a link to.
@@ -186,8 +221,15 @@ mod tests {
             file("d", Some(2), (5, 1)),
             file("e", Some(2), (5, 1)),
         ]);
-        assert_eq!(found, [None, None, Some("b".into()), Some("b".into()), None]);
-        let found = links([file("a", None, (5, 1)), file("b", None, (5, 2)), file("c", None, (6, 2))]);
+        assert_eq!(
+            found,
+            [None, None, Some("b".into()), Some("b".into()), None]
+        );
+        let found = links([
+            file("a", None, (5, 1)),
+            file("b", None, (5, 2)),
+            file("c", None, (6, 2)),
+        ]);
         assert_eq!(found, [None, None, None]);
     }
 
@@ -213,11 +255,26 @@ mod tests {
             assert_eq!(found, target, "{name}");
             links.directories.all.len() - links.directories.free.len()
         };
-        let first = |i: u64| if i < 4 { format!("top {i}") } else { format!("d{}/deep/f{i}", i / 4) };
+        let first = |i: u64| {
+            if i < 4 {
+                format!("top {i}")
+            } else {
+                format!("d{}/deep/f{i}", i / 4)
+            }
+        };
         let held: Vec<_> = (0..40).map(|i| see(first(i), i, None)).collect();
         assert_eq!(held, (0..40).map(|i| i / 4 + 1).collect::<Vec<_>>());
-        let held: Vec<_> = (0..40).rev().map(|i| see(format!("z/{i}"), i, Some(first(i)))).collect();
-        assert_eq!(held, (0..40).rev().map(|i| (i as usize).div_ceil(4)).collect::<Vec<_>>());
+        let held: Vec<_> = (0..40)
+            .rev()
+            .map(|i| see(format!("z/{i}"), i, Some(first(i))))
+            .collect();
+        assert_eq!(
+            held,
+            (0..40)
+                .rev()
+                .map(|i| (i as usize).div_ceil(4))
+                .collect::<Vec<_>>()
+        );
         assert_eq!(see("again".into(), 7, None), 1);
         assert!(links.firsts[&1].len() == 1 && links.directories.all.len() == 10);
     }

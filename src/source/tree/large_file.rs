@@ -45,24 +45,38 @@ impl Inner {
         if large.known.is_none() {
             self.header(&entry, buf)?;
         }
-        Ok(Part { replaced, ..part(What::Head(entry, large), buf.len(), 0) })
+        Ok(Part {
+            replaced,
+            ..part(What::Head(entry, large), buf.len(), 0)
+        })
     }
 
     /// The open file that all readers of a large one share. Whoever comes first opens it: to wait for the reader of the
     /// header would be a wait for one that may itself be waiting for a permit to read.
     pub(crate) fn opened<'a>(&self, large: &'a Large) -> &'a Result<(OwnedFd, Vec<Xattr>), State> {
         large.opened.get_or_init(|| {
-            let opened = self.open(&large.entry.path).and_then(|fd| Ok((self.xattrs(&fd)?, fd)));
+            let opened = self
+                .open(&large.entry.path)
+                .and_then(|fd| Ok((self.xattrs(&fd)?, fd)));
             let (xattrs, fd) = opened.map_err(|error| self.state_of(&error))?;
-            let entry = Entry { xattrs, ..large.entry.clone() };
+            let entry = Entry {
+                xattrs,
+                ..large.entry.clone()
+            };
             // Nor may it be read in part only, and the rest of it be that of the other.
-            let is_cut = entry.is_sparse() || large.known.as_ref().is_some_and(|known| known.changed.is_some());
-            let is_other =
-                |now: Stat| (now.size != entry.size() || is_cut) && is_replaced(&fd, &now, &entry, large.born);
+            let is_cut = entry.is_sparse()
+                || large
+                    .known
+                    .as_ref()
+                    .is_some_and(|known| known.changed.is_some());
+            let is_other = |now: Stat| {
+                (now.size != entry.size() || is_cut) && is_replaced(&fd, &now, &entry, large.born)
+            };
             if self.now(&fd).is_some_and(is_other) {
                 return Err(State::Unreadable(REPLACED.to_owned()));
             }
-            self.header(&entry, &mut Vec::new()).map_err(|error| unstorable(&error))?; // its pieces come behind it
+            self.header(&entry, &mut Vec::new())
+                .map_err(|error| unstorable(&error))?; // its pieces come behind it
             if self.rules.tricks == Tricks::Auto {
                 read::sequential(&fd);
             }
@@ -75,11 +89,22 @@ impl Inner {
     /// Fewer is not an error: the frame is filled with zeros to the length the header promised, and the file is marked
     /// changed (as PostgreSQL's own `sendFile` does). The same for what cannot be read, and then the file counts as
     /// unreadable as a whole: its header is out already, but the manifest does not have it.
-    pub(crate) fn piece(&self, file: Arc<Large>, offset: u64, len: u32, last: bool, mut buf: Buf) -> Result<Frame> {
+    pub(crate) fn piece(
+        &self,
+        file: Arc<Large>,
+        offset: u64,
+        len: u32,
+        last: bool,
+        mut buf: Buf,
+    ) -> Result<Frame> {
         let Ok((fd, _)) = self.opened(&file) else {
             return Ok(Frame::new(buf, Vec::new(), last));
         };
-        if let Some(patches) = file.known.as_ref().and_then(|known| known.patches(offset, len.into())) {
+        if let Some(patches) = file
+            .known
+            .as_ref()
+            .and_then(|known| known.patches(offset, len.into()))
+        {
             return Ok(self.patched(fd, file.clone(), (offset, len, last), patches, buf));
         }
         let mut complete = true;
@@ -104,7 +129,11 @@ impl Inner {
             pad(&mut buf, file.data_len);
         }
         let what = What::Piece { file, offset, last };
-        Ok(Frame::new(buf, vec![part(what, 0, len as usize)], last || alone))
+        Ok(Frame::new(
+            buf,
+            vec![part(what, 0, len as usize)],
+            last || alone,
+        ))
     }
 
     /// A piece was read: did the file change while it was?
@@ -113,7 +142,11 @@ impl Inner {
             return;
         }
         let now = self.now(fd);
-        let checked = if complete { Ok(()) } else { now.as_ref().map_or(Ok(()), |now| self.check_size(fd, now)) };
+        let checked = if complete {
+            Ok(())
+        } else {
+            now.as_ref().map_or(Ok(()), |now| self.check_size(fd, now))
+        };
         match checked {
             Err(error) => self.fail(file, &error),
             Ok(()) if !complete || now.is_some_and(|now| changed(&now, &file.entry)) => {
@@ -142,7 +175,14 @@ impl Inner {
             at += match *patch {
                 Stored::Kept { len, .. } => u64::from(len),
                 Stored::Here { inner, len } => {
-                    let read = read::read_full(fd, &mut buf, at, len as usize, self.cache(), self.rules.tricks);
+                    let read = read::read_full(
+                        fd,
+                        &mut buf,
+                        at,
+                        len as usize,
+                        self.cache(),
+                        self.rules.tricks,
+                    );
                     match read {
                         Ok(got) => complete &= got == len as usize,
                         Err(error) => self.fail(&file, &error),
@@ -154,6 +194,13 @@ impl Inner {
         }
         self.note_change(fd, &file, complete);
         let what = What::Piece { file, offset, last };
-        Frame::new(buf, vec![Part { runs: Some(patches), ..part(what, 0, len as usize) }], true)
+        Frame::new(
+            buf,
+            vec![Part {
+                runs: Some(patches),
+                ..part(what, 0, len as usize)
+            }],
+            true,
+        )
     }
 }

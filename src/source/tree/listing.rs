@@ -71,7 +71,13 @@ thread_local! {
 impl Pace {
     pub(crate) fn begin() -> Self {
         let sleeps = TAKES_LONG.get().then(platform::times_asleep);
-        Self { left: BATCH, done: 0, since: Instant::now(), sleeps, is_slow: false }
+        Self {
+            left: BATCH,
+            done: 0,
+            since: Instant::now(),
+            sleeps,
+            is_slow: false,
+        }
     }
 
     /// It has looked at so many objects more.
@@ -79,9 +85,16 @@ impl Pace {
         self.done += objects;
         let takes_long = self.since.elapsed() > QUICK;
         TAKES_LONG.set(takes_long);
-        let sleeps = self.sleeps.filter(|_| takes_long).map(|before| platform::times_asleep() - before);
+        let sleeps = self
+            .sleeps
+            .filter(|_| takes_long)
+            .map(|before| platform::times_asleep() - before);
         self.is_slow = sleeps.is_some_and(|sleeps| sleeps * SLEPT_OVER >= self.done as u64);
-        self.left = if self.is_slow { 0 } else { self.left.saturating_sub(objects) };
+        self.left = if self.is_slow {
+            0
+        } else {
+            self.left.saturating_sub(objects)
+        };
     }
 }
 
@@ -139,13 +152,18 @@ impl Inner {
     /// To list a directory that is entered.
     pub(crate) fn directory(&self, child: &Child, dev: u64) -> DirectoryToList {
         let is_whole = self.is_whole(child, dev);
-        DirectoryToList { path: child.scanned.entry.path.clone(), dev: child.dev, is_whole }
+        DirectoryToList {
+            path: child.scanned.entry.path.clone(),
+            dev: child.dev,
+            is_whole,
+        }
     }
 
     /// Is this a directory whose contents belong to no stream: on another file system than `dev`, if that is to be left out,
     /// or where the backup goes?
     pub(crate) fn is_barred(&self, child: &Child, dev: u64) -> bool {
-        is_directory(&child.scanned) && ((self.rules.one_file_system && child.dev != dev) || self.is_own(child))
+        is_directory(&child.scanned)
+            && ((self.rules.one_file_system && child.dev != dev) || self.is_own(child))
     }
 
     /// Does the backup go there?
@@ -155,7 +173,10 @@ impl Inner {
 
     /// Does the backup go to the object of this device and inode?
     fn goes_to(&self, object: (u64, u64)) -> bool {
-        self.rules.own.get().is_some_and(|own| own.contains(&object))
+        self.rules
+            .own
+            .get()
+            .is_some_and(|own| own.contains(&object))
     }
 
     /// Refuse a top that the backup goes to. A file system that it goes to, mounted below a named top, is not entered, as no
@@ -172,7 +193,11 @@ impl Inner {
         for top in self.tops.iter().filter(is_begun) {
             let stat = dir::stat(&top.dir, top.file_name());
             if stat.is_ok_and(|stat| self.goes_to((stat.dev, stat.inode))) {
-                let what = if top.at.is_empty() { "what is to be backed up".to_owned() } else { quoted(&top.at) };
+                let what = if top.at.is_empty() {
+                    "what is to be backed up".to_owned()
+                } else {
+                    quoted(&top.at)
+                };
                 let what = format!("{what} is where the backup goes");
                 return Err(Error::new(ErrorKind::Usage, what).hint("choose another --to"));
             }
@@ -200,15 +225,33 @@ impl Inner {
         let mut names = self.with_tops(path, Vec::new());
         let rest = names.split_off(names.len().min(BATCH));
         let children = self.children(Ok((dir, &now)), path, names, true);
-        let xattrs = if self.is_plain() { Ok(Vec::new()) } else { xattr::read_all_at(dir, b".") };
-        Ok(Listing { children, rest, xattrs, now, is_bare: true, failed })
+        let xattrs = if self.is_plain() {
+            Ok(Vec::new())
+        } else {
+            xattr::read_all_at(dir, b".")
+        };
+        Ok(Listing {
+            children,
+            rest,
+            xattrs,
+            now,
+            is_bare: true,
+            failed,
+        })
     }
 
     /// These names, ascending, and those of the tops that stand in the directory and are not among them.
     fn with_tops(&self, path: &[u8], mut names: Vec<dir::Name>) -> Vec<dir::Name> {
         for top in self.tops_in(path) {
             if let Err(at) = names.binary_search_by(|name| name.bytes.as_slice().cmp(top)) {
-                names.insert(at, dir::Name { bytes: top.to_vec(), kind: FileKind::Unknown, inode: 0 });
+                names.insert(
+                    at,
+                    dir::Name {
+                        bytes: top.to_vec(),
+                        kind: FileKind::Unknown,
+                        inode: 0,
+                    },
+                );
             }
         }
         names
@@ -221,7 +264,11 @@ impl Inner {
         let now = dir::stat_fd(&dir)?;
         // To open it may have mounted something there.
         let is_beyond = self.rules.one_file_system && now.dev != dev;
-        let mut names = if is_beyond { Vec::new() } else { dir::read_dir(&dir, buffer)? };
+        let mut names = if is_beyond {
+            Vec::new()
+        } else {
+            dir::read_dir(&dir, buffer)?
+        };
         names.sort_unstable_by(|a, b| a.bytes.cmp(&b.bytes));
         // Of a directory that changes a file system may say a name twice.
         names.dedup_by(|a, b| a.bytes == b.bytes);
@@ -231,7 +278,11 @@ impl Inner {
         if let Some(only) = self.closed.get(path) {
             names.retain(|name| only.contains(&name.bytes));
         }
-        let has = |wanted: &[u8]| names.binary_search_by(|name| name.bytes.as_slice().cmp(wanted)).is_ok();
+        let has = |wanted: &[u8]| {
+            names
+                .binary_search_by(|name| name.bytes.as_slice().cmp(wanted))
+                .is_ok()
+        };
         let is_bare = !self.is_named(path) && self.mark(&dir, has).is_some();
         if is_bare {
             names.retain(|name| name.bytes == CACHE_TAG_NAME && self.rules.exclude_caches);
@@ -240,15 +291,29 @@ impl Inner {
         let rest = names.split_off(names.len().min(BATCH));
         let children = self.children(Ok((&dir, &now)), path, names, is_bare);
         let xattrs = self.xattrs(&dir);
-        Ok(Listing { children, rest, xattrs, now, is_bare, failed: None })
+        Ok(Listing {
+            children,
+            rest,
+            xattrs,
+            now,
+            is_bare,
+            failed: None,
+        })
     }
 
     /// Some of what is in a directory that was listed before. If it is gone since, so is all of it but the tops.
     pub(crate) fn look_at(&self, path: &[u8], names: Vec<dir::Name>, is_bare: bool) -> Vec<Child> {
-        let place = self.locate(path).ok_or_else(|| io::ErrorKind::NotFound.into());
+        let place = self
+            .locate(path)
+            .ok_or_else(|| io::ErrorKind::NotFound.into());
         let dir = place.and_then(|(dir, rel)| dir::open_dir(dir, rel, self.rules.tricks));
         let dir = dir.and_then(|dir| dir::stat_fd(&dir).map(|now| (dir, now)));
-        self.children(dir.as_ref().map(|(dir, now)| (dir, now)), path, names, is_bare)
+        self.children(
+            dir.as_ref().map(|(dir, now)| (dir, now)),
+            path,
+            names,
+            is_bare,
+        )
     }
 
     /// What is known of these names; what is gone since they were listed has vanished. `is_bare`: what they are in would not
@@ -269,28 +334,37 @@ impl Inner {
             let is_owed = top.is_some_and(|top| top.role != TopRole::Mounted);
             // Some file systems do not say in a directory what a name is: then patterns wait for what the system says of it.
             let told = name.kind != FileKind::Unknown;
-            let excluded = !is_owed && told && self.is_excluded(&path, name.kind == FileKind::Directory);
+            let excluded =
+                !is_owed && told && self.is_excluded(&path, name.kind == FileKind::Directory);
             if excluded || self.elsewhere.contains(&path) {
                 continue;
             }
             let is_only_way = top.is_some_and(|top| top.role == TopRole::Above)
-                && (is_bare || !self.is_entered_anyway(dir.ok().map(|(dir, _)| dir), parent, &path, &name.bytes));
+                && (is_bare
+                    || !self.is_entered_anyway(
+                        dir.ok().map(|(dir, _)| dir),
+                        parent,
+                        &path,
+                        &name.bytes,
+                    ));
             // A top within another stands in for what has its name there.
             let place = top.map(|top| (&top.dir, top.file_name()));
-            let mut child = match place.map_or_else(|| dir.map(|(dir, _)| (dir, &name.bytes[..])), Ok) {
-                Ok((dir, name)) => self
-                    .when_there(&path, || dir::stat(dir, name))
-                    .and_then(|stat| self.child(dir, name, path.clone(), stat))
-                    .unwrap_or_else(|error| self.unknown(path, &error)),
-                Err(error) => self.unknown(path, error),
-            };
+            let mut child =
+                match place.map_or_else(|| dir.map(|(dir, _)| (dir, &name.bytes[..])), Ok) {
+                    Ok((dir, name)) => self
+                        .when_there(&path, || dir::stat(dir, name))
+                        .and_then(|stat| self.child(dir, name, path.clone(), stat))
+                        .unwrap_or_else(|error| self.unknown(path, &error)),
+                    Err(error) => self.unknown(path, error),
+                };
             child.scanned.home = home.map(|home| (home.dev, home.inode));
             child.scanned.exposed = home.is_none_or(is_others);
             child.is_only_way = is_only_way;
             let is_expected = self.forgets(&child.scanned.entry, &child.scanned.state);
             let is_own = child.scanned.entry.is_file() && self.is_own(&child);
-            let is_left_out =
-                !is_owed && !told && self.is_excluded(&child.scanned.entry.path, is_directory(&child.scanned));
+            let is_left_out = !is_owed
+                && !told
+                && self.is_excluded(&child.scanned.entry.path, is_directory(&child.scanned));
             if !is_expected && !is_own && !is_left_out {
                 children.push(child);
             }
@@ -300,35 +374,62 @@ impl Inner {
 
     /// Would a walk that lists `parent` enter what has this name there, if no top were below it? A link is not entered, and it
     /// may have come or gone since the tops were opened.
-    fn is_entered_anyway(&self, dir: Option<&OwnedFd>, parent: &[u8], path: &[u8], name: &[u8]) -> bool {
-        let is_open = self.closed.get(parent).is_none_or(|only| only.contains(name));
+    fn is_entered_anyway(
+        &self,
+        dir: Option<&OwnedFd>,
+        parent: &[u8],
+        path: &[u8],
+        name: &[u8],
+    ) -> bool {
+        let is_open = self
+            .closed
+            .get(parent)
+            .is_none_or(|only| only.contains(name));
         let found = dir.and_then(|dir| dir::stat(dir, name).ok());
-        is_open && found.is_some_and(|found| found.kind == FileKind::Directory) && !self.is_excluded(path, true)
+        is_open
+            && found.is_some_and(|found| found.kind == FileKind::Directory)
+            && !self.is_excluded(path, true)
     }
 
     /// List directories. What is listed is kept back until it is worth waking somebody for it. Where it is slow, others may do
     /// the rest, which is returned.
-    pub(crate) fn list_all(&self, directories: Vec<Request>, buffer: &mut Vec<u8>, pace: &mut Pace) -> Vec<Request> {
+    pub(crate) fn list_all(
+        &self,
+        directories: Vec<Request>,
+        buffer: &mut Vec<u8>,
+        pace: &mut Pace,
+    ) -> Vec<Request> {
         let mut listed = Vec::with_capacity(directories.len());
         let mut directories = directories.into_iter();
         for (directory, promise) in &mut directories {
             listed.push((promise, self.list_below(&directory, buffer, pace)));
             if pace.left == 0 {
-                listed.drain(..).for_each(|(promise, listing)| promise.keep(listing));
+                listed
+                    .drain(..)
+                    .for_each(|(promise, listing)| promise.keep(listing));
                 pace.left = BATCH;
             }
             if pace.is_slow {
                 break;
             }
         }
-        listed.into_iter().for_each(|(promise, listing)| promise.keep(listing));
+        listed
+            .into_iter()
+            .for_each(|(promise, listing)| promise.keep(listing));
         directories.collect()
     }
 
     /// List a directory, and what comes after it below it while there are objects left to list.
-    fn list_below(&self, directory: &DirectoryToList, buffer: &mut Vec<u8>, pace: &mut Pace) -> io::Result<Listing> {
+    fn list_below(
+        &self,
+        directory: &DirectoryToList,
+        buffer: &mut Vec<u8>,
+        pace: &mut Pace,
+    ) -> io::Result<Listing> {
         let mut listing = self.list(directory, buffer)?;
-        pace.spend(1 + listing.children.len() + listing.xattrs.as_deref().map_or(0, xattr_bytes) / XATTRS);
+        pace.spend(
+            1 + listing.children.len() + listing.xattrs.as_deref().map_or(0, xattr_bytes) / XATTRS,
+        );
         for child in &mut listing.children {
             if pace.left == 0 {
                 break;
@@ -342,10 +443,19 @@ impl Inner {
     }
 
     /// What is known of one object without opening it, unless it has holes.
-    pub(crate) fn child(&self, dir: &OwnedFd, name: &[u8], path: Path, stat: Stat) -> io::Result<Child> {
+    pub(crate) fn child(
+        &self,
+        dir: &OwnedFd,
+        name: &[u8],
+        path: Path,
+        stat: Stat,
+    ) -> io::Result<Child> {
         let mut state = State::Whole;
         let kind = match stat.kind {
-            FileKind::File => Kind::File { size: stat.size, map: self.map(dir, name, &stat) },
+            FileKind::File => Kind::File {
+                size: stat.size,
+                map: self.map(dir, name, &stat),
+            },
             FileKind::Directory => Kind::Directory,
             FileKind::Symlink => Kind::Symlink(dir::read_link(dir, name)?),
             FileKind::Fifo => Kind::Fifo,
@@ -363,10 +473,16 @@ impl Inner {
         }
         // As late as can be: by this nothing is ever found to be unchanged.
         let ctime = match kind {
-            Kind::File { .. } if !self.has_change_time(dir, name, &stat) => Time { seconds: i64::MAX, nanos: 0 },
+            Kind::File { .. } if !self.has_change_time(dir, name, &stat) => Time {
+                seconds: i64::MAX,
+                nanos: 0,
+            },
             _ => stat.ctime,
         };
-        let special = matches!(kind, Kind::Symlink(_) | Kind::Fifo | Kind::CharDevice(_) | Kind::BlockDevice(_));
+        let special = matches!(
+            kind,
+            Kind::Symlink(_) | Kind::Fifo | Kind::CharDevice(_) | Kind::BlockDevice(_)
+        );
         let mut entry = Entry {
             path,
             kind,
@@ -383,14 +499,33 @@ impl Inner {
                 Err(error) => state = self.state_of(&error),
             }
         }
-        let scanned = Scanned { born: stat.born, ..Scanned::new(entry, state) };
-        Ok(Child { scanned, dev: stat.dev, nlink: stat.nlink, listing: Ahead::Not, is_only_way: false })
+        let scanned = Scanned {
+            born: stat.born,
+            ..Scanned::new(entry, state)
+        };
+        Ok(Child {
+            scanned,
+            dev: stat.dev,
+            nlink: stat.nlink,
+            listing: Ahead::Not,
+            is_only_way: false,
+        })
     }
 
     /// Does the ctime of this file tell that it was changed? Each device is asked once.
     fn has_change_time(&self, dir: &OwnedFd, name: &[u8], stat: &Stat) -> bool {
-        let known = |devices: &[(u64, bool)]| devices.iter().find(|(dev, _)| *dev == stat.dev).map(|(_, has)| *has);
-        if let Some(has) = known(&self.change_times.read().unwrap_or_else(PoisonError::into_inner)) {
+        let known = |devices: &[(u64, bool)]| {
+            devices
+                .iter()
+                .find(|(dev, _)| *dev == stat.dev)
+                .map(|(_, has)| *has)
+        };
+        if let Some(has) = known(
+            &self
+                .change_times
+                .read()
+                .unwrap_or_else(PoisonError::into_inner),
+        ) {
             return has;
         }
         // A file may be mounted by itself.
@@ -399,14 +534,18 @@ impl Inner {
             true => keeps_change_times(dir),
             false => Object::open(dir.as_fd(), name).is_ok_and(|object| object.has_change_time()),
         };
-        self.change_times.write().unwrap_or_else(PoisonError::into_inner).push((stat.dev, has));
+        self.change_times
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push((stat.dev, has));
         has
     }
 
     /// One object by its path, without going into it.
     pub(crate) fn look(&self, path: &[u8]) -> Child {
-        let child =
-            self.around(path).and_then(|(dir, name)| self.child(&dir, name, path.to_vec(), dir::stat(&dir, name)?));
+        let child = self
+            .around(path)
+            .and_then(|(dir, name)| self.child(&dir, name, path.to_vec(), dir::stat(&dir, name)?));
         let mut child = child.unwrap_or_else(|error| self.unknown(path.to_vec(), &error));
         self.dress(&mut child.scanned);
         child
@@ -429,7 +568,9 @@ impl Inner {
         let path = &scanned.entry.path;
         let read = match self.top(path) {
             Some(top) => xattr::read_all_at(&top.dir, top.file_name()),
-            None => self.around(path).and_then(|(dir, name)| xattr::read_all_at(&dir, name)),
+            None => self
+                .around(path)
+                .and_then(|(dir, name)| xattr::read_all_at(&dir, name)),
         };
         match read {
             Ok(xattrs) => scanned.entry.xattrs = xattrs,
@@ -441,14 +582,28 @@ impl Inner {
     }
 
     fn unknown(&self, path: Path, error: &io::Error) -> Child {
-        let entry = Entry { path, ..Entry::default() };
+        let entry = Entry {
+            path,
+            ..Entry::default()
+        };
         let scanned = Scanned::new(entry, self.state_of(error));
-        Child { scanned, dev: 0, nlink: 1, listing: Ahead::Not, is_only_way: false }
+        Child {
+            scanned,
+            dev: 0,
+            nlink: 1,
+            listing: Ahead::Not,
+            is_only_way: false,
+        }
     }
 
     pub(crate) fn owner(&self, stat: &Stat) -> Owner {
         let (user, group) = (self.names.user(stat.uid), self.names.group(stat.gid));
-        Owner { uid: stat.uid, gid: stat.gid, user, group }
+        Owner {
+            uid: stat.uid,
+            gid: stat.gid,
+            user,
+            group,
+        }
     }
 
     /// Where a file that has fewer blocks than bytes has its data.
@@ -456,9 +611,13 @@ impl Inner {
         if !stat.looks_sparse() || self.rules.overlay.is_some() {
             return None;
         }
-        let fd = dir::open_read(dir, name, self.rules.tricks).inspect_err(|error| self.shortage.notice(error)).ok()?;
+        let fd = dir::open_read(dir, name, self.rules.tricks)
+            .inspect_err(|error| self.shortage.notice(error))
+            .ok()?;
         // Holes of another are none of this one.
-        dir::stat_fd(&fd).ok().filter(|now| !is_another(&fd, now, (stat.inode, stat.ctime, stat.born)))?;
+        dir::stat_fd(&fd)
+            .ok()
+            .filter(|now| !is_another(&fd, now, (stat.inode, stat.ctime, stat.born)))?;
         let map = read::data_map(&fd, stat.size).ok().flatten()?;
         pax::storable_map(map.into(), stat.size)
     }
@@ -469,17 +628,28 @@ impl Inner {
 
     /// The name in this directory by which it says itself that its contents are not worth a backup.
     fn mark(&self, dir: &OwnedFd, has: impl Fn(&[u8]) -> bool) -> Option<&[u8]> {
-        let by_name = self.rules.exclude_if_present.iter().map(Vec::as_slice).find(|name| has(name));
-        let is_cache = || self.rules.exclude_caches && has(CACHE_TAG_NAME) && self.is_cache_tag(dir);
+        let by_name = self
+            .rules
+            .exclude_if_present
+            .iter()
+            .map(Vec::as_slice)
+            .find(|name| has(name));
+        let is_cache =
+            || self.rules.exclude_caches && has(CACHE_TAG_NAME) && self.is_cache_tag(dir);
         by_name.or_else(|| is_cache().then_some(CACHE_TAG_NAME))
     }
 
     /// Is `path` left out for its own sake, or for that of a directory above it and below the first top?
     pub(crate) fn leaves_out(&self, path: &[u8], is_dir: bool) -> bool {
         let top = self.tops.first().map_or(&b""[..], |top| &top.at);
-        let slashes = path.iter().enumerate().filter(|(_, c)| **c == b'/').map(|(at, _)| &path[..at]);
+        let slashes = path
+            .iter()
+            .enumerate()
+            .filter(|(_, c)| **c == b'/')
+            .map(|(at, _)| &path[..at]);
         let mut above = slashes.filter(|dir| is_within(dir, top) && dir != &top);
-        self.is_excluded(path, is_dir) || above.any(|dir| self.is_excluded(dir, true) || self.mark_at(dir).is_some())
+        self.is_excluded(path, is_dir)
+            || above.any(|dir| self.is_excluded(dir, true) || self.mark_at(dir).is_some())
     }
 
     /// As [`Self::mark`], of the directory at `path`. Its names are not listed for that.
@@ -495,8 +665,17 @@ impl Inner {
     fn is_cache_tag(&self, dir: &OwnedFd) -> bool {
         let mut head = Vec::new();
         let tag = dir::open_read(dir, CACHE_TAG_NAME, self.rules.tricks);
-        tag.and_then(|fd| read::read_full(&fd, &mut head, 0, CACHE_TAG.len(), read::Cache::Keep, self.rules.tricks))
-            .is_ok_and(|_| head == CACHE_TAG)
+        tag.and_then(|fd| {
+            read::read_full(
+                &fd,
+                &mut head,
+                0,
+                CACHE_TAG.len(),
+                read::Cache::Keep,
+                self.rules.tricks,
+            )
+        })
+        .is_ok_and(|_| head == CACHE_TAG)
     }
 }
 

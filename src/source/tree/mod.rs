@@ -161,13 +161,25 @@ impl Tree {
     /// The tree below `tops`, which are ascending; one within another is met there, in place of what has its name. Of the
     /// directories `elsewhere` nothing is delivered, of those `closed` themselves and what is said there. All directories
     /// between a named top and the top around it must be tops, too.
-    pub fn new(tops: Vec<Top>, elsewhere: HashSet<Path>, closed: Closed, rules: Arc<Rules>) -> Self {
-        Self(Arc::new(Inner { elsewhere, closed, ..Inner::new(tops, rules) }))
+    pub fn new(
+        tops: Vec<Top>,
+        elsewhere: HashSet<Path>,
+        closed: Closed,
+        rules: Arc<Rules>,
+    ) -> Self {
+        Self(Arc::new(Inner {
+            elsewhere,
+            closed,
+            ..Inner::new(tops, rules)
+        }))
     }
 
     /// Of the tree below one directory only the objects in `list`, ascending, and the directories above them.
     pub fn listed(top: Top, list: Vec<Path>, rules: Arc<Rules>) -> Self {
-        Self(Arc::new(Inner { list: Some(list), ..Inner::new(vec![top], rules) }))
+        Self(Arc::new(Inner {
+            list: Some(list),
+            ..Inner::new(vec![top], rules)
+        }))
     }
 
     /// Would a walk from the first top never come to `path` below it, because of the rules?
@@ -206,13 +218,20 @@ impl Source for Tree {
             Some(list) => Box::new(listed(self.0.clone(), list.clone())?),
             None => Box::new(Walk::start(self.0.clone())?),
         };
-        Ok(Box::new(scanned.map(move |scanned| inner.shortage.check().and(scanned))))
+        Ok(Box::new(
+            scanned.map(move |scanned| inner.shortage.check().and(scanned)),
+        ))
     }
 
     fn read(&self, slice: Slice, buf: Buf) -> Result<Frame> {
         let frame = match slice {
             Slice::Members(small, large) => self.0.members(small, large, buf),
-            Slice::Piece { file, offset, len, last } => self.0.piece(file, offset, len, last, buf),
+            Slice::Piece {
+                file,
+                offset,
+                len,
+                last,
+            } => self.0.piece(file, offset, len, last, buf),
         };
         self.0.shortage.check().and(frame)
     }
@@ -221,7 +240,18 @@ impl Source for Tree {
 impl Inner {
     pub(super) fn new(tops: Vec<Top>, rules: Arc<Rules>) -> Self {
         let (elsewhere, closed, list, names, shortage, orphaned, change_times) = Default::default();
-        Self { tops, elsewhere, closed, list, rules, names, shortage, orphaned, change_times, user: platform::user().0 }
+        Self {
+            tops,
+            elsewhere,
+            closed,
+            list,
+            rules,
+            names,
+            shortage,
+            orphaned,
+            change_times,
+            user: platform::user().0,
+        }
     }
 
     /// What is said of an object that gives this error.
@@ -242,7 +272,11 @@ impl Inner {
 
     /// The directory to open `path` from, and the path to open there.
     pub(super) fn locate<'a>(&'a self, path: &'a [u8]) -> Option<(&'a OwnedFd, &'a [u8])> {
-        let top = self.tops.iter().rev().find(|top| top.role != TopRole::Above && is_within(path, &top.at))?;
+        let top = self
+            .tops
+            .iter()
+            .rev()
+            .find(|top| top.role != TopRole::Above && is_within(path, &top.at))?;
         let rest = &path[top.at.len()..];
         let rest = rest.strip_prefix(b"/").unwrap_or(rest);
         Some((&top.dir, top.name.as_deref().unwrap_or(rest)))
@@ -250,7 +284,10 @@ impl Inner {
 
     /// The top that has this path.
     pub(super) fn top(&self, path: &[u8]) -> Option<&Top> {
-        let at = self.tops.binary_search_by(|top| order(&top.at, path)).ok()?;
+        let at = self
+            .tops
+            .binary_search_by(|top| order(&top.at, path))
+            .ok()?;
         Some(&self.tops[at])
     }
 
@@ -261,9 +298,14 @@ impl Inner {
 
     /// The names of the tops that stand in the directory `path`, and that a walk delivers whatever keeps it from the rest.
     pub(super) fn tops_in<'a>(&'a self, path: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
-        let behind = self.tops.partition_point(|top| order(&top.at, path).is_le());
-        let below = self.tops[behind..].iter().take_while(|top| is_within(&top.at, path));
-        let owed = below.filter(|top| top.role != TopRole::Mounted && !self.elsewhere.contains(&top.at));
+        let behind = self
+            .tops
+            .partition_point(|top| order(&top.at, path).is_le());
+        let below = self.tops[behind..]
+            .iter()
+            .take_while(|top| is_within(&top.at, path));
+        let owed =
+            below.filter(|top| top.role != TopRole::Mounted && !self.elsewhere.contains(&top.at));
         owed.filter_map(move |top| {
             let (parent, name) = split(&top.at);
             (parent == path).then_some(name)
@@ -281,7 +323,12 @@ impl Inner {
     }
 
     pub(super) fn open(&self, path: &[u8]) -> io::Result<OwnedFd> {
-        if let Some(opened) = self.rules.overlay.as_ref().and_then(|overlay| overlay.open(path)) {
+        if let Some(opened) = self
+            .rules
+            .overlay
+            .as_ref()
+            .and_then(|overlay| overlay.open(path))
+        {
             return opened;
         }
         let (dir, rel) = self.locate(path).ok_or(io::ErrorKind::NotFound)?;
@@ -289,30 +336,48 @@ impl Inner {
     }
 
     pub(super) fn cache(&self) -> Cache {
-        if self.rules.tricks == Tricks::Auto { Cache::Drop } else { Cache::Keep }
+        if self.rules.tricks == Tricks::Auto {
+            Cache::Drop
+        } else {
+            Cache::Keep
+        }
     }
 
     /// The attributes of an open file that belong to it in an archive.
     pub(super) fn xattrs(&self, fd: &OwnedFd) -> io::Result<Vec<Xattr>> {
-        if self.is_plain() { Ok(Vec::new()) } else { xattr::read_all(fd) }
+        if self.is_plain() {
+            Ok(Vec::new())
+        } else {
+            xattr::read_all(fd)
+        }
     }
 
     fn members(&self, small: Vec<Scanned>, large: Option<Arc<Large>>, buf: Buf) -> Result<Frame> {
         let waited_for = large.clone();
         let frame = self.frame(small, large, buf);
         if let (Err(error), Some(large)) = (&frame, waited_for) {
-            large.opened.get_or_init(|| Err(State::Unreadable(error.line()))); // this ends the run; nobody waits on
+            large
+                .opened
+                .get_or_init(|| Err(State::Unreadable(error.line()))); // this ends the run; nobody waits on
         }
         frame
     }
 
-    fn frame(&self, small: Vec<Scanned>, mut large: Option<Arc<Large>>, mut buf: Buf) -> Result<Frame> {
+    fn frame(
+        &self,
+        small: Vec<Scanned>,
+        mut large: Option<Arc<Large>>,
+        mut buf: Buf,
+    ) -> Result<Frame> {
         let mut parts = Vec::with_capacity(small.len() + 1);
         let (mut home, mut text_bytes, mut rest) = (Home::default(), 0, None);
         let mut small = small.into_iter();
         while let Some(scanned) = small.next() {
             let is_first = scanned.is_first;
-            let part = Part { is_first, ..self.member(scanned, &mut home, &mut buf)? };
+            let part = Part {
+                is_first,
+                ..self.member(scanned, &mut home, &mut buf)?
+            };
             if let What::Whole(entry, _) = &part.what {
                 text_bytes += xattr_bytes(&entry.xattrs);
             }
@@ -330,18 +395,32 @@ impl Inner {
             parts.push(part);
         }
         CLOSER.with_borrow_mut(|closer| closer.iter_mut().for_each(Closer::flush));
-        parts.retain(|part| !matches!(&part.what, What::Whole(entry, state) if self.forgets(entry, state)));
-        Ok(Frame { rest, ..Frame::new(buf, parts, ends_member) })
+        parts.retain(
+            |part| !matches!(&part.what, What::Whole(entry, state) if self.forgets(entry, state)),
+        );
+        Ok(Frame {
+            rest,
+            ..Frame::new(buf, parts, ends_member)
+        })
     }
 
     fn close(&self, fd: OwnedFd) {
         let tricks = self.rules.tricks;
-        CLOSER.with_borrow_mut(|closer| closer.get_or_insert_with(|| Closer::new(tricks)).close(fd));
+        CLOSER
+            .with_borrow_mut(|closer| closer.get_or_insert_with(|| Closer::new(tricks)).close(fd));
     }
 
     /// One whole member: header, content, padding. What cannot be read leaves nothing in the stream.
     fn member(&self, scanned: Scanned, at: &mut Home, buf: &mut Vec<u8>) -> Result<Part> {
-        let Scanned { mut entry, state, born, home, exposed, is_first, mut known } = scanned;
+        let Scanned {
+            mut entry,
+            state,
+            born,
+            home,
+            exposed,
+            is_first,
+            mut known,
+        } = scanned;
         match self.unlink(&mut entry, room(buf, buf.len())) {
             Ok(is_new) => known = known.filter(|_| !is_new),
             Err(state) => return Ok(part(What::Whole(entry, state), buf.len(), 0)),
@@ -350,35 +429,46 @@ impl Inner {
             return Ok(kept(entry, state, same, buf.len()));
         }
         if !entry.is_file() || !state.is_stored() {
-            let stored = state.is_stored() || (entry.kind == Kind::Directory && !self.forgets(&entry, &state));
-            let failed = stored.then(|| self.header(&entry, buf)).and_then(Result::err);
+            let stored = state.is_stored()
+                || (entry.kind == Kind::Directory && !self.forgets(&entry, &state));
+            let failed = stored
+                .then(|| self.header(&entry, buf))
+                .and_then(Result::err);
             let state = failed.map_or(state, |error| unstorable(&error));
             return Ok(part(What::Whole(entry, state), buf.len(), 0));
         }
         let opened = self.when_there(&entry.path, || self.open_in(at, &entry.path, home));
-        let (fd, is_home) = match opened.and_then(|(fd, is_home)| Ok((self.xattrs(&fd)?, fd, is_home))) {
-            Ok((xattrs, fd, is_home)) => {
-                entry.xattrs = xattrs;
-                (fd, is_home)
-            }
-            Err(error) => {
-                self.disown(&entry, is_first);
-                let state = self.state_of(&error);
-                return Ok(part(What::Whole(entry, state), buf.len(), 0));
-            }
-        };
+        let (fd, is_home) =
+            match opened.and_then(|(fd, is_home)| Ok((self.xattrs(&fd)?, fd, is_home))) {
+                Ok((xattrs, fd, is_home)) => {
+                    entry.xattrs = xattrs;
+                    (fd, is_home)
+                }
+                Err(error) => {
+                    self.disown(&entry, is_first);
+                    let state = self.state_of(&error);
+                    return Ok(part(What::Whole(entry, state), buf.len(), 0));
+                }
+            };
         let same = known.take_if(|known| matches!(known.trust, Trust::Content | Trust::Claim));
         let is_written = self.is_written(&entry.path);
         let unsure = exposed || !is_home || self.rules.looks_twice || same.is_some() || is_written;
         if let Some(same) = same {
-            if !self.now_of(&fd, &entry).is_some_and(|now| is_replaced(&fd, &now, &entry, born)) {
+            if !self
+                .now_of(&fd, &entry)
+                .is_some_and(|now| is_replaced(&fd, &now, &entry, born))
+            {
                 if same.trust == Trust::Claim {
                     (entry.inode, entry.ctime) = Default::default();
                 }
                 return Ok(kept(entry, state, same, buf.len()));
             }
             if entry.data_len() > room(buf, buf.len()) {
-                return Ok(part(What::Whole(entry, State::Unreadable(REPLACED.to_owned())), buf.len(), 0));
+                return Ok(part(
+                    What::Whole(entry, State::Unreadable(REPLACED.to_owned())),
+                    buf.len(),
+                    0,
+                ));
             }
         }
         self.fit(&fd, &mut entry);
@@ -390,11 +480,15 @@ impl Inner {
                 return Ok(part(What::Whole(entry, unstorable(&error)), start, 0));
             }
         };
-        let mut now = (unsure || is_first || is_suspect(&read, &entry)).then(|| self.now_of(&fd, &entry)).flatten();
+        let mut now = (unsure || is_first || is_suspect(&read, &entry))
+            .then(|| self.now_of(&fd, &entry))
+            .flatten();
         let replaced = now.is_some_and(|now| is_replaced(&fd, &now, &entry, born));
         self.disown(&entry, is_first && replaced);
         let is_torn = |now: &Stat| is_written && changed(now, &entry);
-        if let Some(found) = now.filter(|now| is_other(now, &entry, replaced, &read) || is_torn(now)) {
+        if let Some(found) =
+            now.filter(|now| is_other(now, &entry, replaced, &read) || is_torn(now))
+        {
             if self.refit(&found, &mut entry, room(buf, start)) {
                 buf.truncate(start);
                 (inner, read) = self.copy(&fd, &entry, buf)?;
@@ -404,14 +498,22 @@ impl Inner {
             }
         }
         if matches!(read, Ok(false)) {
-            read = now.as_ref().map_or(Ok(()), |now| self.check_size(&fd, now)).and(read);
+            read = now
+                .as_ref()
+                .map_or(Ok(()), |now| self.check_size(&fd, now))
+                .and(read);
         }
         self.close(fd);
         let len = buf.len() - inner;
         match read {
             Ok(complete) => {
-                let same = complete && !replaced && now.as_ref().is_none_or(|now| !changed(now, &entry));
-                let state = if same || self.is_plain() { State::Whole } else { State::Changed };
+                let same =
+                    complete && !replaced && now.as_ref().is_none_or(|now| !changed(now, &entry));
+                let state = if same || self.is_plain() {
+                    State::Whole
+                } else {
+                    State::Changed
+                };
                 if now.is_some_and(|now| self.adopt(&now, &mut entry)) {
                     let mut header = Vec::new();
                     self.header(&entry, &mut header)?;
@@ -419,7 +521,11 @@ impl Inner {
                     inner = start + header.len();
                 }
                 pad(buf, len as u64);
-                Ok(Part { known, replaced, ..part(What::Whole(entry, state), inner, len) })
+                Ok(Part {
+                    known,
+                    replaced,
+                    ..part(What::Whole(entry, state), inner, len)
+                })
             }
             Err(error) => {
                 buf.truncate(start);
@@ -429,7 +535,12 @@ impl Inner {
     }
 
     /// Append header and content of a file. Gives where the content begins, and whether it is as long as the header says.
-    fn copy(&self, fd: &OwnedFd, entry: &Entry, buf: &mut Vec<u8>) -> Result<(usize, io::Result<bool>)> {
+    fn copy(
+        &self,
+        fd: &OwnedFd,
+        entry: &Entry,
+        buf: &mut Vec<u8>,
+    ) -> Result<(usize, io::Result<bool>)> {
         self.header(entry, buf)?;
         Ok((buf.len(), self.content(fd, entry, buf)))
     }
@@ -437,21 +548,41 @@ impl Inner {
     /// Append a header; nothing of one that cannot be written.
     pub(super) fn header(&self, entry: &Entry, buf: &mut Vec<u8>) -> Result<()> {
         let start = buf.len();
-        let mtime = Time { nanos: if self.is_plain() { 0 } else { entry.mtime.nanos }, ..entry.mtime };
+        let mtime = Time {
+            nanos: if self.is_plain() {
+                0
+            } else {
+                entry.mtime.nanos
+            },
+            ..entry.mtime
+        };
         let written = match mtime == entry.mtime {
             true => pax::write_header(entry, buf),
-            false => pax::write_header(&Entry { mtime, ..entry.clone() }, buf),
+            false => pax::write_header(
+                &Entry {
+                    mtime,
+                    ..entry.clone()
+                },
+                buf,
+            ),
         };
         written.inspect_err(|_| buf.truncate(start))
     }
 
     /// As [`Inner::now`], but of what nobody repairs it is asked in any case.
     fn now_of(&self, fd: &OwnedFd, entry: &Entry) -> Option<Stat> {
-        if self.repairs(&entry.path) { None } else { dir::stat_fd(fd).ok() }
+        if self.repairs(&entry.path) {
+            None
+        } else {
+            dir::stat_fd(fd).ok()
+        }
     }
 
     fn repairs(&self, path: &[u8]) -> bool {
-        self.rules.overlay.as_ref().is_some_and(|overlay| overlay.repairs(path))
+        self.rules
+            .overlay
+            .as_ref()
+            .is_some_and(|overlay| overlay.repairs(path))
     }
 
     /// Is it a file of a program that does not repair a copy of it? It may be written by hand, or by who knows what.
@@ -460,16 +591,26 @@ impl Inner {
     }
 
     fn misses(&self, path: &[u8]) -> bool {
-        self.rules.overlay.as_ref().is_none_or(|overlay| overlay.misses(path))
+        self.rules
+            .overlay
+            .as_ref()
+            .is_none_or(|overlay| overlay.misses(path))
     }
 
     /// What has gone for a moment, as somebody who writes it anew has removed it before, is waited for where all of a tree is to be
     /// there.
-    pub(super) fn when_there<T>(&self, path: &[u8], mut get: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    pub(super) fn when_there<T>(
+        &self,
+        path: &[u8],
+        mut get: impl FnMut() -> io::Result<T>,
+    ) -> io::Result<T> {
         let mut got = get();
         for _ in 0..AGAIN {
             match &got {
-                Err(error) if error.kind() == io::ErrorKind::NotFound && self.is_plain() && self.misses(path) => {}
+                Err(error)
+                    if error.kind() == io::ErrorKind::NotFound
+                        && self.is_plain()
+                        && self.misses(path) => {}
                 _ => break,
             }
             sleep(MOMENT);
@@ -480,7 +621,11 @@ impl Inner {
 
     /// What an open file is now, one call; nobody asks where that it changes is expected.
     pub(super) fn now(&self, fd: &OwnedFd) -> Option<Stat> {
-        if self.is_plain() { None } else { dir::stat_fd(fd).ok() }
+        if self.is_plain() {
+            None
+        } else {
+            dir::stat_fd(fd).ok()
+        }
     }
 
     /// Whose file it is and who may read it go with the content: another may have its name since the scan. Did they differ?
@@ -499,7 +644,14 @@ impl Inner {
         match &entry.kind {
             Kind::File { map: Some(map), .. } => {
                 for run in map.iter() {
-                    let got = read::read_full(fd, buf, run.offset, run.len as usize, self.cache(), self.rules.tricks)?;
+                    let got = read::read_full(
+                        fd,
+                        buf,
+                        run.offset,
+                        run.len as usize,
+                        self.cache(),
+                        self.rules.tricks,
+                    )?;
                     complete &= got as u64 == run.len;
                     buf.resize(buf.len() + run.len as usize - got, 0);
                 }
@@ -516,7 +668,11 @@ impl Inner {
 
 /// What an earlier backup has; only if it has other attributes now was it looked at.
 fn kept(entry: Entry, state: State, known: Known, at: usize) -> Part {
-    Part { known: Some(known), runs: Some(Vec::new()), ..part(What::Whole(entry, state), at, 0) }
+    Part {
+        known: Some(known),
+        runs: Some(Vec::new()),
+        ..part(What::Whole(entry, state), at, 0)
+    }
 }
 
 /// The state of what the archive has no room for.

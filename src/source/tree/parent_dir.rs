@@ -23,16 +23,31 @@ pub(crate) struct Home {
 
 impl Inner {
     /// Open a file for reading that the scan found in the directory `home`. Was that it, or only of its name?
-    pub(crate) fn open_in(&self, at: &mut Home, path: &[u8], home: Option<Object>) -> io::Result<(OwnedFd, bool)> {
-        if let Some(opened) = self.rules.overlay.as_ref().and_then(|overlay| overlay.open(path)) {
+    pub(crate) fn open_in(
+        &self,
+        at: &mut Home,
+        path: &[u8],
+        home: Option<Object>,
+    ) -> io::Result<(OwnedFd, bool)> {
+        if let Some(opened) = self
+            .rules
+            .overlay
+            .as_ref()
+            .and_then(|overlay| overlay.open(path))
+        {
             return opened.map(|fd| (fd, true));
         }
         let (parent, name) = split(path);
         if home.is_some() && at.path.as_deref() != Some(parent) {
-            *at = Home { path: Some(parent.to_vec()), found: self.enter(parent).ok() };
+            *at = Home {
+                path: Some(parent.to_vec()),
+                found: self.enter(parent).ok(),
+            };
         }
         match &at.found {
-            Some((dir, object)) if home == Some(*object) => Ok((dir::open_read(dir, name, self.rules.tricks)?, true)),
+            Some((dir, object)) if home == Some(*object) => {
+                Ok((dir::open_read(dir, name, self.rules.tricks)?, true))
+            }
             _ => Ok((self.open(path)?, false)),
         }
     }

@@ -59,11 +59,16 @@ impl Inner {
 
     /// Another name of a file whose first one is gone is a file of its own, if there is room for it. Is it one now?
     pub(crate) fn unlink(&self, entry: &mut Entry, room: u64) -> Result<bool, State> {
-        let Kind::HardLink(first) = &entry.kind else { return Ok(false) };
+        let Kind::HardLink(first) = &entry.kind else {
+            return Ok(false);
+        };
         if !self.orphaned.locked().contains(first) {
             return Ok(false);
         }
-        let now = self.open(&entry.path).and_then(|fd| dir::stat_fd(&fd)).map_err(|error| self.state_of(&error))?;
+        let now = self
+            .open(&entry.path)
+            .and_then(|fd| dir::stat_fd(&fd))
+            .map_err(|error| self.state_of(&error))?;
         match self.refit(&now, entry, room) {
             true => Ok(true),
             false => Err(State::Unreadable(LOST_LINK.to_owned())),
@@ -80,8 +85,14 @@ impl Inner {
         let got = read::read_full(fd, &mut end, last, 2, self.cache(), self.rules.tricks);
         let is_wrong = got.is_ok_and(|got| got as u64 != now.size.min(1));
         let looks = |stat: &Stat| (stat.size, stat.mtime, stat.ctime);
-        match is_wrong && self.now(fd).is_some_and(|again| looks(&again) == looks(now)) {
-            true => Err(io::Error::other("its size is not what the file system says")),
+        match is_wrong
+            && self
+                .now(fd)
+                .is_some_and(|again| looks(&again) == looks(now))
+        {
+            true => Err(io::Error::other(
+                "its size is not what the file system says",
+            )),
             false => Ok(()),
         }
     }
@@ -97,7 +108,10 @@ impl Inner {
     }
 
     fn take(&self, now: &Stat, entry: &mut Entry) {
-        entry.kind = Kind::File { size: now.size, map: None };
+        entry.kind = Kind::File {
+            size: now.size,
+            map: None,
+        };
         entry.mtime = now.mtime;
         self.adopt(now, entry);
     }
@@ -115,7 +129,11 @@ pub(crate) fn is_replaced(fd: &OwnedFd, now: &Stat, entry: &Entry, born: Option<
 
 /// Is the open file, which is so `now`, another than that with this number, change and birth? Some file systems give a file a new
 /// number each time, but not other times; and some give the number of a file that is gone to the next.
-pub(crate) fn is_another(fd: &OwnedFd, now: &Stat, (inode, ctime, born): (u64, Time, Option<Time>)) -> bool {
+pub(crate) fn is_another(
+    fd: &OwnedFd,
+    now: &Stat,
+    (inode, ctime, born): (u64, Time, Option<Time>),
+) -> bool {
     let is_younger = now.born.zip(born).is_some_and(|(now, then)| now != then);
     (now.inode != inode || is_younger) && (now.ctime != ctime || dir::keeps_inodes(fd))
 }

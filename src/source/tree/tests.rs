@@ -65,17 +65,31 @@ fn rules(overlay: Option<Arc<dyn Overlay>>, one_file_system: bool) -> Arc<Rules>
 }
 
 fn top(dir: &std::path::Path, at: &str) -> Top {
-    Top { at: at.into(), dir: dir::open_root(dir).unwrap(), name: None, role: TopRole::Named }
+    Top {
+        at: at.into(),
+        dir: dir::open_root(dir).unwrap(),
+        name: None,
+        role: TopRole::Named,
+    }
 }
 
 #[test]
 fn where_no_thread_is_left_to_list_directories_none_is_waited_for() {
     let dir = tempfile::tempdir().unwrap();
     let tops = ["a", "b", "c", "d"].map(|at| top(dir.path(), at)).into();
-    let tree = Tree::new(tops, Default::default(), Default::default(), rules(Some(Arc::new(Program(true))), false));
+    let tree = Tree::new(
+        tops,
+        Default::default(),
+        Default::default(),
+        rules(Some(Arc::new(Program(true))), false),
+    );
     let (sender, receiver) = channel();
     std::thread::spawn(move || {
-        let states: Vec<State> = tree.scan().unwrap().map(|scanned| scanned.unwrap().state).collect();
+        let states: Vec<State> = tree
+            .scan()
+            .unwrap()
+            .map(|scanned| scanned.unwrap().state)
+            .collect();
         sender.send(states).unwrap();
     });
     let states = receiver.recv_timeout(Duration::from_secs(60));
@@ -93,12 +107,23 @@ fn a_directory_that_is_on_another_device_once_it_is_open_has_no_names() {
         let dev = dir::stat_fd(&inner.tops[0].dir).unwrap().dev + apart;
         let (promise, answer) = promise();
         inner.list_all(
-            vec![(DirectoryToList { path: Path::new(), dev, is_whole: true }, promise)],
+            vec![(
+                DirectoryToList {
+                    path: Path::new(),
+                    dev,
+                    is_whole: true,
+                },
+                promise,
+            )],
             &mut Vec::new(),
             &mut Pace::begin(),
         );
         let count = answer.wait().unwrap().unwrap().children.len();
-        assert_eq!(count, usize::from(!one_file_system || apart == 0), "{one_file_system} {apart}");
+        assert_eq!(
+            count,
+            usize::from(!one_file_system || apart == 0),
+            "{one_file_system} {apart}"
+        );
     }
 }
 
@@ -107,11 +132,25 @@ fn of_a_directory_that_a_program_took_away_nothing_is_written() {
     let dir = tempfile::tempdir().unwrap();
     let program: Arc<dyn Overlay> = Arc::new(Program(false));
     for (overlay, there) in [(Some(program), false), (None, true)] {
-        let entry = Entry { path: "gone".into(), kind: Kind::Directory, ..Entry::default() };
+        let entry = Entry {
+            path: "gone".into(),
+            kind: Kind::Directory,
+            ..Entry::default()
+        };
         let members = vec![Scanned::new(entry, State::Vanished)];
-        let tree = Tree::new(vec![top(dir.path(), "")], Default::default(), Default::default(), rules(overlay, false));
-        let frame = tree.read(Slice::Members(members, None), Vec::new().into()).unwrap();
-        assert_eq!((frame.parts.is_empty(), frame.data.is_empty()), (!there, !there));
+        let tree = Tree::new(
+            vec![top(dir.path(), "")],
+            Default::default(),
+            Default::default(),
+            rules(overlay, false),
+        );
+        let frame = tree
+            .read(Slice::Members(members, None), Vec::new().into())
+            .unwrap();
+        assert_eq!(
+            (frame.parts.is_empty(), frame.data.is_empty()),
+            (!there, !there)
+        );
     }
 }
 
@@ -124,7 +163,9 @@ struct Server {
 
 impl Overlay for Server {
     fn pick(&self, _: &[u8], _: &mut Vec<dir::Name>) {
-        self.goes.iter().for_each(|name| fs::remove_file(self.dir.join(name)).unwrap());
+        self.goes
+            .iter()
+            .for_each(|name| fs::remove_file(self.dir.join(name)).unwrap());
         let back = self.dir.join(self.returns);
         std::thread::spawn(move || {
             sleep(MOMENT + MOMENT / 2);
@@ -149,18 +190,39 @@ impl Overlay for Server {
 fn what_somebody_writes_anew_is_waited_for_and_only_what_is_a_server_s_own_goes_without_a_word() {
     let dir = tempfile::tempdir().unwrap();
     let goes = ["lost", "own", "returns"];
-    goes.iter().chain(&["stays"]).for_each(|name| fs::write(dir.path().join(name), "x").unwrap());
-    let server = Server { dir: dir.path().to_owned(), goes, returns: "returns" };
+    goes.iter()
+        .chain(&["stays"])
+        .for_each(|name| fs::write(dir.path().join(name), "x").unwrap());
+    let server = Server {
+        dir: dir.path().to_owned(),
+        goes,
+        returns: "returns",
+    };
     let tops = vec![top(dir.path(), "")];
-    let tree = Tree::new(tops, Default::default(), Default::default(), rules(Some(Arc::new(server)), false));
+    let tree = Tree::new(
+        tops,
+        Default::default(),
+        Default::default(),
+        rules(Some(Arc::new(server)), false),
+    );
     let found: BTreeMap<Path, State> = tree
         .scan()
         .unwrap()
         .map(|scanned| scanned.unwrap())
         .map(|scanned| (scanned.entry.path, scanned.state))
         .collect();
-    let states = [("", State::Whole), ("lost", State::Vanished), ("returns", State::Whole), ("stays", State::Whole)];
-    assert_eq!(found, states.map(|(path, state)| (path.as_bytes().to_vec(), state)).into());
+    let states = [
+        ("", State::Whole),
+        ("lost", State::Vanished),
+        ("returns", State::Whole),
+        ("stays", State::Whole),
+    ];
+    assert_eq!(
+        found,
+        states
+            .map(|(path, state)| (path.as_bytes().to_vec(), state))
+            .into()
+    );
 }
 
 /// All but the top itself, with a mark for each state that is not whole.
@@ -178,16 +240,37 @@ fn a_named_top_is_delivered_though_what_is_above_it_goes_away_before_it_is_liste
     let dir = tempfile::tempdir().unwrap();
     let (tree, away) = (dir.path().join("tree"), dir.path().join("away"));
     fs::create_dir_all(tree.join("a/b/c")).unwrap();
-    ["a/b/c/f", "a/b/g", "a/h", "z"].iter().for_each(|name| fs::write(tree.join(name), "x").unwrap());
+    ["a/b/c/f", "a/b/g", "a/h", "z"]
+        .iter()
+        .for_each(|name| fs::write(tree.join(name), "x").unwrap());
     let open = || {
-        let above = |at: &str| Top { role: TopRole::Above, ..top(&tree.join(at), at) };
-        let tops = vec![top(&tree, ""), above("a"), above("a/b"), top(&tree.join("a/b/c"), "a/b/c")];
-        Tree::new(tops, Default::default(), Default::default(), rules(None, false))
+        let above = |at: &str| Top {
+            role: TopRole::Above,
+            ..top(&tree.join(at), at)
+        };
+        let tops = vec![
+            top(&tree, ""),
+            above("a"),
+            above("a/b"),
+            top(&tree.join("a/b/c"), "a/b/c"),
+        ];
+        Tree::new(
+            tops,
+            Default::default(),
+            Default::default(),
+            rules(None, false),
+        )
     };
-    assert_eq!(walked(&open()), ["a", "a/b", "a/b/c", "a/b/c/f", "a/b/g", "a/h", "z"]);
+    assert_eq!(
+        walked(&open()),
+        ["a", "a/b", "a/b/c", "a/b/c/f", "a/b/g", "a/h", "z"]
+    );
     let opened = open();
     fs::rename(tree.join("a/b"), &away).unwrap();
-    assert_eq!(walked(&opened), ["a", "a/b", "a/b/c", "a/b/c/f", "a/h", "z"]);
+    assert_eq!(
+        walked(&opened),
+        ["a", "a/b", "a/b/c", "a/b/c/f", "a/h", "z"]
+    );
     fs::rename(&away, tree.join("a/b")).unwrap();
     let opened = open();
     fs::rename(tree.join("a"), &away).unwrap();
@@ -201,12 +284,23 @@ fn more_named_tops_in_a_directory_that_is_left_out_than_one_look_takes_are_deliv
     crate::platform::raise_open_files_limit();
     let names: Vec<String> = (0..1100).map(|n| format!("a/{n:04}")).collect();
     fs::create_dir(dir.path().join("a")).unwrap();
-    names.iter().for_each(|name| fs::create_dir(dir.path().join(name)).unwrap());
+    names
+        .iter()
+        .for_each(|name| fs::create_dir(dir.path().join(name)).unwrap());
     fs::write(dir.path().join("a/other"), "x").unwrap();
-    let above = Top { role: TopRole::Above, ..top(&dir.path().join("a"), "a") };
+    let above = Top {
+        role: TopRole::Above,
+        ..top(&dir.path().join("a"), "a")
+    };
     let named = names.iter().map(|name| top(&dir.path().join(name), name));
-    let tops = [top(dir.path(), ""), above].into_iter().chain(named).collect();
-    let out = Rules { exclude: Patterns::of(b"a"), ..Arc::into_inner(rules(None, false)).unwrap() };
+    let tops = [top(dir.path(), ""), above]
+        .into_iter()
+        .chain(named)
+        .collect();
+    let out = Rules {
+        exclude: Patterns::of(b"a"),
+        ..Arc::into_inner(rules(None, false)).unwrap()
+    };
     let tree = Tree::new(tops, Default::default(), Default::default(), Arc::new(out));
     assert_eq!(walked(&tree), [&["a".to_owned()], &names[..]].concat());
 }

@@ -115,9 +115,12 @@ impl Drop for Watch<'_> {
 impl Walkers {
     fn start(self: &Arc<Self>) -> Result<()> {
         let walkers = self.clone();
-        let joined = change(&self.threads, |here| (here < MAX_WALKERS).then_some(here + 1));
+        let joined = change(&self.threads, |here| {
+            (here < MAX_WALKERS).then_some(here + 1)
+        });
         if joined {
-            start(move || walkers.work()).inspect_err(|_| _ = self.threads.fetch_sub(1, Relaxed))?;
+            start(move || walkers.work())
+                .inspect_err(|_| _ = self.threads.fetch_sub(1, Relaxed))?;
         }
         Ok(())
     }
@@ -130,9 +133,17 @@ impl Walkers {
             match job {
                 Job::Directories(directories) => {
                     let left = self.inner.list_all(directories, &mut buffer, &mut pace);
-                    left.into_iter().for_each(|one| _ = self.jobs.push(Job::Directories(vec![one])));
+                    left.into_iter()
+                        .for_each(|one| _ = self.jobs.push(Job::Directories(vec![one])));
                 }
-                Job::Names(NameBatch { directory, names, is_bare }, promise) => {
+                Job::Names(
+                    NameBatch {
+                        directory,
+                        names,
+                        is_bare,
+                    },
+                    promise,
+                ) => {
                     let count = names.len();
                     promise.keep(self.inner.look_at(&directory, names, is_bare));
                     pace.spend(count);
@@ -159,22 +170,44 @@ impl Walk {
     pub(super) fn start(inner: Arc<Inner>) -> Result<Self> {
         inner.check_tops()?;
         let (jobs, threads, slow) = Default::default();
-        let walkers = Arc::new(Walkers { inner: inner.clone(), jobs, threads, slow });
+        let walkers = Arc::new(Walkers {
+            inner: inner.clone(),
+            jobs,
+            threads,
+            slow,
+        });
         walkers.start()?;
         // One suffices where there are no more.
         let _ = (1..inner.rules.walkers).try_for_each(|_| walkers.start());
-        Ok(Self { inner, walkers, tops: 0, levels: Vec::new(), outstanding: 0, links: Links::default() })
+        Ok(Self {
+            inner,
+            walkers,
+            tops: 0,
+            levels: Vec::new(),
+            outstanding: 0,
+            links: Links::default(),
+        })
     }
 
     /// Have the next batches of the deepest level looked at, and its next directories listed.
     fn look_ahead(&mut self) {
-        let Some(level) = self.levels.last_mut() else { return };
+        let Some(level) = self.levels.last_mut() else {
+            return;
+        };
         let slow = self.walkers.are_slow();
-        let (batches, names) = if slow { (SLOW_BATCHES, SLOW_BATCH) } else { (AHEAD_BATCHES, BATCH) };
+        let (batches, names) = if slow {
+            (SLOW_BATCHES, SLOW_BATCH)
+        } else {
+            (AHEAD_BATCHES, BATCH)
+        };
         while level.batches.len() < batches && level.rest.len() > 0 {
             let (promise, answer) = promise();
             let names = level.rest.by_ref().take(names).collect();
-            let batch = NameBatch { directory: level.directory.clone(), names, is_bare: level.is_bare };
+            let batch = NameBatch {
+                directory: level.directory.clone(),
+                names,
+                is_bare: level.is_bare,
+            };
             self.walkers.jobs.push(Job::Names(batch, promise));
             level.batches.push_back(answer);
         }
@@ -202,7 +235,9 @@ impl Walk {
         self.outstanding += group.len();
         let mut group = group.into_iter();
         while group.len() > 0 {
-            self.walkers.jobs.push(Job::Directories(group.by_ref().take(together).collect()));
+            self.walkers
+                .jobs
+                .push(Job::Directories(group.by_ref().take(together).collect()));
         }
     }
 
@@ -212,14 +247,19 @@ impl Walk {
             let listing = match std::mem::replace(&mut child.listing, Ahead::Not) {
                 Ahead::Listed(listing) => Some(listing),
                 Ahead::Asked(answer) => {
-                    self.levels.last_mut().into_iter().for_each(|level| level.asked -= 1);
+                    self.levels
+                        .last_mut()
+                        .into_iter()
+                        .for_each(|level| level.asked -= 1);
                     self.outstanding -= 1;
                     answer.wait()
                 }
                 Ahead::Not => {
                     let (promise, answer) = promise();
                     let directory = self.inner.directory(&child, dev);
-                    self.walkers.jobs.push(Job::Directories(vec![(directory, promise)]));
+                    self.walkers
+                        .jobs
+                        .push(Job::Directories(vec![(directory, promise)]));
                     answer.wait()
                 }
             };
@@ -267,18 +307,24 @@ impl Walk {
         let top = loop {
             let top = inner.tops.get(self.tops)?;
             self.tops += 1;
-            let is_around = |outer: &Top| outer.role != TopRole::Above && is_within(&top.at, &outer.at);
+            let is_around =
+                |outer: &Top| outer.role != TopRole::Above && is_within(&top.at, &outer.at);
             if !inner.tops[..self.tops - 1].iter().any(is_around) {
                 break top;
             }
         };
         let name = top.file_name();
-        let child = dir::stat(&top.dir, name).and_then(|stat| inner.child(&top.dir, name, top.at.clone(), stat));
+        let child = dir::stat(&top.dir, name)
+            .and_then(|stat| inner.child(&top.dir, name, top.at.clone(), stat));
         let mut child = match child {
             Ok(child) => child,
             Err(error) => {
-                let place = dir::path_of(&top.dir).join(OsStr::from_bytes(top.name.as_deref().unwrap_or_default()));
-                return Some(Err(Error::io(format!("could not read {}", quoted(place.as_os_str().as_bytes())), error)));
+                let place = dir::path_of(&top.dir)
+                    .join(OsStr::from_bytes(top.name.as_deref().unwrap_or_default()));
+                return Some(Err(Error::io(
+                    format!("could not read {}", quoted(place.as_os_str().as_bytes())),
+                    error,
+                )));
             }
         };
         if top.role == TopRole::Above {
@@ -286,7 +332,10 @@ impl Walk {
             return Some(Ok(child.scanned));
         }
         if top.name.is_none() && child.scanned.entry.kind != Kind::Directory {
-            return Some(Err(Error::new(ErrorKind::System, format!("{} is no longer a directory", quoted(&top.at)))));
+            return Some(Err(Error::new(
+                ErrorKind::System,
+                format!("{} is no longer a directory", quoted(&top.at)),
+            )));
         }
         let dev = child.dev;
         let scanned = self.deliver(child, dev);
@@ -297,7 +346,9 @@ impl Walk {
 
 fn without_xattrs(state: State) -> State {
     match state {
-        State::Unreadable(why) => State::Unreadable(format!("its attributes could not be read: {why}")),
+        State::Unreadable(why) => {
+            State::Unreadable(format!("its attributes could not be read: {why}"))
+        }
         other => other,
     }
 }
@@ -323,7 +374,9 @@ impl Iterator for Walk {
                 return Some(Ok(scanned));
             }
             match level.batches.pop_front().map(Answer::wait) {
-                Some(Some(children)) => (level.unseen, level.children) = (children.len(), children.into_iter()),
+                Some(Some(children)) => {
+                    (level.unseen, level.children) = (children.len(), children.into_iter())
+                }
                 Some(None) => return Some(Err(Error::new(ErrorKind::Bug, LOST))),
                 None => _ = self.levels.pop(),
             }

@@ -22,8 +22,13 @@ const RESTORE_COMMAND: &str = "restore_command";
 const TARGET_TIME: &str = "recovery_target_time";
 
 /// Settings that say where recovery ends.
-const TARGETS: [&str; 5] =
-    ["recovery_target", "recovery_target_lsn", "recovery_target_name", TARGET_TIME, "recovery_target_xid"];
+const TARGETS: [&str; 5] = [
+    "recovery_target",
+    "recovery_target_lsn",
+    "recovery_target_name",
+    TARGET_TIME,
+    "recovery_target_xid",
+];
 
 /// What a target left in a configuration file that is not written anew, or lies elsewhere, would count as if it was meant for
 /// this recovery (rule 32). The server takes an empty target for none only as long as there is no other: so these stand first.
@@ -38,8 +43,11 @@ const UNLESS_SAID: [(&str, &str); 8] = [
     ("recovery_target_timeline", "latest"),
 ];
 /// Nor is it meant for a recovery to a point what a standby was told: to wait, or to remove from the archive what it has replayed.
-const UNLESS_SAID_TO_A_POINT: [(&str, &str); 3] =
-    [("recovery_min_apply_delay", "0"), ("archive_cleanup_command", ""), ("recovery_end_command", "")];
+const UNLESS_SAID_TO_A_POINT: [(&str, &str); 3] = [
+    ("recovery_min_apply_delay", "0"),
+    ("archive_cleanup_command", ""),
+    ("recovery_end_command", ""),
+];
 
 /// How a server recovers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -126,7 +134,9 @@ impl Recovery {
         };
         let is_for_a_point = self.signal == Some(RECOVERY_SIGNAL);
         let settings = self.settings.iter().filter(move |_| is_for_a_point);
-        settings.filter(move |(name, value)| is_passing(name, value)).map(|(name, _)| name.as_str())
+        settings
+            .filter(move |(name, value)| is_passing(name, value))
+            .map(|(name, _)| name.as_str())
     }
 }
 
@@ -187,25 +197,41 @@ impl Options {
 
     /// Did the operator say how the server recovers?
     pub(crate) fn is_chosen(&self) -> bool {
-        self.mode.is_some() || self.target.is_some() || self.timeline.is_some() || self.restore_command.is_some()
+        self.mode.is_some()
+            || self.target.is_some()
+            || self.timeline.is_some()
+            || self.restore_command.is_some()
     }
 }
 
 /// Settings, signal file, and notes on what will be missing.
-pub(crate) fn plan(options: &Options, cluster: &Cluster, known: &Known<'_>) -> Result<(Recovery, Vec<String>)> {
+pub(crate) fn plan(
+    options: &Options,
+    cluster: &Cluster,
+    known: &Known<'_>,
+) -> Result<(Recovery, Vec<String>)> {
     let mode = mode(options)?;
     let mut settings = match mode {
         Mode::Point => targets(options, cluster, known)?,
         _ => Vec::new(),
     };
     let stays = known.fork.is_some() && options.timeline.is_none() && mode == Mode::Point;
-    let timeline = timeline(options, cluster)?.or_else(|| stays.then(|| cluster.timeline.to_string()));
+    let timeline =
+        timeline(options, cluster)?.or_else(|| stays.then(|| cluster.timeline.to_string()));
     settings.extend(timeline.map(|timeline| setting("recovery_target_timeline", &timeline)));
     settings.extend(options.settings.iter().cloned());
-    settings.extend(options.restore_command.as_deref().map(|command| setting(RESTORE_COMMAND, command)));
+    settings.extend(
+        options
+            .restore_command
+            .as_deref()
+            .map(|command| setting(RESTORE_COMMAND, command)),
+    );
     check_settings(&settings)?;
     let has = |name: &str, has_otherwise: bool| {
-        let said = settings.iter().rev().find(|(said, _)| said.eq_ignore_ascii_case(name));
+        let said = settings
+            .iter()
+            .rev()
+            .find(|(said, _)| said.eq_ignore_ascii_case(name));
         said.map_or(has_otherwise, |(_, value)| !value.is_empty())
     };
     let archive = has(RESTORE_COMMAND, known.restore_command);
@@ -218,9 +244,14 @@ pub(crate) fn plan(options: &Options, cluster: &Cluster, known: &Known<'_>) -> R
         Some(Target::Time(text)) => Some(recovery_target::until(text, known.now)?),
         _ => None,
     };
-    let beside = known.fork.map(|fork| advice::beside(mode, options, cluster, fork));
-    let notes =
-        { missing.into_iter() }.chain(advice::archiving(mode, options, known)).chain(until).chain(beside).collect();
+    let beside = known
+        .fork
+        .map(|fork| advice::beside(mode, options, cluster, fork));
+    let notes = { missing.into_iter() }
+        .chain(advice::archiving(mode, options, known))
+        .chain(until)
+        .chain(beside)
+        .collect();
     let signal = match mode {
         Mode::None => None,
         Mode::Point => Some(RECOVERY_SIGNAL),
@@ -231,7 +262,11 @@ pub(crate) fn plan(options: &Options, cluster: &Cluster, known: &Known<'_>) -> R
         Mode::Point => &[&UNLESS_SAID, &UNLESS_SAID_TO_A_POINT],
         Mode::Standby => &[&UNLESS_SAID],
     };
-    let unsaid = usual.iter().copied().flatten().filter(|(name, _)| settings.iter().all(|(said, _)| said != name));
+    let unsaid = usual
+        .iter()
+        .copied()
+        .flatten()
+        .filter(|(name, _)| settings.iter().all(|(said, _)| said != name));
     let unsaid = unsaid.map(|(name, value)| setting(name, value));
     let settings = unsaid.chain(settings.iter().cloned()).collect();
     Ok((Recovery { settings, signal }, notes))
@@ -241,21 +276,38 @@ fn mode(options: &Options) -> Result<Mode> {
     let aims = options.target.is_some() || options.exclusive || options.action.is_some();
     // Who says where the WAL is wants all of it, if nothing else was said.
     let fetches = options.restore_command.is_some();
-    let implied = if aims || fetches || options.timeline.is_some() { Mode::Point } else { Mode::None };
+    let implied = if aims || fetches || options.timeline.is_some() {
+        Mode::Point
+    } else {
+        Mode::None
+    };
     let mode = options.mode.unwrap_or(implied);
     let refused = match mode {
-        Mode::None if aims || options.timeline.is_some() => "a target or timeline wants --recovery point",
+        Mode::None if aims || options.timeline.is_some() => {
+            "a target or timeline wants --recovery point"
+        }
         Mode::None if fetches => {
             "--restore-command wants --recovery point or standby; --set restore_command=CMD only adds the setting"
         }
-        _ if options.restore_command.as_deref().is_some_and(|command| command.trim().is_empty()) => {
+        _ if options
+            .restore_command
+            .as_deref()
+            .is_some_and(|command| command.trim().is_empty()) =>
+        {
             "--restore-command wants a command"
         }
         Mode::Standby if aims => "a standby goes on for ever: a target wants --recovery point",
-        _ if options.exclusive && matches!(options.target, None | Some(Target::Name(_) | Target::Immediate)) => {
+        _ if options.exclusive
+            && matches!(
+                options.target,
+                None | Some(Target::Name(_) | Target::Immediate)
+            ) =>
+        {
             "--target-exclusive wants --target-time, --target-lsn or --target-xid"
         }
-        _ if options.action.is_some() && options.target.is_none() => "--target-action wants a target",
+        _ if options.action.is_some() && options.target.is_none() => {
+            "--target-action wants a target"
+        }
         _ => return Ok(mode),
     };
     Err(Error::new(Kind::Usage, refused))
@@ -265,16 +317,26 @@ fn setting(name: &str, value: &str) -> (String, String) {
     (name.to_owned(), value.to_owned())
 }
 
-fn targets(options: &Options, cluster: &Cluster, known: &Known<'_>) -> Result<Vec<(String, String)>> {
+fn targets(
+    options: &Options,
+    cluster: &Cluster,
+    known: &Known<'_>,
+) -> Result<Vec<(String, String)>> {
     let target = match &options.target {
         None => return Ok(Vec::new()),
-        Some(Target::Time(text)) => setting(TARGET_TIME, &recovery_target::time(text, known.stopped)?),
-        Some(Target::Lsn(text)) => setting("recovery_target_lsn", recovery_target::lsn(text, cluster)?),
+        Some(Target::Time(text)) => {
+            setting(TARGET_TIME, &recovery_target::time(text, known.stopped)?)
+        }
+        Some(Target::Lsn(text)) => {
+            setting("recovery_target_lsn", recovery_target::lsn(text, cluster)?)
+        }
         Some(Target::Name(text)) => setting("recovery_target_name", recovery_target::name(text)?),
-        Some(Target::Xid(text)) => setting("recovery_target_xid", &recovery_target::xid(text)?.to_string()),
+        Some(Target::Xid(text)) => setting(
+            "recovery_target_xid",
+            &recovery_target::xid(text)?.to_string(),
+        ),
         Some(Target::Immediate) if !cluster.online => {
-            let what =
-                "cannot recover to immediate: the cluster was shut down for the backup, and is consistent as it is";
+            let what = "cannot recover to immediate: the cluster was shut down for the backup, and is consistent as it is";
             return Err(Error::new(Kind::Usage, what).hint("leave out --target-immediate"));
         }
         Some(Target::Immediate) => setting("recovery_target", "immediate"),
@@ -284,9 +346,15 @@ fn targets(options: &Options, cluster: &Cluster, known: &Known<'_>) -> Result<Ve
         Action::Promote => "promote",
         Action::Shutdown => "shutdown",
     });
-    let exclusive = options.exclusive.then(|| setting("recovery_target_inclusive", "false"));
+    let exclusive = options
+        .exclusive
+        .then(|| setting("recovery_target_inclusive", "false"));
     let action = action.map(|action| setting("recovery_target_action", action));
-    Ok([target].into_iter().chain(exclusive).chain(action).collect())
+    Ok([target]
+        .into_iter()
+        .chain(exclusive)
+        .chain(action)
+        .collect())
 }
 
 /// The timeline to follow. The server's own default, `latest`, can lead to one that the consistent state is not on:
@@ -300,7 +368,10 @@ fn timeline(options: &Options, cluster: &Cluster) -> Result<Option<String>> {
         ("current" | "latest", _) => {}
         (_, Some(number)) if number >= cluster.timeline => {}
         (_, Some(_)) => {
-            let what = format!("cannot recover on timeline {timeline}: the backup is on timeline {}", cluster.timeline);
+            let what = format!(
+                "cannot recover on timeline {timeline}: the backup is on timeline {}",
+                cluster.timeline
+            );
             return Err(Error::new(Kind::Usage, what).hint("choose an older backup"));
         }
         (_, None) => {
@@ -309,19 +380,30 @@ fn timeline(options: &Options, cluster: &Cluster) -> Result<Option<String>> {
         }
     }
     // The server would take one that begins with 0 for an octal one.
-    Ok(Some(number.map_or_else(|| timeline.clone(), |number| number.to_string())))
+    Ok(Some(number.map_or_else(
+        || timeline.clone(),
+        |number| number.to_string(),
+    )))
 }
 
 /// Names and values that a configuration file can hold.
 fn check_settings(settings: &[(String, String)]) -> Result<()> {
     for (name, value) in settings {
         let is_name = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
-            && name.chars().all(|c| c.is_ascii_alphanumeric() || "_.$".contains(c));
+            && name
+                .chars()
+                .all(|c| c.is_ascii_alphanumeric() || "_.$".contains(c));
         if !is_name {
-            return Err(Error::new(Kind::Usage, format!("cannot set {name:?}: it is not the name of a setting")));
+            return Err(Error::new(
+                Kind::Usage,
+                format!("cannot set {name:?}: it is not the name of a setting"),
+            ));
         }
         if value.contains(['\n', '\r', '\0']) {
-            return Err(Error::new(Kind::Usage, format!("cannot set {name:?}: its value is more than one line")));
+            return Err(Error::new(
+                Kind::Usage,
+                format!("cannot set {name:?}: its value is more than one line"),
+            ));
         }
     }
     Ok(())

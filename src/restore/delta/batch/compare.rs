@@ -31,18 +31,30 @@ impl Work<'_> {
                     true => self.compare_file(hand, item),
                     false => self.other(hand, &item).map(|()| Vec::new()),
                 };
-                self.run.unless_refused(&path, wants).map(Option::unwrap_or_default)
+                self.run
+                    .unless_refused(&path, wants)
+                    .map(Option::unwrap_or_default)
             }
-            Unit::Stretch(target, item, range, offset) => self.compare_blocks(hand, &target, &item, range, offset),
+            Unit::Stretch(target, item, range, offset) => {
+                self.compare_blocks(hand, &target, &item, range, offset)
+            }
         }
     }
 
     /// A link, pipe or device.
     fn other(&self, hand: &mut Hand, item: &Item) -> Result<()> {
         let same = is_there(&mut hand.writer, &item.entry)?;
-        let counter = if same { &self.delta.same } else { &self.delta.changed };
+        let counter = if same {
+            &self.delta.same
+        } else {
+            &self.delta.changed
+        };
         counter.fetch_add(1, Relaxed);
-        if same { Ok(()) } else { hand.writer.other(&item.entry) }
+        if same {
+            Ok(())
+        } else {
+            hand.writer.other(&item.entry)
+        }
     }
 
     fn compare_file(&self, hand: &mut Hand, item: Item) -> Result<Vec<Want>> {
@@ -78,10 +90,12 @@ impl Work<'_> {
         if patch.stat().size != size || (item.digest.is_none() && size > 0) {
             return Ok(false);
         }
-        let same = size == 0 || has_content(patch.file(), item, &mut hand.buffer).map_err(|e| unread(item, e))?;
+        let same = size == 0
+            || has_content(patch.file(), item, &mut hand.buffer).map_err(|e| unread(item, e))?;
         Ok(same
             && (patch.may_change()
-                || (patch.is_dressed_as(&mut hand.writer, &item.entry)? && self.delta.is_first(patch.stat()))))
+                || (patch.is_dressed_as(&mut hand.writer, &item.entry)?
+                    && self.delta.is_first(patch.stat()))))
     }
 
     /// Read what the target has where these extents belong; which of their bytes are in blocks that differ?
@@ -106,14 +120,22 @@ impl Work<'_> {
         for at in range {
             let end = offset + u64::from(item.extents[at].len);
             let first = differing.partition_point(|bytes| bytes.end <= offset);
-            let here = differing[first..].iter().take_while(|bytes| bytes.start < end);
+            let here = differing[first..]
+                .iter()
+                .take_while(|bytes| bytes.start < end);
             let within = |at: u64| (at.clamp(offset, end) - offset) as usize;
-            let blocks: Vec<_> = here.map(|bytes| within(bytes.start)..within(bytes.end)).collect();
+            let blocks: Vec<_> = here
+                .map(|bytes| within(bytes.start)..within(bytes.end))
+                .collect();
             if !blocks.is_empty() {
                 let provable = has_blocks && self.is_of_blocks(item, offset, end);
                 // Where something moved within the file only all of it tells whether the right bytes came.
                 target.unproven.fetch_or(!provable, Relaxed);
-                wants.push(Want { blocks, provable, ..want(Some(target.clone()), item, at, offset) });
+                wants.push(Want {
+                    blocks,
+                    provable,
+                    ..want(Some(target.clone()), item, at, offset)
+                });
             }
             offset = end;
         }
@@ -127,17 +149,28 @@ impl Work<'_> {
             let last = self.run.archive.last_of(&target.item.entry.path)?;
             self.is_same(hand, &target.patch, &last).ok()
         };
-        *target.whole.get_or_init(|| !target.patch.is_new() && look().unwrap_or(false))
+        *target
+            .whole
+            .get_or_init(|| !target.patch.is_new() && look().unwrap_or(false))
     }
 
     /// The blocks of these bytes that are not surely what the manifest says; those that touch as one. The first begins there.
-    fn differing(&self, hand: &mut Hand, target: &Target, item: &Item, bytes: Range<u64>) -> Result<Vec<Range<u64>>> {
+    fn differing(
+        &self,
+        hand: &mut Hand,
+        target: &Target,
+        item: &Item,
+        bytes: Range<u64>,
+    ) -> Result<Vec<Range<u64>>> {
         let (mut found, mut at): (Vec<Range<u64>>, _) = (Vec::new(), bytes.start);
         let step = self.block().max(1 << 20).next_multiple_of(self.block());
         while at < bytes.end {
             let len = step.min(bytes.end - at) as usize;
             hand.buffer.resize(len.max(hand.buffer.len()), 0);
-            let got = target.patch.read(&item.entry, at, &mut hand.buffer[..len]).map_err(|e| unread(item, e))?;
+            let got = target
+                .patch
+                .read(&item.entry, at, &mut hand.buffer[..len])
+                .map_err(|e| unread(item, e))?;
             for (block, same) in judged(item, self.block(), at, &hand.buffer[..got], len) {
                 let (from, end) = (at + block.start as u64, at + block.end as u64);
                 match found.last_mut() {

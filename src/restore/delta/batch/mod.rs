@@ -95,7 +95,10 @@ impl Want {
     /// Its bytes.
     fn content<'a>(&self, plain: &'a [u8]) -> &'a [u8] {
         let (from, len) = (self.extent.inner as usize, self.extent.len as usize);
-        plain.get(from..).and_then(|rest| rest.get(..len)).unwrap_or_default()
+        plain
+            .get(from..)
+            .and_then(|rest| rest.get(..len))
+            .unwrap_or_default()
     }
 }
 
@@ -119,7 +122,12 @@ pub(crate) struct Work<'a> {
 
 impl<'a> Work<'a> {
     pub(crate) fn new(delta: &'a Delta<'a>, run: &'a Run<'a>, hands: &'a Hands<'a>) -> Self {
-        Self { delta, run, hands, ended: Mutex::default() }
+        Self {
+            delta,
+            run,
+            hands,
+            ended: Mutex::default(),
+        }
     }
 
     fn ends(&self, target: Arc<Target>) {
@@ -129,7 +137,13 @@ impl<'a> Work<'a> {
     fn hand(&self) -> Hand {
         let decompressor = self.run.archive.codec.decompressor();
         let [stored, plain] = Default::default();
-        Hand { writer: Writer::new(&self.run.tree), decompressor, stored, plain, buffer: vec![0; 1 << 20] }
+        Hand {
+            writer: Writer::new(&self.run.tree),
+            decompressor,
+            stored,
+            plain,
+            buffer: vec![0; 1 << 20],
+        }
     }
 
     /// Compare, write what differs, and finish what has ended.
@@ -184,7 +198,9 @@ impl<'a> Work<'a> {
             return Ok(());
         }
         let len = item.described_bytes();
-        let known = going_on.get(&item.entry.path).map_or(0, |target| target.next.fetch_add(len, Relaxed));
+        let known = going_on
+            .get(&item.entry.path)
+            .map_or(0, |target| target.next.fetch_add(len, Relaxed));
         if known != item.from || (!item.more && item.from + len != item.entry.data_len()) {
             return self.misfit(&item);
         }
@@ -193,7 +209,10 @@ impl<'a> Work<'a> {
         }
         let target = match going_on.remove(&item.entry.path) {
             Some(target) => target,
-            None => match self.run.unless_refused(&item.entry.path, self.target(writer, &item, len))? {
+            None => match self
+                .run
+                .unless_refused(&item.entry.path, self.target(writer, &item, len))?
+            {
                 Some(Some(target)) => Arc::new(target),
                 Some(None) => return send(Unit::Whole(item)),
                 None => return Ok(()),
@@ -207,7 +226,11 @@ impl<'a> Work<'a> {
         }
         let mut offset = item.from;
         for range in stretches(&item, self.block()) {
-            let len = sizes::sum(item.extents[range.clone()].iter().map(|extent| u64::from(extent.len)));
+            let len = sizes::sum(
+                item.extents[range.clone()]
+                    .iter()
+                    .map(|extent| u64::from(extent.len)),
+            );
             send(Unit::Stretch(target.clone(), item.clone(), range, offset))?;
             offset += len;
         }
@@ -215,7 +238,10 @@ impl<'a> Work<'a> {
     }
 
     fn misfit(&self, item: &Item) -> Result<()> {
-        self.run.report.add((schedule::misfit(&item.entry.path), vec![item.entry.path.clone()]))
+        self.run.report.add((
+            schedule::misfit(&item.entry.path),
+            vec![item.entry.path.clone()],
+        ))
     }
 
     /// The file that is there, or a new one; `None` if it may not change, so that it may stay only if all of it is the
@@ -233,7 +259,11 @@ impl<'a> Work<'a> {
     }
 
     fn count(&self, changed: bool) -> Result<Vec<Want>> {
-        let counter = if changed { &self.delta.changed } else { &self.delta.same };
+        let counter = if changed {
+            &self.delta.changed
+        } else {
+            &self.delta.same
+        };
         counter.fetch_add(1, Relaxed);
         self.run.meter.files.fetch_add(1, Relaxed);
         Ok(Vec::new())
@@ -241,19 +271,27 @@ impl<'a> Work<'a> {
 
     /// One frame, and all that is wanted of it.
     fn write(&self, hand: &mut Hand, wants: Vec<Want>) -> Result<()> {
-        let Some(first) = wants.first() else { return Ok(()) };
+        let Some(first) = wants.first() else {
+            return Ok(());
+        };
         let (segment, frame) = place(first);
         let mut clock = Instant::now();
         let fetched = self.run.archive.fetch(&segment, &frame, &mut hand.stored);
-        self.run.meter.stored_bytes.fetch_add(u64::from(frame.stored_len), Relaxed);
+        self.run
+            .meter
+            .stored_bytes
+            .fetch_add(u64::from(frame.stored_len), Relaxed);
         lap(&self.run.meter.source.busy, &mut clock);
         let decompressor = &mut hand.decompressor;
-        let decoded =
-            fetched.and_then(|()| decompressor.salvage(&hand.stored, frame.plain_len as usize, &mut hand.plain));
+        let decoded = fetched.and_then(|()| {
+            decompressor.salvage(&hand.stored, frame.plain_len as usize, &mut hand.plain)
+        });
         let wants = match decoded {
             Ok(None) => wants,
             Ok(Some(error)) => {
-                let (saved, lost) = wants.into_iter().partition(|want| self.is_saved(want, &hand.plain));
+                let (saved, lost) = wants
+                    .into_iter()
+                    .partition(|want| self.is_saved(want, &hand.plain));
                 self.lose(hand, &(segment, frame), lost, error)?;
                 saved
             }
@@ -261,7 +299,9 @@ impl<'a> Work<'a> {
         };
         let plain = std::mem::take(&mut hand.plain);
         lap(&self.run.meter.workers.busy, &mut clock);
-        let written = wants.iter().try_for_each(|want| self.write_one(hand, want, &plain));
+        let written = wants
+            .iter()
+            .try_for_each(|want| self.write_one(hand, want, &plain));
         lap(&self.run.meter.sink.busy, &mut clock);
         hand.plain = plain;
         written
@@ -270,7 +310,15 @@ impl<'a> Work<'a> {
     /// Of a frame whose checksum is wrong: is what is wanted of it what digests say?
     fn is_saved(&self, want: &Want, plain: &[u8]) -> bool {
         let content = want.content(plain);
-        let judged = || judged(&want.item, self.block(), want.offset, content, content.len());
+        let judged = || {
+            judged(
+                &want.item,
+                self.block(),
+                want.offset,
+                content,
+                content.len(),
+            )
+        };
         match want.target {
             None => is_saved(&want.item, content),
             Some(_) => want.provable && judged().iter().all(|(_, same)| *same == Some(true)),
@@ -278,13 +326,24 @@ impl<'a> Work<'a> {
     }
 
     /// A frame is damaged, and with it what is wanted of it.
-    fn lose(&self, hand: &mut Hand, at: &(SegmentId, FrameAt), wants: Vec<Want>, error: Error) -> Result<()> {
+    fn lose(
+        &self,
+        hand: &mut Hand,
+        at: &(SegmentId, FrameAt),
+        wants: Vec<Want>,
+        error: Error,
+    ) -> Result<()> {
         if wants.is_empty() {
             self.run.report.harmless(&self.run.archive, at, error);
             return Ok(());
         }
-        let files = wants.iter().map(|want| want.item.entry.path.clone()).collect();
-        self.run.report.add(frame_damage(&self.run.archive, at, error, files))?;
+        let files = wants
+            .iter()
+            .map(|want| want.item.entry.path.clone())
+            .collect();
+        self.run
+            .report
+            .add(frame_damage(&self.run.archive, at, error, files))?;
         wants.iter().try_for_each(|want| self.spoil(hand, want))
     }
 
@@ -297,25 +356,46 @@ impl<'a> Work<'a> {
                 return self.spoil(hand, want);
             }
             self.delta.written.fetch_add(content.len() as u64, Relaxed);
-            let made = self.run.unless_refused(&entry.path, hand.writer.file(entry, content))?;
-            return if made.is_some() { self.count(true).map(drop) } else { Ok(()) };
+            let made = self
+                .run
+                .unless_refused(&entry.path, hand.writer.file(entry, content))?;
+            return if made.is_some() {
+                self.count(true).map(drop)
+            } else {
+                Ok(())
+            };
         };
         if self.run.refused.holds(&entry.path) {
             return Ok(());
         }
         if want.provable
-            && judged(&want.item, self.block(), want.offset, content, content.len())
-                .iter()
-                .any(|(_, same)| *same == Some(false))
+            && judged(
+                &want.item,
+                self.block(),
+                want.offset,
+                content,
+                content.len(),
+            )
+            .iter()
+            .any(|(_, same)| *same == Some(false))
         {
             if !target.damaged.swap(true, Relaxed) {
-                self.run.report.file(&want.item, "a block of it is not what the manifest says")?;
+                self.run
+                    .report
+                    .file(&want.item, "a block of it is not what the manifest says")?;
             }
             return Ok(());
         }
-        for block in want.blocks.iter().filter_map(|block| Some((block.start, content.get(block.clone())?))) {
+        for block in want
+            .blocks
+            .iter()
+            .filter_map(|block| Some((block.start, content.get(block.clone())?)))
+        {
             self.delta.written.fetch_add(block.1.len() as u64, Relaxed);
-            let written = target.patch.write(&hand.writer, entry, want.offset + block.0 as u64, block.1);
+            let written =
+                target
+                    .patch
+                    .write(&hand.writer, entry, want.offset + block.0 as u64, block.1);
             if self.run.unless_refused(&entry.path, written)?.is_none() {
                 break;
             }
@@ -346,7 +426,10 @@ impl<'a> Work<'a> {
             }
         };
         self.run.tree.remove_all(path)?;
-        self.run.report.became(path, &format!("is removed: it is damaged in the backup, and {why}"));
+        self.run.report.became(
+            path,
+            &format!("is removed: it is damaged in the backup, and {why}"),
+        );
         Ok(())
     }
 
@@ -358,19 +441,33 @@ impl<'a> Work<'a> {
             self.run.unless_refused(path, ended)?;
         }
         let is_lost = self.run.refused.holds(path) && target.patch.is_touched();
-        if is_lost { self.run.tree.remove_all(path) } else { Ok(()) }
+        if is_lost {
+            self.run.tree.remove_all(path)
+        } else {
+            Ok(())
+        }
     }
 
     /// All pieces of a file are written.
     fn end(&self, hand: &mut Hand, target: &Target) -> Result<()> {
         let item = target.last.get().unwrap_or(&target.item);
         if !target.damaged.load(Relaxed) {
-            target.patch.clear_holes(&item.entry, &mut hand.buffer).map_err(|e| unwritten(item, e))?;
+            target
+                .patch
+                .clear_holes(&item.entry, &mut hand.buffer)
+                .map_err(|e| unwritten(item, e))?;
         }
         if target.unproven.load(Relaxed) && !target.damaged.load(Relaxed) && item.digest.is_some() {
-            target.patch.set_length(&item.entry).map_err(|e| unread(item, e))?;
-            if !has_content(target.patch.file(), item, &mut hand.buffer).map_err(|e| unread(item, e))? {
-                self.run.report.file(item, "its digest is not the one in the manifest")?;
+            target
+                .patch
+                .set_length(&item.entry)
+                .map_err(|e| unread(item, e))?;
+            if !has_content(target.patch.file(), item, &mut hand.buffer)
+                .map_err(|e| unread(item, e))?
+            {
+                self.run
+                    .report
+                    .file(item, "its digest is not the one in the manifest")?;
                 target.damaged.store(true, Relaxed);
             }
         }
@@ -383,22 +480,38 @@ impl<'a> Work<'a> {
 }
 
 fn unread(item: &Item, error: std::io::Error) -> Error {
-    Error::io(format!("could not read {} in the target", quoted(&item.entry.path)), error)
+    Error::io(
+        format!("could not read {} in the target", quoted(&item.entry.path)),
+        error,
+    )
 }
 
 fn unwritten(item: &Item, error: std::io::Error) -> Error {
-    Error::io(format!("could not write {}", quoted(&item.entry.path)), error)
+    Error::io(
+        format!("could not write {}", quoted(&item.entry.path)),
+        error,
+    )
 }
 
 /// All of an extent.
 fn want(target: Option<Arc<Target>>, item: &Item, at: usize, offset: u64) -> Want {
     let extent = item.extents[at];
     let blocks = std::iter::once(0..extent.len as usize).collect();
-    Want { target, item: item.clone(), extent, offset, blocks, provable: false }
+    Want {
+        target,
+        item: item.clone(),
+        extent,
+        offset,
+        blocks,
+        provable: false,
+    }
 }
 
 fn place(want: &Want) -> (SegmentId, FrameAt) {
-    (want.item.segment(&want.extent.frame).clone(), want.extent.frame)
+    (
+        want.item.segment(&want.extent.frame).clone(),
+        want.extent.frame,
+    )
 }
 
 /// Runs of extents of about [`STRETCH_BYTES`], or more: they begin with a block.
@@ -420,7 +533,10 @@ fn by_frame(wants: Vec<Want>) -> BTreeMap<(String, u32, u32, u64), Vec<Want>> {
     let mut frames: BTreeMap<_, Vec<Want>> = BTreeMap::new();
     for want in wants {
         let (segment, frame) = place(&want);
-        frames.entry((segment.backup, segment.stream, segment.number, frame.offset)).or_default().push(want);
+        frames
+            .entry((segment.backup, segment.stream, segment.number, frame.offset))
+            .or_default()
+            .push(want);
     }
     frames
 }
